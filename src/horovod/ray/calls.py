@@ -23,7 +23,7 @@ from horovod.runner.function.outcome import WorkerError, worker_error
 
 Callback = Callable[[dict[str, Any]], Any]
 _OURS = os.path.join("horovod", "ray", "")
-_LATE = 5.0  # time to wait for the last log messages (s)
+_LATE = 5.0  # Time to wait for the last log messages (s)
 ENDED = "its process has ended"
 
 

@@ -193,7 +193,7 @@ class TestDiscovery(RayHostDiscovery):
     hosts are notified, or killed if ``_graceful`` is False.
     """
 
-    __test__ = False  # keep pytest from collecting this class as a test
+    __test__ = False  # Tell pytest that this class is not a test.
 
     def __init__(
         self,

@@ -80,7 +80,7 @@ class ElasticJob:
         self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
         self._variables: Mapping[str, str] | None = None
         self._executable: tuple[Any, ...] = ()
-        self._boxes: dict[int, Mailbox[Any]] = {}  # mailboxes of active runs by thread
+        self._boxes: dict[int, Mailbox[Any]] = {}  # Mailboxes of active runs, keyed by thread
 
     def prepare(self, variables: Mapping[str, str], executable: tuple[Any, ...] = (None, None, None)) -> None:
         """Allow calls of `run`, and set the variables and the executable (class, args, kwargs) of their workers."""
@@ -165,7 +165,7 @@ class _Run:
         self._actors: dict[int, Any] = {}
         self._joined: set[int] = set()
         self._hosts: set[str] = set()
-        self._turns: dict[str, str] = {}  # names of called methods by identifier of the call
+        self._turns: dict[str, str] = {}  # Name of the called method, keyed by the identifier of the call
         self._results: dict[int, Any] = {}
         self._failed: CallResult | None = None
         self._ear: CallbackListener | None = None
@@ -281,14 +281,14 @@ class _Run:
             try:
                 slots = self._settings.discovery.find_available_hosts_and_slots()
                 found = _Found(dict(slots))
-            except Exception as error:  # The user's discovery object can raise any exception.
+            except Exception as error:  # Catch all exceptions, because the user's discovery object can raise any.
                 found = _Found({}, f"hosts could not be found: {type(error).__name__}: {error}")
             if (found.trouble, list(found.slots.items())) != last:
                 last = found.trouble, list(found.slots.items())
                 self._box.put(found)
             self._stop.wait(_EVERY)
 
-    # Methods of ``ProcessControl``
+    # Actions of `ProcessControl`
 
     def start(self, number: int, host: str) -> None:
         """Start an actor on the node with this name."""
@@ -322,7 +322,7 @@ class _Run:
         self._servers.forget(number)
 
     def _note(self, event: Any) -> None:
-        """Record the end of a worker at the end of the run, when the membership does not change any more."""
+        """Record the end of a worker at the end of the run, when the membership no longer changes."""
         if isinstance(event, LostWorker):
             self._joined.discard(event.number)
 

@@ -15,7 +15,7 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-_JOINING = 5.0  # time to wait for more nodes before the cluster is reported as too small (s)
+_JOINING = 5.0  # Time to wait for more nodes before the cluster is reported as too small (s)
 
 Resources = Mapping[str, float]
 
@@ -204,7 +204,7 @@ def node_resources() -> list[dict[str, float]]:
 def lives(node: Mapping[str, Any]) -> bool:
     """Return True if the node, an element of ``ray.nodes()``, is alive.
 
-    Ray's result contains the key in two spellings, but mocks in tests often have only the lower-case key.
+    Ray spells the key in two ways. Mocks in tests often have only the lower-case key.
     """
     return bool(node["Alive"] if "Alive" in node else node["alive"])
 

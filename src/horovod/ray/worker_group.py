@@ -333,7 +333,7 @@ class WorkerGroup:
         self._over = True
         if ray.is_initialized():  # Without Ray, the workers have already ended.
             self._release_workers()
-        # The thread with this lock returns soon, because its workers have ended.
+        # Another thread with this lock returns soon, because its workers have ended.
         mine = self._turn.acquire(timeout=_END)
         try:
             self._close(mine)

@@ -32,7 +32,7 @@ KUBERNETES = "kubernetes"
 def _open_standard_streams() -> bool:
     """Open the null device for each of the descriptors 0, 1 and 2 that the caller has closed.
 
-    If a number were free, a new pipe could get it.
+    A new pipe could get one of these numbers if it were free.
 
     Returns:
         True if the process has a standard input.
@@ -208,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == [KUBERNETES]:
-            # Import this module only here, because most jobs do not run on Kubernetes.
+            # Import lazily, because most jobs do not run on Kubernetes.
             from horovod.runner.kubernetes import command
 
             return command.main(given[1:])

@@ -165,7 +165,7 @@ class Application:
     @property
     def slots(self) -> int | None:
         """Number of concurrent tasks that the current executors can run, or None if Spark does not report it."""
-        try:  # This uses a private method, because Spark has no public API for it.
+        try:  # Spark has no public API for this, so use a private method.
             scala = self.context._jsc.sc()
             return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
         except Exception:
@@ -192,7 +192,7 @@ class Application:
             pass
 
     def advice(self, num_proc: int) -> str:
-        """Return advice for the user what to check if tasks do not start."""
+        """Return advice on what the user should check if tasks do not start."""
         slots = self.slots
         has = "" if slots is None else f"The Spark application has {slots} slots for tasks now, and the "
         return (
@@ -241,7 +241,7 @@ class Jobs:
             self._join(_FAREWELL)
         finally:  # Clean up even if the user pressed Ctrl-C during the wait.
             if any(thread.is_alive() for thread in self._threads):
-                # This call fails if the application has already ended together with its jobs.
+                # Ignore errors, because the application might have ended together with its jobs.
                 with contextlib.suppress(Exception):
                     self._context.cancelJobGroup(self._group)
                 self._join(_END_SECONDS)

@@ -115,7 +115,7 @@ def ports() -> str:
     return os.environ.get("HOROVOD_PORT_RANGE", "")
 
 
-_REASON_SECONDS = 3.0  # time to wait until Spark reports why a task was lost (s)
+_REASON_SECONDS = 3.0  # Time to wait until Spark reports why a task was lost (s)
 
 
 def run(
@@ -244,7 +244,7 @@ class _Stage:
 # -- run_elastic -----------------------------------------------------------------------------------------------------
 
 _NAMES = replace(ARGUMENTS, cooldown="")
-# pause until a task is submitted again, and maximum pause (s); each failure doubles the pause
+# Pause before a task is submitted again, and maximum pause (s). Each failure doubles the pause.
 _PAUSE, _LONGEST_PAUSE = 0.25, 5.0
 
 

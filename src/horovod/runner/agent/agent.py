@@ -71,7 +71,7 @@ def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int
     """
     if not job.gpus_per_worker and not job.gpu_affinity:
         return job
-    # Import this module only here, because most jobs do not assign GPUs.
+    # Import lazily, because most jobs do not assign GPUs.
     from horovod.common.devices import nvml, visible
 
     survey = nvml.survey()
@@ -118,7 +118,7 @@ class Agent:
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
         self._state = HostState()
-        self._relays = False  # True if workers that start later connect to the store through this agent.
+        self._relays = False  # The launcher counts as lost after this many seconds of silence. 0 disables this check.
         self._limit = 0.0  # The launcher counts as lost after this many seconds of silence. 0 disables the limit.
         self._heard = self._looked = time.monotonic()
         self._next_word = 0.0  # time at which the next heartbeat must be sent
@@ -150,7 +150,7 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            if not self._state.stopping:  # While the job is stopping, the state machine ends all processes.
+            if not self._state.stopping:  # While the job is stopping, the state machine sends all signals.
                 self._workers.clear(time.monotonic())
             self._writer.flush()
             if self._over():
@@ -168,7 +168,7 @@ class Agent:
                 poll.register(fd, select.POLLIN)
         wanted = dict.fromkeys((*self._workers.writable_fds(), *self._streams.writable_fds()), select.POLLOUT)
         for fd in self._streams.readable_fds() if self._writer.pending < OUTPUT_LIMIT else ():
-            if fd in wanted:  # Sockets need polling for input and for output.
+            if fd in wanted:  # Poll sockets for both input and output.
                 wanted[fd] |= select.POLLIN
         for fd, event in wanted.items():
             poll.register(fd, event)
@@ -220,7 +220,7 @@ class Agent:
         now = time.monotonic()
         if self._limit and self._requests is not None and now >= self._next_word:
             self._next_word = now + self._limit / 4
-            if not self._writer.pending:  # Queued data already shows that the agent is alive.
+            if not self._writer.pending:  # Queued data already shows the launcher that the agent is alive.
                 self._writer.send(Alive())
             self._writer.flush()
 
@@ -314,7 +314,7 @@ class Agent:
             ) from None
 
     def _over(self) -> bool:
-        """Advance the end of the job. Return True once no process is left and the launcher has received all reports."""
+        """Continue to stop the job. Return True once all processes have ended and the launcher has all reports."""
         now = time.monotonic()
         step = self._state.advance(now, self._workers.running, self._alive)
         if step.first:
@@ -348,7 +348,8 @@ class Agent:
         """
         if not self._streams.pids and (not self._writer.pending or self._writer.broken):
             return True
-        if self._requests is not None:  # Wait, because the launcher is only slow. `_watch` detects a lost launcher.
+        # The launcher is slow but connected, so keep waiting. `_watch` detects a lost launcher.
+        if self._requests is not None:
             return False
         if not self._state.gives_up(now):
             return False
@@ -359,8 +360,8 @@ class Agent:
 def _run_agent(guard: int) -> int:
     linux.die_with_parent(guard, signal.SIGTERM)
     linux.become_subreaper()
-    # Keep descriptors 0, 1 and 2 away from the workers' pipes. Also, the launcher must not receive stray prints as
-    # reports.
+    # Keep descriptors 0, 1 and 2 away from the workers' pipes, and keep stray prints out of the reports to the
+    # launcher.
     linux.raise_descriptor_limit()
     requests, reports = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
@@ -370,14 +371,17 @@ def _run_agent(guard: int) -> int:
     agent = Agent(requests, reports)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, WARNING):
         signal.signal(number, agent.on_signal)
-    # Restore the default handlers. The launcher ignores these signals, and workers would inherit that.
+    # Restore the default handlers, because workers would inherit that the launcher ignores these signals.
     for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     return agent.run()
 
 
 def _guard(agent: int) -> int:
-    """Wait for the agent to end, then kill all its descendants. The launcher notices the end when stdout closes."""
+    """Wait until the agent has ended, then kill all its descendants.
+
+    The launcher detects the end when stdout closes.
+    """
     os.close(0)
     status = 0
     while True:
@@ -402,10 +406,10 @@ def _guard(agent: int) -> int:
 
 
 def main() -> None:
-    """Run the agent in a child process, which this process guards."""
+    """Fork the agent, and guard it in this process until it ends."""
     linux.become_subreaper()
-    # Slurm sends this signal to all processes of a step. A handler protects the guard and the agent. Ignoring the
-    # signal would not work, because workers would inherit that.
+    # Slurm sends this signal to all processes of a step, and it must not kill the guard or the agent. Install a handler
+    # instead of ignoring the signal, because workers would inherit an ignored signal.
     signal.signal(WARNING, lambda *_: None)
     guard = os.getpid()
     pid = os.fork()

@@ -78,7 +78,7 @@ _Shown = list[tuple[str, Any]]
 
 
 def _repr_of_shown(message: Any) -> str:
-    """Return a text for tracebacks and debuggers, which contains no keys and no values of environment variables."""
+    """Return a text for tracebacks and debuggers, without keys and without the values of environment variables."""
     return f"{type(message).__name__}({', '.join(f'{name}={value!r}' for name, value in message.__rich_repr__())})"
 
 
@@ -102,7 +102,10 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 class Payload(msgspec.Struct, frozen=True, tag="payload"):
-    """Piece of a file that all workers of the next StartJob inherit. It contains the function of `horovod.run`."""
+    """Piece of a file that all workers of the next StartJob inherit.
+
+    The file contains the function of `horovod.run`.
+    """
 
     data: bytes
 
@@ -162,7 +165,7 @@ class KillWorker(msgspec.Struct, frozen=True, tag="kill_worker"):
 
 
 class PassOn(msgspec.Struct, frozen=True, tag="pass_on"):
-    """Request to send a warning signal to all processes of the job that handle it.
+    """Request to send a warning signal to all processes of the job that handle this signal.
 
     Processes without a handler do not get the signal, because it would kill them.
     """
@@ -200,10 +203,7 @@ class Watch(msgspec.Struct, frozen=True, tag="watch"):
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
-    """Request to run a command, such as ssh to another host.
-
-    Its stdin and stdout become a stream with the number `stream`.
-    """
+    """Request to run a command, such as ssh to another host. Stream `stream` carries its stdin and stdout."""
 
     stream: int
     command: list[bytes]
@@ -230,7 +230,7 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
 
 
 class StdinReady(msgspec.Struct, frozen=True, tag="stdin_ready"):
-    """Report that the last piece of stdin was consumed. `open` is False if the rank does not read stdin any more."""
+    """Report that the last piece of stdin was consumed. `open` is False if the rank no longer reads stdin."""
 
     open: bool
 
@@ -243,9 +243,9 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
 
 
 class WorkerReport(msgspec.Struct, frozen=True, tag="said"):
-    """Report that a worker has sent to its agent (`horovod.common.contract.reasons`).
+    """Message that a worker has sent to its agent (`horovod.common.contract.reasons`).
 
-    All reports of a worker arrive in order, before its Exited.
+    All messages of a worker arrive in order, before its Exited.
     """
 
     report: bytes
@@ -279,7 +279,7 @@ class Notice(msgspec.Struct, frozen=True, tag="notice"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """Report that the job has no processes on this host any more, except `survivors`, which SIGKILL did not end."""
+    """Report that all processes of the job on this host have ended, except `survivors`, which SIGKILL could not end."""
 
     survivors: list[int] = []
 

@@ -19,10 +19,11 @@ from horovod.runner.base import linux
 from horovod.runner.base.errors import AgentError
 
 READ_SIZE = 1 << 16
-EACH = 2  # Maximum number of a worker's connections to the store.
+EACH = 2  # Maximum number of connections of one worker to the store.
 # A worker of an elastic job also needs a connection for notifications, and its old connections can still be open.
 EACH_LASTING = 4
-STRANGERS = 64  # Additional connections are allowed, because only the store can find out which peers belong to the job.
+# Allow STRANGERS additional connections, because only the store can identify the peers that belong to the job.
+STRANGERS = 64
 ACCEPTS = 128  # One call accepts at most ACCEPTS connections, so that a flood of connections does not delay heartbeats.
 SENT_LIMIT = 64 << 20  # At most SENT_LIMIT bytes are queued for a peer that does not read.
 assert READ_SIZE <= CHUNK
@@ -154,7 +155,7 @@ class Streams:
                     self._drop(stream)
         elif stream.popen is None:
             stream.closing = True
-        elif message.status:  # The remote host is lost, so the command would not end soon by itself.
+        elif message.status:  # Kill the command, because it takes long to notice by itself that its host is lost.
             linux.send_signal(stream.popen.pid, signal.SIGKILL)
         else:
             self._close_input(stream)

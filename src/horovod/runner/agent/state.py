@@ -64,7 +64,7 @@ class HostState:
         self._lasting = False
         self._linger_until: float  # time until which children of ended workers can end by themselves
         self._kill_at: float | None = None
-        self._asked: set[int] = set()  # Processes that have received SIGTERM.
+        self._asked: set[int] = set()  # First signal of the stop. 0 once SIGTERM has been sent.
         self._first = 0  # Signal with which the stop begins, or 0 once SIGTERM has followed.
         # Processes that have received the first signal, or None before it is sent.
         self._ranks: list[int] | None = None
@@ -72,7 +72,7 @@ class HostState:
 
     @property
     def changes(self) -> bool:
-        """True if the caller must scan the process tree repeatedly, because not all process exits are reported."""
+        """True if the caller must poll the process tree, because the exits of some processes are not reported."""
         return self.phase in (HostPhase.WINDING_DOWN, HostPhase.STOPPING)
 
     @property
@@ -93,10 +93,10 @@ class HostState:
         return first
 
     def stop(self, grace: float, now: float, first: int = 0) -> None:
-        """Start to end all processes, with `grace` seconds from SIGTERM to SIGKILL.
+        """Begin to terminate all processes, with `grace` seconds between SIGTERM and SIGKILL.
 
         Later calls can only shorten the time. If `first` is given, the ranks get this signal first and have `grace`
-        seconds to end. Then all processes get SIGTERM, and SIGKILL after TERM_GRACE seconds more.
+        seconds to end. Then all processes get SIGTERM, and SIGKILL after TERM_GRACE more seconds.
         """
         if self.phase is HostPhase.FINISHED:
             return
@@ -132,13 +132,13 @@ class HostState:
             return self._finish([])
         if self.phase is HostPhase.WINDING_DOWN:
             if now >= self._linger_until:
-                self.stop(TERM_GRACE, now)  # Processes that the workers left behind have not ended by themselves.
+                self.stop(TERM_GRACE, now)  # Terminate the processes that the workers left behind.
             return Step()
         assert self._kill_at is not None
         if self._first:
             if self._ranks is None:
                 return Step(first=self._first)
-            # All ranks have ended, so their helpers are not needed any more.
+            # Helpers such as data loaders are no longer needed, because all ranks have ended.
             if not set(self._ranks).intersection(alive):
                 self._term_at = min(self._term_at, now + LINGER)
             if now < self._term_at:
@@ -187,11 +187,12 @@ def ranks_of(workers: Collection[int], called: Collection[int], parents: Mapping
 
 
 def _worker(pid: int, workers: Collection[int], parents: Mapping[int, int]) -> int | None:
-    """Return the worker from which process `pid` descends, or None. A worker descends from itself."""
+    """Return the worker that is process `pid` or an ancestor of it, or None."""
     seen: set[int] = set()
     while pid not in workers:
         parent = parents.get(pid)
-        if parent is None or parent in seen:  # Processes started or ended while the process table was read.
+        # The process table is inconsistent, because processes started or ended while it was read.
+        if parent is None or parent in seen:
             return None
         seen.add(pid)
         pid = parent

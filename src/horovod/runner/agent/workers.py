@@ -95,7 +95,7 @@ class WorkerTable:
         self._report = report
         self._processes: dict[int, _Process] = {}  # worker processes by pid
         self._job: StartJob
-        # Environment variables and the descriptors that all workers inherit through them.
+        # Environment variables and descriptors that all workers inherit.
         self._inherited: list[tuple[bytes, int]] = []
         self._deaf_until = 0.0  # Time until which warning signals are ignored.
         self._called: set[int] = set()  # Pids of the processes that have called hvd.init().
@@ -130,8 +130,8 @@ class WorkerTable:
         self._job = job
         if store is not None:
             self._store = {STORE_ADDRESS: store[0].encode(), STORE_PORT: b"%d" % store[1]}
-        # The agent keeps the descriptor of the key open, because programs such as shells can close inherited
-        # descriptors. The training script then opens the key by its path in /proc, which only this user can do.
+        # The agent keeps the key's descriptor open, because programs such as shells can close inherited descriptors.
+        # The training script then opens the key by its path in /proc, which only this user can open.
         key = make_key_fd(job.key)
         self._key_file = path_of_descriptor(os.getpid(), key).encode()
         self._pipe = ReportPipe()
@@ -295,7 +295,7 @@ class WorkerTable:
 
     def readable_fds(self) -> Iterator[int]:
         """Yield the file descriptors to poll for input."""
-        # The report pipe never ends, so poll it only while workers are running.
+        # Poll the report pipe only while workers are running, because it never reaches an end of file.
         if self._pipe is not None and self.running:
             yield self._pipe.fd
         for process in self._processes.values():
@@ -339,7 +339,7 @@ class WorkerTable:
                     break
 
     def drain(self) -> None:
-        """Report all data that is left in the pipes of the workers."""
+        """Report all data that is left in the pipes of all workers."""
         for process in self._processes.values():
             self._drain_process(process)
 
@@ -427,10 +427,10 @@ class WorkerTable:
         return min(self._left.values(), default=None)
 
     def clear(self, now: float) -> None:
-        """Kill and forget the remaining processes of workers that ended at least LEFTOVERS seconds ago."""
+        """Kill the processes that are left of workers that ended at least LEFTOVERS seconds ago."""
         for session in [pid for pid, at in self._left.items() if at <= now]:
             del self._left[session]
-            if self._processes[session].running:  # A new worker has the same pid.
+            if self._processes[session].running:  # Another worker already has the same pid.
                 continue
             for pid in linux.descendants(os.getpid(), session=session):
                 linux.send_signal(pid, signal.SIGKILL)

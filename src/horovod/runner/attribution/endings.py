@@ -1,4 +1,4 @@
-"""Collected reports about the ends of a job's ranks, from the ranks and the agents."""
+"""Collected reports about how the ranks of a job exited, from the ranks and the agents."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from horovod.runner.attribution.first_failure import RankEnd
 
 
 class Endings:
-    """Collection of reports about how the ranks of a job have ended.
+    """Collection of reports about how the ranks of a job exited.
 
     Attributes:
-        ends: One entry for each rank that has ended, in order of time.
+        ends: One entry for each rank that has exited, in order of time.
         called: Ranks that have called hvd.init().
         pids: Process ids of the ranks that have called hvd.init().
     """
@@ -26,7 +26,7 @@ class Endings:
         self._endings: dict[int, reasons.Ending] = {}
         self._left: dict[int, str] = {}
         self._refused: set[int] = set()
-        # last stderr output of each rank at the time when the launcher began to stop the job
+        # Last stderr output of each rank when the launcher began to stop the job. None before.
         self._tails: Mapping[int, str] | None = None
         self.ends: list[RankEnd] = []
         self.called: set[int] = set()
@@ -54,11 +54,11 @@ class Endings:
             self._refused.add(report.rank)
         elif isinstance(report, reasons.Left):
             self._left[report.rank] = report.reason
-        elif not self.stopping:  # Later reports might only be consequences of the stop.
+        elif not self.stopping:  # Later reports might only be consequences of the stop, so ignore them.
             self._endings[report.rank] = self._checked(report)
 
     def reports(self) -> list[reasons.Ending]:
-        """Return the reports of ranks about their own ends, in order of arrival."""
+        """Return the ranks' reports about why they exited, in order of arrival."""
         return list(self._endings.values())
 
     def forget(self, ranks: Collection[int]) -> None:
@@ -74,14 +74,14 @@ class Endings:
         return ending is not None and ending.suffers
 
     def _checked(self, ending: reasons.Ending) -> reasons.Ending:
-        """Remove ranks from a report about absent ranks that have called hvd.init() in the meantime."""
+        """Remove those ranks from a report about absent ranks that have since called hvd.init()."""
         ranks = [rank for rank in ending.ranks if rank in self._hosts]
         if ending.why == "absent":
             ranks = [rank for rank in ranks if rank not in self.called] or ranks
         return msgspec.structs.replace(ending, ranks=ranks)
 
     def end(self, report: Exited, tail: str) -> None:
-        """Record the end of a worker. `tail` is its last stderr output."""
+        """Record the exit of a worker. `tail` is its last stderr output."""
         rank = report.rank
         self.ends.append(
             RankEnd(

@@ -1,4 +1,4 @@
-"""Attribution of a job's failure to the rank that failed first, from the reports about all ends.
+"""Attribution of a job's failure to the rank that failed first, based on how all ranks exited.
 
 If one worker fails, the collectives of all other workers fail too. So most workers end with HorovodInternalError. They
 are victims. The failure is attributed to the first rank that ended in another way, or that printed another exception
@@ -51,13 +51,13 @@ def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
 
 
 def why_left(exception: Sequence[str]) -> str:
-    """Return a rank's reason for leaving the job, as quoted in another rank's exception. Empty if it gave no reason."""
+    """Return the reason that a rank gave for leaving the job, from another rank's exception, or an empty string."""
     left = _LEFT.search("\n".join(exception))
     return left[2] or "" if left is not None else ""
 
 
 def describe(accusation: Ending, reason: str, status: int, stopped: bool) -> str:
-    """Describe the end of a rank that other ranks name as the cause of their failure.
+    """Describe the exit of a rank that other ranks name as the cause of their failure.
 
     Args:
         accusation: Report in which another rank names this rank.
@@ -91,18 +91,18 @@ _CHAINED = (
 _IGNORED = "Exception ignored"
 _THREAD = "Exception in thread"  # Python prints this text for an error in a thread, which ends only this thread.
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
-# TensorFlow raises this error if an operation loses a peer, but also in other cases. So the message must contain _OURS
-# too.
+# TensorFlow raises this error if an operation loses a peer, but also in other cases. So the message must also contain
+# _OURS.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
 _OURS = "Horovod "
-# Command `q` of the debugger raises this exception, and so does the end of its input.
+# The debugger raises this exception for its `q` command and at the end of its input.
 _LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")
 _MORE_LINES = 8  # At most _MORE_LINES lines of a message are kept after a blank line.
 
 
 @dataclass(frozen=True)
 class RankEnd:
-    """Description of how and why one worker has ended.
+    """Record of how and why one worker exited.
 
     Attributes:
         rank: Rank of the worker.
@@ -112,7 +112,7 @@ class RankEnd:
         stopped: True if the worker ended after the launcher had begun to stop the job.
         tail_at_stop: `tail` at the beginning of the stop. None if the worker ended before or the job was not stopped.
         error: Reason why the worker could not be started, or an empty string.
-        reason: Worker's own report about its end, sent before the stop. None if there is none.
+        reason: Worker's own report about its exit, sent before the stop. None if there is none.
         left: Worker's own reason for leaving the job, or None.
         refused: True if a child process of the worker called hvd.init(), which is an error.
     """
@@ -247,12 +247,12 @@ def _exception_name(block: Sequence[str]) -> str:
 
 
 def _names(line: str) -> bool:
-    """Return True if the line names the exception. Unlike the lines of frames, it is not indented."""
+    """Return True if the line can name the exception, because it is not indented like the lines of frames."""
     return not line.startswith((" ", "\t")) and not tracebacks.is_marks(line)
 
 
 def judge(ends: Sequence[RankEnd]) -> FirstFailure | None:
-    """Attribute the failure of a job to a rank. `ends` must list the workers in the order of their ends.
+    """Attribute the failure of a job to a rank. `ends` must list the workers in the order in which they exited.
 
     Returns:
         The attribution, or None if no rank failed.
@@ -260,7 +260,7 @@ def judge(ends: Sequence[RankEnd]) -> FirstFailure | None:
     own = [end for end in ends if end.status != 0 and not end.stopped]
     late = [end for end in ends if end.status != 0 and end.stopped]
     culprit = _first(own, lambda end: not _suffers(end))
-    # A slow culprit might still have been exiting when the launcher stopped the job because of its victims.
+    # If the culprit exits slowly, its victims can fail before it, and the launcher then stops the culprit.
     if culprit is None:
         culprit = _first(late, _has_own_exception)
     if culprit is None and (accused := _accused(own, ends)) is not None:
@@ -281,7 +281,7 @@ def has_culprit(ends: Sequence[RankEnd]) -> bool:
 
 
 def _reason(end: RankEnd, tail: str | None = None) -> Ending | None:
-    """Return the rank's report about its end. Without a report, derive it from stderr, or from `tail` if given."""
+    """Return the rank's report about its exit. Without a report, derive one from stderr, or from `tail` if given."""
     if end.reason is not None:
         return end.reason
     return read(end.rank, *find_exception(end.tail if tail is None else tail))
@@ -294,10 +294,7 @@ def _suffers(end: RankEnd) -> bool:
 
 
 def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> FirstFailure | None:
-    """Attribute the failure to a rank that victims name although it reported no failure.
-
-    Return None if there is none.
-    """
+    """Attribute the failure to a rank that victims name but that did not fail itself. Return None if there is none."""
     for victim in victims:
         reason = _reason(victim)
         if reason is None or not reason.ranks:
@@ -332,7 +329,7 @@ def _has_own_exception(end: RankEnd) -> bool:
 
 
 def _exit_code(culprit: RankEnd) -> int:
-    # The exit status only shows the launcher's signal, but an exception was already ending the rank.
+    # The exit status is the launcher's signal, but an exception was already ending the rank.
     if culprit.stopped:
         return 1
     return 128 - culprit.status if culprit.status < 0 else culprit.status
@@ -364,7 +361,7 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
-    """Return the rank's exception or its last stderr lines, below a heading that begins with `called`."""
+    """Return the rank's exception or its last stderr lines, below a heading. `called` names the exception."""
     if culprit.error:
         return []
     lines = []
@@ -372,7 +369,7 @@ def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
     exception, _ = find_exception(tail)
     if exception:
         lines.append(f"{called or 'its exception'}:")
-        shown = tracebacks.shortened(exception[1:])  # The rank's own output contains the full traceback.
+        shown = tracebacks.shortened(exception[1:])  # The output of the rank already contains the full traceback.
     else:
         shown = last_lines(tail, _LAST_LINES)
         if shown:
@@ -383,7 +380,7 @@ def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
 
 
 def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
-    """Return lines about the other ranks that have ended and about the stopped ranks."""
+    """Summarize the other ranks that exited, and the ranks that the launcher stopped."""
     groups: dict[str, list[int]] = {}
     stopped = []
     for end in ends:

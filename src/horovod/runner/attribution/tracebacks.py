@@ -1,4 +1,4 @@
-"""Shortening of tracebacks. User frames are kept, and each run of library frames is replaced by one line."""
+"""Shortening of tracebacks. Frames of the user's code are kept, and each run of library frames becomes one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from horovod.common.contract.log import library_of
 
 HEADER = "Traceback (most recent call last):"
-MOST = 12  # At most MOST user frames are shown: the first ones and the last ones.
+MOST = 12  # At most MOST frames of the user's code are shown, some from each end of the traceback.
 _KEPT_LIBRARY = 2  # Without user frames, the last _KEPT_LIBRARY library frames are shown.
 
 # Each line of an exception group begins with a margin of `|`.
@@ -27,14 +27,17 @@ class _Frame:
 
 
 def is_marks(line: str) -> bool:
-    """Return True if the line consists of `^` and `~`, with which Python marks code. Some versions do not indent it."""
+    """Return True if the line consists of `^` and `~`, with which Python marks code.
+
+    Some versions do not indent this line.
+    """
     return _MARKS.match(line) is not None
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Remove library frames and code marks from the lines. Keep lines outside of tracebacks.
+    """Remove library frames and code marks from a traceback. Other lines are kept.
 
-    If a traceback has no user frame, its last frames are kept.
+    If the traceback has no frame of the user's code, its last frames are kept.
     """
     shown: list[str] = []
     frames: list[_Frame] = []
@@ -61,7 +64,7 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
         while end < len(lines) and _belongs(lines[end], match["margin"]):
             end += 1
         body = lines[index:end]
-        if match["where"] is not None:  # The mark of a SyntaxError shows the position of the error.
+        if match["where"] is not None:  # Keep the mark of a SyntaxError, because it shows the position of the error.
             body = [line for line in body if not is_marks(line)]
         repeated = _REPEATED.search(body[-1])
         count = 1 + int(repeated[1]) if repeated else 1

@@ -1,4 +1,4 @@
-"""Checks of the arguments of functions that start jobs, and names of the arguments in messages."""
+"""Checks for arguments of functions that start jobs, and names of the arguments in messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def interfaces(name: str, value: Any) -> list[str]:
 
 
 def renamed(old: str, new: str, value: Any) -> None:
-    """Warn that an argument has a new name if `value` is not None, that is, if the old name was used."""
+    """Warn that an argument has a new name. Do nothing if `value` is None, because the old name was not used."""
     if value is not None:
         warn_user(f"{old} is deprecated: use {new}", DeprecationWarning)
 

@@ -30,9 +30,9 @@ def become_subreaper() -> None:
 
 
 def die_with_parent(parent: int, sig: int) -> None:
-    """Request that the kernel sends `sig` to this process when its parent ends. Exit if the parent has already ended.
+    """Request that the kernel sends `sig` to this process when its parent ends.
 
-    `parent` is the pid of the parent.
+    Exit immediately if the parent, process `parent`, has already ended.
     """
     _prctl(_PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
@@ -66,7 +66,7 @@ def _process_table() -> list[tuple[int, int, str, int]]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 content = file.read()
         except OSError:
-            continue  # The process ended after the directory was listed.
+            continue  # The process ended after /proc was listed.
         # The second field is the command in parentheses. It can contain parentheses itself, so split after the last
         # one.
         state, parent, _, session = content[content.rindex(b")") + 2 :].split(b" ", 4)[:4]
@@ -166,7 +166,7 @@ def _in_mask(pid: int, name: str, sig: int) -> bool:
 def memory_file(name: str, content: bytes, sealed: bool) -> int:
     """Create an anonymous file that contains `content`, and return its descriptor.
 
-    If `sealed` is True, the file cannot be changed any more.
+    If `sealed` is True, the file can no longer be changed.
 
     Raises:
         OSError: The file cannot be created or written.

@@ -1,4 +1,4 @@
-"""Queue of signals, with a descriptor that can be polled."""
+"""Queue that collects signals and wakes up a poll() loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class SignalQueue:
         for number in (signal.SIGTSTP, WARNING):
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, self._on_signal)
-        # The kernel must not stop a background launcher that reads from the terminal. Its read fails instead.
+        # Ignore SIGTTIN, because it would stop a background launcher that reads from the terminal. The read fails
+        # instead.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -59,7 +60,7 @@ class SignalQueue:
         return taken
 
     def close(self) -> None:
-        """Stop receiving signals. The caller must restore the previous handlers."""
+        """Stop receiving signals. The caller must restore the previous signal handlers."""
         signal.set_wakeup_fd(-1)
         os.close(self.fd)
         os.close(self._wake_end)
@@ -69,8 +70,8 @@ class SignalQueue:
 def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
     """Yield a function that creates a `SignalQueue`, and restore all signal handlers afterwards.
 
-    This is for jobs inside a program that continues. Outside the main thread, the function returns None, because only
-    the main thread can handle signals.
+    Use this for jobs in a program that continues. Outside the main thread, the function returns None, because only the
+    main thread can handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None

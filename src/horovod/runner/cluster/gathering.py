@@ -22,12 +22,12 @@ from horovod.runner.cluster.task import Answer, Arrival, Ticket
 from horovod.runner.plan.hosts import Machines
 from horovod.runner.remote.arrived import ArrivedConnection
 
-_MOST = 256  # Maximum number of connections in authentication. Others wait in the listen backlog.
+_MOST = 256  # Maximum number of connections that are authenticated at the same time. Others wait in the listen backlog.
 _TIME_OF_ITS_OWN = 2.0  # A new connection can replace the oldest unauthenticated one after _TIME_OF_ITS_OWN seconds.
-_LOOK_AGAIN = 50  # Pause before the server checks again if it can accept connections (ms).
+_LOOK_AGAIN = 50  # Pause before the server checks again whether it can accept connections (ms).
 _BACKLOG = 1024
 _END_SECONDS = 5.0
-_LONGEST_POLL = 3600.0  # longest single wait (s), because poll() accepts at most 24 days
+_LONGEST_POLL = 3600.0  # Longest single wait (s), because poll() accepts at most 24 days
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,18 @@ class Gathering:
             ValueError: An interface or port does not exist.
             AuthError: This Python installation does not support encryption.
         """
-        # Raise an error early if encryption is unsupported. The thread of a connection could not report it to the
+        # Raise an error now if encryption is not supported. The thread of a connection could not report it to the
         # caller.
         Channel(accepts=True)
         self.what = what
         self._lock = threading.Lock()
         self._closed = False
-        self._used: set[int] = set()  # numbers of the processes that were admitted
+        self._used: set[int] = set()  # Numbers of the admitted processes
         self._machines = Machines()
         self._new: list[Arrived] = []
         self._refusals: list[str] = []
         self._trouble: BaseException | None = None
-        self._visits: dict[socket.socket, _Visit] = {}  # connections in authentication, oldest first
+        self._visits: dict[socket.socket, _Visit] = {}  # Connections that are being authenticated, oldest first
         with contextlib.ExitStack() as undo:
             listeners = Listeners(to_listen(scan(), ",".join(nics), alone=False), _BACKLOG, parse_ports(ports))
             undo.callback(listeners.close)
@@ -108,14 +108,14 @@ class Gathering:
             return self._closed
 
     def fail(self, trouble: BaseException) -> None:
-        """Report an error after which no more processes will connect. Thread-safe."""
+        """Report that no more processes will connect. `trouble` is the reason. Thread-safe."""
         with self._lock:
             if self._trouble is None and not self._closed:
                 self._trouble = trouble
                 self._tell()
 
     def take(self) -> tuple[list[Arrived], list[str], BaseException | None]:
-        """Return the results since the last call.
+        """Return what has happened since the last call.
 
         Returns:
             Admitted processes, messages about refused processes, and the error that was passed to `fail` or None.
@@ -202,9 +202,9 @@ class Gathering:
         poll.poll(_LOOK_AGAIN)
 
     def _has_room(self) -> bool:
-        """Return True if another connection can be accepted. Close the oldest connection if that is necessary.
+        """Return True if another connection can be accepted. If there are too many, close the oldest one.
 
-        Each connection gets a minimum time, because most connections are legitimate if very many arrive together.
+        Each connection gets a minimum time, because most of many simultaneous connections are legitimate.
         """
         with self._lock:
             if len(self._visits) >= _MOST:
@@ -281,7 +281,7 @@ class Gathering:
         with self._lock:
             if self._closed or self._visits.pop(sock, None) is None:
                 return False
-            # From here on, the job owns the connection.
+            # The job owns the connection from here on.
             machine = self._machines.name(arrival.machine, arrival.hostname)
             self._new.append(Arrived(number, name, machine, ArrivedConnection(sock, talk.channel, talk.rest)))
             self._tell()

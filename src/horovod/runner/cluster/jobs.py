@@ -57,7 +57,7 @@ class ArrivalSource:
     def events(self) -> dict[int, int]:
         if self._over:
             return {}
-        # No other object watches connections that the job has not opened yet.
+        # Watch these connections here, because the job has not opened them yet.
         idle = [self._here[name].connection for name in self._way.waiting if name in self._here]
         return {self._gathering.fd: select.POLLIN, **{each.fd: select.POLLRDHUP for each in idle if each.fd >= 0}}
 
@@ -97,14 +97,14 @@ class ArrivalSource:
 
 
 class Call:
-    """Function with its arguments, serialized for the ranks."""
+    """Function and its arguments, serialized for the ranks."""
 
     def __init__(
         self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> None:
         """Serialize the function and its arguments.
 
-        Raises TypeError if they do not fit together or cannot be serialized.
+        Raises TypeError if the function does not accept them or pickling fails.
         """
         self.payload = package.pack(function, args, {} if kwargs is None else kwargs, "fn")
 
@@ -149,8 +149,8 @@ class Wishes:
 def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -> list[Any]:
     """Call the function on `num_proc` ranks, and return the results by rank.
 
-    Waits until enough agents are connected. The agents must have the numbers 0 to num_proc - 1. The gathering is closed
-    at the end.
+    This function waits until enough agents are connected. The agents must have the numbers 0 to num_proc - 1. The
+    gathering is closed at the end.
 
     Raises:
         TimeoutError: Too few agents have connected in time.

@@ -182,7 +182,7 @@ def become_agent(
             stdout=subprocess.PIPE,
             env=None if environ is None else dict(environ),
             cwd=directory,
-            # Signals to this process's group must not reach the agent. The agent ends when its pipe closes.
+            # Protect the agent from signals to this process's group. The agent ends when its pipe closes.
             start_new_session=True,
             bufsize=0,
         )
@@ -262,7 +262,7 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
     assert agent.stdout is not None
     requests, reports = ByteWriter(agent.stdin.fileno()), agent.stdout.fileno()
     os.set_blocking(reports, False)
-    until: float | None = None  # Time at which relaying stops, or None.
+    until: float | None = None  # Time at which relaying stops, or None for no limit.
     says = True  # False once the agent has sent its last message.
     while says or (connection.pending and not connection.ended):
         if until is None and (connection.ended or not says):

@@ -81,7 +81,7 @@ def _version(packages: Sequence[str]) -> str:
 
 
 def _row(framework: Framework, found: Collection[str]) -> tuple[str, bool]:
-    """Return the framework's name, and True if both the framework and Horovod's frontend are installed."""
+    """Return the framework's name and True if both the framework and Horovod's frontend for it are installed."""
     return framework.title, framework.title in found and _present(framework.face)
 
 
@@ -111,7 +111,7 @@ def report(verbose: bool = False) -> str:
         verbose: True to add versions and paths.
     """
     engine = _present("horovod._core")
-    found = {  # module that is installed, and packages that can contain it, by title
+    found = {  # Installed module, and pip packages that can contain it, for each title
         framework.title: next((m, packages) for m, packages in framework.modules.items() if _present(m))
         for framework in FRAMEWORKS
         if any(map(_present, framework.modules))

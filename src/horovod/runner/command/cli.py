@@ -129,7 +129,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         command = command_line.with_auto(command, namespace.lr_scale or "none")
         variables.setdefault(
             "PYTHONHASHSEED", environ.get("PYTHONHASHSEED", "0")
-        )  # A set can have a different order in each process.
+        )  # Python can order a set differently in each process.
     elif namespace.lr_scale is not None:
         raise LaunchError("--lr-scale has no effect without --auto: add --auto, or scale the rate in the program")
     given = chosen_hosts(namespace, environ)
@@ -218,7 +218,7 @@ def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], co
     A flag or key that has no effect without another one is omitted, with a warning.
     """
     given: dict[str, str] = {}
-    source: dict[str, str] = {}  # flag or key that set each variable, as the user wrote it
+    source: dict[str, str] = {}  # Flag or config key that set each variable, as the user wrote it
     for flag in FLAGS:
         value = getattr(namespace, flag.dest)
         if flag.variable is not None and value is not None:
@@ -241,7 +241,7 @@ def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], co
 
 
 def _is_on(name: str, given: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    """Return True if the setting of flag `name` is switched on by a flag, the config file or the environment."""
+    """Return True if the setting of flag `name` is enabled by a flag, the config file or the environment."""
     variable = _variable_of(name)
     return not is_off(given.get(variable, environ.get(variable, "")))
 
@@ -253,7 +253,7 @@ def _variable_of(name: str) -> str:
 
 
 def _changes(variable: str, text: str) -> bool:
-    """Return True if `text` changes the variable from its default value."""
+    """Return True if `text` sets the variable to a value other than its default."""
     return BY_NAME[variable].parse(text) != BY_NAME[variable].default
 
 

@@ -21,27 +21,27 @@ _PASSED = "the environment is passed on by itself (--env-allow and --env-deny li
 _MEET = "ranks find one another by themselves"
 _GPUS = "did you mean --gpus-per-worker N? Without it all workers of a host see all its GPUs"
 ELSEWHERE = {
-    "nproc-per-node": _ALL,  # flag of torchrun
+    "nproc-per-node": _ALL,  # torchrun
     "nproc": _ALL,
     "node-rank": _MEET,
     "rdzv-endpoint": _MEET,
     "nnodes": _HOSTS,
     "master-addr": _MEET,
     "master-port": _MEET,
-    "num-processes": _ALL,  # Flag of accelerate.
-    "num-gpus": _ALL,  # Flag of deepspeed.
+    "num-processes": _ALL,  # accelerate.
+    "num-gpus": _ALL,  # deepspeed.
     "gpus": _ALL,
-    "gpus-per-task": _GPUS,  # flag of srun
+    "gpus-per-task": _GPUS,  # srun
     "gpus-per-node": _GPUS,
     "gpu-bind": "did you mean --gpus-per-worker N, or --gpu-affinity for the CPUs near them?",
     "output-dir": "did you mean --output-filename DIR?",
-    "ntasks": _ALL,  # flag of srun
+    "ntasks": _ALL,  # srun
     "ntasks-per-node": _ALL,
     "nodes": _HOSTS,
-    "ppn": _ALL,  # flag of mpiexec
+    "ppn": _ALL,  # mpiexec
     "machinefile": _HOSTS,
     "genvlist": _PASSED,
-    "x": _PASSED,  # flag of mpirun, as in `mpirun -x NAME`
+    "x": _PASSED,  # mpirun
 }
 _NUMBER = re.compile(r"(-np|-n|--num-proc=)\d+")
 _PYTHON = re.compile(r"(i?python|pypy)[\d.]*t?")
@@ -65,7 +65,7 @@ def is_flag(word: str) -> bool:
     names, letters = spellings()
     if word.partition("=")[0] in names:
         return True
-    # -np4 is a misspelled -np 4, rather than -n with the value p4
+    # A value joined to -n must be a number. For example, -np4 is a misspelled -np 4.
     return word[:2] in letters and (word[:2] != "-n" or word[2:].isdecimal())
 
 
@@ -81,7 +81,8 @@ def advice(word: str) -> str:
 
 def _near(given: str, bare: str) -> str:
     names, _ = spellings()
-    same = [name for name in names if name.lstrip("-") == bare]  # names that differ only in their dashes
+    # Flags that differ from the given one only in their dashes
+    same = [name for name in names if name.lstrip("-") == bare]
     if same:
         return same[0]
     import difflib  # difflib is only needed for error messages.
@@ -103,7 +104,7 @@ def assigned(command: Sequence[str]) -> list[str]:
 
 
 def moved_number(command: Sequence[str]) -> str:
-    """Return `-np` with its value if the user wrote it behind the command's name, otherwise an empty string."""
+    """Return `-np` with its value if the user wrote it after the command's name, otherwise an empty string."""
     for index, word in enumerate(command[1:], 1):
         if word in ("-np", "-n", "--num-proc") and "".join(command[index + 1 : index + 2]).isdecimal():
             return f"{word} {command[index + 1]}"

@@ -50,7 +50,7 @@ def read(path: str) -> Config:
 def parse(text: str, path: str) -> Config:
     """Parse the text of a config file. `path` is only used in messages. Raises LaunchError if the text is invalid."""
     try:
-        import yaml  # Most jobs have no config file and do not need this import.
+        import yaml  # Import lazily, because most jobs have no config file.
     except ImportError:
         raise LaunchError(f"--config-file {path}: PyYAML is not installed; `pip install pyyaml` adds it") from None
     try:
@@ -81,7 +81,7 @@ class _Reader:
                 continue
             if section not in SECTIONS:
                 raise self._error(node, f"unknown section {section!r}{_hint('', section)}")
-            if self._value(node) is None:  # All keys of the section are commented out.
+            if self._value(node) is None:  # Ignore an empty section, in which all keys are commented out.
                 continue
             for name, value in self._entries(node, f"section {section}"):
                 key = f"{section}.{name}"

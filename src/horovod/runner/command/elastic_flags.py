@@ -111,7 +111,7 @@ def make_settings(
     Raises:
         LaunchError: A value is invalid.
     """
-    # Import these modules only here, because most jobs are not elastic.
+    # Import lazily, because most jobs are not elastic.
     from horovod.runner.elastic.discovery import check_fixed
     from horovod.runner.elastic.limits import Limits, check_range
 
@@ -129,7 +129,7 @@ def make_settings(
     if nodes is not None:
         given = [hosts.Host(name, count if slots is None else slots) for name, count in nodes.slots.items()]
     if script is None:
-        hosts.assign(given, start)  # `assign` raises an error with a better explanation.
+        hosts.assign(given, start)  # `assign` raises an error that describes what is missing.
     return ElasticSettings(
         limits.start,
         limits.least,
@@ -165,7 +165,7 @@ def with_variables(settings: LaunchSettings, checked: Settings) -> LaunchSetting
 def _faults(text: str) -> tuple[Event, ...]:
     """Parse the injected faults of HOROVOD_CHAOS, and check them as each rank would in hvd.init()."""
     if text:
-        # Import this module only here, because most jobs have no injected faults.
+        # Import lazily, because most jobs have no injected faults.
         from horovod.chaos import plan
 
         try:

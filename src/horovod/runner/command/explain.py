@@ -93,9 +93,9 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
 
 
 def _genuine(found: Sequence[int], doors: Sequence[tuple[int, str]]) -> Sequence[int]:
-    """Return the processes that have created the sockets attributed to them, or `found` if there are none.
+    """Return the processes that really created the sockets with their pids. If there are none, return `found`.
 
-    Any process can create a socket whose name claims that it belongs to another rank.
+    Any process can create a socket whose name contains the pid of another process.
     """
     if len(found) < 2:
         return found
@@ -123,14 +123,14 @@ def _stranger(connection: socket.socket, pid: int) -> str:
 def _user_of(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
-            # This column is the effective user id.
+            # Effective user id
             return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
     except (OSError, StopIteration):
         return None
 
 
 def find(target: str, doors: Sequence[int]) -> list[int]:
-    """Return those processes among `doors` that belong to `target`, which is a pid or a folder."""
+    """Return the processes in `doors` that belong to `target`, which is a pid or a folder."""
     if os.path.isdir(target):
         pid = reports.process_of(target)
         if pid is not None:

@@ -110,7 +110,7 @@ def _choice(metavar: str, *choices: str) -> Value:
 
 
 def _value(setting: Setting) -> Value:
-    """Return the type of a setting's value. The environment variable gets the user's text if this text is valid."""
+    """Return the type of a setting's value. A valid text of the user becomes the value of the environment variable."""
 
     def parse(text: str) -> str:
         if not text.strip():  # An empty environment variable would select the default.

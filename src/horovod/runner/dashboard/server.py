@@ -35,7 +35,7 @@ MOST_PAGES = 16
 _MOST_CONNECTIONS = 64
 _BUFFER = 256 << 10  # size of a connection's send buffer in the kernel (bytes)
 _PAGE = Path(__file__).with_name("page")
-# The port can be any port, because users can reach the dashboard through an ssh tunnel.
+# Allow any port, because users can reach the dashboard through an ssh tunnel.
 _HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?", re.IGNORECASE)
 _FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
@@ -79,7 +79,7 @@ class Server:
 
 
 class _Count:
-    """Counter with a maximum, safe for use by several threads."""
+    """Thread-safe counter with an upper limit."""
 
     def __init__(self, most: int) -> None:
         self._most, self.used = most, 0
@@ -160,7 +160,7 @@ class _Handler(HttpRequest):
             while not over:
                 over = self.server.over.wait(INTERVAL if version else 0)
                 version, changes = self.server.feed(version)
-                # `sendall` raises an error after PATIENCE seconds.
+                # This raises an error if the page does not read for PATIENCE seconds.
                 self.connection.sendall(b"data: " + changes + b"\n\n")
         except OSError:
             self.close_connection = True
@@ -178,7 +178,7 @@ class _Handler(HttpRequest):
         super().end_headers()
 
 
-_LAST_WORD = 2.0  # pages have _LAST_WORD seconds to receive the end of the job
+_LAST_WORD = 2.0  # When the job ends, the server waits _LAST_WORD seconds until pages have received the end.
 
 
 class Dashboard(DashboardSink):
@@ -187,7 +187,7 @@ class Dashboard(DashboardSink):
     def __init__(self, settings: LaunchSettings) -> None:
         """Start the HTTP server. Raises LaunchError if the port cannot be used."""
         self._began = time.monotonic()
-        self._lock = threading.Lock()  # protects the state of the job
+        self._lock = threading.Lock()  # This lock protects the state of the job.
         self._phase = ""
         self._state = State(shlex.join(settings.whole_command), settings.slots)
         port = settings.dashboard or 0

@@ -30,7 +30,7 @@ class Series:
         self.width = 1.0
         """Seconds per point."""
         self._columns = columns
-        self._rows: dict[int, _Point] = {}  # points by the number of their interval
+        self._rows: dict[int, _Point] = {}  # Points of the time series, keyed by the number of their interval
 
     def add(self, version: int, at: float, values: Sequence[float | None]) -> None:
         """Add values that were measured at time `at` (seconds since the start of the job)."""
@@ -203,12 +203,12 @@ _PHASES = {
 class _Rank:
     host: str
     tail: Tail
-    state: str = "starting"  # "starting", "running", "training" (after hvd.init()), "ended" or "failed"
+    state: str = "starting"  # "starting", "running", "training" after hvd.init(), "ended" or "failed"
     pid: int = 0
     end: str = ""
     row: live.Row | None = None
     version: int = 1
-    printed: int = 0  # version of the state at the rank's last output
+    printed: int = 0  # Version of the state at the rank's last output
 
 
 @dataclass
@@ -289,7 +289,8 @@ class State:
             stopped: Name of the signal that ended the job, or an empty string.
         """
         for number, one in self._ranks.items():
-            if one.state not in ("ended", "failed"):  # Some launchers do not report the end of each rank.
+            # Mark all ranks as ended, because some launchers do not report each rank.
+            if one.state not in ("ended", "failed"):
                 one.state, one.version = "failed" if number == rank else "ended", self._next()
         said = "\n".join(text(line) for line in message.splitlines()[:_SAID])
         self._job.ended = {"code": code, "message": said, "rank": rank, "stopped": stopped, "after": round(now, 1)}
@@ -319,7 +320,7 @@ class State:
         if overall == before:
             return
         job.overall, job.version = overall, self._next()
-        # The counts restarted, because the script called hvd.init() again.
+        # The step counts restarted, because the script called hvd.init() again.
         if before is None or overall.made < before.made:
             job.stepped = now if overall.made else None
             return

@@ -52,7 +52,7 @@ def _kind(environ: Mapping[str, str], root: str) -> str:
     for path, kind in _SIGNS.items():
         if os.path.exists(os.path.join(root, path)):
             return kind
-    # systemd defines this variable, with values such as lxc, oci or systemd-nspawn.
+    # systemd and container runtimes set this variable to values such as lxc, oci or systemd-nspawn.
     return environ.get("container", "")[:64]
 
 
@@ -64,9 +64,10 @@ def _shm(path: str) -> tuple[int, str]:
     except OSError as error:
         return -1, _why(error)
     try:
-        os.close(os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))  # An unnamed file needs no cleanup.
+        # A file without a name is removed automatically.
+        os.close(os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        # These errors only mean that the file system does not support unnamed files.
+        # The file system does not support files without names. This does not mean that it is not writable.
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
             return size, _why(error)
     return size, ""

@@ -168,7 +168,7 @@ def _driver(host: str, report: DeviceReport) -> Iterator[Finding]:
         )
 
 
-_ADVICE = {  # advice by error code of cuInit
+_ADVICE = {  # Advice by the error code of cuInit, the CUDA initialization function
     "(46)": "another process has exclusive use of the GPU (compute mode); wait, or run `nvidia-smi -c 0` as root",
     "(100)": "CUDA sees none of them: CUDA_VISIBLE_DEVICES, or /dev/nvidia* that are not in this container",
     "(802)": "the manager of NVSwitch does not run: `systemctl start nvidia-fabricmanager`, in the driver's version",
@@ -319,7 +319,7 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             yield Finding(WARN, "links", answer.host, text, advice + "forbid it (`nvidia-smi topo -p2p r`)")
         assert answer.report is not None
         small = 0 <= answer.report.shm_free < LOW_SHM and not container.is_scarce(answer, answer.report)
-        if small and len(report.usable) > 1 and answer.slots > 1:  # A separate finding covers an even smaller /dev/shm.
+        if small and len(report.usable) > 1 and answer.slots > 1:  # Another finding reports an even smaller /dev/shm.
             text = (
                 f"/dev/shm has {answer.report.shm_free >> 20} MiB left, in which NCCL and CUDA keep buffers for ranks "
             )

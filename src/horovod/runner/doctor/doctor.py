@@ -37,7 +37,7 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 
 END_SECONDS = 5.0
-WIDTH = 160  # width of the output in columns if it is not a terminal
+WIDTH = 160  # Width of the output in columns if it is not a terminal
 
 
 class _StoppedError(Exception):
@@ -77,7 +77,8 @@ def _settings(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Laun
     """Return settings for a job on -np slots, or on all slots of the hosts."""
     _fix(namespace)
     if namespace.num_proc is None:
-        chosen = cli.chosen_hosts(namespace, environ, tell=False)  # `cli.settings` prints the chosen hosts later.
+        # Do not print the hosts here, because `cli.settings` prints them later.
+        chosen = cli.chosen_hosts(namespace, environ, tell=False)
         namespace.num_proc = sum(host.slots for host in chosen) if chosen else 1
     return cli.settings(namespace, ["-"], environ)
 
@@ -175,7 +176,7 @@ def _wait(fleet: Fleet, deadline: float, signals: SignalQueue | None) -> list[Tr
 
 
 def _ignore(agent: Agent, report: Report) -> None:
-    """Ignore the report of an agent. Without a job, agents send nothing but Hello messages."""
+    """Ignore a report. Without a job, agents send only Hello messages."""
 
 
 def _without_ranks(text: str, agent: Agent) -> str:

@@ -43,7 +43,7 @@ from horovod.runner.command.check_build import OF_DISTRIBUTION
 from horovod.runner.doctor import container, devices, mpi
 from horovod.runner.doctor.report import HostReport, Measured, Tried
 
-# Facts about this host. If a fact is unknown, the report contains the reason instead of an exception.
+# Facts about this host. If a fact is unknown, the report contains the reason, and no exception is raised.
 
 DISTRIBUTIONS = (*OF_DISTRIBUTION, "numpy", "mpi4py")
 LIMITS = {
@@ -52,7 +52,7 @@ LIMITS = {
     "memlock": resource.RLIMIT_MEMLOCK,
     "fsize": resource.RLIMIT_FSIZE,
 }
-SEGMENT = 64 << 20  # shared memory that a small job needs on each host (bytes)
+SEGMENT = 64 << 20  # Bytes of shared memory that a small job needs on each host
 
 
 def examine() -> HostReport:
@@ -90,7 +90,7 @@ def _engine() -> tuple[str, list[str]]:
         from horovod.common.security import cipher
 
         return "", list(cipher.available())
-    except Exception as error:  # A broken installation can raise any exception.
+    except Exception as error:  # A broken installation can raise any exception, so catch all of them.
         return f"{type(error).__name__}: {error}"[:4000], []
 
 
@@ -164,7 +164,7 @@ STALL_SECONDS = 10.0  # A measurement fails after STALL_SECONDS without progress
 ECHOES = 100
 STREAM_SECONDS = 0.3
 PIECE = 256 << 10
-_COUNTED = struct.Struct("!Qd")  # number of bytes (unsigned 64-bit), duration in seconds (double)
+_COUNTED = struct.Struct("!Qd")  # Struct that contains a number of bytes and a duration in seconds
 _THREADS = 32
 _MOST = 4 * _THREADS  # Maximum number of connections to a listener.
 _GRACE = 1.0  # Each connection has at least _GRACE seconds for its handshake, even under heavy load.
@@ -243,7 +243,7 @@ def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> l
 
 
 def describe(error: Exception) -> str:
-    """Return a short explanation why a connection failed."""
+    """Return a short explanation of why a connection failed."""
     if isinstance(error, AuthError):
         return "another process answers"
     if isinstance(error, ConnectionRefusedError):
@@ -287,7 +287,7 @@ def _stream(sock: socket.socket) -> float:
     while time.perf_counter() < end:
         rest = piece
         while rest:
-            rest = rest[sock.send(rest) :]  # `sendall` would apply the timeout to the whole piece.
+            rest = rest[sock.send(rest) :]  # Do not use `sendall`, because it applies the timeout to the whole piece.
     sock.shutdown(socket.SHUT_WR)
     count, seconds = _COUNTED.unpack(_receive(sock, _COUNTED.size))
     return float(count * 8 / max(seconds, 1e-9) / 1e9)

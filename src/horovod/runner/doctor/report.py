@@ -254,7 +254,7 @@ class Finding:
         check: Name of the check.
         host: Host to which the result applies, or an empty string for several hosts.
         text: Description of the result.
-        advice: Advice how to solve the problem, or an empty string.
+        advice: How to solve the problem, or an empty string.
     """
 
     level: str

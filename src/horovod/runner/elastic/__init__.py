@@ -1,1 +1,1 @@
-"""Elastic jobs: discovery of available hosts, and decisions which workers are members of the job."""
+"""Elastic jobs: discovery of available hosts, and selection of the workers that are members of the job."""

@@ -115,7 +115,9 @@ ACCUSED = 2.0
 # Ready workers wait up to TOGETHER seconds for workers that are starting, so that the members pause only once.
 TOGETHER = 5.0
 LEAVING = 10.0  # A dismissed worker is killed if it has not ended after LEAVING seconds.
-CERTAIN = 10.0  # A worker that still exists CERTAIN seconds after SIGKILL is abandoned.
+# A host can be reported as lost up to TORN_DOWN seconds after a rank on it failed, because a shutdown can end the rank
+# first.
+CERTAIN = 10.0
 # A host can be found lost up to TORN_DOWN seconds after a rank on it failed, because a shutdown can end the rank first.
 TORN_DOWN = 10.0
 STOOD_STILL = 5.0  # A delay above STOOD_STILL seconds means that the launcher or its machine was stopped.
@@ -146,7 +148,8 @@ class Phase(Enum):
 class Standstill:
     """Detector of periods in which the launcher was stopped, by `kill -STOP` or because its machine slept.
 
-    The launcher extends all deadlines by the length of this period. The caller passes all times (monotonic, seconds).
+    The launcher then extends all deadlines by the length of the period. The caller passes all times (monotonic,
+    seconds).
     """
 
     def __init__(self, now: float) -> None:
@@ -154,9 +157,9 @@ class Standstill:
         self._due = math.inf
 
     def waits(self, until: float | None) -> None:
-        """Record the time (monotonic, s) at which the launcher's loop will wake up, or None if only an event wakes it.
+        """Record the latest time (monotonic, s) at which the launcher's loop wakes up, or None if only events wake it.
 
-        A time before the last call of `look` is replaced by the time of that call.
+        A time before the last call of `look` is replaced by the time of this call.
         """
         self._due = math.inf if until is None else max(until, self._looked)
 

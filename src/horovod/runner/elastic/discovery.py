@@ -22,7 +22,7 @@ _ONE = "host"
 
 
 class HostState:
-    """State of one host. A host is excluded for a cooldown time after a worker failed on it. Thread-safe."""
+    """State of one host, which is excluded for a cooldown time after a worker failed on it. Thread-safe."""
 
     def __init__(self, cooldown_range: tuple[float, float] | None = None) -> None:
         """Create the state of a host that is not excluded.
@@ -194,7 +194,7 @@ class HostManager:
 
 
 def compare(before: Mapping[str, int], after: Mapping[str, int]) -> HostUpdateResult:
-    """Return a value that tells whether slots were added, removed, or both."""
+    """Return a HostUpdateResult that contains `added`, `removed` or both, depending on the changed slots."""
     update = HostUpdateResult.no_update
     for host in {*before, *after}:
         if after.get(host, 0) > before.get(host, 0):

@@ -10,7 +10,7 @@ from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.elastic.script import ScriptRun
 
-EVERY = 1.0  # pause between two runs of the discovery script (s)
+EVERY = 1.0  # Pause between two runs of the discovery script (s)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class NotFound:
 
 
 class Source(Protocol):
-    """Interface of the sources of an elastic job's hosts. None of the methods block."""
+    """Interface of the sources of an elastic job's hosts. No method blocks."""
 
     def events(self) -> dict[int, int]:
         """Return the file descriptors to poll, with their poll events."""
@@ -53,7 +53,7 @@ class Source(Protocol):
         """Return the time (monotonic, s) at which the caller must call `look`, or None."""
 
     def look(self, now: float) -> Found | NotFound | None:
-        """Return the hosts or an error if either has changed since the last call, otherwise None."""
+        """Return new hosts or a new error, or None if nothing has changed since the last call."""
 
     def lost(self, host: str) -> None:
         """Record that the job has lost this host or cannot use it."""
@@ -112,7 +112,7 @@ class Finder:
         return self._next if self._run is None else self._run.next_time()
 
     def look(self, now: float) -> Found | NotFound | None:
-        """Return the hosts or an error if either has changed since the last call, otherwise None."""
+        """Return new hosts or a new error, or None if nothing has changed since the last call."""
         if self._fixed is not None:
             found, self._fixed = self._fixed, None
             return Found(found)

@@ -63,13 +63,13 @@ class Limits:
         return self.timeout / 2 if self.patience is None else self.patience
 
     def has_room(self, size: int) -> bool:
-        """Return True if an epoch of `size` members can grow."""
+        """Return True if an epoch of `size` members can have more members."""
         return self.most is None or size < self.most
 
 
 @dataclass
 class Resets:
-    """Counter of the changes of a job's members.
+    """Counter for membership changes of an elastic job.
 
     Attributes:
         most: Maximum number of changes, or None for no limit.
@@ -81,7 +81,7 @@ class Resets:
 
     @property
     def used_up(self) -> bool:
-        """True if the members must not change any more."""
+        """True if no further membership change is allowed."""
         return self.most is not None and self.done >= self.most
 
 
@@ -168,10 +168,10 @@ class Blacklist:
         return bool(hosts) and self.next_return(now) is None and all(self.bars(host, now) for host in hosts)
 
     def closes_at(self, hosts: Collection[str], full: bool, now: float) -> float:
-        """Return the time from which none of these hosts can get new workers, or infinity if a host still can.
+        """Return the time after which none of these hosts can get new workers, or infinity if a host still can.
 
-        `full` is True if the remaining hosts have too few free slots. One of them can still prove to be lost, which
-        would free slots. So the result is then TORN_DOWN seconds after the last failure, when all lost hosts are known.
+        `full` is True if the remaining hosts have too few free slots. If one of them proves to be lost, its workers can
+        be replaced. So the result is then TORN_DOWN seconds after the last failure, when all lost hosts are known.
         """
         if self.bars_for_ever(hosts, now):
             return -math.inf
@@ -268,7 +268,7 @@ _CODE = "HOROVOD_ELASTIC_CODE"
 
 
 class AdmissionResult(NamedTuple):
-    """Decision whether a new worker can join the job.
+    """Decision on a new worker that wants to join the job.
 
     Attributes:
         refusal: Reason why the worker cannot join. Empty if it can.
@@ -280,7 +280,7 @@ class AdmissionResult(NamedTuple):
 
 
 class Newcomers:
-    """Check whether a new worker runs the same versions of horovod, Python and the program as the job.
+    """Check that new workers use the same versions of horovod, Python and the training program as the job.
 
     The first worker determines the Python version and the program of the job.
 
@@ -292,7 +292,7 @@ class Newcomers:
     def __init__(self, same_code: bool = True, version: str = __version__) -> None:
         self._same_code = same_code
         self._version = version
-        self._job: Facts | None = None  # facts about the first worker
+        self._job: Facts | None = None  # Facts about the first worker, or None before it joins
 
     @classmethod
     def wanted(cls, environ: Mapping[str, str]) -> Newcomers:

@@ -57,19 +57,18 @@ class Membership:
         self._patience = limits.seconds_to_come_back
         self._slots: dict[str, int] = {}
         self._complete = False
-        # True once a message said that there are no hosts, and the last number of slots that a message reported as too
-        # few.
+        # True after a message about missing hosts, and the number of slots in the last message about too few slots.
         self._told_none, self._told_slots = False, -1
         self._resets = Resets(limits.resets)
         self._ran = False  # True once an epoch has been running.
         self._begun = False  # True if a worker is known to hold training state.
         self._fresh = True  # True if no member of the last epoch held training state when the epoch was formed.
         self._success = False
-        # time since which no epoch has been running, or None while an epoch is running
+        # Time since which no epoch has been running, or None while one is running
         self._idle_since: float | None = now
         self._admission = Admission(limits.gather)
         self._told_waiting = False
-        self._last_members: set[int] = set()  # workers that were members of the last running epoch
+        self._last_members: set[int] = set()  # Workers that were members of the last epoch that was running
         self._out: list[Action] = []
 
     def next_time(self, now: float) -> float | None:
@@ -119,7 +118,7 @@ class Membership:
         return self._decide(now)
 
     def refused(self, number: int, why: str, now: float) -> list[Action]:
-        """Record that a new worker must not join, because of `admission`. Exclude its host."""
+        """Record that a new worker was refused, and exclude its host. `why` is the reason."""
         worker = self.workers.find(number)
         if worker is not None and worker.life is Life.STARTING:
             worker.life = Life.WAITING
@@ -152,8 +151,8 @@ class Membership:
         worker = self._member(number, epoch)
         if worker is not None:
             worker.life = Life.WAITING
-            # If no member held training state when the epoch was formed, and this member still holds none, no state
-            # exists.
+            # If no member had training state when the epoch was formed, and this member still has none, the job has no
+            # state.
             if holds is not None:
                 worker.holds, self._begun = holds, holds or (self._begun and not self._fresh)
             worker.came()
@@ -219,7 +218,7 @@ class Membership:
         return self._decide(now)
 
     def host_lost(self, host: str, now: float) -> list[Action]:
-        """Record that the agent of a host cannot be reached any more. All workers on this host are lost."""
+        """Record that the agent of a host can no longer be reached. All workers on this host are lost."""
         lost = [worker for worker in self.workers if worker.host == host]
         if staying := [worker for worker in lost if not worker.leaves]:
             self._failed(staying[0], now, "its host is lost", lost)
@@ -241,7 +240,7 @@ class Membership:
         self._blacklist.postpone(seconds)
 
     def _member(self, number: int, epoch: int) -> Worker | None:
-        """Return the worker if it is still a member of this epoch and the epoch is the last one, otherwise None."""
+        """Return the worker if it is a member of this epoch and this is the last epoch. Return None if not."""
         return self.workers.at_work(number, epoch) if epoch == self.epoch else None
 
     def _run(self) -> None:
@@ -286,7 +285,7 @@ class Membership:
         self._say(
             f"{worker} failed: {how}{messages.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
         )
-        # A lost part of a machine, such as a Spark task, never returns, so do not report the exclusion.
+        # Do not report the exclusion of a lost Spark task or similar part of a machine, because it never returns.
         if not barred and not (gone and worker.machine != worker.host):
             self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
 
@@ -310,7 +309,7 @@ class Membership:
                 self._finish(now)
             else:
                 self._spawn(now)
-                if self._ran:  # Before the first epoch runs, all workers share one deadline.
+                if self._ran:  # Until the first epoch is running, all workers share one deadline.
                     silent = messages.silent(self.limits.timeout, self._names)
                     self.workers.expect_starts(now, self.limits.timeout, silent)
                 self._go_on(now)
@@ -344,7 +343,7 @@ class Membership:
             self._told_slots = slots
             return
         if self._resets.used_up and self.workers.survivors >= self.limits.least:
-            return  # Admitting a new worker would exceed the limit of changes and end the job.
+            return  # A new worker would cause another membership change, which would end the job.
         room = None if self.limits.most is None else max(0, self.limits.most - self.workers.staying)
         for host in workers.free_slots(usable, self.workers.taken())[:room]:
             self._out.append(Spawn(self.workers.add(host, self.epoch == 0).number, host))
@@ -375,7 +374,10 @@ class Membership:
             self._told_waiting = True
 
     def _let_go(self, now: float) -> None:
-        """Dismiss waiting workers that have lost their slots. `_notify` tells members that are training."""
+        """Dismiss waiting workers that have lost their slots.
+
+        Members that are training are notified by `_notify` instead.
+        """
         for worker in [one for one in self.workers.of(Life.WAITING, Life.STARTING) if one.leaves and not one.dismissed]:
             if worker.life is Life.STARTING:
                 self._kill(worker, now, "its host has no slot for it any more")
@@ -399,7 +401,7 @@ class Membership:
         return self.limits.least if self._ran else self.limits.start
 
     def _hopeless_at(self, waiting: int, now: float) -> float:
-        """Return the time from which the job cannot get enough workers any more, or infinity."""
+        """Return the time after which the job can no longer get enough workers, or infinity."""
         if waiting >= self._needed or self.workers.of(Life.STARTING, Life.WORKING, Life.ENDING, Life.KILLED):
             return math.inf
         free = workers.free_slots(self._blacklist.usable(self._slots, now), self.workers.taken())
@@ -415,7 +417,7 @@ class Membership:
 
     def _form(self, waiting: list[Worker]) -> None:
         if self._ran and self._resets.used_up and self._last_members <= {worker.number for worker in waiting}:
-            # Keep the previous members, because no further change is allowed.
+            # Keep the previous members, because no further membership change is allowed.
             waiting = [worker for worker in waiting if worker.number in self._last_members]
         ordered = workers.choose(candidates(waiting), self.limits.most, self.workers.machines(self._slots))
         places = workers.places(ordered)
@@ -435,12 +437,12 @@ class Membership:
         self._out.append(Form(self.epoch, places))
 
     def _finish(self, now: float) -> None:
-        """Dismiss all waiting workers, because another worker has ended with success.
+        """Dismiss all waiting workers, because a worker has succeeded.
 
-        Members that train end by themselves.
+        Workers that are still training end on their own.
 
-        If no epoch has been running, workers that have not called hvd.init() continue, because the program might not
-        use Horovod.
+        Workers that have not called hvd.init() continue if no epoch has been running, because the program might not use
+        Horovod.
         """
         for worker in self.workers:
             if worker.life is Life.STARTING and self._ran:

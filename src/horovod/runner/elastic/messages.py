@@ -1,4 +1,4 @@
-"""Texts of the messages about elastic jobs, for users."""
+"""Messages to users about elastic jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def ranks(count: int) -> str:
 
 
 def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names) -> str:
-    """Describe how many ranks remain without the workers in `gone`. Return an empty string if none of these trained.
+    """Describe how many ranks remain without the workers in `gone`.
+
+    Return an empty string if none of these took part in training.
 
     The text describes only the present, because more ranks can fail a moment later.
     """
@@ -61,7 +63,7 @@ def too_many_changes(resets: int, names: Names) -> str:
 
 
 def outside_run(victims: int) -> str:
-    """Return a hint why no worker holds the training state any more, or an empty string.
+    """Return a hint about why no worker has the training state, or an empty string.
 
     Args:
         victims: Number of workers that ended with HorovodInternalError.

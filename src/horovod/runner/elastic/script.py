@@ -24,7 +24,7 @@ from horovod.runner.plan import allocations
 MOST = 65536  # maximum slots per host, which equals the maximum number of ranks per job
 FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
 _LINE = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::([0-9]+))?", re.ASCII)
-_SHOWN = 80  # Messages show at most _SHOWN characters of an invalid line.
+_SHOWN = 80  # Messages show at most _SHOWN characters of an invalid line
 
 
 def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> dict[str, int]:
@@ -67,7 +67,7 @@ def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> 
 
 
 def _number(digits: str) -> int:
-    """Convert digits to a number. A long number is cut to a small number that still exceeds MOST."""
+    """Convert digits to a number. A very long number is shortened to a small one that still exceeds MOST."""
     return int((digits.lstrip("0") or "0")[: len(str(MOST)) + 1])
 
 
@@ -78,7 +78,7 @@ def _shown(text: str) -> str:
 SECONDS = 10.0
 LIMIT = 1 << 20  # The script can print at most LIMIT bytes.
 _PIECE = 1 << 16
-# One call reads at most _PIECES pieces, so that a script that writes without pause cannot block the launcher.
+# One call reads at most _PIECES pieces, so that a script that writes continuously cannot block the launcher.
 _PIECES = 16
 _LAST_WORDS = 1 << 14  # The last _LAST_WORDS bytes of stderr are kept.
 _KILLED = 1.0  # A killed script gets _KILLED seconds to end.
@@ -122,7 +122,7 @@ class ScriptRun:
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise LaunchError(self._cannot_start(path, error)) from None
-            # The file has no interpreter line, so run it with sh, as shells do.
+            # The file does not name an interpreter, so run it with sh, as shells do.
             self._process = self._start(["/bin/sh", path])
         self._deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
@@ -178,7 +178,7 @@ class ScriptRun:
         """Read the script's output. Kill the script if it exceeds its time limit or prints too much."""
         if self.done:
             return
-        # check before reading, so that all output is read when the script has ended
+        # Check this before reading, so that all output is read when the script has ended.
         ended = self._process.poll() is not None
         for fd, data in self._streams.items():
             self._read(fd, data)
@@ -259,9 +259,9 @@ SLURM_SECONDS = 4.0  # Time limit of each of the two queries (s), so that both f
 
 
 def slurm_command(each: int | None) -> list[str]:
-    """Return the command of the discovery script for Slurm allocations, which is `main` of this module.
+    """Return the command that runs the discovery script for Slurm allocations, which is `main` of this module.
 
-    It is a separate program, because Slurm's controller can take seconds to answer.
+    The script is a separate program, because Slurm's controller can take seconds to answer.
 
     Args:
         each: Number of slots per node. The default is the node's number of tasks.

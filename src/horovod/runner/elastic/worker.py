@@ -33,7 +33,7 @@ __all__ = [
 _PURPOSE = 100  # The handshake marks connections for notifications with this number.
 _NEWS = struct.Struct("<dB")  # A notification contains a timestamp and a HostUpdateResult.
 _MAC = 32
-_SECONDS = 10.0  # maximum duration of a connection (s)
+_SECONDS = 10.0  # Maximum duration of a connection (s)
 _DONE = b"k"
 
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
@@ -141,7 +141,7 @@ class HostsUpdatedRequest:
 
     Attributes:
         timestamp: Time of the change (s). It must exceed all earlier timestamps.
-        res: Value that tells whether hosts were added, removed, or both.
+        res: Kind of change: hosts were added, removed, or both.
     """
 
     timestamp: float

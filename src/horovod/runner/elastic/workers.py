@@ -1,7 +1,7 @@
-"""Worker processes of an elastic job and their states, from the point of view of the launcher.
+"""Worker processes of an elastic job, and their states as the launcher sees them.
 
 A worker is STARTING until it calls hvd.init(), and then WAITING. As a member of an epoch it is WORKING. When its epoch
-is over, it returns to WAITING. A worker that has reported its end is ENDING. From every state, a worker can become
+is over, it returns to WAITING. A worker that has reported its exit is ENDING. From every state, a worker can become
 KILLED (SIGKILL was sent) or GONE (its process has ended, or its host is lost).
 """
 
@@ -56,10 +56,7 @@ def order(candidates: Sequence[Candidate], hosts: Sequence[str]) -> list[Candida
 
 
 def choose(candidates: Sequence[Candidate], most: int | None, hosts: Sequence[str]) -> list[Candidate]:
-    """Select at most `most` candidates, and return them in rank order.
-
-    Survivors precede new workers in the selection.
-    """
+    """Select at most `most` candidates, and return them in rank order. Survivors are selected first."""
     ordered = order(candidates, hosts)
     if most is None or len(ordered) <= most:
         return ordered
@@ -68,7 +65,7 @@ def choose(candidates: Sequence[Candidate], most: int | None, hosts: Sequence[st
 
 
 def places(ordered: Sequence[Candidate]) -> dict[int, Slot]:
-    """Return the slot of each worker by worker number. `ordered` are the workers in rank order."""
+    """Return the slot of each worker by worker number. `ordered` contains the workers in rank order."""
     on_host: dict[str, list[int]] = {}
     for one in ordered:
         on_host.setdefault(one.host, []).append(one.worker)
@@ -164,15 +161,15 @@ class Worker:
         return f"{f'new worker {self.number}' if rank is None else f'rank {rank}'} on host {self.host}"
 
     def expect(self, by: float, why: str) -> None:
-        """Set a deadline at which the worker is killed, unless it already has an earlier deadline.
+        """Set the time at which the worker is killed, unless it is already earlier.
 
-        `why` is the reason.
+        `why` is the reason for the messages.
         """
         if self.alive and (self.deadline is None or by < self.deadline):
             self.deadline, self.why = by, why
 
     def came(self) -> None:
-        """Remove the worker's deadline, because the expected event has occurred."""
+        """Remove the worker's deadline, because the worker has responded."""
         self.deadline, self.why = None, ""
 
 
@@ -251,14 +248,11 @@ class Workers:
 
     @property
     def hold_state(self) -> bool:
-        """True if any worker holds the training state. Workers that are ending count too."""
+        """True if any worker has the training state. Workers that are ending count too."""
         return any(w.holds and (w.alive or w.life is Life.ENDING) and not w.dismissed for w in self)
 
     def fit(self, slots: Mapping[str, int]) -> None:
-        """Mark the workers that must leave, because their hosts have too few slots.
-
-        Survivors keep their slots first.
-        """
+        """Mark workers that must leave, because their hosts have too few slots. Survivors have priority."""
         for host in {worker.host for worker in self}:
             there = [worker for worker in self if worker.host == host and worker.alive and not worker.dismissed]
             there.sort(key=lambda worker: (not worker.holds, worker.rank or 0, worker.number))

@@ -29,7 +29,7 @@ from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan import hosts
 from horovod.runner.plan.settings import LaunchSettings
 
-_DRAIN = 5.0  # time limit for the rest of the output, because orphaned processes can keep the pipe open (s)
+_DRAIN = 5.0  # Time limit for the remaining output, because orphaned processes can keep the pipe open (s)
 _READ = 1 << 16
 
 
@@ -58,7 +58,8 @@ def _run(
     output: OutputSink | None,
     sink: DashboardSink,
 ) -> JobResult:
-    screen = Screen(settings, output, told=output is not None, sink=sink)  # only `horovod.run` passes an output
+    # Only `horovod.run` passes an output, and it raises the exception of the failed rank itself.
+    screen = Screen(settings, output, told=output is not None, sink=sink)
     screen.announce()
     watch = Watch(screen, Policy(time.monotonic(), None, settings.grace), signals, len(settings.slots))
     try:
@@ -81,7 +82,7 @@ class ForeignAttempt:
     """Command of another launcher that is running.
 
     Attributes:
-        endings: Reports about the ends of the ranks.
+        endings: Reports about how the ranks exited.
         own: Last output of the other launcher itself.
         code: Exit code of the other launcher, or the negative signal number. None while it is running.
     """
@@ -102,9 +103,9 @@ class ForeignAttempt:
         self._watch = watch
         self._screen = watch.screen
         self._lines = {1: mpi_output.Lines(self.hosts), 2: mpi_output.Lines(self.hosts)}
-        self._term_at: float | None = None  # time at which mpirun is told to end the remaining ranks
+        self._term_at: float | None = None  # Time at which mpirun is told to end the remaining ranks, or None
         self._kill_at: float | None = None
-        # time limit for the rest of the output, set when the other launcher has ended
+        # Time limit for the remaining output after the other launcher has ended, or None
         self._drain_until: float | None = None
         self._output_ended = False
         parent = os.getpid()
@@ -178,7 +179,7 @@ class ForeignAttempt:
             self._kill()
         if self._drain_until is None or self._output_ended:
             return
-        if not listening:  # If the reader of our output is slow, do not lose the data in the pipes.
+        if not listening:  # Keep the data in the pipes while our own output is blocked.
             self._drain_until = now + _DRAIN
         if not self._pipes or now >= self._drain_until:
             self._end_output()
@@ -186,7 +187,7 @@ class ForeignAttempt:
     def stop(self, grace: float, first: int = 0) -> None:
         """Stop mpirun, which then ends its ranks.
 
-        If `first` is given, ranks on this machine get this signal, and mpirun is stopped `grace` seconds later.
+        If `first` is given, this signal is sent to ranks on this machine, and mpirun is stopped `grace` seconds later.
         """
         if self._drain_until is not None:
             return
@@ -289,7 +290,7 @@ def _conclude(name: str, attempt: ForeignAttempt, watch: Watch) -> JobResult:
         message = "\n".join([*texts, f"stopped by {signal.Signals(number).name}"])
         return JobResult(128 + number, message, stopped_by=number)
     code = attempt.code or 0
-    if code == 0 or watch.screen.queue.broken:  # If our output is broken, that has caused the exit code.
+    if code == 0 or watch.screen.queue.broken:  # A broken output of this process caused the exit code.
         exit_code = 128 + signal.SIGPIPE if watch.screen.queue.reader_gone else 1 if texts else 0
         return JobResult(exit_code, "\n".join(texts), headline="\n".join(texts))
     exit_code = 128 - code if code < 0 else code

@@ -233,7 +233,7 @@ def names_to_export(settings: LaunchSettings, variables: Mapping[str, str], far:
     if far:
         passing = environment.passed_on(variables, settings.env_allow, settings.options.env_deny, remote=True)
     names = {*passing, _KEY_FILE} & set(variables)
-    return exported(names if far else {*names, PIPE})  # PIPE is set later, when the job starts.
+    return exported(names if far else {*names, PIPE})  # The variable PIPE is only set when the job starts.
 
 
 def _is_local(settings: LaunchSettings) -> bool:
@@ -299,8 +299,6 @@ def run_job(
     return foreign_job.run_command(command, variables, settings, signals, output)
 
 
-# Function calls of `horovod.run` on workers that mpirun starts. Such workers cannot inherit file descriptors.
-#
 # The function and the results are files in a folder that only this user can access. If all workers run on this host, it
 # is a temporary folder. If not, it is a folder in the current directory, which all hosts must share.
 

@@ -23,7 +23,7 @@ _CODE = re.compile(r"Process name:\s+\[\S+?,\s*(\d+)\]\s+Exit code:\s+(\d+)")
 
 
 class Lines:
-    """Splitter of one output stream of mpirun into pieces of the individual ranks."""
+    """Splitter of mpirun's output on one stream into pieces of the individual ranks."""
 
     def __init__(self, ranks: Container[int] = range(1 << 30)) -> None:
         """Create a splitter. `ranks` contains all valid ranks of the job."""
@@ -78,7 +78,7 @@ class Lines:
 
 
 def judge(code: int, own: str, tails: Mapping[int, str], endings: Endings) -> first_failure.FirstFailure | None:
-    """Attribute the failure of a job that mpirun has run to a rank.
+    """Attribute the failure of a job that mpirun has run.
 
     Args:
         code: Exit code of mpirun.
@@ -113,8 +113,8 @@ def _blamed(
 ) -> tuple[int, int] | None:
     """Return the failed rank and its exit code or negative signal number. Return None if they are unknown.
 
-    The most reliable source is the rank that mpirun names, unless it is a victim. Next is the first rank that reports
-    its own exception. Then follow ranks that other ranks report as lost or name on stderr.
+    The most reliable source is the rank that mpirun names, unless it is a victim. The next source is the first rank
+    that reports its own exception. The last sources are ranks that other ranks report as lost, or name on stderr.
     """
     named_one = named(own) or named_by_pid(own, {pid: rank for rank, pid in pids.items()})
     if named_one is not None and not (named_one[0] in reported and reported[named_one[0]].suffers):

@@ -98,7 +98,7 @@ class _Taken:
     before: Mapping[str, str | None]
 
 
-_pair: list[tuple[bytes, bytes]] = []  # public and secret key of this process
+_pair: list[tuple[bytes, bytes]] = []  # Public and secret key of this process
 _taken: list[_Taken] = []
 
 

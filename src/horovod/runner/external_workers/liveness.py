@@ -47,7 +47,7 @@ def never_came(seconds: float) -> str:
 class HeartbeatServer:
     """Driver's end of the heartbeats, for use in a single thread.
 
-    The caller polls ``sources``, and then calls ``hear`` and ``look``, at the latest at ``next_time``. Heartbeats are
+    The caller polls ``sources``, and then calls ``hear`` and ``look``, no later than ``next_time``. Heartbeats are
     requested from each worker between ``begin`` and ``forget``.
     """
 
@@ -106,7 +106,7 @@ class HeartbeatServer:
                 self._come.add(number)
 
     def look(self) -> Mapping[int, str]:
-        """Request heartbeats if they are due.
+        """Request heartbeats if it is time to do so.
 
         Returns:
             Workers that are lost, with the reasons. No more heartbeats are requested from these workers.
@@ -126,7 +126,7 @@ class HeartbeatServer:
     def _ask(self, number: int) -> None:
         try:
             self._socket.send_multipart([_NAME.pack(_MARK, number), b""], zmq.NOBLOCK)
-        except zmq.Again:  # The worker does not read, so its queue is full.
+        except zmq.Again:  # The worker's queue is full, because it does not read.
             pass
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:

@@ -35,7 +35,7 @@ OWN = "HOROVOD_"
 """Prefix of the driver's variables that workers get."""
 
 _TIMEOUT = "HOROVOD_HEARTBEAT_TIMEOUT"
-_EACH = 4  # connections per worker: liveness, heartbeats, and up to two to the store
+_EACH = 4  # Connections per worker: liveness, heartbeats, and up to two to the store
 
 
 class ExternalWorkers:

@@ -27,7 +27,7 @@ from horovod.runner.attribution import tracebacks
 from horovod.runner.base.errors import OutcomeError
 from horovod.runner.base.job_result import JobResult
 
-TRACEBACK_LIMIT = 1 << 16  # The middle of a longer traceback is dropped (characters).
+TRACEBACK_LIMIT = 1 << 16  # Maximum number of characters of a traceback. The middle of a longer traceback is dropped.
 _LENGTH = struct.Struct(">I")
 _BUFFER = 1 << 20
 
@@ -36,7 +36,7 @@ class Description(msgspec.Struct, frozen=True):
     """Description at the end of a result file.
 
     Attributes:
-        kind: Tells whether the file contains a value or an exception.
+        kind: Kind of the contents: a value or an exception.
         type_name: Type of the value or exception.
         body: Size of the pickle at the start of the file in bytes, or 0 if there is none.
         traceback: Traceback of the exception.
@@ -181,9 +181,9 @@ def worker_error(
     return error
 
 
-# Python treats these classes specially. It omits their messages, or uses them to end loops and generators.
+# Python treats these exceptions specially: it omits their messages, or ends loops and generators with them.
 _APART: tuple[type[BaseException], ...] = (SyntaxError, StopIteration, StopAsyncIteration)
-if hasattr(builtins, "BaseExceptionGroup"):  # Python 3.11 and newer
+if hasattr(builtins, "BaseExceptionGroup"):  # These classes exist in Python 3.11 and newer.
     _APART = (*_APART, builtins.BaseExceptionGroup)
 
 
@@ -191,7 +191,7 @@ def _of_both_classes(cause: BaseException) -> WorkerError | None:
     kind = type(cause)
     if not isinstance(cause, Exception) or isinstance(cause, (WorkerError, *_APART)) or issubclass(WorkerError, kind):
         return None
-    try:  # The class of `cause` can raise any exception if it cannot be combined or constructed.
+    try:  # Catch all exceptions, because the class of `cause` can raise any if it cannot be combined or constructed.
         joined = type(f"WorkerError({kind.__name__})", (WorkerError, kind), _native_attributes(kind))
         error: WorkerError = kind.__new__(joined, *cause.args)
         error.args = cause.args
@@ -242,7 +242,7 @@ def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
                 lost = f"{description.type_name} cannot be pickled and unpickled: {description.why}"
                 message += f"\n(this error is not of its class: {lost})"
             if description.body:
-                with contextlib.suppress(OutcomeError):  # Ignore the error, because the message contains the traceback.
+                with contextlib.suppress(OutcomeError):  # The message already contains the traceback.
                     cause = load(result.results[rank], description, rank)
         raise worker_error(
             message,

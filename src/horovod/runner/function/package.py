@@ -18,11 +18,14 @@ import cloudpickle
 from horovod.common.contract.pickling import dumps
 from horovod.runner.function.outcome import type_name
 
-CODE_LIMIT = 4 << 20  # At most CODE_LIMIT characters of notebook code are sent, which tracebacks show.
+CODE_LIMIT = 4 << 20  # At most CODE_LIMIT characters of notebook code are sent to the workers, for their tracebacks.
 
 
 def check(function: Any, args: Any, kwargs: Any, name: str = "func") -> None:
-    """Raise TypeError if the function cannot be called with these arguments. `name` is its name in the message."""
+    """Raise TypeError if the function cannot be called with these arguments.
+
+    `name` is the function's name in the message.
+    """
     if not callable(function):
         raise TypeError(f"{name} must be a function, got {function!r}")
     if isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Iterable):
@@ -63,7 +66,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
 
 def search_path(path: Sequence[object]) -> tuple[list[str], list[str]]:
-    """Split the module search path into the entries before Python's standard library, and the other entries.
+    """Split the module search path into the entries before Python's standard library, and the remaining entries.
 
     Relative entries are made absolute, because the function can change the current directory.
     """
@@ -131,7 +134,7 @@ def _code_in_no_file() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     left = CODE_LIMIT
     for name, entry in reversed(list(linecache.cache.items())):
-        if len(entry) != 4 or os.path.exists(name):  # A lazy entry has only one element, and its code is in a file.
+        if len(entry) != 4 or os.path.exists(name):  # Skip lazy entries of linecache, whose code is in a file.
             continue
         lines = entry[2]
         left -= sum(map(len, lines))

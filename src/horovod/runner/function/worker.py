@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# Import the libraries of the runner before the caller's directories are added to the search path.
+# Import the libraries of the runner before the caller's folders are added to the module search path.
 import cloudpickle
 import msgspec  # noqa: F401
 import zmq  # noqa: F401
@@ -69,7 +69,7 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
     with open(source, "rb", buffering=0) as file:
         (front, rest), code, body = pickle.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
     sys.path[:] = joined_path(front, sys.path, rest)
-    for name, lines in code.items():  # Without a modification time, linecache does not check if the file exists.
+    for name, lines in code.items():  # linecache does not look for the file if the modification time is missing.
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     try:
         function, args, kwargs = cloudpickle.loads(body)
@@ -111,7 +111,7 @@ def _fail(target: int, error: BaseException) -> None:
     text = outcome.format_traceback(error)
     try:
         outcome.write_exception(target, error, text)
-    except OSError as trouble:  # The memory is exhausted.
+    except OSError as trouble:  # Memory is exhausted.
         print(f"the exception cannot be sent back: {trouble}", file=sys.stderr)
     if sys.excepthook is sys.__excepthook__:
         # The default hook would omit the lines of notebook cells, because these are not in files.

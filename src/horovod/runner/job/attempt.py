@@ -50,7 +50,7 @@ class Attempt:
     """Attempt to run a job of fixed size.
 
     Attributes:
-        endings: Reports about the ends of the ranks.
+        endings: Reports about how the ranks exited.
         lost: Messages about hosts that were lost.
         results: Contents of the ranks' result files by rank.
     """
@@ -93,7 +93,7 @@ class Attempt:
         self._want_results = results
         self._size = len(settings.slots)
         hosts = {slot.rank: slot.hostname for slot in settings.slots}
-        self._started: set[str] = set()  # hosts on which all processes of the job have started
+        self._started: set[str] = set()  # Hosts on which all processes of the job have started
         self.endings = Endings(hosts)
         self.lost: list[str] = []
         self.results: dict[int, bytearray] = {}
@@ -166,7 +166,7 @@ class Attempt:
 
     @property
     def ends(self) -> list[RankEnd]:
-        """Descriptions of the ranks' ends, as input for `first_failure`."""
+        """Records of how the ranks exited, as input for `first_failure`."""
         return self.endings.ends
 
     def events(self, listening: bool) -> dict[int, int]:
@@ -193,7 +193,8 @@ class Attempt:
         )
         times = [at for at in clocks if at is not None]
         if self._stdin is not None and self._stdin.in_background:
-            times.append(time.monotonic() + 1.0)  # Check regularly, because moving to the foreground causes no event.
+            # Poll, because no event reports that the process moves to the foreground.
+            times.append(time.monotonic() + 1.0)
         return min(times, default=None)
 
     def tick(self, now: float, listening: bool) -> None:
@@ -212,16 +213,13 @@ class Attempt:
         return bool(self._fleet.suspects(now)) and not first_failure.has_culprit(self.endings.ends)
 
     def _called(self) -> bool:
-        """Return True if any rank has called hvd.init().
-
-        A rank shows that it has called hvd.init() by a report, or by connecting to the store.
-        """
+        """Return True if any rank has called hvd.init(), which sends a report and connects to the store."""
         return bool(self.endings.called or self._store.completed or self._store.waiting())
 
     def _forming(self) -> bool:
-        """Return True if some ranks have not joined the others in the store yet.
+        """Return True until all ranks have met in the store.
 
-        The launcher must check this regularly, because it causes no event.
+        The launcher must poll this, because no event reports it.
         """
         launched = self._policy.phase in (Phase.STARTING, Phase.RUNNING, Phase.SETTLING)
         return self._size > 1 and launched and self._store.completed < 2
@@ -244,7 +242,7 @@ class Attempt:
         return late(waiting, self._settings.start_timeout, self._settings.names)
 
     def remark(self) -> str:
-        """Return a remark about an attempt that has succeeded, or an empty string."""
+        """Return a remark about an attempt that ended without failure, or an empty string."""
         return self._uninitialized.late(self._called())
 
     # Events

@@ -17,7 +17,7 @@ _AGAIN = re.compile(AGAIN.format(r"(\d{1,9})").encode() + rb"\n")
 _LASTS = re.compile(rb" for=(\S+)")
 _NOT_COUNTED = (b"(not done", b"(the other end")
 _LATE = 1.0  # A failure up to _LATE seconds after a fault's end is attributed to the fault.
-_NOBODY = -1  # Worker number for faults that do not concern any worker any more.
+_NOBODY = -1  # Worker number of faults that no longer concern any worker.
 _REST = 400  # At most _REST bytes of an incomplete line are kept.
 
 
@@ -41,7 +41,7 @@ class ChaosLog:
         self._over: float | None = None  # Time at which the last epoch ended, or None while an epoch is running.
 
     def wrote(self, worker: int, data: bytes, now: float) -> None:
-        """Record the faults that a worker has announced in its stderr output."""
+        """Record the faults that a worker has announced on stderr."""
         text = self._rests.pop(worker, b"") + data
         for match in _SAID.finditer(text):
             self._strike(match[0].decode(errors="replace").removeprefix("chaos: ").rstrip())
@@ -58,7 +58,7 @@ class ChaosLog:
             self._rests[worker] = rest
 
     def _strike(self, said: str) -> None:
-        """Remove an announced fault from the faults that no rank has announced.
+        """Remove an announced fault from the list of faults that were not announced yet.
 
         Both ranks of a slow link announce it.
         """

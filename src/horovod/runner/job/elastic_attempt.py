@@ -93,7 +93,7 @@ class ElasticAttempt:
         self._due: float | None = None
         self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
         self._uninitialized = UninitializedJobCheck(elastic.start, users_command(settings, payload))
-        self._ticked = time.monotonic()  # time of the last call of the membership's `tick`
+        self._ticked = time.monotonic()  # Time of the last call of `Membership.tick`
         self._standstill = Standstill(time.monotonic())
         self._stopped = StoppedWorkers(settings.heartbeat_timeout)
         bounds = elastic.start, elastic.least, elastic.most, elastic.resets
@@ -186,7 +186,8 @@ class ElasticAttempt:
     def next_time(self) -> float | None:
         clocks = [self._fleet.next_time(), self._uninitialized.next_time()]
         if not self._stopping:
-            # Compute the time relative to the last tick, because deadlines since then must not be skipped.
+            # Compute the deadline from the time of the last tick, so that a deadline that has passed since then still
+            # counts.
             self._due = self._membership.next_time(self._ticked)
             clocks += [self._due, self._finder.next_time(), self._hosts.next_time(), self._stopped.next_time()]
         until = min((at for at in clocks if at is not None), default=None)
@@ -231,7 +232,7 @@ class ElasticAttempt:
 
     @property
     def ends(self) -> list[RankEnd]:
-        """Descriptions of the ranks' ends, as input for `first_failure`."""
+        """Records of how the ranks exited, as input for `first_failure`."""
         return [] if self._end is not None and self._end.success else self._roster.ends(self.endings.ends)
 
     @property
@@ -319,7 +320,7 @@ class ElasticAttempt:
         self._server.gone(number)
 
     def _forget(self, number: int) -> None:
-        """Forget a worker that has ended and whose records are not needed any more."""
+        """Forget a worker that has ended and whose records are no longer needed."""
         self.endings.forget([number])
         self._screen.forget(number)
         self._results.pop(number, None)
@@ -343,7 +344,7 @@ class ElasticAttempt:
             self._form(action)
         elif isinstance(action, Kill):
             self._hosts.kill(action.worker)
-        elif isinstance(action, Abandon):  # If the process ends later, `_end_worker` releases its other resources.
+        elif isinstance(action, Abandon):  # If the process exits later, `_end_worker` releases its other resources.
             self._roster.end(action.worker, False)
             self._stopped.goes_on(action.worker)
         elif isinstance(action, Say):

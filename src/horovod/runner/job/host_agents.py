@@ -23,13 +23,13 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 from horovod.runner.remote.routes import Locality
 
-# maximum number of unauthenticated connections to the store from other hosts, in addition to the workers' connections
+# Connections to the store from other hosts can exceed the number expected from workers by STRANGERS.
 STRANGERS = 64
 
 
 @dataclass(frozen=True)
 class HostLost:
-    """Event that reports that a host is not usable any more.
+    """Event that reports that a host is no longer usable.
 
     Attributes:
         host: Name of the host.
@@ -89,9 +89,9 @@ class HostAgents:
         self._queued: dict[str, list[int]] = {}
         self._running: dict[int, str] = {}  # Host of each worker that has been started or will be started.
         self._retiring: set[str] = set()
-        self._asked: dict[str, float] = {}  # start times of the lookups that are running, by host
+        self._asked: dict[str, float] = {}  # Start times of running lookups, by host
         self._stopping = False
-        self._troubles: list[Trouble] = []  # reports about hosts that `tick` has not processed yet
+        self._troubles: list[Trouble] = []  # Reports about hosts that `tick` has not processed yet
         self._told: list[HostLost | NeverStarted] = []
 
     def found(self, slots: Mapping[str, int]) -> None:
@@ -147,7 +147,8 @@ class HostAgents:
     def take(self, agent: Agent, report: Report) -> bool:
         """Handle a report about the agent itself. Return False if the report is about a worker."""
         if isinstance(report, Hello) and agent.host in self._retiring:
-            agent.send(Stop(TERM_GRACE))  # The first Stop message can be lost if a connection fails.
+            # Send Stop again, because the first message could have been lost with a failed connection.
+            agent.send(Stop(TERM_GRACE))
         elif isinstance(report, Hello):
             for message in self._orders.prepare(agent, self._slots.get(agent.host, 1)):
                 agent.send(message)
@@ -243,7 +244,7 @@ class HostAgents:
             self._lose(agent, f"{agent.name} is lost: {why}")
             return
         self._forget(agent)
-        if queued := self._queued.pop(agent.host, []):  # Another worker needs this host again.
+        if queued := self._queued.pop(agent.host, []):  # New workers were requested on this host in the meantime.
             for number in queued:
                 self.start(number, agent.host)
 

@@ -1,4 +1,4 @@
-"""Run of a job, with all objects that it needs.
+"""Jobs of fixed size and elastic jobs.
 
 `FixedJob` and `ElasticJob` create the screen, the policy and the source of hosts. `attempt` or `elastic_attempt` runs
 the processes. `policy` decides when the attempt ends, and `watch` contains the event loop.
@@ -62,7 +62,7 @@ class Job(ABC):
     def run(self) -> JobResult:
         """Run the job to its end, and return the result.
 
-        After that, no process of the job is left, even after an exception.
+        All processes of the job have ended when this method returns or raises an exception.
 
         Raises:
             LaunchError: The job cannot start. No files have been changed.
@@ -75,12 +75,12 @@ class Job(ABC):
 
     @abstractmethod
     def _run(self) -> JobResult:
-        """Run the job, with the objects that exist longer than its attempt."""
+        """Run the job. Subclasses create the objects that outlive the attempt."""
 
     def _run_attempt(
         self, screen: Screen, start_timeout: float | None, make: Callable[[Watch], Attempt | ElasticAttempt]
     ) -> JobResult:
-        """Run an attempt. `start_timeout` is None if the attempt has its own timeout."""
+        """Run an attempt, and return its result. `start_timeout` is None if the attempt has its own timeout."""
         policy = Policy(time.monotonic(), start_timeout, self.settings.grace)
         watch = Watch(screen, policy, self.signals, self.settings.size)
         try:
@@ -141,7 +141,7 @@ class ElasticJob(Job):
     source: Source | None = field(default=None, kw_only=True)
 
     def _run(self) -> JobResult:
-        # Import these modules only here, because most jobs are not elastic.
+        # Import lazily, because most jobs are not elastic.
         from horovod.runner.job.elastic_attempt import ElasticAttempt
         from horovod.runner.job.membership_server import Roster
 

@@ -1,7 +1,7 @@
-"""Link between an elastic job's membership and its workers, and what is known of each worker.
+"""Connection between the membership of an elastic job and its workers, and records about each worker.
 
-`MembershipServer` answers the requests that workers send to the store. `Roster` holds the hosts and ranks of the
-workers, and `StoppedWorkers` those that a signal has stopped.
+`MembershipServer` answers the requests that workers send to the job's store. `Roster` stores the hosts and ranks of the
+workers. `StoppedWorkers` stores the workers that a signal has stopped.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class MembershipServer:
         self._front = front
         self._membership = membership
         self._act = act
-        self._members: dict[int, list[int]] = {}  # Workers of the last epoch in rank order, by epoch.
-        # Epoch by the name of its store group, `formed <round>`. The epoch is formed when all its workers have joined
-        # the group.
+        self._members: dict[int, list[int]] = {}  # Workers of the last epoch in rank order, keyed by the epoch.
+        # Epoch of each store group named `formed <round>`. An epoch is formed when all its workers have joined this
+        # group.
         self._rounds: dict[str, int] = {}
-        self._number_of: dict[int, int] = {}  # Number of the store group's round, by epoch.
-        self._over: dict[int, str] = {}  # Reason why the last epoch is over, by epoch.
+        self._number_of: dict[int, int] = {}  # Round in the name of the store group, keyed by the epoch.
+        self._over: dict[int, str] = {}  # Reason why the last epoch is over, keyed by the epoch.
         self._last_news = 0.0
-        self._in_sync: set[int] = set()  # workers whose last request reported that their states are in sync
+        self._in_sync: set[int] = set()  # Workers that reported in their last request that their state is in sync
 
     def serve(self, now: float) -> None:
         """Handle the requests of workers. Call this when `front.fd` is readable."""
@@ -91,7 +91,8 @@ class MembershipServer:
             if epoch in self._members:  # Ignore epochs that are already over.
                 self._number_of[epoch] = told.round
                 self._rounds[f"formed {told.round}"] = epoch
-                if epoch in self._over:  # The end of a process was reported before this request.
+                # The end of a process was reported before this message, so make the workers give up now.
+                if epoch in self._over:
                     self._fail_round(told.round, self._over[epoch])
         elif told.silent and (epoch := self._rounds.get(told.group, 0)):
             for worker in self._members[epoch]:
@@ -194,13 +195,13 @@ class Roster:
         return self._ranks.get(number) if self.members else number
 
     def ends(self, ends: Sequence[RankEnd]) -> list[RankEnd]:
-        """Select the ends of workers that decide the result of the job.
+        """Select the worker exits that decide the result of the job.
 
         Args:
-            ends: Ends of all workers, with worker numbers as ranks.
+            ends: Exits of all workers, with worker numbers as ranks.
 
         Returns:
-            Ends of the last epoch's members, with their ranks in this epoch. Without an epoch, all ends.
+            Exits of the last epoch's members, with their ranks in this epoch. Without an epoch, all exits.
         """
         if not self.members:
             return list(ends)
@@ -210,8 +211,8 @@ class Roster:
     def last_hosts(self) -> dict[int, str]:
         """Host of each rank in the last epoch.
 
-        Without an epoch, the keys are worker numbers: those of workers that have not failed, or of all workers if all
-        failed.
+        Before the first epoch, the keys are worker numbers instead: the workers that have not failed, or all if all
+        have failed.
         """
         if not self.members:
             return {number: host for number, host in self.hosts.items() if number not in self._failed} or {**self.hosts}
@@ -228,7 +229,7 @@ class Roster:
 
 
 class StoppedWorkers:
-    """Workers that a signal (SIGSTOP, a debugger) has stopped, and the timeout after which they count as stuck.
+    """Workers that were stopped by a signal, such as SIGSTOP. After a timeout, they count as stuck.
 
     Callers pass all times (monotonic, seconds).
     """
@@ -256,5 +257,5 @@ class StoppedWorkers:
         return late
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, during which the launcher did not run."""
+        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
         self._since = {number: since + seconds for number, since in self._since.items()}

@@ -33,7 +33,7 @@ def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
     """Create the agents for all hosts of the job without starting them.
 
     Raises:
-        LaunchError: The ssh identity file cannot be read. ssh itself would ignore this.
+        LaunchError: The ssh identity file cannot be read. ssh itself would ignore the missing file.
     """
     remote = remote_of(settings, environ)
     slots: dict[str, list[Slot]] = {}
@@ -106,7 +106,7 @@ class Orders:
         addresses = {} if self._on_one_machine else common_addresses(facts)
         self._torch = self._torch_arguments(addresses) if settings.torch_env else None
 
-    def __repr__(self) -> str:  # Unlike the default, this does not show the secret key.
+    def __repr__(self) -> str:  # The default `__repr__` would show the secret key.
         return f"Orders({[agent.host for agent in self._agents]})"
 
     def messages(self, agent: Agent, *, stdin: bool, results: bool) -> Iterator[Request]:
@@ -187,7 +187,7 @@ class Orders:
 
 
 def loopback() -> str | None:
-    """Return the default network interface for a job on one machine."""
+    """Return the name of the loopback interface, which a job on one machine uses by default, or None."""
     return "lo" if "lo" in (name for _, name in socket.if_nameindex()) else None
 
 
@@ -232,11 +232,11 @@ class ElasticOrders:
         self._results = results
         self._foreseen = foreseen
         self._machine_of = machine_of
-        # Discovered hosts can change. So only a fixed list of hosts proves that all workers run on this machine.
+        # Only a fixed list of hosts proves that all workers run on this machine, because discovered hosts can change.
         fixed_here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
         self._interface = loopback() if fixed_here else None
 
-    def __repr__(self) -> str:  # Unlike the default, this does not show the secret key.
+    def __repr__(self) -> str:  # The default `__repr__` would show the secret key.
         return f"ElasticOrders({self._settings.command})"
 
     def prepare(self, agent: Agent, slots: int) -> Iterator[Request]:
@@ -300,5 +300,5 @@ def without_place(variables: Mapping[str, str]) -> dict[str, str]:
 
 _PLACE = (
     *(f"HOROVOD_{of}{what}" for of in ("", "LOCAL_", "CROSS_") for what in ("RANK", "SIZE")),
-    *TORCH_PLACE,  # torch.distributed would not notice changes of these variables.
+    *TORCH_PLACE,  # torch.distributed would not notice that these variables change between epochs.
 )

@@ -88,7 +88,7 @@ class Policy:
         return min((at for at in times if at is not None), default=None)
 
     def gives_up(self, now: float) -> bool:
-        """Return True if the processes have exceeded their time to end."""
+        """Return True if the time for processes to end has passed."""
         return self._give_up_at is not None and now >= self._give_up_at
 
     def connected(self, now: float) -> list[Action]:
@@ -145,12 +145,12 @@ class Policy:
         return []
 
     def reader_is_slow(self, now: float) -> None:
-        """Extend the time for processes to end, because they might be waiting until their output is read."""
+        """Extend the time for processes to end, because they might be blocked until their output is read."""
         if self._give_up_at is not None:
             self._give_up_at = max(self._give_up_at, now + AGENT_GRACE)
 
     def ended(self, now: float) -> None:
-        """Record that no process is running any more. The remaining output can wait without limit for its reader."""
+        """Record that all processes have ended. The remaining output can wait without limit for its reader."""
         self.phase = Phase.ENDED
         self._start_by = self._settle_at = None
         if not self._interrupted:

@@ -77,7 +77,7 @@ class Progress:
         return self._next
 
     def update(self, now: float, state: State) -> Shown:
-        """Return what to show for this state of the job."""
+        """Return the progress to show for this state of the job."""
         phase, missing, text = self._describe(state)
         if phase != self._phase:
             self._phase, self._since = phase, now
@@ -111,7 +111,7 @@ class Progress:
             return "start", missing, f"the processes of {self._host_list(state.starting)}"
         for group, (size, joined) in (state.groups or {}).items():
             if size != len(self._hosts):
-                continue  # A subset of the ranks has its own numbering.
+                continue  # Skip groups of some ranks only, because they number their members differently.
             missing_ranks = [rank for rank in range(size) if rank not in joined]
             if group == "init":
                 return group, len(missing_ranks), f"hvd.init() on {self._rank_list(missing_ranks)}"
@@ -156,7 +156,8 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
     """Return the message for a job that did not start in time.
 
     Args:
-        waiting: Agents that have not answered: host, ranks, reason if known, and True if the host is another machine.
+        waiting: Agents that have not answered, as tuples of host, ranks, reason or an empty string, and True for
+            another machine.
         seconds: Start timeout in seconds.
         names: Names of the settings in messages.
     """
@@ -174,7 +175,7 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
 # If no rank calls hvd.init(), the ranks train independent models, and all of them write the same files. The warning is
 # limited to Python programs, because commands such as `horovodrun -np 4 hostname` are no mistakes.
 
-FIRST_LOOK = 60.0  # The check takes place FIRST_LOOK seconds after the start of the ranks.
+FIRST_LOOK = 60.0  # The check runs FIRST_LOOK seconds after all ranks have started.
 _PYTHON = re.compile(r"(?:i?python|pypy)[\d.]*t?")
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
 _ASSIGNMENT = re.compile(r"\w+=")  # `NAME=value` argument of the program `env`
@@ -216,7 +217,7 @@ def _shell_runs_python(words: Sequence[str]) -> bool:
             lexer.whitespace_split = True
             try:
                 return runs_python(list(lexer))
-            except ValueError:  # A quotation is not closed.
+            except ValueError:  # The shell command contains an unclosed quotation mark.
                 return False
         if not word.startswith("-"):
             return False
@@ -242,7 +243,7 @@ class UninitializedJobCheck:
             self._look_at = now + FIRST_LOOK
 
     def next_time(self) -> float | None:
-        """Return the time at which the caller must call `early`, or None if that is not needed any more."""
+        """Return the time at which the caller must call `early`, or None if the check is done."""
         return self._look_at
 
     def early(self, now: float, called: bool) -> str:

@@ -12,7 +12,8 @@ from horovod.runner.agent.messages import ByteWriter, StreamData, StreamEnd, Str
 from horovod.runner.remote.connections import Agent
 
 READ_SIZE = 1 << 18
-QUEUE_LIMIT = 4 << 20  # The store's answers are not read while more than QUEUE_LIMIT bytes are queued for an agent.
+# The launcher stops reading the store's answers while more than QUEUE_LIMIT bytes are queued for an agent.
+QUEUE_LIMIT = 4 << 20
 # A connection is closed if more than REQUEST_LIMIT bytes are queued for the store. Ranks send a request only after the
 # answer to the last request. So only an unauthenticated peer can exceed this limit.
 REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES

@@ -14,7 +14,7 @@ from horovod.runner.plan.hosts import Slot
 
 # `horovodrun --debug-rank N` gives one rank the launcher's terminal, because debuggers need a terminal.
 
-# This disables breakpoint() in all other ranks, where a debugger would have no input.
+# Disable breakpoint() in all other ranks, because a debugger would have no input there.
 OTHERS = {"PYTHONBREAKPOINT": "0"}
 _CONNECT = "breakpoint() finds no input there; use a debugger that one connects to, such as debugpy"
 
@@ -57,7 +57,7 @@ def place(rank: int, slots: Sequence[Slot], terminal: str) -> Debugged:
 
 
 def of_job(rank: int | None, slots: Sequence[Slot]) -> Debugged | None:
-    """Return the result of `place` for the terminal of this process, or None if no rank is debugged."""
+    """Return the terminal of this process if `rank` can use it, or None if no rank is debugged."""
     return None if rank is None else place(rank, slots, terminal_here())
 
 
@@ -98,12 +98,12 @@ PIECE = 1 << 16
 class StdinSource:
     """Standard input of the launcher, which is read on request.
 
-    A terminal of another process group does not block it.
+    It never blocks, even if the terminal belongs to another process group.
     """
 
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
-        self.wanted = False  # True if rank 0 has consumed all data sent so far
+        self.wanted = False  # True if rank 0 has consumed all data sent to it so far
         self._ended = False
         self.terminal = os.isatty(fd)
 
@@ -118,7 +118,7 @@ class StdinSource:
             return False
 
     def waiting_for(self) -> int | None:
-        """Return the descriptor to poll for POLLIN, or None if nothing must be read now."""
+        """Return the descriptor to poll for POLLIN, or None if rank 0 needs no data now."""
         return self._fd if self.wanted and not self._ended and not self.in_background else None
 
     def read(self) -> bytes | None:
@@ -136,5 +136,5 @@ class StdinSource:
         return data
 
     def close(self) -> None:
-        """Record that rank 0 does not read standard input any more."""
+        """Record that rank 0 no longer reads standard input."""
         self._ended = True

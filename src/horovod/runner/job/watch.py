@@ -16,16 +16,16 @@ from horovod.runner.base.signals import WARNING, SignalQueue
 from horovod.runner.job.policy import Action, Late, Launch, Phase, Policy, Stop
 from horovod.runner.output.display import Screen
 
-_LONGEST = 3600.0  # longest single wait (s), because poll() accepts at most 24 days
+_LONGEST = 3600.0  # Longest single wait (s), because poll() accepts at most 24 days
 
-QUEUE_LIMIT = 4 << 20  # processes have to wait while more than QUEUE_LIMIT bytes of their output are unread
+QUEUE_LIMIT = 4 << 20  # The launcher stops reading the processes' output while more than QUEUE_LIMIT bytes are queued.
 
 
 class Attempt(Protocol):
     """Interface of the processes of a job, from their start to their end. No method blocks."""
 
     def start(self) -> None:
-        """Start the attempt. The loop calls this once, before all other methods."""
+        """Start the attempt. The event loop calls this method first, and only once."""
 
     @property
     def gone(self) -> bool:
@@ -56,7 +56,7 @@ class Attempt(Protocol):
         """Suspend the launcher after Ctrl-Z."""
 
     def pass_on(self, number: int) -> None:
-        """Send a warning of the job's end to all processes that handle this signal."""
+        """Send a warning signal to all processes that handle it, because the job will end soon."""
 
     def doubtful(self, now: float) -> bool:
         """Return True if a host might be lost, which would explain the failures seen so far."""
@@ -139,9 +139,9 @@ class Watch:
                 self.troubles.append(self._attempt.late())
 
     def _listening(self) -> bool:
-        """Return True if the output of the processes must be read.
+        """Return True if the launcher reads the output of the processes.
 
-        It is not read while the reader of the launcher's own output is slow.
+        It stops reading while its own output is blocked.
         """
         return self.screen.queue.pending < QUEUE_LIMIT or bool(self.received)
 
@@ -163,7 +163,7 @@ class Watch:
         attempt.serve(ready, listening)
         queue.write()
         if queue.broken and self._readers:
-            self._readers = False  # Report this only once. The other stream might still have a reader.
+            self._readers = False  # Report the lost output only once. The other stream might still have a reader.
             if not self.policy.stopping:
                 self.fail(queue.trouble)
 

@@ -103,7 +103,7 @@ class Api:
         self._configuration, default = _credentials(config, client, kubeconfig, context)
         self.namespace = namespace or default
         self._pool = client.ApiClient(self._configuration).rest_client.pool_manager
-        # The kubeconfig disables verification. Do not warn, because kubectl does not warn either.
+        # The user has disabled verification in the kubeconfig. Do not warn, because kubectl does not warn either.
         if not self._configuration.verify_ssl:
             urllib3 = importlib.import_module("urllib3")
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
@@ -192,7 +192,7 @@ class Api:
         found = {"Accept": "application/json, */*"}
         if content:
             found["Content-Type"] = content
-        for each in self._configuration.auth_settings().values():  # The call renews expired credentials.
+        for each in self._configuration.auth_settings().values():  # This call renews expired credentials.
             if each and each["in"] == "header" and each["value"]:
                 found[each["key"]] = each["value"]
         return found
@@ -249,7 +249,7 @@ class Api:
             raise self._unreachable(error) from None
         finally:
             with contextlib.suppress(Exception):
-                answer.close()  # The connection cannot be reused while it contains unread data.
+                answer.close()  # Close the connection, because it cannot be reused while it contains unread data.
                 answer.release_conn()
 
     def _refusal(self, status: int, body: bytes, verb: str, kind: str, name: str) -> ApiError:

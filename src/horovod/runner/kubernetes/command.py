@@ -25,7 +25,7 @@ from horovod.runner.kubernetes.values import make_token
 USAGE_ERROR = 2
 GONE_SECONDS = 15.0
 """Seconds for pods to end, in addition to their own grace period."""
-EVERY = 0.5  # pause between two checks whether the pods have ended (s)
+EVERY = 0.5  # Interval of the checks whether the pods have ended (s)
 ARRIVES_SECONDS = 3.0
 """Seconds in which an unanswered request to create a job can still reach the API server."""
 _TEMPORARY = 8  # A generated job name ends with _TEMPORARY random characters.
@@ -93,7 +93,8 @@ def _run(line: flags.CommandLine) -> int:
             say(f"the job goes on: `horovodrun kubernetes attach {asked.name}`")
             return 1
         except BaseException:
-            with contextlib.suppress(ApiError):  # report the error that ended the job instead
+            # Ignore this error, because the error that ended the job is more important.
+            with contextlib.suppress(ApiError):
                 _delete_parts(api, asked.name)
             raise
     if "keep" not in line.given or code >= 128:
@@ -102,7 +103,7 @@ def _run(line: flags.CommandLine) -> int:
         except KeyboardInterrupt:
             say(f"not waited for the pods of job {asked.name}, which is deleted, to be gone")
             return 128 + signal.SIGINT
-        except ApiError as error:  # return the job's exit code even if the job cannot be deleted
+        except ApiError as error:  # Return the job's exit code although the job cannot be deleted.
             say(f"error: job {asked.name} has ended and could not be deleted: {error}")
     return code
 
@@ -112,7 +113,7 @@ def _api(given: Mapping[str, Any]) -> Api:
 
 
 def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
-    """Create all objects of the job. If an object cannot be created, delete the others and raise ApiError."""
+    """Create all objects of the job. If an object cannot be created, delete the created ones and raise ApiError."""
     launcher, *needed, workers = parts
     name, mark = launcher["metadata"]["name"], secrets.token_hex(16)
     # Objects that this command created. Existing objects with the same names belong to other jobs.
@@ -136,7 +137,8 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
         api.patch("Job", name, {"spec": {"suspend": False}})
         create(manifests.owned(workers, owner))
     except BaseException as error:
-        with contextlib.suppress(ApiError):  # report the error that prevented the creation instead
+        # Ignore this error, because the error that prevented the creation is more important.
+        with contextlib.suppress(ApiError):
             if made or _made_after_all(api, name, mark, error):
                 _delete_all(api, made or [("Job", name)])
         raise
@@ -161,7 +163,7 @@ def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> boo
         ApiError: The Job does not exist, or the API server did not answer.
     """
     if isinstance(error, ApiError) and 400 <= error.status < 500:
-        return False  # The API server answered that it refused the request.
+        return False  # An error response means that the API server refused the request.
     until = time.monotonic() + ARRIVES_SECONDS
     while True:
         try:
@@ -181,7 +183,7 @@ def _follow(api: Api, name: str) -> int:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Raise Interrupted in the main thread at the first signal. A second signal has its default effect."""
+    """Raise Interrupted in the main thread at the first signal. The second signal has its default effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -31,7 +31,7 @@ EVENTS_EVERY = 5.0  # Interval of queries for events while pods are missing (s).
 
 
 class Lost(RuntimeError):
-    """Error if the API server cannot be reached any more. The job continues on the cluster."""
+    """Error if the API server can no longer be reached. The job continues on the cluster."""
 
 
 class Watcher(threading.Thread):
@@ -88,14 +88,14 @@ class Watcher(threading.Thread):
         """
         for event in self._api.watch(self._kind, version, labelSelector=self._selector):
             each = event["object"]
-            if event["type"] == "ERROR":  # The server does not store changes since this version any more.
+            if event["type"] == "ERROR":  # The server no longer stores changes since this version.
                 return ""
             version = str(each["metadata"]["resourceVersion"])
             if event["type"] == "DELETED":
                 self._objects.pop(each["metadata"]["name"], None)
             elif event["type"] in ("ADDED", "MODIFIED"):
                 self._objects[each["metadata"]["name"]] = each
-            else:  # A BOOKMARK event only reports a new version.
+            else:  # A BOOKMARK event contains only a new version.
                 continue
             self._tell()
         return version
@@ -125,7 +125,7 @@ class LogReader(threading.Thread):
         self._inbox = inbox
         self._write = write
         self._say = say
-        self._last = ""  # timestamp of the last printed line
+        self._last = ""  # Timestamp of the last printed line
         self.ended = threading.Event()
         """Set once the pod has ended, so that its log is complete."""
 
@@ -143,7 +143,7 @@ class LogReader(threading.Thread):
                     if error.status in (401, 403):
                         self._say(f"the job's output cannot be shown: {error}")
                         return
-                    # The launcher's node might not answer. If the pod has no log at all, other messages explain that.
+                    # For example, the launcher's node does not answer. Other messages explain why a pod has no log.
                     if failed == LAST_TRIES and (isinstance(error, Unreachable) or error.status >= 500):
                         self._say(f"the job's output cannot be shown, or not yet: {error}")
                     tries -= over
@@ -199,7 +199,7 @@ class Follower:
         self._jobs: dict[str, Any] | None = None
         self._events: list[Mapping[str, Any]] = []
         self._events_at = 0.0
-        # last states of the pods whose images could not be pulled; see `pods.steady`
+        # Last states of the pods whose images could not be pulled. See `pods.steady`
         self._pulled: dict[str, pods.View] = {}
         self._log: LogReader | None = None
         self._log_read = False

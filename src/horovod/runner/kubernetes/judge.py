@@ -1,4 +1,4 @@
-"""Decision whether a job on the cluster has ended or cannot start. Callers pass the current time."""
+"""Detection that a job on the cluster has ended or cannot start. Callers pass the current time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Outcome:
 
 
 class Judge:
-    """Object that decides whether a job has ended, from the states of its pods and Jobs.
+    """Detector of the end of a job, from the states of its pods and Jobs.
 
     Args:
         name: Name of the job.
@@ -42,7 +42,7 @@ class Judge:
         self._patience = patience
         self._began = now
         self._now = now  # Time of the last call of `outcome`.
-        # Time since which each condition has been true. Conditions that are false are missing.
+        # Time since which each condition has been true, for the conditions that are true.
         self._since: dict[str, float] = {}
         self._old = age > patience
         # True once all expected pods have started. Pods that are added later can wait without limit.
@@ -98,7 +98,7 @@ class Judge:
         return None if self._complete else self._not_started(views, events, now)
 
     def next_time(self) -> float | None:
-        """Return the time at which the outcome can change without a change on the cluster, or None."""
+        """Return the time at which the outcome can change although the cluster's state does not, or None."""
         times = [since + LAST_SECONDS for what, since in self._since.items() if what in ("workers", "launcher")]
         times += [since + IMAGE_SECONDS for what, since in self._since.items() if what.startswith("image ")]
         if not self._complete:
@@ -149,4 +149,5 @@ class Judge:
         if not holds:
             self._since.pop(what, None)
             return False
-        return now >= self._since.setdefault(what, now) + seconds  # The sum must equal the one in `next_time` exactly.
+        # Add the same numbers as `next_time`, so that rounding cannot make the results differ.
+        return now >= self._since.setdefault(what, now) + seconds

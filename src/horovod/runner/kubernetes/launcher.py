@@ -37,7 +37,7 @@ _ADVICE = (
 
 
 class Stopped(RuntimeError):
-    """Exception if a signal arrived before the job began. `number` is the signal's number."""
+    """Exception that is raised if a signal arrives before the job begins. `number` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name} while it waited for the pods")
@@ -113,8 +113,8 @@ def run(given: Orders, environ: dict[str, str]) -> JobResult:
         def stop(number: int, _frame: FrameType | None) -> None:
             gathering.fail(Stopped(number))
 
-        # The first process in a container ignores a signal without a handler. SignalQueue installs its handlers only
-        # later.
+        # Install handlers until SignalQueue installs its own, because the first process in a container ignores signals
+        # without a handler.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         many = checked.size // given.slots
@@ -137,7 +137,7 @@ def main() -> int:
     except Stopped as error:
         _say(str(error))
         return 128 + error.number
-    except (AgentError, ArrivalError, OSError, ValueError) as error:  # This includes TimeoutError, which is an OSError.
+    except (AgentError, ArrivalError, OSError, ValueError) as error:  # TimeoutError is an OSError, too.
         _say(f"error: {error}")
         return 1
     if result.message:

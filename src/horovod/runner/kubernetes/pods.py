@@ -55,10 +55,10 @@ class View:
 
     @property
     def trouble(self) -> str:
-        """Explanation why the pod waits or has failed. Empty if the reason is unknown."""
+        """Explanation of why the pod waits or has failed. Empty if the reason is unknown."""
         advice = _ADVICE.get(self.reason, "")
         if self.reason == "CreateContainerConfigError" and "not found" not in self.message:
-            advice = ""  # The kubelet retries, because it might not see a new Secret immediately.
+            advice = ""  # The kubelet retries, because a new Secret might not be visible to it yet.
         return ": ".join(filter(None, [self.reason, " ".join(self.message.split()), advice]))
 
 
@@ -119,7 +119,7 @@ def _why_waiting(status: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _why_failed(status: Mapping[str, Any]) -> tuple[str, str]:
-    if status.get("reason"):  # Reason of the whole pod, such as Evicted, NodeLost or DeadlineExceeded.
+    if status.get("reason"):  # Reason for the whole pod, such as Evicted, NodeLost or DeadlineExceeded
         return str(status["reason"]), str(status.get("message", ""))
     for each in status.get("conditions", []):
         if each.get("type") == "DisruptionTarget" and each.get("status") == "True":
@@ -233,7 +233,7 @@ def _pods(found: Sequence[View]) -> str:
 
 
 def post_mortem(views: Iterable[View]) -> list[str]:
-    """Return one line for each failed worker pod. The launcher does not see why Kubernetes ended a pod."""
+    """Return one line for each failed worker pod, because the launcher does not see why Kubernetes ended a pod."""
     return [
         f"pod {each.name}{f' on {each.node}' if each.node else ''} has failed: {each.trouble}"
         for each in views

@@ -152,7 +152,7 @@ def most(namespace: Any) -> int:
 
 
 def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
-    """Return (initial, maximum) numbers of ranks."""
+    """Return the initial and the maximum number of ranks."""
     check_job(namespace)
     size: int | None = namespace.num_proc
     if size is None:
@@ -217,9 +217,10 @@ def _template(path: str) -> dict[str, Any]:
 
 
 def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the template's container in which the ranks run.
+    """Return the container of the template in which the ranks run.
 
-    This is the container named CONTAINER or else the first one. The result is {} if the template has no containers.
+    This is the container named CONTAINER, or the first one if no container has this name. Without containers, return
+    {}.
     """
     containers: list[dict[str, Any]] = template.get("spec", {}).get("containers", [])
     named = [each for each in containers if each.get("name") == CONTAINER]

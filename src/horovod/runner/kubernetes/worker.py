@@ -53,7 +53,7 @@ class Pod:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._agents: list[int] = []  # process ids of the agents, which are process group leaders
+        self._agents: list[int] = []  # Process ids of the agents, which are process group leaders
         self._warned = False
         self.troubles: list[str] = []
 
@@ -176,7 +176,7 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
 
     def end(number: int, _frame: FrameType | None) -> None:
         if not pod.warn():
-            os._exit(128 + number)  # exit immediately, because no rank is running yet
+            os._exit(128 + number)  # Exit immediately, because no rank is running yet.
 
     signal.signal(signal.SIGTERM, end)
     key = token_key(environ.pop(TOKEN_VARIABLE, ""))
@@ -184,7 +184,7 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
     name, node, namespace = (environ.pop(each, "") for each in (POD_VARIABLE, NODE_VARIABLE, NAMESPACE_VARIABLE))
     _look_at_shm()
     endpoints = find(names_of(options.launcher, namespace), options.port, options.patience)
-    # The launcher's name can have several addresses, for example all addresses of its node. All of them are valid.
+    # Use all addresses of the launcher's name. On the host network, this includes all addresses of its node.
     ticket = Ticket(tuple(endpoints), network_identity(), key)
     threads = []
     for slot in range(options.slots_per_pod):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from horovod.runner.output.row import Row, cells_of, cut
 
 ERASE = b"\r\x1b[K"
-MARGIN = 3  # The rightmost MARGIN columns stay empty, because a terminal shows ^C or ^Z at the cursor.
-LINES_LIMIT = 1000  # The code assumes that a terminal has at most LINES_LIMIT lines.
+MARGIN = 3  # A terminal can show ^C or ^Z at the cursor, so the MARGIN rightmost columns stay empty.
+LINES_LIMIT = 1000  # Upper limit for the height of a terminal.
 FRAME = 0.05  # The bars are redrawn at most every FRAME seconds.
 _SGR = re.compile("\x1b\\[[0-9;:]*m")
 _TO_THE_END = "\x1b[K"
@@ -51,7 +51,7 @@ class Area:
         self.full = full
         self.stream = 2  # The area is drawn on stdout (1) or stderr (2).
         self.changed = False
-        self.next = 0.0  # monotonic time before which the area is not redrawn
+        self.next = 0.0  # Monotonic time before which the area is not redrawn
         self._bars: dict[Source, Bars] = {}
         self._status = ""
         self._drawn: list[str] = []
@@ -139,7 +139,8 @@ class Area:
         return [row.shown(bar.prefix, columns) for bar, row in bars[:room]] + more + status
 
     def _choose_stream(self, bars: list[tuple[Bars, Row]]) -> None:
-        if not self._drawn:  # Keep the stream while rows are drawn, because they can only be erased on the same stream.
+        # Rows can only be erased on the stream on which they were drawn, so do not change the stream now.
+        if not self._drawn:
             self.stream = bars[0][0].stream if bars else 2
 
     def _one(self, columns: int) -> list[str]:

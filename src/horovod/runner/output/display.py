@@ -33,11 +33,11 @@ class BarBoard:
         self._queue = queue
         self._prefix = prefix
         self._texts: dict[Source, StreamText] = {}
-        self._dues: dict[Source, float] = {}  # Time at which each stream needs attention even if it writes nothing.
+        self._dues: dict[Source, float] = {}  # Time at which each stream needs attention even without new output.
         self._soonest = _NEVER  # Lower bound of the times in `_dues`.
 
     def follow(self, source: Source, text: StreamText) -> None:
-        """Redraw the bars of a stream, because it has written something or some of its lines became final."""
+        """Redraw the bars of a stream, because the stream has changed."""
         self._dues.pop(source, None)
         if text.drawing:
             self._texts[source] = text
@@ -55,7 +55,7 @@ class BarBoard:
             self._soonest = min(self._soonest, due)
 
     def due(self, now: float) -> list[tuple[Source, StreamText]]:
-        """Return the streams whose time has come: their lines can be final, or their bars must be logged."""
+        """Return the streams that need attention now: lines can be final, or progress bars must be logged."""
         if now < self._soonest:
             return []
         due = [source for source, at in self._dues.items() if at <= now]
@@ -202,7 +202,7 @@ class Display:
         self._queue.put(stream, self._prefix_of(ranks, stream) + line)
 
     def _take_lines(self, rank: int, stream: int, now: float, lines: list[bytes]) -> None:
-        if stream == 2 and self._collapser is None:  # The collapser, if there is one, already merges tracebacks.
+        if stream == 2 and self._collapser is None:  # If there is a collapser, it already merges tracebacks.
             lines = self._farewells.add(rank, lines, now)
         if not lines:
             return
@@ -239,15 +239,15 @@ class Display:
 class FirstException:
     """Function for `cut` of `Farewells` that shortens the first exception to its message.
 
-    It is used when `horovod.run` raises this exception in its caller, with the traceback. Later exceptions are shown in
-    full.
+    It is used if `horovod.run` raises this exception for its caller, with the full traceback. Later exceptions are
+    shown in full.
     """
 
     def __init__(self) -> None:
         self._met = False
 
     def __call__(self, lines: Sequence[bytes]) -> int:
-        """Return the number of lines to omit from the output with which a rank ended."""
+        """Return the number of lines to omit from the last output of a rank."""
         texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
         exception, victim = first_failure.find_exception("\n".join(texts))
         if self._met or victim or not exception:
@@ -346,7 +346,7 @@ class Screen:
             self._with_files(lambda files: files.finish(rank))
 
     def forget(self, worker: int) -> None:
-        """Forget a worker that has ended and whose output is not needed any more."""
+        """Forget a worker that has ended and whose output is no longer needed."""
         self._tails.pop(worker, None)
         self.display.forget(worker)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from horovod.runner.output.bars import Area, Bars, Source
 
-PIPE_PIECE = 4096  # a pipe takes PIPE_BUF bytes without blocking if poll() reports it as writable
+PIPE_PIECE = 4096  # A pipe accepts PIPE_BUF bytes without blocking if poll() reports it as writable.
 FILE_PIECE = 1 << 20
 DRAW_LIMIT = 1 << 16  # No progress bars are drawn while more than DRAW_LIMIT bytes are queued.
 WRITE_SECONDS = 0.05  # One call of `write` lasts at most about WRITE_SECONDS.
@@ -58,7 +58,7 @@ class OutputSink:
         return stream in self._terminals
 
     def shows_bars(self, stream: int) -> bool:
-        """Return True if progress bars can be drawn on this stream."""
+        """Return True if the stream can show progress bars."""
         return stream in self._areas and not self._lent
 
     @property
@@ -117,7 +117,7 @@ class OutputSink:
             self._emit(area.stream, data)
 
     def typed(self, data: bytes) -> None:
-        """Record the keys that the user typed, because the terminal has echoed them below the progress bars."""
+        """Record text that the user typed, because the terminal has echoed it below the progress bars."""
         if 2 in self._areas:
             self._areas[2].move_down(data.count(b"\n"))
 
@@ -146,7 +146,7 @@ class OutputSink:
 def _is_same(one: int, other: int) -> bool:
     """Return True if both file descriptors refer to the same terminal, file or pipe."""
     if os.isatty(one) and os.isatty(other):
-        return True  # Two terminals always count as the same, because a terminal can have several names.
+        return True  # Terminals always count as the same, because a terminal can have several names.
     return os.path.samestat(os.fstat(one), os.fstat(other))
 
 
@@ -180,9 +180,9 @@ class OutputQueue(OutputSink):
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._broken_fds: set[int] = set()
-        # Maps each shared descriptor to the descriptor that is written to instead, until `close`.
+        # For each shared descriptor, the descriptor to write to instead until `close`.
         self._own: dict[int, int] = {}
-        self._inside: int | None = None  # Descriptor whose last written line is incomplete.
+        self._inside: int | None = None  # Descriptor to which an incomplete line was written last, or None.
 
     def _size(self, stream: int) -> tuple[int, int]:
         """Return the current size of the terminal as (columns, lines). The default is (80, 24)."""
@@ -222,7 +222,7 @@ class OutputQueue(OutputSink):
                 return
             try:
                 written = os.write(self._own_of(fd), memoryview(data)[: self._pieces[fd]])
-            # The free space was too small, or another program made the descriptor non-blocking.
+            # There was too little space, or another program made the descriptor non-blocking.
             except BlockingIOError:
                 time.sleep(FULL_SECONDS)
                 return
@@ -357,7 +357,7 @@ def standard_output() -> OutputSink:
 def _is_descriptor(stream: Any, original: Any, fd: int) -> bool:
     """Return True if the stream is Python's original stream for this file descriptor.
 
-    A replacement can have a `fileno` too, which can belong to a file that no user sees.
+    The `fileno` alone does not show this, because a replacement can have a `fileno` of another file.
     """
     if stream is None or stream is not original:
         return False

@@ -35,13 +35,13 @@ class Collapser:
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._living = set(ranks)
-        self._groups: list[Group] = []  # held lines, in the order in which they will be shown
+        self._groups: list[Group] = []  # Held lines, in the order in which they will be shown
         self._by_line: dict[_Key, list[Group]] = {}
-        self._last: dict[int, Group] = {}  # last held line of each rank
+        self._last: dict[int, Group] = {}  # Last held line of each rank
         self._held = 0
 
     def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
-        """Hold a line of a rank, and merge it with an equal line of other ranks if the order of lines allows that."""
+        """Hold a line of a rank, or merge it with an equal line of other ranks if the order of lines allows that."""
         same = self._by_line.setdefault((stream, line), [])
         group = next((group for group in same if rank not in group.ranks and self._place(group, rank)), None)
         if group is None:
@@ -108,20 +108,20 @@ class Collapser:
                 del self._last[rank]
 
     def take_all(self) -> list[Group]:
-        """Return all held lines in order, and hold none any more."""
+        """Return all held lines in order, and clear the buffer."""
         return self.take(float("inf"))
 
 
 # A traceback is held for TRACEBACK_DELAY seconds, to merge it with equal tracebacks of other ranks.
 TRACEBACK_DELAY = 1.0
-LONG_DELAY = 5.0  # If the end of the process decides what is shown, a traceback is held for LONG_DELAY seconds.
+LONG_DELAY = 5.0  # A traceback is held for LONG_DELAY seconds if its output depends on how the process ends.
 TRACEBACK_LIMIT = 1 << 16  # At most TRACEBACK_LIMIT bytes of each rank are held.
 
 _HEADER = HEADER.encode()
-_NUMBERS = re.compile(rb"\d+")  # numbers that differ between ranks, such as process ids and addresses
+_NUMBERS = re.compile(rb"\d+")  # Numbers that differ between ranks, such as process ids and addresses
 
 Cut = Callable[[Sequence[bytes]], int]
-Shown = tuple[list[int], bytes]  # (ranks that have written a line, the line)
+Shown = tuple[list[int], bytes]  # Ranks that have written a line, and the line
 
 
 @dataclass
@@ -199,7 +199,7 @@ class Farewells:
         return shown
 
     def _show(self, same: dict[int, _Held]) -> list[Shown]:
-        """Return each line with all ranks that wrote it. Lines whose numbers differ are returned separately."""
+        """Return each line with all ranks that wrote it. Lines that differ in their numbers are returned separately."""
         first = next(iter(same.values())).lines
         ended = any(held.last for held in same.values())
         cut = self._cut(first) if self._cut is not None and ended else 0

@@ -16,7 +16,7 @@ _NOTHING = {"Mn", "Me", "Cf", "Cc"}  # Unicode categories of combining and invis
 @lru_cache(maxsize=4096)
 def columns_of(character: str) -> int:
     """Return the number of columns that the character occupies on a terminal: 0, 1 or 2."""
-    if character == "\u00ad":  # Terminals display the soft hyphen, although its category is invisible.
+    if character == "\u00ad":  # Terminals show the soft hyphen, although Unicode counts it as invisible.
         return 1
     if unicodedata.category(character) in _NOTHING:
         return 0
@@ -58,8 +58,7 @@ def cut(cells: list[str], columns: int) -> list[str]:
 # Matches Select Graphic Rendition sequences, which set colors: ESC [ numbers m (ECMA-48, 8.3.117).
 _SGR = re.compile(rb"\x1b\[([0-9;:]{0,256})m")
 RESET = b"\x1b[0m"
-# Numbers that switch an attribute on: first number, last number, attribute. A number replaces an earlier number of the
-# same attribute.
+# Codes that enable an attribute, as (first, last, attribute). A code replaces an earlier code of the same attribute.
 _ON = (
     (1, 1, "bold"),
     (2, 2, "faint"),
@@ -88,7 +87,7 @@ _RESET = {
     49: ("background",),
     59: ("underline colour",),
 }
-_EXTENDED = {38, 48, 58}  # codes that are followed by 5;index or 2;red;green;blue
+_EXTENDED = {38, 48, 58}  # Color codes that are followed by 5;index or 2;red;green;blue
 
 
 class Colours:
@@ -141,12 +140,12 @@ def _codes(parameters: bytes) -> Iterator[tuple[int, bytes]]:
             count = {b"5": 2, b"2": 4}.get(parts[0], 1)
             part = b";".join([part, *parts[:count]])
             del parts[:count]
-        elif part == b"4:0":  # underline style 0 means no underline
+        elif part == b"4:0":  # Underline style 0 means no underline.
             number = 24
         yield number, part
 
 
-ROW_LIMIT = 4096  # an overwritten line keeps at most ROW_LIMIT columns
+ROW_LIMIT = 4096  # An overwritten line keeps at most ROW_LIMIT columns.
 _OFF = RESET.decode()
 
 
@@ -171,7 +170,7 @@ class Row:
         self.width = 0
         self.size = 0
         self._cells: list[str] = []
-        self._styles: list[str] | None = None  # color sequence of each cell, or None if the line has no colors
+        self._styles: list[str] | None = None  # Color sequence of each cell, or None if the line has no colors
         self._begin = style
         self._end = style
         self._text: list[str] | None = [] if not live else None
@@ -194,7 +193,7 @@ class Row:
 
     @property
     def empty(self) -> bool:
-        """True if the program has never written to the line or erased it."""
+        """True if the program has neither written to the line nor erased it."""
         return not (self._text is None or self._text or self._returned or self._erased)
 
     @property
@@ -248,7 +247,7 @@ class Row:
             self._returned = True
 
     def erase(self, start: int, end: int | None, style: str) -> None:
-        """Erase from column `start` to column `end`; None means the end of the line."""
+        """Erase from column `start` to column `end`. None means the end of the line."""
         self.live = self.changed = True
         end = len(self._cells) if end is None else min(end, len(self._cells))
         if start < end:

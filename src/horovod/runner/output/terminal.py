@@ -7,7 +7,7 @@ import re
 
 from horovod.runner.output.row import Colours, Row, cells_of
 
-LINE_LIMIT = 16 << 20  # incomplete lines longer than LINE_LIMIT bytes are split
+LINE_LIMIT = 16 << 20  # Incomplete lines longer than LINE_LIMIT bytes are split.
 
 
 class LineCutter:
@@ -43,7 +43,7 @@ class LineCutter:
         return rest
 
 
-HOLD = 0.5  # A program is expected to redraw a progress bar within HOLD seconds.
+HOLD = 0.5  # If a program does not redraw a progress bar within HOLD seconds, the bar is final.
 ROWS_LIMIT = 64  # The canvas keeps at most ROWS_LIMIT lines. It returns older lines as final.
 TRACEBACK = "Traceback (most recent call last):"
 
@@ -54,7 +54,7 @@ _TOKEN = re.compile(
     "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # Window titles and hyperlinks.
     "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # Other escape sequences and control characters.
 )
-# incomplete escape sequence at the end of the text
+# Incomplete escape sequence at the end of the text
 _TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")
 _TORN_LIMIT = 4096
 _COLOURS = re.compile("[0-9;:]{0,256}")
@@ -69,11 +69,11 @@ class Canvas:
     """
 
     def __init__(self, colours: Colours) -> None:
-        self._colours = colours  # The caller uses the same object.
+        self._colours = colours  # The caller shares this object.
         self._style = colours.sequence().decode()
         self._rows = [Row(self._style)]
         self._x = self._y = 0
-        self._climbs = False  # True while the program moves the cursor up, as for several progress bars
+        self._climbs = False  # True while the program moves the cursor up to redraw several progress bars
         self.has_climbed = False
         self._torn = ""
         self._now = 0.0
@@ -85,7 +85,7 @@ class Canvas:
         return len(self._rows) == 1 and self._rows[0].empty and self._x == 0 and not self._torn
 
     def feed(self, text: str, now: float) -> list[bytes]:
-        """Process text, and return the lines that cannot change any more."""
+        """Process text, and return the lines that can no longer change."""
         self._now = now
         text, self._torn = self._torn + text, ""
         if "\x1b" in text[-_TORN_LIMIT:] and (torn := _TORN.search(text, max(0, len(text) - _TORN_LIMIT))):
@@ -189,8 +189,8 @@ class Canvas:
     def _end_row(self, returned: bool) -> None:
         """End the current line and move the cursor to the next line.
 
-        A normal line and all lines above it become final. A progress bar does not, because the program can return to
-        it. An empty line does not either, because the program can print it to skip another program's progress bar.
+        A normal line and all lines above it become final. A progress bar remains, because the program can return to it.
+        An empty line remains too, because it might only skip another program's progress bar.
         """
         row = self._rows[self._y]
         row.end(returned, self._now)
@@ -265,7 +265,7 @@ class StreamText:
     """
 
     def __init__(self, contain: bool) -> None:
-        """Create an empty stream. If `contain` is True, colors end with their line."""
+        """Create an empty stream. If `contain` is True, colors do not continue on the next line."""
         self._contain = contain
         self._cutter = LineCutter()
         self._colours = Colours()
@@ -296,11 +296,11 @@ class StreamText:
             return False
         if b"\x08" in data or (b"\x1b" in data and _MOVES.search(data)):
             return False
-        # A program can print only line ends to skip another program's progress bar.
+        # A program can print just a line end to skip another program's progress bar.
         return data[:1] != b"\n" or self._cutter.inside or bool(data.strip(b"\n"))
 
     def _contained(self, lines: list[bytes], coloured: bool = True) -> list[bytes]:
-        """Limit colors to their lines. `coloured` is False if the lines contain no color sequences."""
+        """Limit colors to their lines. `coloured` is False if the new lines contain no color sequences."""
         if self._contain and (coloured or self._colours):
             return [self._colours.contain(line) for line in lines]
         return lines

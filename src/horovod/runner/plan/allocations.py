@@ -93,7 +93,7 @@ def lines(nodes: Sequence[str], slots: Mapping[str, int], each: int | None) -> s
 
 SAGEMAKER_FILE = "/opt/ml/input/config/resourceconfig.json"
 """File with SageMaker's resource configuration. It exists in every container, whatever the image."""
-# These worker pools of Vertex AI train. Other pools contain parameter servers, reduction servers and evaluators.
+# Worker pools of Vertex AI in which ranks run. Other pools contain parameter servers, reduction servers and evaluators.
 _TRAINING_POOLS = ("workerpool0", "workerpool1")
 
 
@@ -134,7 +134,9 @@ class Machines:
 
 
 def machines(environ: Mapping[str, str], resource_config: str | None = None) -> Machines | None:
-    """Return the machines that a training service assigned to the job. Return None if there is only one or no service.
+    """Return the machines that a training service assigned to the job.
+
+    Return None if there is only one machine or no training service.
 
     Args:
         environ: Environment variables of the container.
@@ -152,7 +154,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
         source, text = SAGEMAKER_FILE, resource_config
     if text:
         config = _object(source, text)
-    elif environ.get("SM_HOSTS"):  # SageMaker's toolkit also sets this variable.
+    elif environ.get("SM_HOSTS"):  # SageMaker's toolkit sets this variable in addition.
         source = "SM_HOSTS"
         config = {"hosts": _json(source, environ[source])}
     else:

@@ -31,7 +31,7 @@ NOT_PASSED_ON = (
 # machine gets the values of that host's own login. LD_PRELOAD is not included, because it loads allocators that are
 # wanted on all hosts. If the file is missing there, the dynamic loader only prints a message.
 HOSTS_OWN = (
-    # Machine and account of the user
+    # Machine and account
     "HOSTNAME",
     "HOST",
     "HOME",
@@ -43,7 +43,7 @@ HOSTS_OWN = (
     "TMP",
     "TEMP",
     "PWD",
-    # Machine of a training service
+    # Machine of training services
     "CLUSTER_SPEC",
     "SM_CURRENT_*",
     "SM_RESOURCE_CONFIG",
@@ -130,9 +130,9 @@ def passed_on(
 
 
 def _of_ray(name: str, value: str) -> bool:
-    """Return True for the debugger variable that `ray.init` sets for its own process.
+    """Return True for the debugger that `ray.init` sets in its own process.
 
-    It would fail in other processes.
+    This debugger would fail in other processes.
     """
     return name == "PYTHONBREAKPOINT" and value.startswith("ray.util.")
 
@@ -184,7 +184,7 @@ def job_environment(
 
 
 def omp_threads(cores: int, local_size: int) -> int:
-    """Return the number of threads per worker, so that the workers on a host do not compete for its cores."""
+    """Return the number of threads per worker at which the workers on a host do not compete for its cores."""
     return max(1, cores // local_size)
 
 
@@ -203,17 +203,17 @@ def worker_environment(slot: Slot, address: str, port: int) -> dict[str, str]:
     ).to_environ()
 
 
-TORCH_LOOPBACK = "127.0.0.1"  # MASTER_ADDR of a job on one machine.
+TORCH_LOOPBACK = "127.0.0.1"  # MASTER_ADDR for jobs on one machine
 
 
 def torch_master(address: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that contain the address at which rank 0 listens.
+    """Return the environment variables with the address at which rank 0 listens.
 
     Args:
         address: Address of rank 0's host that all hosts can reach.
         port: Port on that host on which rank 0 can listen.
-        environ: Variables that the workers get from the user. MASTER_ADDR and MASTER_PORT in it take precedence, unless
-            they belong to another job of which the launcher is a rank.
+        environ: Environment variables that the workers get from the user. MASTER_ADDR and MASTER_PORT in `environ` take
+            precedence, unless the launcher is a rank of another job and they belong to that job.
     """
     made = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
     if "HOROVOD_RANK" in environ:

@@ -17,7 +17,7 @@ _HOSTFILE_RULES = (
     "and lines that begin with # are skipped"
 )
 _NAME = r"(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])"
-# The number of digits is limited, because int() rejects very long numbers.
+# Limit the number of digits, because int() rejects very long numbers.
 _HOST = re.compile(rf"({_NAME}):([0-9]{{1,9}})", re.ASCII)
 _HOSTFILE_LINE = re.compile(rf"({_NAME})(?::([0-9]+))?((?:\s+[\w-]+\s*=\s*\S+)*)", re.ASCII)
 _HOSTFILE_OPTION = re.compile(r"\s+([\w-]+)\s*=\s*(\S+)", re.ASCII)
@@ -77,7 +77,7 @@ def parse_hosts(text: str) -> list[Host]:
 def parse_hostfile(text: str, path: str) -> list[Host]:
     """Parse the text of a host file. `path` is only used in messages. Raises LaunchError if a line is invalid."""
     given = []
-    # interpreter of each host, and number of the line that sets it
+    # Interpreter of each host, and number of the line that sets it
     interpreters: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         content = line.split("#", 1)[0].strip()
@@ -180,7 +180,7 @@ class Machines:
     """Table of unique names for machines. If several machines have the same host name, a number is appended."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # names by machine identity
+        self._names: dict[str, str] = {}  # Unique names by machine identity
 
     def name(self, machine: str, hostname: str) -> str:
         """Return the unique name of a machine. The name of a machine never changes."""

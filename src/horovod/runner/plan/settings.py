@@ -1,4 +1,4 @@
-"""Settings of a job, made from checked flags or arguments, and the part of them on which its agents act."""
+"""Settings of a job, from checked flags or arguments, and the options that are sent to agents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpu_affinity: bool = False
 
     def with_settings(self, checked: Settings) -> WorkerOptions:
-        """Return a copy that contains the values of those settings that have a field here."""
+        """Return a copy with the values of all settings that have a field of the same name."""
         values: dict[str, Any] = {}
         for name in self.__struct_fields__:
             variable = f"HOROVOD_{name.upper()}"
@@ -191,7 +191,7 @@ class LaunchSettings:
     @property
     def in_this_directory(self) -> bool:
         """True if all ranks certainly run on this machine and in the launcher's current directory."""
-        if self.mpi is not None and self.mpi.extra:  # mpirun's own flags can contain another directory.
+        if self.mpi is not None and self.mpi.extra:  # mpirun's own flags can select another directory.
             return False
         places = self.slots if self.elastic is None else self.elastic.hosts
         names = {place.hostname if isinstance(place, Slot) else place.name for place in places}

@@ -88,7 +88,7 @@ class ArrivedConnection:
                 sent = self._sock.send(memoryview(self._queue)[: 1 << 16])
             except BlockingIOError:
                 return
-            except OSError:  # Ignore the error, because received data can still be read.
+            except OSError:  # Do not end the connection, because received data can still be read.
                 self._queue.clear()
                 return
             del self._queue[:sent]
@@ -110,7 +110,7 @@ class ArrivedConnection:
     def end(self, deadline: float) -> int | None:
         """Wait until `deadline` for the agent to end, then close the connection.
 
-        Return None, because no exit code is known.
+        The exit code is unknown, so return None.
         """
         self.hang_up()
         poll = select.poll()

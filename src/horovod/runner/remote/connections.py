@@ -197,7 +197,7 @@ class ProcessConnection:
     def end(self, deadline: float) -> int | None:
         """Wait until `deadline` (monotonic, s) for the process to end, then kill it. Return its exit code."""
         self.hang_up()
-        # Keep reading, because a process that writes to a full pipe never ends.
+        # Keep reading, because a process that writes to a full pipe cannot end.
         while not self.ended and time.monotonic() < deadline:
             if not self.read() and not self.ended:
                 time.sleep(0.01)
@@ -290,7 +290,7 @@ class Agent:
         connection: Connection to the agent, or None if it has not been opened.
         facts: Facts about the host from the agent's Hello message, or None before this message.
         clock_offset: Seconds by which the host's clock was ahead when the Hello message arrived.
-        finished: True if the agent has reported that the job has no processes on the host any more.
+        finished: True if the agent has reported that all processes of the job on the host have ended.
         gone: True if the connection has ended or could not be opened.
         lost: True if the host was given up, because it was unreachable or silent.
         notice: Reason why the agent ends the job by itself, or empty.
@@ -332,10 +332,7 @@ class Agent:
 
     @property
     def greeting(self) -> str:
-        """Output that arrived before the agent's first message, such as a login banner.
-
-        Empty after the first message.
-        """
+        """Output before the agent's first message, such as a login banner. Empty once the message has arrived."""
         return (self._banner or b"").decode(errors="replace")
 
     def attach(self, connection: Connection) -> None:
@@ -347,7 +344,7 @@ class Agent:
 
     @property
     def place(self) -> Host:
-        """Host and its options, as `Reach.open` expects them."""
+        """Host and options that `Reach.open` needs."""
         return Host(self.host, len(self.slots), self.python)
 
     def add_stream(self, connection: StreamConnection) -> int:

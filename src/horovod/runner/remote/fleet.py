@@ -183,14 +183,14 @@ class Fleet:
         return [Trouble(agent, f"{agent.name} is lost: {how}", lost=True)]
 
     def _explain_end(self, agent: Agent) -> list[Trouble]:
-        """Find out why a connection ended before its agent had finished, and retry or give up the host."""
+        """Handle a connection that ended before its agent had finished: retry, or give up the host."""
         assert agent.connection is not None
         status = agent.end(time.monotonic() + LOST_GRACE)
         said = agent.connection.stderr_tail
         if agent.facts is not None and agent.lost:
-            return []  # The loss was reported when the host was given up.
+            return []  # Do not report the loss again.
         if agent.facts is not None and agent.notice:
-            # In a job that is not elastic, the agent's notice already ends the job.
+            # If the job is not elastic, the agent's notice has already ended the job.
             return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:
             broke = routes.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 Who = TypeVar("Who", bound=Hashable)
 
-# After a pause above STUCK_SECONDS between two calls, silence is attributed to the caller instead of the peers.
+# If the caller pauses for more than STUCK_SECONDS, silence does not count against the peers.
 STUCK_SECONDS = 2.0
 
 
@@ -37,7 +37,7 @@ class Heartbeats:
         return True
 
     def was_deaf(self, now: float, listening: bool) -> bool:
-        """Return True if the caller could not read messages since the last call, so that silence proves nothing."""
+        """Return True if the caller could not read messages since the last call, so that silence does not count."""
         gap = now - self._looked
         self._looked = now
         return not listening or gap > max(STUCK_SECONDS, self._silence / 2)

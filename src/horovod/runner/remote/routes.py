@@ -147,7 +147,7 @@ class Reach(Protocol):
 
 
 class ThisMachine:
-    """Start of an agent on this machine, as a child process."""
+    """Means of starting an agent on this machine, as a child process."""
 
     def open(self, host: Host) -> Connection:
         return ProcessConnection(ssh.agent_command(), remote=False)
@@ -157,7 +157,7 @@ class ThisMachine:
 
 
 class BySsh:
-    """Start of an agent on another host, over a direct ssh connection."""
+    """Means of starting an agent on another host, over a direct ssh connection."""
 
     def __init__(self, remote: ssh.Remote) -> None:
         self._remote = remote
@@ -170,7 +170,7 @@ class BySsh:
 
 
 class Through(BySsh):
-    """Start of an agent over ssh from another host, whose agent runs the ssh command."""
+    """Means of starting an agent over ssh from another host, whose agent runs the ssh command."""
 
     def __init__(self, parent: Agent, remote: ssh.Remote) -> None:
         super().__init__(remote)
@@ -182,7 +182,7 @@ class Through(BySsh):
 
 
 class BySrun:
-    """Start of an agent on a node of a Slurm allocation, as a job step.
+    """Means of starting an agent on a node of a Slurm allocation, as a job step.
 
     All steps are started from this machine, because Slurm distributes the work to the nodes itself.
     """
@@ -201,7 +201,9 @@ class BySrun:
 
 
 class Locality:
-    """Asynchronous lookup whether hosts are this machine, in threads because name resolution can take seconds.
+    """Asynchronous check whether host names refer to this machine.
+
+    It uses threads, because name resolution can be slow.
 
     Attributes:
         fd: Descriptor that is readable when an answer is available.
@@ -222,7 +224,7 @@ class Locality:
         self._answers: dict[str, bool] = {}
 
     def ask(self, host: str) -> None:
-        """Start to look up whether the host is this machine."""
+        """Start to check whether the host name refers to this machine."""
         if not self._looks:
             self._answer(host, False)
             return
@@ -231,7 +233,7 @@ class Locality:
     def _find(self, host: str) -> None:
         local = hosts.is_local(host)
         if not local and self._asks_ssh:
-            ssh.ask_rules([host])  # The lookup stores the rule in a cache.
+            ssh.ask_rules([host])  # Fill the cache of `ask_rules`, so that later calls do not block.
         self._answer(host, local)
 
     def _answer(self, host: str, local: bool) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from horovod.common.contract import boot
 from horovod.runner.agent.messages import MAGIC
 
-CONNECT_SECONDS = 8  # Ssh gives up connecting to an address after CONNECT_SECONDS.
+CONNECT_SECONDS = 8  # Time limit of ssh for connecting to an address (s).
 # These options end an ssh client whose host is unreachable, even if the launcher has died. The launcher's own heartbeat
 # is faster.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")

@@ -84,7 +84,7 @@ def chosen(
 
 
 def _nested(kind: Any) -> bool:
-    """Return True if the type, such as a struct or map, cannot be converted to an array."""
+    """Return True if values of this type, such as structs and maps, cannot be converted to arrays."""
     if not isinstance(kind, dict):
         return kind == "void"
     if kind.get("type") == "array":

@@ -262,7 +262,7 @@ def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[st
     """Write the history to the store. If this fails, only warn, because the trained model must not be lost."""
     try:
         store.write_text(path, json.dumps(history))
-    except Exception as error:  # Each file system has its own exceptions.
+    except Exception as error:  # Catch all exceptions, because each file system raises its own.
         warn_user(f"the history could not be written to {path}: {type(error).__name__}: {error}")
 
 

@@ -265,7 +265,7 @@ class AbstractFilesystemStore(Store):
             self.write(probe, b"")
             try:
                 self.fs.rm(probe)
-            except Exception as error:  # Each file system has its own exceptions.
+            except Exception as error:  # Catch all exceptions, because each file system raises its own.
                 raise StoreNotWritableError(
                     f"{probe} was written but cannot be removed: {type(error).__name__}: {error}; the store "
                     f"{self.prefix_path} must allow both"
@@ -321,7 +321,7 @@ class AbstractFilesystemStore(Store):
                 with tempfile.TemporaryDirectory(prefix="horovod-store-") as folder:
                     name = f"{folder}/new"
                     yield name
-                    refused = Exception  # Each file system has its own exceptions.
+                    refused = Exception  # Treat all exceptions as a failure, because each file system raises its own.
                     self._upload(name, path)
         except refused as error:
             raise StoreNotWritableError(

@@ -243,7 +243,7 @@ class ModelParams(_TableParams):
 # JSON cannot represent. Objects are pickled together, so shared objects, such as a model's parameters in its optimizer,
 # stay shared. Loading runs code from the saved file, so load only trusted files.
 
-_PIECE = 16 << 20  # each row of the table has at most _PIECE bytes of pickled data
+_PIECE = 16 << 20  # Maximum number of bytes of pickled data in each row of the table
 
 
 class ObjectsWriter(MLWriter):  # type: ignore[misc]

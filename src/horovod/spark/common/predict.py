@@ -86,7 +86,7 @@ def _in_batches(shared: Any, load: Any, columns: list[Column], outputs: list[Out
     def predict(parts: typing.Iterator[typing.Tuple[pd.Series, ...]]) -> typing.Iterator[pd.DataFrame]:  # noqa: UP006
         function = load(shared.value)
         for part in parts:
-            # pandas passes a single column as a Series instead of a tuple.
+            # With a single column, pandas passes a Series instead of a tuple.
             part = (part,) if isinstance(part, pd.Series) else part
             arrays = [rows(series, column) for series, column in zip(part, columns, strict=True)]
             yield frame(function, arrays, outputs, batch_size)
@@ -136,7 +136,7 @@ def _nested(value: Any) -> Any:
 
 
 def frame(function: Predict, arrays: list[Any], outputs: Sequence[Output], batch_size: int) -> Any:
-    """Compute the outputs for a batch of Spark, `batch_size` rows at a time, and return them as a pandas.DataFrame."""
+    """Compute the outputs for a pandas batch, `batch_size` rows at a time, and return them as a pandas.DataFrame."""
     import numpy as np
     import pandas as pd
 

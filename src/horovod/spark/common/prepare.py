@@ -116,7 +116,7 @@ def remove(store: AbstractFilesystemStore, number: int) -> None:
     for folder in (store.get_train_data_path(number), store.get_val_data_path(number)):
         try:
             store.remove(folder)
-        except Exception as error:  # Each file system has its own exceptions.
+        except Exception as error:  # Catch all exceptions, because each file system raises its own.
             warn_user(f"{folder} could not be removed: {type(error).__name__}: {error}")
 
 
@@ -137,7 +137,7 @@ def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> An
         return df.repartition(files)
     row = F.xxhash64(F.lit(seed), *hashed)
     number = F.row_number().over(Window.partitionBy(row).orderBy(row))
-    place = "_" * (1 + max(map(len, names)))  # This name is unique, because it is longer than all existing names.
+    place = "_" * (1 + max(map(len, names)))  # This name is longer than all existing names, so it is unique.
     placed = df.select(*(F.col(_quoted(name)) for name in kinds), F.xxhash64(row, number).alias(place))
     return placed.repartition(files, place).sortWithinPartitions(place).drop(place)
 

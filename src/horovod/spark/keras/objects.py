@@ -102,7 +102,7 @@ def _set_by_training(keras: Any, optimizer: Any, packed: PackedObject) -> set[st
     if not any(getattr(optimizer, name, False) for name in ("built", "_built", "_hypers_created")):
         return set()
     fresh, used = unpack(packed), unpack(packed)
-    # If the optimizer needs more than a gradient, this step fails, and all attributes are compared.
+    # This step fails for optimizers that need more than a gradient. All their attributes are compared.
     with contextlib.suppress(Exception):
         if is_legacy(keras):
             import tensorflow as tf
@@ -173,7 +173,7 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
             try:
                 return keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
             except (TypeError, ValueError, AttributeError):
-                pass  # For example, the loss is a function that the user's program defines.
+                pass  # Ignore the error. For example, the loss can be a function of the user's program.
         try:
             return keras.models.load_model(path, custom_objects=dict(custom_objects or {}), compile=False)
         except (TypeError, ValueError) as error:

@@ -22,7 +22,7 @@ def input_shapes(model: Any) -> list[Shape] | None:
 
 
 def check_inputs(names: Sequence[str], shapes: Sequence[Shape] | None) -> None:
-    """Raise ValueError if the model has another number of inputs than there are features."""
+    """Raise ValueError if the model's number of inputs is known and differs from the number of features."""
     if shapes is not None and len(shapes) != len(names):
         raise ValueError(
             f"feature_cols must have a column for each of the model's {len(shapes)} inputs, got {list(names)}; a "
@@ -127,7 +127,7 @@ def _model(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any) -> A
     custom = given["custom_objects"]
     own = given["optimizer"] is None
     model = objects.unpack_model(packed, custom, compiled=own or plan.checkpoint is not None)
-    optimizer = getattr(model, "optimizer", None)  # The model contains the state of the optimizer.
+    optimizer = getattr(model, "optimizer", None)  # The saved model contains the optimizer's state.
     if own and optimizer is None:
         raise ValueError("the model's file does not describe how it was compiled; give optimizer and loss")
     if optimizer is None:

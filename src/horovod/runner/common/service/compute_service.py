@@ -62,9 +62,9 @@ class WaitForDispatcherWorkerRegistrationRequest:
 
 @dataclass
 class ShutdownRequest:
-    """Notification that the data service is not needed any more."""
+    """Notification that the data service is no longer needed."""
 
 
 @dataclass
 class WaitForShutdownRequest:
-    """Request to wait until the data service is not needed any more."""
+    """Request to wait until the data service is no longer needed."""

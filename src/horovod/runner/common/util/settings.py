@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class BaseSettings:
-    """Settings that all kinds of jobs have.
+    """Settings that fixed and elastic jobs share.
 
     Attributes:
         verbose: Verbosity, 0 to 2.
@@ -32,7 +32,7 @@ class BaseSettings:
     elastic: bool = False
     prefix_output_with_timestamp: bool = False
 
-    def __repr__(self) -> str:  # Unlike the default, this does not show the secret key.
+    def __repr__(self) -> str:  # The default `__repr__` would show the secret key.
         return f"{type(self).__name__}(num_proc={self.num_proc})"
 
 
