@@ -118,7 +118,7 @@ class Agent:
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
         self._state = HostState()
-        self._relays = False  # The launcher counts as lost after this many seconds of silence. 0 disables this check.
+        self._relays = False  # True if workers that start later connect to the store through this agent.
         self._limit = 0.0  # The launcher counts as lost after this many seconds of silence. 0 disables the limit.
         self._heard = self._looked = time.monotonic()
         self._next_word = 0.0  # time at which the next heartbeat must be sent

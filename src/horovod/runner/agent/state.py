@@ -64,8 +64,8 @@ class HostState:
         self._lasting = False
         self._linger_until: float  # time until which children of ended workers can end by themselves
         self._kill_at: float | None = None
-        self._asked: set[int] = set()  # First signal of the stop. 0 once SIGTERM has been sent.
-        self._first = 0  # Signal with which the stop begins, or 0 once SIGTERM has followed.
+        self._asked: set[int] = set()  # Processes that have received SIGTERM.
+        self._first = 0  # First signal of the stop. 0 once SIGTERM has been sent.
         # Processes that have received the first signal, or None before it is sent.
         self._ranks: list[int] | None = None
         self._term_at = 0.0  # Time at which SIGTERM follows the first signal.

@@ -28,8 +28,8 @@ ELSEWHERE = {
     "nnodes": _HOSTS,
     "master-addr": _MEET,
     "master-port": _MEET,
-    "num-processes": _ALL,  # accelerate.
-    "num-gpus": _ALL,  # deepspeed.
+    "num-processes": _ALL,  # accelerate
+    "num-gpus": _ALL,  # deepspeed
     "gpus": _ALL,
     "gpus-per-task": _GPUS,  # srun
     "gpus-per-node": _GPUS,

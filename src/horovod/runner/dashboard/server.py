@@ -160,7 +160,7 @@ class _Handler(HttpRequest):
             while not over:
                 over = self.server.over.wait(INTERVAL if version else 0)
                 version, changes = self.server.feed(version)
-                # This raises an error if the page does not read for PATIENCE seconds.
+                # `sendall` raises an error if the page reads nothing for PATIENCE seconds.
                 self.connection.sendall(b"data: " + changes + b"\n\n")
         except OSError:
             self.close_connection = True

@@ -115,10 +115,9 @@ ACCUSED = 2.0
 # Ready workers wait up to TOGETHER seconds for workers that are starting, so that the members pause only once.
 TOGETHER = 5.0
 LEAVING = 10.0  # A dismissed worker is killed if it has not ended after LEAVING seconds.
+CERTAIN = 10.0  # A worker that still exists CERTAIN seconds after SIGKILL is abandoned.
 # A host can be reported as lost up to TORN_DOWN seconds after a rank on it failed, because a shutdown can end the rank
 # first.
-CERTAIN = 10.0
-# A host can be found lost up to TORN_DOWN seconds after a rank on it failed, because a shutdown can end the rank first.
 TORN_DOWN = 10.0
 STOOD_STILL = 5.0  # A delay above STOOD_STILL seconds means that the launcher or its machine was stopped.
 

@@ -24,7 +24,7 @@ from horovod.runner.plan import allocations
 MOST = 65536  # maximum slots per host, which equals the maximum number of ranks per job
 FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
 _LINE = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::([0-9]+))?", re.ASCII)
-_SHOWN = 80  # Messages show at most _SHOWN characters of an invalid line
+_SHOWN = 80  # Messages show at most _SHOWN characters of an invalid line.
 
 
 def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> dict[str, int]:
