@@ -26,8 +26,8 @@ class Sampler(ElasticSampler):
     """Sampler that resumes from a checkpoint with any number of ranks.
 
     Each sample is visited exactly once per epoch. The position is the epoch and the number of samples that all ranks
-    together have recorded. Ranks' numbers of samples differ by at most one, and so may their numbers of batches;
-    ``hvd.sync`` gives all ranks the same number of iterations.
+    together have recorded. The number of samples differs by at most one between ranks, and so can the number of
+    batches; ``hvd.sync`` gives all ranks the same number of iterations.
 
     Example::
 
@@ -125,7 +125,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, step: int | None = None, **
         return None
     states = found.value[_STATES] if found else None
     if found is None:
-        # Receive the file's content from rank 0 instead.
+        # If this rank cannot read the file, it receives the content from rank 0.
         with contextlib.suppress(Exception):
             value = _open(path, os.getcwd()).load(chosen[0]).value  # type: ignore[union-attr]
             states = value[_STATES] if value[_ID] == chosen[1] else None
@@ -142,7 +142,8 @@ def load_checkpoint(path: str | os.PathLike[str], *, step: int | None = None, **
     return int(chosen[0])
 
 
-@functools.cache  # it knows which of the files are this job's
+# Reuse the object, because it knows which files this job has written.
+@functools.cache
 def _open(path: str | os.PathLike[str], cwd: str) -> Checkpoint:
     return Checkpoint(path, dump=torch.save, load=_load)
 

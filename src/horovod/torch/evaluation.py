@@ -1,4 +1,4 @@
-"""Exact evaluation in PyTorch: sampler without padding, gathered predictions, torchmetrics."""
+"""Exact evaluation in PyTorch: sampler without padding, gathered predictions, and metrics of torchmetrics."""
 
 import copy
 from collections.abc import Iterator, Sized
@@ -39,7 +39,7 @@ class EvalSampler(torch.utils.data.Sampler[int]):
 def gather_for_metrics(values: Any, ids: Any, process_set: ProcessSet = global_process_set) -> Any:
     """Gather the predictions of all ranks, ordered by sample id and without duplicates.
 
-    Use it once after the evaluation for metrics that are not sums over samples, such as AUC and mAP.
+    Call this once after the evaluation for metrics that are not sums over samples, such as AUC and mAP.
 
     Args:
         values (Tensor): Tensor with one row per sample, or a dict, list or tuple of such tensors.

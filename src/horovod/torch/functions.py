@@ -36,7 +36,7 @@ class _TensorAt:
 
 @dataclass(frozen=True)
 class _Parameter:
-    """Placeholder for a parameter as a key of ``optimizer.state``: its index in ``param_groups``."""
+    """Placeholder for a parameter that is a key of ``optimizer.state``: its index in ``param_groups``."""
 
     index: int
 
@@ -45,7 +45,7 @@ class _Parameter:
 class _Description:
     """Description of an optimizer's state that contains everything except the values of tensors."""
 
-    # Shapes of the parameters in each group.
+    # Shapes of the optimizer's parameters in each group.
     shapes: list[list[tuple[int, ...]]]
     groups: list[dict[str, Any]]
     state: dict[Any, Any]
@@ -59,10 +59,10 @@ def broadcast_optimizer_state(
 ) -> None:
     """Broadcast the root's optimizer state to every rank.
 
-    This covers ``optimizer.state`` and the options in ``optimizer.param_groups``, such as learning rates, including
-    options that are tensors. State that a rank lacks is created without a step, so no parameter changes. State that the
-    root lacks is removed. Tensors with the root's shape, dtype and device type are overwritten in place; others are
-    replaced. An optimizer with a training strategy restarts its round with the root's shared parameters.
+    The state includes ``optimizer.state`` and the options in ``optimizer.param_groups``, such as learning rates,
+    including options that are tensors. State that a rank lacks is created without a step, so no parameter changes.
+    State that the root lacks is removed. Tensors with the root's shape, dtype and device type are overwritten in place;
+    others are replaced. An optimizer with a training strategy restarts its round with the root's shared parameters.
 
     Args:
         optimizer (torch.optim.Optimizer): Optimizer, with the same parameters on all ranks.
@@ -99,7 +99,7 @@ def broadcast_optimizer_state(
         try:
             places = _matching(optimizer, parameters, theirs)
         except (RuntimeError, ValueError) as error:
-            # The device does not exist, or has not enough free memory.
+            # For example, the device does not exist, or has not enough free memory.
             complaint = f"{type(error).__name__}: {error}"
     check_forms("broadcast_optimizer_state", {}, complaint, process_set, "optimizer_state.check")
     broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)
@@ -112,7 +112,7 @@ def broadcast_optimizer_state(
 
 @dataclass(frozen=True)
 class _Place:
-    """Tensor of this rank that receives a tensor of the root."""
+    """Tensor of this rank's optimizer state that receives a tensor of the root."""
 
     tensor: torch.Tensor
     in_place: bool
@@ -199,7 +199,7 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
 
 
 def _fits(own: torch.Tensor, description: _TensorAt) -> bool:
-    """Return True if the root's tensor can be received in the memory of ``own``."""
+    """Return True if the root's tensor can be received in the memory of this rank's tensor ``own``."""
     alike = (
         tuple(own.shape) == description.shape
         and own.dtype is description.dtype

@@ -102,7 +102,7 @@ class Progress:
         except Exception:
             self.steps.restart()
             raise
-        # hvd.sync handles uneven data.
+        # With hvd.sync, ranks can be in different epochs without an error.
         differ = readiness.max_epoch != readiness.min_epoch and current.batch is None
         if differ and training.watched and not training.told_epochs:
             training.told_epochs = True
@@ -207,7 +207,7 @@ def _sample(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[float]]:
 
 
 def _choose(tensors: Mapping[str, torch.Tensor], turn: int = 0) -> list[tuple[str, torch.Tensor]]:
-    """Return at most ``_TENSORS`` readable tensors, different ones in successive calls."""
+    """Return at most ``_TENSORS`` readable tensors. Successive calls choose different ones."""
     usable = [(name, t) for name, t in tensors.items() if t.is_floating_point() and can_be_read(t)]
     stride = -(-len(usable) // _TENSORS) or 1
     return usable[turn % stride :: stride]
@@ -228,7 +228,7 @@ def can_be_read(tensor: torch.Tensor) -> bool:
     Only plain, dense tensors can be read, and not while a CUDA graph is being captured.
     """
     return (
-        # Reading other types of tensors, such as DTensor, can communicate.
+        # Reading other types of tensors, such as DTensor, can start a collective.
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_quantized)
@@ -299,7 +299,7 @@ def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     if not training.watched:
         check_launch(_INIT)
         return
-    # DDP and FSDP, for example, reduce the gradients themselves.
+    # With torch.distributed, assume that DDP or FSDP reduces the gradients.
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return
     # Assume two bytes per parameter: programs that average gradients themselves can send half precision.

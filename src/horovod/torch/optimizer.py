@@ -57,7 +57,7 @@ def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[
     """
 
     def run() -> Any:
-        # Some ranks can have run a backward pass in the closure, and others not.
+        # Reset the state of the last step, because only some ranks might run a backward pass in the closure.
         reducer.stepped()
         reducer.coverage.leave_alone()
         loss = closure()
@@ -100,8 +100,8 @@ def DistributedOptimizer(
     """Make ``optimizer`` distributed and return it.
 
     The result is the same object. Its class becomes a subclass of its former class, with the same name, so schedulers,
-    ``param_groups`` and ``state`` remain valid. Wrapping it again replaces the first wrapping. Pickling or copying it
-    yields the plain optimizer.
+    ``param_groups`` and ``state`` remain valid. A second call replaces the first wrapping. A pickle or copy of the
+    optimizer is a plain optimizer.
 
     Gradients are reduced during the backward pass. When ``backward()`` returns, ``param.grad`` holds the result. If
     this process is not in the process set, or the set has only one rank and the job is not elastic, the optimizer
@@ -206,7 +206,7 @@ def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
 
 
 def _no_step(*args: Any, **kwargs: Any) -> None:
-    """Replace the optimizer's step if the total weight is 0, and leave the parameters unchanged."""
+    """Do nothing, in place of a step whose total weight is 0."""
 
 
 class _Control:
@@ -231,7 +231,7 @@ class _Control:
 
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Reduce the gradients if necessary, then run the plain optimizer's method ``step``."""
-        # Another step method of the same optimizer has called step().
+        # Another step method of the same optimizer has called step(), so the gradients are already reduced.
         if self.in_step:
             return step(*args, **kwargs)
         reducer = self.reducer

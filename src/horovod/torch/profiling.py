@@ -79,7 +79,7 @@ def recording(init: Callable[..., None]) -> Callable[..., None]:
 
 def _report_short_run() -> None:
     if _active is not None and os.environ.get("HOROVOD_RANK", "0") == "0":
-        # The beginning of the first step is unknown.
+        # One more step is needed, because the beginning of the first step is unknown.
         needed = _active.required + 1
         print(f"[horovod] no profile in {_active.path}: it needs {needed} training steps", file=sys.stderr, flush=True)
 
@@ -113,7 +113,7 @@ class _CudaClock:
 
 
 class _Marks:
-    """Points in time during one training step, as marks of a clock."""
+    """Times at which a training step reaches its phases, as marks of a clock."""
 
     def __init__(self, begin: Any) -> None:
         self.begin = begin
@@ -156,7 +156,7 @@ class _Recorder:
         ]
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
-        # A checkpoint recomputes its forward pass.
+        # Ignore forward passes that a checkpoint recomputes in backward.
         if _in_backward() != -1:
             return
         if self._calls == 0 and self._now.forward is None:

@@ -1,7 +1,7 @@
-"""Building blocks of process groups on the engine.
+"""Parts of process groups: process sets, frontend numbers, reductions and messages.
 
-They are process sets that only their members create, numbers that separate the operations of groups, c10d's reductions,
-and point-to-point messages.
+Only the members of a group create its process set. The frontend number separates the operations of different groups.
+Reductions are those of c10d, and messages are point-to-point.
 """
 
 import hashlib
@@ -218,7 +218,10 @@ def reduction_of(op: Any, dtype: torch.dtype, scatters: bool = False) -> Reducti
 
 
 def fold(reduction: Reduction, parts: list[torch.Tensor]) -> torch.Tensor:
-    """Reduce the parts of all ranks in rank order, and accumulate 16-bit floats in float32."""
+    """Reduce the received parts of all ranks in rank order, and return the result.
+
+    16-bit floats are accumulated in float32.
+    """
     combine, dtype = _LOCAL[reduction.name], parts[0].dtype
     short = dtype in (torch.float16, torch.bfloat16)
     total = parts[0].float() if short else parts[0].clone()

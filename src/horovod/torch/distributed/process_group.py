@@ -134,8 +134,7 @@ class HorovodProcessGroup(ProcessGroup):
         tensor = self._one("reduce", tensors)
         if opts.rootRank == self._own_rank:
             return self._allreduce("reduce", [tensor], opts)
-        # Run an allreduce, because the engine cannot reduce to one rank only. The other ranks leave their tensors
-        # unchanged.
+        # The engine cannot reduce to one rank only, so run an allreduce. The other ranks leave their tensors unchanged.
         work = self._allreduce("reduce", [tensor.detach().clone()], opts)
         return self._work("reduce", [work.as_operation()], [tensor])
 
@@ -399,7 +398,10 @@ class HorovodProcessGroup(ProcessGroup):
             raise ValueError(f"{call} in process group {self.label}: {error}") from None
 
     def _input(self, call: str, tensor: torch.Tensor, reduction: Reduction) -> Flat:
-        """Return the values to reduce, multiplied by the reduction's factor if the engine cannot do that."""
+        """Return the values to reduce.
+
+        They are multiplied by the reduction's factor if the engine cannot apply the factor.
+        """
         if isinstance(reduction.factor, torch.Tensor):
             return self._flat(call, tensor.detach() * reduction.factor.to(tensor.dtype))
         if reduction.factor is not None and reduction.code is None:

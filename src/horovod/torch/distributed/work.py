@@ -191,7 +191,7 @@ class _Part:
 
 
 def _abandon(works: Sequence[Any], keep: Any) -> None:
-    """Keep objects alive until the engine has finished with ``works``. No caller waits for these."""
+    """Keep the tensors of abandoned operations alive until the engine has finished with ``works``."""
     _abandoned[:] = [one for one in _abandoned if not all(work.done() for work in one[0])]
     if not all(work.done() for work in works):
         _abandoned.append((works, keep))

@@ -42,7 +42,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.filled = filled
         self.epoch = 0
         self._order: list[int] = []
-        # Epoch and dataset length to which ``_order`` belongs.
+        # Epoch and dataset length for which the order of the samples was computed.
         self._order_of = (-1, -1)
         # Number of samples at the start of ``_order`` that were processed before the last distribution over the ranks.
         self._done = 0
@@ -54,8 +54,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._loop: tuple[Any, list[int]] = ((), [])
         # Number of recorded samples in the current loop.
         self._in_loop = 0
-        # Number of samples in the current loop before the first of ``_mine``; negative if the loop starts within
-        # ``_mine``.
+        # Number of samples in the current loop before this rank's first sample. Negative if the loop starts later.
         self._ahead = 0
         self.rank = 0
         self.num_replicas = 1
@@ -125,7 +124,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Cheap-to-read value that changes with each recorded batch."""
+        """Value that changes with each recorded batch, for detecting progress."""
         return self.epoch, self._done, self._recorded
 
     @property
@@ -204,7 +203,10 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
 
 def _ahead(loop: list[int], mine: list[int]) -> int:
-    """Return the number of samples in ``loop`` before ``mine[0]``, or a negative number if ``loop`` starts later."""
+    """Return the number of samples in ``loop`` before the first sample of ``mine``.
+
+    The result is negative if ``loop`` starts later.
+    """
     if not loop or not mine:
         return len(loop) - len(mine)
     if mine[0] in loop:

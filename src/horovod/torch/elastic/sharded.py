@@ -106,9 +106,9 @@ class ShardedStateHandler(StateHandler):
         reports = allgather_object(report, name="elastic.sharded.commits")
         number, _, _, ranks, _ = reports[root]
         if number == 0 and not any(nbytes for *_, nbytes in reports):
-            # No rank has taken a step.
+            # No rank has taken a step, so there is no state to divide.
             return
-        # Rank that has each part.
+        # Map each part to a rank that has it.
         holders: dict[int, int] = {}
         for holder, (committed, parts, unconfirmed, *_) in enumerate(reports):
             for part in parts if committed == number else unconfirmed if committed + 1 == number else ():

@@ -49,7 +49,7 @@ class BeforeForward:
     """Snapshot of buffers and random state, taken at the first forward pass of a step."""
 
     def __init__(self, begun: Callable[[], None] = lambda: None) -> None:
-        """Create the snapshot. ``begun`` is a function to call before the first forward pass of each step."""
+        """Create the snapshot; ``begun`` is called before the first forward pass of each step."""
         self._begun = begun
         self._hooks: dict[int, tuple[torch.nn.Module, Any]] = {}
         # True until the first forward pass of the next training step.
@@ -185,7 +185,8 @@ class TorchState(Keeping, ObjectState):
             object.__setattr__(self, name, handler.value)
         self._handlers = handlers
         self._sharded = [one for one in handlers.values() if isinstance(one, ShardedStateHandler)]
-        if self._sharded:  # their steps are not observed, so do not leave copies to the next step
+        # Sharded optimizers report no steps, so do not leave copies to the next step.
+        if self._sharded:
             for handler in handlers.values():
                 handler.save()
         self._copies = Copies()
@@ -220,7 +221,7 @@ class TorchState(Keeping, ObjectState):
         return tuple(found)
 
     def save(self) -> None:
-        """Save the state. Returns when everything that a forward pass can change is copied.
+        """Save the state, and return once everything that a forward pass can change is copied.
 
         Parameters and optimizer state are copied during the next step, until an optimizer changes them or ``wait`` is
         called. With a ShardedOptimizer, all ranks must call this together after the first ``sync``.
@@ -337,7 +338,8 @@ class TorchState(Keeping, ObjectState):
     def standing(self, whole: bool) -> Standing:
         if not self._synced:
             return Standing()
-        whole = whole and not self._sharded  # of the optimizer's state, only the last commit can be recovered
+        # A sharded optimizer can only recover its state from the last commit.
+        whole = whole and not self._sharded
         return Standing(self._steps.rounds, whole, self._commits, new=False, updates=self._steps.taken)
 
     def agree(self, standing: Standing) -> list[Standing]:

@@ -15,13 +15,13 @@ from horovod.torch.reducer.rounds import fill, kind_of
 # Detection of programs that update their counters right after each optimizer step.
 #
 # Such a program can resume from its state between two steps: when its function is called again, it begins where its
-# counters are. Resuming without returning to a commit is correct if the counters tell exactly how many steps are done::
+# counters are. No return to a commit is necessary if the counters show exactly how many steps are done::
 #
 #     for state.batch in range(state.batch, n):    # "batch" changes between any two steps, and not
 #         zero_grad, backward, step                #  between the beginning of the function and its first step
 #
-# It is incorrect if the program counts several steps as one, updates its counters only for a commit, counts a step
-# before taking it, or changes parameters for a second backward pass and changes them back.
+# A return to a commit is necessary if the program counts several steps as one, updates its counters only for a commit,
+# counts a step before taking it, or changes parameters for a second backward pass and changes them back.
 
 
 class StepByStep:

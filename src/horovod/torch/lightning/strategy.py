@@ -202,7 +202,7 @@ def make_class(pl: Any) -> Any:
                     backward_passes_per_step=self._passes,
                     **self._options,
                 )
-            # Look into Lightning's wrappers, which report the class of the wrapped object.
+            # Assign the optimizers again, because Lightning's wrappers report the class of the wrapped object.
             self.optimizers = self.optimizers
 
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:

@@ -123,8 +123,8 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
     tensor = torch.as_tensor(array, device="cuda")
     if tensor.numel() == 0 or tensor.data_ptr() == address:
         return tensor
-    # PyTorch has copied the array from another GPU. Newer versions do not copy if no device is given and there is no
-    # default device, so try that.
+    # PyTorch has copied the array from another GPU. Newer versions of PyTorch do not copy it if neither a device nor a
+    # default device is set.
     with torch._C.DisableTorchFunction():
         there = torch.as_tensor(array)
     if there.data_ptr() == address:
@@ -148,7 +148,7 @@ def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
 def _back(result: Any, given: Any, in_place: bool) -> Any:
     if isinstance(given, list):
         return [_back(one, like, in_place) for one, like in zip(result, given, strict=True)]
-    # alltoall returns (tensor, splits).
+    # The result of an alltoall is a tuple of a tensor and splits.
     if isinstance(result, tuple):
         return (_back(result[0], given, in_place), *result[1:])
     if not is_foreign(given):

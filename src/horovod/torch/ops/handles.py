@@ -1,4 +1,4 @@
-"""Handles of operations in flight, which are integers.
+"""Handles of operations in flight. A handle is an integer.
 
 A handle's record keeps the tensors alive, because the engine reads and writes their memory until the work is done. An
 operation can also be abandoned, by an interrupt during a wait, a failure while a device is still working, or a
@@ -54,7 +54,7 @@ def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
 
 
 def then(handle: int, convert: Callable[[Any], Any]) -> None:
-    """Make ``synchronize`` return ``convert(result)`` for this handle."""
+    """Make ``synchronize`` return ``convert(result)`` instead of the result for this handle."""
     record = _records[handle]
     if isinstance(record, Repeat):
         repeat = record
@@ -97,7 +97,7 @@ def wait_briefly(handle: int, seconds: float) -> bool:
         )
     works = (record.work,) if isinstance(record, Repeat) else record[0]
     if seconds > 0:
-        # synchronize() raises the error.
+        # Ignore the error here, because synchronize() raises it.
         with contextlib.suppress(Exception):
             return all(work.wait(seconds) for work in works)
     return all(work.done() for work in works)
@@ -172,7 +172,7 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
 def before_next_wait(act: Callable[[], None]) -> None:
     """Call ``act`` before the next wait for an operation in this process.
 
-    For example, ``act`` sends a message for which other ranks are waiting.
+    ``act`` can be urgent, for example sending a message for which other ranks wait.
     """
     _before_next_wait.append(act)
 
@@ -251,7 +251,7 @@ def forget_all() -> None:
         for work in record[0]:
             park(work, record[2])
     _records.clear()
-    # If the engine still runs, another frontend uses it, and it can still write to this memory.
+    # If the engine still runs, another frontend uses it. Keep the memory, because the engine can still write to it.
     if state.engine is None:
         _held.clear()
     _before_next_wait.clear()

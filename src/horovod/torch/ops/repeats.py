@@ -24,7 +24,7 @@ _NONE: Any = object()
 
 
 class Repeat:
-    """Work of the engine, and the arguments with which it was submitted."""
+    """Work of the engine that can be submitted again, with the arguments of its first submission."""
 
     __slots__ = (
         "dtype",
@@ -114,13 +114,13 @@ def put_back(repeat: Repeat) -> None:
     repeat.source = repeat.result = None
     idle[repeat.name] = repeat
     if repeat.engine is not face.engine:
-        # Check after insertion: a shutdown in another thread resets the engine first.
+        # Check the engine after the insertion, because a shutdown in another thread resets the engine first.
         idle.pop(repeat.name, None)
     if len(idle) > _LIMIT:
         _evict()
 
 
 def _evict() -> None:
-    # If another thread changes the dict now, that thread will drop an entry itself.
+    # Ignore a concurrent change of the dict: the other thread will drop an entry.
     with contextlib.suppress(RuntimeError):
         idle.pop(next(iter(idle), None), None)

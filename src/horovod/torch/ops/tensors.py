@@ -35,7 +35,7 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
     try:
         code = CODES.get(tensor.dtype)
         dense = tensor.layout is torch.strided and tensor.is_contiguous()
-        # The memory of a negative view holds values with the opposite sign.
+        # Reject a negative view: its memory holds values with the opposite sign.
         if code is not None and dense and not tensor.is_neg() and (tensor.is_cpu or devices.accepts(tensor)):
             return code
     except AttributeError:
@@ -80,7 +80,7 @@ def submitter(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> An
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor`` if its values are contiguous and in order in memory, else a copy that is.
+    """Return ``tensor`` if its values are contiguous and in order in memory, else a contiguous copy.
 
     Gradients can have any layout; they can be transposed or lazily negated views.
     """
@@ -230,8 +230,8 @@ def shared_buffer(nbytes: int) -> torch.Tensor:
     buffer = face.engine.allocate(nbytes) if face.engine is not None and nbytes else None
     if buffer is None:
         return torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
-    # The tensor's storage keeps this array alive, and the array keeps the buffer alive. Unlike buffers, arrays support
-    # weak references.
+    # Unlike the buffer, this array supports weak references. The tensor's storage keeps the array alive, and the array
+    # keeps the buffer alive.
     array = (ctypes.c_ubyte * nbytes).from_buffer(buffer)
     _regions[buffer.address] = nbytes
     weakref.finalize(array, _regions.pop, buffer.address, None).atexit = False

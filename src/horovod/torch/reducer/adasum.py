@@ -58,7 +58,7 @@ class _Slot:
 class DeltaReducer:
     """Reducer that combines the steps of one optimizer with Adasum, in place of a GradientReducer."""
 
-    # Nothing is in flight between backward and step.
+    # Always False, because no reduction is in flight between backward and step.
     busy = False
 
     def __init__(self, members: Members, names: dict[torch.Tensor, str], options: Options) -> None:
@@ -77,7 +77,7 @@ class DeltaReducer:
 
     @property
     def name(self) -> str:
-        """Name of this reducer, which is unique in the job."""
+        """Unique name of this reducer in the job."""
         return f"adasum.{self._slots[0].name}" if self._slots else ""
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
@@ -115,7 +115,7 @@ class DeltaReducer:
         """Do nothing, because a step leaves no state to update."""
 
     def zeroed(self) -> None:
-        """Reset the count of backward passes when gradients are set to zero."""
+        """Reset the count of backward passes, because gradients are being set to zero."""
         self.reset()
 
     def step(self, step: Callable[[], Any]) -> Any:
@@ -152,7 +152,10 @@ class DeltaReducer:
         return result
 
     def _reduce(self, slots: Sequence[_Slot]) -> None:
-        """Replace the parameters' values, this rank's changes, by the combined changes of all ranks."""
+        """Combine the changes of all ranks with Adasum.
+
+        The parameters contain this rank's changes before the call, and the combined changes after it.
+        """
         compression = self.options.compression
         works, finishes = [], []
         try:

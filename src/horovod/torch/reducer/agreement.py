@@ -1,4 +1,4 @@
-"""Readiness messages, by which ranks agree on the gradients to reduce, and assignment to buckets.
+"""Readiness messages that ranks exchange to agree on the gradients to reduce, and assignment of gradients to buckets.
 
 Nothing in this module communicates. A readiness message is a vector of bytes. Once per round (gradients.py), the engine
 reduces the messages of all ranks with Max.
@@ -118,7 +118,7 @@ def _both(number: int) -> tuple[int, int]:
 
 
 def flags_of(vector: bytearray, ranks: int, parameters: int) -> bytearray:
-    """Return the bytes of a message that contain the parameters' flags."""
+    """Return the part of a readiness message that contains the parameters' flags."""
     return vector[ranks : ranks + parameters]
 
 
@@ -190,7 +190,7 @@ class Gradient:
 
     @property
     def padded(self) -> int:
-        """Size in bytes, rounded up to a multiple of the alignment."""
+        """Size of the gradient in bytes, rounded up to a multiple of the alignment."""
         alignment = ALIGNMENT if self.device.type == "cpu" else DEVICE_ALIGNMENT
         return -(-self.nbytes // alignment) * alignment
 
@@ -314,11 +314,11 @@ class Weighing:
         return 0.0 if self.late else self.number
 
     def message(self, me: int | None, ranks: int) -> bytearray:
-        """Encode the weights for a readiness message; without weights, return no bytes."""
+        """Encode this rank's weight for a readiness message. Without weights, the result is empty."""
         return encode(self.number, current.last, me, ranks) if self.on else bytearray()
 
     def split(self, message: bytearray, ranks: int) -> tuple[bytearray, float, list[bool]]:
-        """Split a readiness message into the other data, the total weight, and the ranks without a further batch."""
+        """Return a message without weights, the total weight, and which ranks have no further batch."""
         if not self.on:
             return message, 0.0, []
         numbers, ended = decode(message[-8 * ranks :])
@@ -332,7 +332,7 @@ class Weighing:
         first: bool,
         process_set: ProcessSet,
     ) -> None:
-        """Divide summed gradients by the total weight, if the ranks have not applied their shares before.
+        """Divide summed gradients by the total weight, unless each rank has already applied its share.
 
         Args:
             grads: Results of the round.

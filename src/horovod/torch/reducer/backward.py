@@ -31,8 +31,8 @@ _node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: N
 _local = threading.local()
 
 # Seconds to wait for one optimizer's readiness message before checking those of other optimizers in the same backward
-# pass. Another rank can have run its pass for only one of the optimizers. It then answers for the next optimizer only
-# after the round of the first one is complete.
+# pass. Another rank can have run its pass for only one of the optimizers. That rank sends its message for the next
+# optimizer only after the first one's round is complete.
 _TURN_SECONDS = 0.01
 TWO_THREADS = (
     "backward() must not run in two threads at once for the parameters of one optimizer; hold a lock around "
@@ -49,7 +49,7 @@ class Reducer(Protocol):
         """Record the end of a backward pass, and return True if a reduction must be completed now."""
 
     def pass_failed(self) -> None:
-        """Record that ``backward()`` is raising an exception. Must not block."""
+        """Record that ``backward()`` is raising an exception. This method must not block."""
 
     def begin(self, *, alone: bool) -> None:
         """Submit all gradients of this rank, and its readiness message, without blocking.
@@ -97,7 +97,7 @@ class PassState:
         """Report a failed backward pass of this rank to the other ranks."""
         if not self._failed or not self._is_due() or self._recovers:
             return
-        # Prevents recursion, because the round below waits too.
+        # Prevent recursion: the round below waits for operations, and each wait calls this method.
         self._recovers = True
         try:
             if self._job is face.job:
@@ -129,9 +129,9 @@ class Pass:
         self.over = False
 
     def end(self) -> None:
-        """End the pass; autograd calls this function."""
+        """End the backward pass. Autograd calls this function."""
         node = _node()
-        # The pass that has ended was nested in the execution of this node.
+        # The backward pass that has ended was nested in the execution of this node.
         if node is not None:
             self._follow(node)
             return
@@ -174,7 +174,7 @@ class Turn:
     """
 
     def __init__(self) -> None:
-        # Held while a pass begins. Autograd's threads can call begin() concurrently.
+        # This lock is held while a pass begins, because autograd's threads can call begin() concurrently.
         self.lock = threading.RLock()
         self._over = threading.Condition(self.lock)
         # Id of the program's thread that runs the current backward pass, or 0 if there is none or it is unknown.
@@ -363,10 +363,10 @@ class Hooks:
             if _is_traced():
                 _not_traced(itself, slot)
                 return
-            # Handle most gradients without function calls, which dominate the cost of a hook.
+            # Handle most gradients in this function, because further function calls dominate the cost of a hook.
             if notes.thread == get_ident() and slot.only_noted and slot.seen != notes.number:
                 grad = p.grad
-                # A hook of the program has set param.grad to None.
+                # A hook that the program has registered can set param.grad to None.
                 if grad is None:
                     return
                 slot.seen = notes.number

@@ -34,7 +34,8 @@ from horovod.torch.reducer.agreement import Gradient, offsets
 # the program keeps views of a gradient across steps.
 _storage_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", lambda _: 0)
 
-# Gradients above this size in bytes are copied as soon as they arrive, because the cost of the call is small for them.
+# Minimum size in bytes of a gradient that is copied as soon as it arrives. For larger gradients, the overhead of a
+# separate copy is small.
 _AT_ONCE = 32 << 10
 
 _grad_of = attrgetter("grad")
@@ -204,7 +205,7 @@ class Bucket:
         # Streams on which gradients have arrived, or None on the CPU.
         self.streams = None if self._device.type == "cpu" else devices.Streams(self._device)
         self._parameters = [slot.parameter for slot in self.members]
-        # Gradients that were copied but remain param.grad.
+        # Gradients that were copied to the bucket, but for which param.grad is still the original tensor.
         self._taken_from: dict[Slot, torch.Tensor] = {}
         self._allocate()
         for place, slot in enumerate(self.members):
@@ -216,7 +217,7 @@ class Bucket:
 
     def restart(self) -> None:
         """Reset the state of one step."""
-        # Number of gradients that backward has not produced yet in this step.
+        # Number of gradients of the bucket that backward has not yet produced in this step.
         self.waiting_for = len(self.members)
         # True if all gradients are views of the bucket and none is missing.
         self.gathered = False
@@ -228,8 +229,7 @@ class Bucket:
         self._taken_from.clear()
         if self.streams is not None:
             self.streams.forget()
-        # Gradients at their arrival, later the gradients at submission, and their versions. The reducer uses them to
-        # detect changes.
+        # Gradients at their arrival or submission, and their versions. The reducer compares them to detect changes.
         self.arrived: list[Any] = [None] * len(self.members)
         self.versions = [0] * len(self.members)
         # First slot whose gradient has changed since it arrived.
@@ -329,14 +329,14 @@ class Bucket:
         grads = self.arrived
         if not any(map(_needs_grad, grads)):
             try:
-                # This avoids autograd's overhead, but still updates versions.
+                # Inference mode avoids autograd's overhead, but still updates versions.
                 with torch.inference_mode():
                     _copy_all(self.views, grads)
                 for p, view in zip(self._parameters, self.views, strict=True):
                     p.grad = view
                 return True
             except RuntimeError:
-                # Some gradients are sparse, or the parameters have a new dtype or device.
+                # For example, a gradient is sparse, or the parameters have a new dtype or device.
                 pass
         for slot in self.members:
             self.take(slot)
@@ -373,9 +373,9 @@ class Bucket:
             self._put_in_place()
         kept = _storage_uses(self._storage) > self._storage_uses
         if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
-            # Skip tensors that are a parameter's gradient, because autograd can hold another reference to them.
+            # Leave out tensors that are a parameter's gradient, because autograd can hold another reference to them.
             loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
-            # ``loose`` holds one more reference.
+            # The list ``loose`` holds one more reference to each tensor.
             kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1
         if not kept:
             return

@@ -37,7 +37,7 @@ class Coverage:
         self._missing: list[Slot] | None = None
         # Combined flags of the first round in the last step. They are cached because they rarely change.
         self._last: Sequence[int] = ()
-        # Slots that a round with these flags does not reduce.
+        # Slots that are not reduced in a round with the cached flags.
         self._missing_then: list[Slot] = []
 
     def extend(self, slots: Sequence[Slot]) -> None:
@@ -59,7 +59,7 @@ class Coverage:
         if self._missing is not None:
             self._missing = [slot for slot in self._missing if not flags[slot.index]]
             return
-        # The flags are usually the same in every step.
+        # Compute the missing slots only if the flags have changed, because they are usually the same in every step.
         if flags != self._last:
             self._last = flags
             self._missing_then = [slot for slot in self._slots if not flags[slot.index]]

@@ -65,11 +65,11 @@ class GradientReducer(backward.PassState):
         self.options = options
         self._members = members
         self._slots: list[Slot] = []
-        # Hooks read from this object which thread runs the last pass of a round.
+        # Object from which hooks read the id of the thread that runs the last pass of a round.
         self._notes = Notes()
         self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
         self._groups: list[Group] = []
-        # Operations of the current round.
+        # Operations in flight for the current round.
         self.in_flight = Submissions(options)
         self._bucketing = Bucketing(options.max_bucketed, options.process_set)
         self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self.in_flight)
@@ -80,7 +80,7 @@ class GradientReducer(backward.PassState):
         self.progress = Progress()
         # Number of rounds completed since the last step or zero_grad().
         self._rounds = 0
-        # True if a rank had called hvd.join() before the last round.
+        # True if a rank had called hvd.join() before the last round ended.
         self._some_joined = False
         self._turn = backward.Turn()
         # Number of the first backward pass of this round.
@@ -105,7 +105,7 @@ class GradientReducer(backward.PassState):
 
     @property
     def name(self) -> str:
-        """Name of the readiness message, which is unique in the job."""
+        """Unique name of the readiness message in the job."""
         return f"gradients.ready.{self._slots[0].name}"
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
@@ -195,10 +195,10 @@ class GradientReducer(backward.PassState):
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
-            # The round of the current backward pass reports this to the other ranks.
+            # The round at the end of this backward pass reports the failure to the other ranks.
             self._failed = True
             raise RuntimeError(backward.TWO_THREADS)
-        # A hook of the program has set the gradient to None.
+        # A hook that the program has registered can set the gradient to None.
         if slot.parameter.grad is None:
             return
         notes = self._notes
@@ -249,7 +249,7 @@ class GradientReducer(backward.PassState):
             try:
                 self._weigh()
             finally:
-                # If the submission fails, the backward pass fails, and reports this to the other ranks.
+                # If weighing fails, the backward pass fails, and reports the failure to the other ranks.
                 self._notes.thread = thread if early and not self._weighing.late else 0
                 self._pass = joined or backward.without_end
                 # The end of this backward pass is not detected, so other threads must not wait for it.

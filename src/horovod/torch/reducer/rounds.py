@@ -283,7 +283,7 @@ def add_accumulated(slot: Slot) -> None:
     if result is None:
         p.grad = before
     elif before.is_sparse:
-        # `result` can be sparse or dense.
+        # `result` can be a sparse or a dense tensor.
         p.grad = result.detach() + before.detach()
     elif result is slot.view or result.requires_grad:
         result.detach().add_(before.detach())
@@ -333,7 +333,7 @@ class Contribution:
         produced it has a number less than ``since``.
         """
         flags = bytearray((DENSE,)) * len(self._slots)
-        # Skip these quickly, because many parameters can be frozen or unused.
+        # Check for None first, because many parameters can be frozen or unused.
         for slot in self._bucketing.apart(self._slots):
             flags[slot.index] = 0 if slot.parameter.grad is None else self._flag(slot, since)
         for bucket in self._bucketing.buckets:
@@ -363,7 +363,7 @@ class Contribution:
                     self._in_flight.one(slot)
         for bucket in self._bucketing.buckets:
             if not bucket.sent:
-                # A list avoids a call per element.
+                # Use a list, which avoids a call per element.
                 there = sum([flags[slot.index] > 0 for slot in bucket.members])
                 if there == len(bucket.members):
                     self._in_flight.bucket(bucket)
@@ -422,7 +422,7 @@ class Contribution:
         elif there:
             bucket.partly_sent += 1
             bucket.detect_change()
-            # Fill all gradients before submitting any: filling can move the bucket to new memory.
+            # Fill all gradients before submitting any, because filling can move the bucket to new memory.
             for slot in there:
                 bucket.fill(slot)
             for slot in there:

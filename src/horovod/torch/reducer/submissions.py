@@ -129,7 +129,7 @@ def _multiply(grad: torch.Tensor, factor: float) -> None:
 
     If the factor is 0, the result is 0 even if the gradient is NaN.
     """
-    # Without autograd, this does not count as a change of the gradient.
+    # Without autograd, the multiplication does not count as a change of the gradient.
     values = grad.data
     if factor:
         values.mul_(factor)
@@ -168,7 +168,7 @@ class Norms:
         self.nanoseconds += time.thread_time_ns() - begin
 
     def reduced(self) -> None:
-        """Record the norms of the results."""
+        """Record the norms of the gradients after the reduction."""
         if self._grads:
             begin = time.thread_time_ns()
             self._after += map(_norm, self._grads)
@@ -256,7 +256,7 @@ class Submissions:
     def group(self, group: Group, stand_ins: dict[Slot, torch.Tensor] | None = None) -> None:
         """Submit the gradients of a group as one operation.
 
-        ``stand_ins`` has zeros for gradients that are None, which ``param.grad`` remains. Sparse gradients cannot be
+        ``stand_ins`` has zeros for gradients that are None. Their ``param.grad`` stays None. Sparse gradients cannot be
         part of a group, so they are submitted alone.
         """
         grads = {}
@@ -323,7 +323,8 @@ class Submissions:
         if self.norms is not None:
             self.norms.add(grad)
         if self._in_place and (slot is None or bucket is None):
-            # Fast path for most gradients, because ``take`` accepts only tensors that ``plain`` would return unchanged.
+            # Use this fast path for most gradients, because ``take`` accepts only tensors that ``plain`` would return
+            # unchanged.
             known = (name, group_size, self._wire)
             again = repeats.take(known, grad, self.op, options.prescale, options.postscale, options.process_set)
             if again is not None:

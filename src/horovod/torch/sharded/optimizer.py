@@ -251,7 +251,7 @@ class _Sharded:
         return gathered[0] if isinstance(gathered, tuple) else gathered
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of a sharded, distributed or plain optimizer, of which each rank keeps its part.
+        """Load the state of a sharded, distributed or plain optimizer. Each rank keeps its part.
 
         Args:
             state_dict (dict[str, Any]): Complete state, the same on all ranks, such as the result of
@@ -308,7 +308,7 @@ def _in_file(tensor: torch.Tensor, folder: str | os.PathLike[str]) -> torch.Tens
         file.truncate(tensor.nbytes)
         memory = mmap.mmap(file.fileno(), tensor.nbytes)
     copy = torch.frombuffer(memory, dtype=tensor.dtype).copy_(tensor.view(-1))
-    # The pages remain in the file.
+    # The pages remain in the file's cache, not in this process's memory.
     memory.madvise(mmap.MADV_DONTNEED)
     return copy
 

@@ -96,7 +96,7 @@ _WAIT_SECONDS = 1.0
 
 
 class Bucket:
-    """Flat memory for several parameters, which are views of it, with this rank's shard."""
+    """Flat memory that several parameters are views of, divided into one shard per rank."""
 
     def __init__(self, name: str, layout: Layout, parameters: Sequence[torch.Tensor], rank: int, ranks: int) -> None:
         # Name of the bucket's operations.
@@ -112,7 +112,7 @@ class Bucket:
         self.shard = self.flat[rank * layout.shard : (rank + 1) * layout.shard]
         self.segments = segments(layout, [p.numel() for p in parameters], rank)
         self.handle: int | None = None
-        # Function that undoes the compression.
+        # Function that undoes the compression of this bucket's gradients.
         self._restore: Callable[[torch.Tensor], torch.Tensor]
         # This rank's shard of the reduced gradients.
         self.reduced: torch.Tensor | None = None
@@ -165,7 +165,7 @@ class Slot:
 
 
 class Shards(backward.PassState):
-    """All buckets of an optimizer, which implement ``backward.Reducer``.
+    """All buckets of a sharded optimizer, which implement ``backward.Reducer``.
 
     The last backward pass before a step reduces the gradients. A bucket is submitted when all its gradients have
     arrived, or at the end of the pass. After the reduction, a message with Max shows each rank which parameters have
@@ -207,7 +207,7 @@ class Shards(backward.PassState):
         self.guard = torch.zeros(1, device=device)
         self._used: set[torch.Tensor] = set()
         self._in_flight: deque[Bucket] = deque()
-        # Handle and tensor of the message.
+        # Handle and tensor of the message after the reduction, or None.
         self._message: tuple[int, torch.Tensor] | None = None
         self._turn = backward.Turn()
         # Number of backward passes since the last step.
@@ -226,7 +226,7 @@ class Shards(backward.PassState):
 
     @property
     def name(self) -> str:
-        """Name of the message after the reduction, which is unique in the job."""
+        """Unique name of the message after the reduction, in the job."""
         return f"{self.wire}.used"
 
     def reset(self) -> None:
