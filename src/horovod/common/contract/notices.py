@@ -192,6 +192,4 @@ def _of(setting: Setting, text: str) -> str:
             return ""
         if value != "gloo":
             return "this version does not have that; instead the built-in engine, gloo, carries tensors of GPUs"
-    if setting.needless:
-        return f"this has no effect and is not needed: {setting.needless}"
-    return "what it controls is not part of this version yet" if setting.later else ""
+    return setting.ignored

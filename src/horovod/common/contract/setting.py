@@ -36,10 +36,8 @@ class Setting:
     """Key in horovodrun's --config-file, as section.key."""
     yaml_inverted: bool = False
     """True if the YAML key means the opposite of the variable."""
-    later: bool = False
-    """True if the value is accepted and checked but the feature is not in this build yet."""
-    needless: str = ""
-    """Why the setting has no effect and is not needed in this engine, or empty."""
+    ignored: str = ""
+    """Reason why the setting has no effect, as a clause for messages; empty if it has an effect."""
     section: str = "Engine"
 
     def accepted(self) -> str:

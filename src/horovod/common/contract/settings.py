@@ -23,7 +23,27 @@ _GPU: Final = "GPU and MPI"
 
 _GPU_WAYS: Final = ("nccl", "gloo", "mpi", "ddl", "ccl")
 
+_IGNORED: Final = "Accepted, but ignored"
+_NOT_NEEDED: Final = "this has no effect and is not needed: "
+_NOT_YET: Final = "what it controls is not part of this version yet"
+
 # fmt: off
+IGNORED: Final = (
+    Setting("HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False, "work inside each host first in allgather",
+            ignored=_NOT_NEEDED + "ranks of a host hand over what they gather in shared memory anyway",
+            flag="--hierarchical-allgather", yaml="params.hierarchical_allgather", section=_IGNORED),
+    Setting("HOROVOD_NUM_NCCL_STREAMS", "int", 1, "streams on which NCCL works", low=1, high=64,
+            ignored=_NOT_NEEDED + "what NCCL does is launched on one stream, in one order on all ranks",
+            flag="--num-nccl-streams", yaml="library_options.num_nccl_streams", section=_IGNORED),
+    Setting("HOROVOD_BATCH_D2D_MEMCOPIES", "bool", True, "one kernel packs a fusion buffer",
+            ignored=_NOT_NEEDED + "many small tensors are packed by one kernel anyway", section=_IGNORED),
+    Setting("HOROVOD_ENABLE_XLA_OPS", "bool", False, "XLA kernel for HorovodAllreduce",
+            ignored=_NOT_YET, section=_IGNORED),
+    Setting("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "int", 1 << 30, "bytes of a message in Adasum over MPI", low=1,
+            ignored=_NOT_YET, section=_IGNORED),
+)
+"""Settings that are accepted and checked but have no effect."""
+
 TABLE: Final = (
     Setting("HOROVOD_FUSION_THRESHOLD", "int", 128 * _MIB,
             "maximum bytes of tensors that are reduced together; 0: no fusion", low=0,
@@ -43,9 +63,6 @@ TABLE: Final = (
             "reduce GPU tensors with NCCL inside each host and with the engine's links between hosts, even if NCCL "
             "could connect the hosts; on the CPU, allreduce always works inside each host first", agreed=True,
             flag="--hierarchical-allreduce", yaml="params.hierarchical_allreduce"),
-    Setting("HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False, "the same for allgather",
-            needless="ranks of a host hand over what they gather in shared memory anyway",
-            flag="--hierarchical-allgather", yaml="params.hierarchical_allgather"),
     Setting("HOROVOD_TORUS_ALLREDUCE", "bool", False, "the same as HOROVOD_HIERARCHICAL_ALLREDUCE",
             agreed=True, flag="--torus-allreduce", yaml="params.torus_allreduce"),
     Setting("HOROVOD_ALGORITHM", "text", "",
@@ -258,7 +275,7 @@ TABLE: Final = (
             "HOROVOD_AUTOTUNE=1 searches",
             flag="--autotune-reuse", yaml="autotune.reuse", section=_TUNE),
     Setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "float", 0.8, "noise assumed by the search", low=0, high=1,
-            needless="the noise is measured",
+            ignored=_NOT_NEEDED + "the noise is measured",
             flag="--autotune-gaussian-process-noise", yaml="autotune.gaussian_process_noise",
             section=_TUNE),
     Setting("HOROVOD_TORCH_DISTRIBUTED_ENV", "bool", True,
@@ -297,22 +314,13 @@ TABLE: Final = (
             "through host memory", engine="cuda_ipc", agreed=True, section=_GPU),
     Setting("HOROVOD_SHARED_GPU", "bool", False,
             "do not warn that ranks share GPUs", engine="shared_gpu", section=_GPU),
-    Setting("HOROVOD_NUM_NCCL_STREAMS", "int", 1,
-            "streams on which NCCL works", low=1, high=64,
-            needless="what NCCL does is launched on one stream, in one order on all ranks",
-            flag="--num-nccl-streams", yaml="library_options.num_nccl_streams", section=_GPU),
-    Setting("HOROVOD_BATCH_D2D_MEMCOPIES", "bool", True, "one kernel packs a fusion buffer",
-            needless="many small tensors are packed by one kernel anyway", section=_GPU),
     Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", True,
             "waiting for an operation on a GPU makes the stream wait for the result, not the program; 0: the program "
             "waits too", section=_GPU),
     Setting("HOROVOD_DISABLE_NVTX_RANGES", "bool", False,
             "no NVTX ranges around operations in a program started by an NVIDIA profiler",
             section=_GPU),
-    Setting("HOROVOD_ENABLE_XLA_OPS", "bool", False, "XLA kernel for HorovodAllreduce", later=True, section=_GPU),
-    Setting("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "int", 1 << 30,
-            "bytes of a message in Adasum over MPI", low=1, later=True,
-            section=_GPU),
+    *IGNORED,
 )
 # fmt: on
 
@@ -410,9 +418,8 @@ def generate_docs() -> str:
         "",
         "A flag has priority over the key of the YAML file (`--config-file`), and the key over the environment "
         "variable. An unset or empty variable means the default. An invalid value is an error that names the variable, "
-        "the value and the accepted values. Settings marked † are checked, but what they control is not part of this "
-        "build yet; those marked ‡ are not needed and have no effect. `horovodrun` or rank 0 warns about both. "
-        "Settings marked ● take rank 0's value on all ranks.",
+        "the value and the accepted values. Settings marked † are checked but have no effect; `horovodrun` or rank 0 "
+        "warns about them. Settings marked ● take rank 0's value on all ranks.",
     ]
     for section in dict.fromkeys(setting.section for setting in TABLE):
         lines += ["", f"## {section}", ""]
@@ -424,8 +431,8 @@ def generate_docs() -> str:
 def _row(setting: Setting) -> str:
     default = setting.default
     shown = "unset" if default in (None, "") else str(int(default) if isinstance(default, bool) else default)
-    marks = (" ●" if setting.agreed else "") + (" †" if setting.later else "") + (" ‡" if setting.needless else "")
-    meaning = f"{setting.help}; not needed: {setting.needless}" if setting.needless else setting.help
+    marks = (" ●" if setting.agreed else "") + (" †" if setting.ignored else "")
+    meaning = f"{setting.help}; {setting.ignored}" if setting.ignored else setting.help
     ways = " · ".join(f"`{way}`" for way in (setting.flag, setting.yaml) if way)
     return f"| `{setting.name}`{marks} | {shown} | {setting.accepted()} | {meaning} | {ways} |"
 

@@ -50,7 +50,7 @@ class Flag:
         repeat: True if the flag can be given several times.
         exclusive: Name of a group of flags of which only one can be given, or None.
         needs: Flag or its variable without which this flag has no effect, or None.
-        later: True if horovodrun accepts the flag but ignores it.
+        ignored: True if horovodrun accepts the flag but ignores it. Only --help-all shows such flags.
     """
 
     names: tuple[str, ...]
@@ -64,12 +64,7 @@ class Flag:
     repeat: bool = False
     exclusive: str | None = None
     needs: str | None = None
-    later: bool = False
-
-    @property
-    def idle(self) -> bool:
-        """True if horovodrun ignores the flag. Only --help-all shows such flags."""
-        return self.later
+    ignored: bool = False
 
     @property
     def dest(self) -> str:
@@ -169,7 +164,7 @@ def _setting(
         no=switch and exclusive is None,
         exclusive=exclusive,
         needs=needs,
-        later=setting.later or bool(setting.needless),
+        ignored=bool(setting.ignored),
     )
 
 
@@ -354,15 +349,15 @@ def help_text(width: int | None = None, everything: bool = False) -> str:
     column = min(_COLUMN, width // 2)
     parts = [f"usage: {USAGE}", textwrap.fill(_ABOUT, width), textwrap.fill(_ORDER, width)]
     for group in GROUPS:
-        shown = [flag for flag in FLAGS if flag.group == group and (everything or not flag.idle)]
+        shown = [flag for flag in FLAGS if flag.group == group and (everything or not flag.ignored)]
         rows = [_row(flag_names(flag), flag_description(flag), width, column) for flag in shown]
         if group == GROUPS[0]:
             rows.insert(0, _row("-h, --help", "show this help and exit", width, column))
         if rows:
             parts.append("\n".join([f"{group}:", *rows]))
-    idle = sum(flag.idle for flag in FLAGS)
-    if idle and not everything:
-        parts.append(textwrap.fill(f"{idle} more flags have no effect or are not available yet: --help-all", width))
+    ignored = sum(flag.ignored for flag in FLAGS)
+    if ignored and not everything:
+        parts.append(textwrap.fill(f"{ignored} more flags have no effect or are not available yet: --help-all", width))
     parts.append("\n".join(["examples:", *_examples(width)]))
     parts.append(textwrap.fill("`horovodrun kubernetes --help` tells of jobs on a Kubernetes cluster", width))
     return "\n\n".join(parts) + "\n"
@@ -379,7 +374,7 @@ def flag_description(flag: Flag) -> str:
     """Return the flag's description with its choices, and with a note if horovodrun ignores the flag."""
     choices = ", ".join(flag.value.choices) if flag.value is not None else ""
     text = f"{flag.help}: {choices}" if choices else flag.help
-    return f"{text} (no effect yet)" if flag.later else text
+    return f"{text} (no effect yet)" if flag.ignored else text
 
 
 def _row(names: str, description: str, width: int, column: int) -> str:
