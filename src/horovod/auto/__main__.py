@@ -1,4 +1,4 @@
-"""Command line of ``python -m horovod.auto``, which ``horovodrun --auto`` runs instead of ``python``."""
+"""Command line of ``python -m horovod.auto``, which ``horovodrun --auto`` starts instead of ``python``."""
 
 import argparse
 import importlib
@@ -14,14 +14,15 @@ from typing import Any
 import horovod.numpy as hvd
 from horovod.auto.session import limit_output, refuse, session
 
-# Import hook: change PyTorch and Keras right after the script has imported them.
+# Import hook that changes PyTorch and Keras immediately after the script has imported them.
 
 _CHANGES = {"torch": "horovod.auto.torch", "keras": "horovod.auto.keras"}
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        change = _CHANGES.pop(fullname, None)  # the search below finds the module's own loader
+        # Remove the entry, so that the search below finds the module's own loader.
+        change = _CHANGES.pop(fullname, None)
         spec = importlib.util.find_spec(fullname) if change else None
         loader: Any = spec and spec.loader
         if loader is not None:
@@ -31,14 +32,14 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install_import_hook() -> None:
-    """Change the frameworks that are imported from now on, and those that are already imported."""
+    """Change PyTorch and Keras if the script has imported them, or else when it does."""
     sys.meta_path.insert(0, _Finder())
     for name in [name for name in _CHANGES if name in sys.modules]:
         importlib.import_module(_CHANGES.pop(name)).install()
 
 
 def main(arguments: list[str]) -> None:
-    """Run a script, or a module with ``-m``, on this rank."""
+    """Run a script, or a module with ``-m``, as one rank of the job."""
     parser = argparse.ArgumentParser(prog="python -m horovod.auto", allow_abbrev=False)
     parser.add_argument("--lr-scale", choices=("none", "linear", "sqrt"), default="none")
     parser.add_argument("-m", dest="module", action="store_true", help="the script is the name of a module")
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...")
     given = parser.parse_args(arguments)
     session.lr_scale = given.lr_scale
-    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")  # ranks that disagree end with an error
+    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")  # makes ranks that disagree end with an error
     hvd.init()
     session.rank, session.size = hvd.rank(), hvd.size()
     _choose_device()
@@ -73,7 +74,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _choose_device() -> None:
-    """Let this process see only the GPU of its local rank, so that "cuda" and "cuda:0" mean that one."""
+    """Make only the GPU of the local rank visible, so that "cuda" and "cuda:0" refer to this GPU."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(i) for i in range(hvd.local_size())]
     if visible != "" and len(names) > 1:
@@ -86,7 +87,7 @@ _CHANGED_GRADIENT = re.compile(
 
 
 def check_source(path: str) -> None:
-    """Refuse a script that changes gradients itself, because they are not reduced yet at that point."""
+    """Reject a script that changes gradients itself, because they are not reduced yet at that point."""
     text = Path(path).read_bytes().decode(errors="replace") if os.path.exists(path) else ""
     for number, line in enumerate(text.splitlines(), 1):
         if _CHANGED_GRADIENT.search(line.partition("#")[0]):

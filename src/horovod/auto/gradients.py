@@ -1,7 +1,7 @@
-"""Reduction of the script's gradients before they are used.
+"""Reduction of the script's gradients before the script uses them.
 
-Also the models, optimizers and batches of the script, their broadcast before the first batch, and the weights of losses
-that are no means over the samples.
+The module also keeps track of the script's models, optimizers and batches, broadcasts models and optimizers before the
+first batch, and weights losses that are not means over the samples.
 """
 
 import gc
@@ -21,7 +21,7 @@ from horovod.auto.session import calling_frame, is_script, refuse, script_line, 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sizes of a batch: ``total`` samples on all ranks, ``own`` on this one, usually ``full`` on each."""
+    """Numbers of samples in a batch: ``total`` on all ranks, ``own`` on this rank, and usually ``full`` on each."""
 
     total: int
     own: int
@@ -29,24 +29,37 @@ class Batch:
 
     @property
     def weight(self) -> float:
-        """Fraction of the samples that this rank has."""
+        """Fraction of the batch's samples that this rank has."""
         return self.own / self.total
 
 
 class Training:
-    """Models and optimizers of the script, in the order in which it created them, and its position in the data."""
+    """Models and optimizers of the script, in the order of their creation, and its position in the data.
+
+    Attributes:
+        modules: Models of the script.
+        optimizers: Optimizers of the script, with True if the optimizer was broadcast.
+        sent: Tensors that were broadcast.
+        position: Index of each parameter of an optimizer.
+        reduced: Parameters whose gradient is equal on all ranks.
+        versions: Versions of the gradients after the last backward pass.
+        stray: Line of a backward pass outside a loop over a divided loader, or "".
+        passes: Iterators of divided loaders.
+        backwards: Number of backward passes.
+        streaming: True while a divided IterableDataset is read.
+    """
 
     def __init__(self) -> None:
         self.modules: WeakKeyDictionary[torch.nn.Module, None] = WeakKeyDictionary()
-        self.optimizers: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()  # True: was broadcast
-        self.sent = WeakIdKeyDictionary()  # tensors that were broadcast
-        self.position = WeakIdKeyDictionary()  # number of each parameter of an optimizer
-        self.reduced: set[torch.Tensor] = set()  # parameters whose gradient is equal on all ranks
-        self.versions: dict[torch.Tensor, tuple[int, int]] = {}  # of gradients, after the last backward pass
-        self.stray = ""  # line of a backward pass outside a loop over a divided loader
-        self.passes: WeakSet[Any] = WeakSet()  # iterators of divided loaders
-        self.backwards = 0  # number of backward passes
-        self.streaming = False  # True while a divided IterableDataset is read
+        self.optimizers: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()
+        self.sent = WeakIdKeyDictionary()
+        self.position = WeakIdKeyDictionary()
+        self.reduced: set[torch.Tensor] = set()
+        self.versions: dict[torch.Tensor, tuple[int, int]] = {}
+        self.stray = ""
+        self.passes: WeakSet[Any] = WeakSet()
+        self.backwards = 0
+        self.streaming = False
 
     def batch(self) -> Batch | None:
         """Return the current batch, or None outside a loop over a divided loader."""
@@ -58,7 +71,7 @@ class Training:
         return next(iter(found), None)
 
     def evaluating(self) -> bool:
-        """Return True if gradients are disabled, or all modules that are trained are in evaluation mode."""
+        """Return True if gradients are disabled, or if all modules that the script trains are in evaluation mode."""
         known = [m for m in self.modules if any(p in self.position for p in m._parameters.values() if p is not None)]
         return not torch.is_grad_enabled() or (bool(known) and not any(m.training for m in known))
 
@@ -67,20 +80,20 @@ training = Training()
 
 
 def rows(items: Any, rank: int, size: int) -> Any:
-    """Return every ``size``-th of the items from ``rank`` on, or the first one, with weight 0, if there is none."""
+    """Return every ``size``-th item starting at ``rank``. If there is none, return the first item, with weight 0."""
     return items[rank::size] if len(items) > rank else items[:1]
 
 
-# Weights of losses that are no means over the samples: sums, and means over tokens or over weighted classes.
+# Weights of losses that are not means over the samples: sums, and means over tokens or over weighted classes.
 #
-# A backward pass multiplies all gradients by the rank's fraction of the samples, which is wrong for such reductions.
+# A backward pass multiplies all gradients by the rank's fraction of the samples, which is wrong for these losses.
 
 _SCALAR = {"AddBackward0", "SubBackward0", "MulBackward0", "NegBackward0", "ToCopyBackward0", "ViewBackward0"}
 _MEAN, _SUM = 1, 2  # values of the argument "reduction" of loss functions
 
 
 def _is_penalty(node: Any) -> bool:
-    """Return True for a sum over the elements of a single leaf, such as the squares of a parameter."""
+    """Return True for a sum over the elements of a single leaf, such as a penalty on the squares of a parameter."""
     leaves, pending, seen = set(), [node], set()
     while pending and len(leaves) < 2:
         one = pending.pop()
@@ -93,7 +106,7 @@ def _is_penalty(node: Any) -> bool:
 
 
 def _reductions(roots: tuple[torch.Tensor, ...], rows: int) -> Iterator[tuple[Any, float | None, bool]]:
-    """Yield sums and weighted means as (node, what divides the sum or None, True if that may be a constant)."""
+    """Yield sums and weighted means as (node, divisor of the sum or None, True if the divisor can be a constant)."""
     pending: list[tuple[Any, float | None]] = [(root.grad_fn, None) for root in roots]
     while pending:
         node, divisor = pending.pop()
@@ -115,14 +128,14 @@ def _reductions(roots: tuple[torch.Tensor, ...], rows: int) -> Iterator[tuple[An
 
 
 def correct(roots: tuple[torch.Tensor, ...], batch: Batch) -> list[Any]:
-    """Weight such reductions by their own divisors during the next backward pass. Return the hooks to remove."""
+    """Weight sums and weighted means by their own divisors in the next backward pass. Return the hooks to remove."""
     found = list(_reductions(roots, max(batch.own, 1)))
     divisors = torch.tensor([0 if d is None or not batch.own else d for _, d, _ in found], dtype=torch.float64)
     if any(d is not None for _, d, _ in found):
         totals = hvd.allreduce(divisors, name=f"auto.divisors.{len(found)}", op=hvd.Sum).tolist()
     hooks = []
     for i, (node, divisor, unknown) in enumerate(found):
-        # A smaller divisor than the number of samples is a constant, such as the number of accumulated batches.
+        # A divisor below the number of samples is a constant, such as the number of accumulated batches.
         constant = divisor is None or (unknown and totals[i] < batch.total)
         factor = 1.0 if constant else divisor / totals[i]  # type: ignore[operator]
         ratio = factor * batch.total / max(batch.own, 1)
@@ -139,17 +152,17 @@ def _version(gradient: torch.Tensor | None) -> tuple[int, int]:
 
 
 def synchronize() -> None:
-    """Broadcast models and optimizers that rank 0 has not sent yet."""
+    """Broadcast the models and optimizers that rank 0 has not sent yet."""
     alive = [optimizer for optimizer, sent in training.optimizers.items() if not sent]
     if not alive:
         return
-    gc.collect()  # models that are no longer used must be gone on all ranks
+    gc.collect()  # free unused models on all ranks, so that all ranks have the same models
     tensors = [t for m in training.modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
     tensors += [p for optimizer in alive for p in _parameters(optimizer)]
     new = {id(t): t for t in tensors if t not in training.sent and not torch.nn.parameter.is_lazy(t)}
     hvd.broadcast_parameters([(f"auto.{i}", t) for i, t in enumerate(new.values())], 0)
     for optimizer in alive:
-        if not isinstance(optimizer, torch.optim.LBFGS):  # which has no state to send before its first step
+        if not isinstance(optimizer, torch.optim.LBFGS):  # LBFGS has no state to send before its first step
             hvd.broadcast_optimizer_state(optimizer, 0)
     training.sent.update(dict.fromkeys(new.values()))
     training.optimizers.update(dict.fromkeys(alive, True))
@@ -157,9 +170,9 @@ def synchronize() -> None:
 
 
 def reduce(parameters: list[torch.Tensor]) -> None:
-    """Sum gradients over all ranks, unless that has happened since the last backward pass.
+    """Sum gradients over all ranks, unless they were already reduced since the last backward pass.
 
-    Each backward pass has already multiplied them by this rank's fraction of the batch.
+    Each backward pass has already multiplied the gradients by this rank's fraction of the batch.
     """
     pending = [p for p in dict.fromkeys(parameters) if p.requires_grad and p not in training.reduced]
     if session.suspended or not pending:
@@ -178,7 +191,7 @@ def reduce(parameters: list[torch.Tensor]) -> None:
         hvd.grouped_allreduce_([*gradients, present], name=name, op=hvd.Sum)
     if any(p.grad is None for p in pending):
         for p, gradient, ranks in zip(pending, gradients, present.tolist(), strict=True):
-            p.grad = gradient if ranks else None  # as one process: None if no rank has a gradient
+            p.grad = gradient if ranks else None  # as in one process: None if no rank has a gradient
     training.reduced.update(pending)
     session.touched["reductions"] += 1
 
@@ -189,13 +202,13 @@ def _backward(plain: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **
         training.stray = training.stray if session.suspended else script_line()
         return plain(tensors, grad_tensors, *args, **kwargs)
     if training.stray and not any(p.grad is not None and bool(p.grad.any()) for p in training.position):
-        training.stray = ""  # the program has discarded those gradients
+        training.stray = ""  # the program has discarded the gradients of the stray backward pass
     roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
     given = (grad_tensors,) if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
     factors = zip(roots, [*given, *[None] * (len(roots) - len(given))], strict=True)
     scaled = [torch.full_like(t, batch.weight) if g is None else g * batch.weight for t, g in factors]
     with torch.no_grad():
-        for p in training.reduced:  # this pass adds a part of a sum to a whole one: make that a part as well
+        for p in training.reduced:  # the pass adds this rank's part to a reduced sum, so convert the sum to a part too
             if p.grad is not None:
                 p.grad.div_(session.size)
     training.reduced.clear()
@@ -236,7 +249,8 @@ def _init_optimizer(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     training.optimizers[self] = False
     for options in (self.defaults, *self.param_groups):
         if "lr" in options and session.lr_factor != 1:
-            options["lr"] = options["lr"] * session.lr_factor  # a tensor belongs to the script, so it stays
+            # Change the value in place if it is a tensor, which belongs to the script.
+            options["lr"] = options["lr"] * session.lr_factor
     rate = self.param_groups[-1].get("lr")
     session.change("optimizers", f"{type(self).__name__}: gradients are reduced before they are used, lr {rate}")
 
@@ -246,7 +260,7 @@ def _add_group(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     for p in self.param_groups[-1]["params"]:
         training.position.setdefault(p, len(training.position))
     if self in training.optimizers:
-        training.optimizers[self] = False  # its new parameters are broadcast before the next batch
+        training.optimizers[self] = False  # broadcast the new parameters before the next batch
 
 
 def _clip(plain: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
@@ -255,23 +269,23 @@ def _clip(plain: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _scaler(plain: Any, self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Reduce before a GradScaler looks for infinities, so that all ranks skip the same steps."""
+    """Reduce gradients before a GradScaler searches for infinities, so that all ranks skip the same steps."""
     if self.is_enabled():
         reduce(_parameters(optimizer))
     return plain(self, optimizer, *args, **kwargs)
 
 
 def _batch_norm(plain: Any, self: Any, input: torch.Tensor) -> torch.Tensor:
-    """Normalize with the statistics of the batch of all ranks."""
+    """Normalize with the statistics of the batch over all ranks."""
     batch = training.batch() if self.training else None
     if batch is None:
         return plain(self, input)
     normalized = hvd.SyncBatchNorm.forward(self, input if batch.own else input[:0])
-    return normalized if batch.own else torch.cat([normalized, input])  # a sample of weight 0 is not in the statistics
+    return normalized if batch.own else torch.cat([normalized, input])  # the statistics exclude a sample of weight 0
 
 
 def _item(plain: Any, self: Any) -> Any:
-    """Return the mean over the samples of all ranks for a loss that the script reads, so that its decisions agree."""
+    """Return the mean loss over the samples of all ranks if the script reads a loss. Its decisions then agree."""
     batch = training.batch() if self.grad_fn is not None and is_script(calling_frame()) else None
     if batch is None:
         return plain(self)
@@ -284,7 +298,7 @@ def _plateau(plain: Any, self: Any, metrics: Any, *args: Any, **kwargs: Any) -> 
 
 
 def install() -> None:
-    """Reduce gradients before clipping, unscaling and steps."""
+    """Change PyTorch to reduce gradients before clipping, unscaling and optimizer steps."""
     for register in (
         module.register_module_parameter_registration_hook,
         module.register_module_buffer_registration_hook,

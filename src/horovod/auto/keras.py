@@ -13,7 +13,7 @@ _WRITERS = (keras.callbacks.TensorBoard, keras.callbacks.CSVLogger, keras.callba
 
 
 def install() -> None:
-    """Change Keras for this process."""
+    """Change Keras in this process for data-parallel training."""
     if keras.__version__ < "3":
         refuse(f"it uses Keras {keras.__version__}", "install Keras 3")
     hvd.init()
@@ -57,7 +57,7 @@ def _compile(plain: Any, self: Any, optimizer: Any = "rmsprop", loss: Any = None
 
 
 class Rows(keras.utils.PyDataset):  # type: ignore[misc]
-    """This rank's rows of each batch, with weights that make the average over ranks the mean over the samples."""
+    """This rank's rows of each batch, weighted so that the average over ranks is the mean over all samples."""
 
     def __init__(self, arrays: tuple[Any, Any, Any], batch_size: int, shuffle: bool) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Rows(keras.utils.PyDataset):  # type: ignore[misc]
         chunk = self._order[index * self._most : (index + 1) * self._most]
         own = chunk[session.rank :: session.size]
         weight = len(own) * session.size / len(chunk)
-        own = own if len(own) else chunk[:1]  # weight 0
+        own = own if len(own) else chunk[:1]  # a rank without rows gets one row of weight 0
         x, y, given = keras.tree.map_structure(lambda a: None if a is None else a[own], self._arrays)
         return x, y, weight * (np.ones(len(own), keras.config.floatx()) if given is None else given)
 

@@ -1,4 +1,4 @@
-"""This process's rank and script, what it reports, how functions are changed, and output of rank 0 only."""
+"""State of ``--auto`` in this process: rank, script, messages, changed functions, and output of rank 0 only."""
 
 import atexit
 import collections
@@ -23,7 +23,7 @@ _LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdl
 
 
 class AutoError(SystemExit):
-    """Refusal of a script that ``--auto`` cannot train correctly. ``except Exception`` does not catch it."""
+    """Error for a script that ``--auto`` cannot train correctly. ``except Exception`` does not catch it."""
 
 
 class Session:
@@ -36,20 +36,20 @@ class Session:
         self.seed = 0
         self.started = time.time()
         self.touched: collections.Counter[str] = collections.Counter()
-        self.suspended = 0  # greater than 0 while Keras trains, whose own use of PyTorch must not be changed
+        self.suspended = 0  # above 0 while Keras trains, whose own use of PyTorch must not be changed
 
     @property
     def lr_factor(self) -> float:
-        """Factor by which learning rates are multiplied."""
+        """Factor by which the learning rates of the script are multiplied."""
         return {"none": 1.0, "linear": float(self.size), "sqrt": self.size**0.5}[self.lr_scale]
 
     def say(self, text: str) -> None:
-        """Print a line to stderr on rank 0."""
+        """Print a line of text to stderr on rank 0."""
         if self.rank == 0:
             print(f"horovod.auto: {text}", file=sys.stderr, flush=True)
 
     def change(self, kind: str, text: str) -> None:
-        """Count a changed object of this kind and report it."""
+        """Count a changed object of this kind and report the change."""
         self.touched[kind] += 1
         self.say(f"{script_line()}: {text}")
 
@@ -65,7 +65,7 @@ def _summarize() -> None:
 
 
 def calling_frame(*through: str) -> Any:
-    """Return the frame that called a changed function, or called these modules, which called it."""
+    """Return the frame that called a changed function, directly or through the given modules."""
     frame: Any = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_OURS) or frame.f_globals.get("__name__", "").split(".")[0] in through:
         frame = frame.f_back
@@ -73,7 +73,7 @@ def calling_frame(*through: str) -> Any:
 
 
 def is_script(frame: Any) -> bool:
-    """Return True if a frame belongs to the user's program, not to Python, an installed package or Horovod."""
+    """Return True if a frame belongs to the user's program and not to Python, an installed package or Horovod."""
     name = frame.f_code.co_filename
     return not name.startswith((*_LIBRARIES, _OURS, "<")) and "-packages" + os.sep not in name
 
@@ -90,13 +90,13 @@ def script_line() -> str:
 
 
 def refuse(why: str, instead: str, line: str = "") -> NoReturn:
-    """Raise AutoError with the line of the script."""
+    """Raise AutoError, with the script's line in the message."""
     line = line or script_line()
     raise AutoError(f"horovod.auto: {line}: --auto cannot train this script correctly: {why}; {instead}")
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace a function by ``around``, whose first argument is the function that it replaces."""
+    """Replace a function by ``around``, which gets the original function as its first argument."""
     plain = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -106,13 +106,13 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     setattr(owner, name, call)
 
 
-# Output of rank 0 only, equal random numbers, and refusal of processes that a script starts.
+# Output of rank 0 only, equal random numbers on all ranks, and rejection of processes that a script starts.
 
 
 class Nothing:
-    """Object that accepts every use and does nothing: MLflow or TensorBoard on ranks other than 0."""
+    """Object that accepts every use and does nothing, in place of MLflow or TensorBoard on ranks other than 0."""
 
-    __path__: tuple[str, ...] = ()  # of a package
+    __path__: tuple[str, ...] = ()  # makes the object look like a package
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -130,11 +130,11 @@ class Nothing:
 
 
 def limit_output() -> None:
-    """Limit output to rank 0, give all ranks the same random seed, and refuse subprocesses."""
+    """Limit output to rank 0, give all ranks the same random seed, and reject subprocesses."""
     session.seed = int(hvd.broadcast_object(random.getrandbits(31), 0, name="auto.seed"))
     random.seed(session.seed)
     np.random.seed(session.seed)
-    draw = np.random.randint  # from the global state, which is equal on all ranks
+    draw = np.random.randint  # uses the global state, which is equal on all ranks
     wrap(np.random, "default_rng", lambda plain, seed=None: plain(draw(2**31) if seed is None else seed))
     if session.rank != 0:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (open until the process ends)
@@ -156,7 +156,7 @@ def _start(plain: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _mkdir(plain: Any, path: Any, *args: Any, **kwargs: Any) -> None:
-    """Create a directory of the script, unless another rank has created it in the meantime."""
+    """Create a directory for the script, unless another rank has created it in the meantime."""
     try:
         plain(path, *args, **kwargs)
     except FileExistsError:
@@ -167,8 +167,9 @@ def _mkdir(plain: Any, path: Any, *args: Any, **kwargs: Any) -> None:
 
 def on_rank_0(plain: Any, *args: Any, **kwargs: Any) -> None:
     """Call ``plain`` on rank 0. The other ranks wait until it has returned."""
-    name = f"auto.save {script_line()}"  # the warning about a rank that does not save names the line
-    hvd.allreduce(np.zeros(1), name=name)  # files that each rank has opened are truncated before rank 0 writes
+    name = f"auto.save {script_line()}"  # shows the script's line in the warning about a rank that does not save
+    # Wait until all ranks have opened, and so truncated, their files before rank 0 writes.
+    hvd.allreduce(np.zeros(1), name=name)
     try:
         if session.rank == 0:
             plain(*args, **kwargs)

@@ -1,6 +1,6 @@
-"""Changes to PyTorch that make scripts data-parallel: divided DataLoaders, reduced gradients, one rank that saves.
+"""Changes to PyTorch that make scripts data-parallel: divided DataLoaders, reduced gradients, and saving on one rank.
 
-The batch of all ranks is the batch of one process with batch size ranks x batch_size.
+The batch of all ranks together equals the batch of one process with the batch size ranks x batch_size.
 """
 
 import ast
@@ -32,12 +32,12 @@ _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRand
 
 
 class Shards:
-    """Batch sampler that yields this rank's part of each batch while training, and whole batches otherwise."""
+    """Batch sampler that yields this rank's part of each batch during training, and whole batches otherwise."""
 
     def __init__(self, plain: BatchSampler) -> None:
         self.plain = plain
-        self.training: bool | None = None  # None before the first pass
-        self.asked = ""  # line that asked for the length before the first pass
+        self.training: bool | None = None  # None before the first pass over the data
+        self.asked = ""  # line of the script that asked for the length before the first pass
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
@@ -58,14 +58,14 @@ class Shards:
         return samples // most if self.plain.drop_last else -(-samples // most)
 
     def batch(self, index: int) -> Batch:
-        """Return the sizes of a batch of a training pass."""
+        """Return the numbers of samples in one batch of a training pass."""
         most = self.plain.batch_size * session.size
         total = min(len(self.plain.sampler) - index * most, most)  # type: ignore[arg-type]
         return Batch(total, len(range(session.rank, total, session.size)), self.plain.batch_size)
 
 
 class _Pass:
-    """Iterator of a divided loader, made from pairs of a batch and its sizes."""
+    """Iterator over a divided loader, created from pairs of a batch and its sizes."""
 
     def __init__(self, pairs: Iterator[tuple[Any, Batch]]) -> None:
         self._pairs, self._backwards = pairs, -1
@@ -86,7 +86,7 @@ class _Pass:
 
 
 def _streamed(batches: Iterator[Any]) -> Iterator[tuple[Any, Batch]]:
-    """Yield batches of an IterableDataset until no rank has one. A finished rank repeats its last, with weight 0."""
+    """Yield batches of an IterableDataset until all ranks have finished. A finished rank repeats its last, weight 0."""
     last = None
     while True:
         training.streaming = True
@@ -104,7 +104,7 @@ def _streamed(batches: Iterator[Any]) -> Iterator[tuple[Any, Batch]]:
 
 
 def _worker_info(plain: Any) -> Any:
-    """Return the place among the workers of all ranks, so that a data set divides its samples among them."""
+    """Return this worker's index among the workers of all ranks, so that a dataset divides its samples among them."""
     info = plain()
     if not training.streaming:
         return info
@@ -120,14 +120,14 @@ def _stream(plain: Any, loader: Any) -> Any:
     if loader.num_workers and (loader.multiprocessing_context or torch.multiprocessing).get_start_method() != "fork":
         refuse("the workers of its IterableDataset are not forked", 'use multiprocessing_context="fork"')
     session.change("DataLoaders", f"DataLoader: {type(loader.dataset).__name__} is divided by get_worker_info()")
-    training.streaming = True  # for the workers that start now
+    training.streaming = True  # the workers that start now need this
     batches = plain(loader)
     training.streaming = False
     return _Pass(_streamed(batches))
 
 
 def _undivide(sampler: Any) -> None:
-    """Let a DistributedSampler yield the samples of all ranks, as in one process."""
+    """Make a DistributedSampler yield the samples of all ranks, as in one process."""
     if type(sampler) is DistributedSampler:
         if (sampler.num_replicas, sampler.rank) not in ((1, 0), (session.size, session.rank)):
             refuse("its DistributedSampler has other ranks than this job", "use num_replicas=1 and rank=0")
@@ -136,7 +136,7 @@ def _undivide(sampler: Any) -> None:
 
 
 def shards_of(loader: Any) -> Shards:
-    """Return the batch sampler that replaces the loader's own one. Refuse loaders that cannot be divided."""
+    """Return the batch sampler that replaces the loader's. Reject loaders that cannot be divided."""
     known = loader.__dict__.get("batch_sampler")
     if isinstance(known, Shards):
         return known
@@ -144,7 +144,7 @@ def shards_of(loader: Any) -> Shards:
         kind = type(known.sampler if type(known) is BatchSampler else known).__name__
         names = ", ".join(one.__name__ for one in _SAMPLERS)
         refuse(f"the order of {kind} is unknown", f"use batch_size and shuffle, or one of {names}")
-    loader.__dict__["batch_sampler"] = shards = Shards(known)  # DataLoader forbids plain assignment
+    loader.__dict__["batch_sampler"] = shards = Shards(known)  # DataLoader forbids a plain assignment
     return shards
 
 
@@ -158,7 +158,7 @@ def _iterate(plain: Any, loader: Any) -> Any:
             why = "it asked for the length of a DataLoader before it was known that this one evaluates"
             refuse(why, "ask inside torch.no_grad() or after model.eval()", shards.asked)
         shards.training = False
-    if evaluating or not training.optimizers:  # the script looks at its data
+    if evaluating or not training.optimizers:  # without an optimizer, the script only inspects its data
         return plain(loader)
     if isinstance(loader.dataset, IterableDataset):
         return _stream(plain, loader)
@@ -196,7 +196,7 @@ def _length(plain: Any, loader: Any) -> int:
 
 
 def _draw(plain: Any, *args: Any, **kwargs: Any) -> Any:
-    """Draw random numbers for the batch of all ranks and return this rank's rows, as one process would have them."""
+    """Draw random numbers for the batch of all ranks, as one process would, and return this rank's rows."""
     batch = training.batch()
     bounds, last = (args[:-1], args[-1:]) if plain.__name__ == "randint" else ((), args)
     shape = kwargs.get("size", last[0] if last and isinstance(last[0], tuple | list) else last)
@@ -219,7 +219,7 @@ def _draw_like(plain: Any, tensor: torch.Tensor, **kwargs: Any) -> Any:
 
 
 def divide_loaders() -> None:
-    """Divide the DataLoaders that training loops use, and draw noise as one process does."""
+    """Divide the DataLoaders of training loops, and draw noise as in one process."""
     wrap(DataLoader, "__iter__", _iterate)
     wrap(DataLoader, "__len__", _length)
     wrap(torch.utils.data, "get_worker_info", _worker_info)
@@ -230,7 +230,7 @@ def divide_loaders() -> None:
 
 
 def install() -> None:
-    """Change PyTorch for this process."""
+    """Change PyTorch in this process for data-parallel training."""
     hvd.init()
     torch.manual_seed(session.seed)
     divide_loaders()
@@ -244,5 +244,5 @@ def install() -> None:
 def _save(plain: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
     if isinstance(f, str) or hasattr(f, "__fspath__") or hasattr(f, "name"):
         on_rank_0(plain, obj, f, *args, **kwargs)
-    else:  # in memory
+    else:  # saving to memory
         plain(obj, f, *args, **kwargs)

@@ -1,10 +1,9 @@
 """Benchmark of a job's collectives: `python -m horovod.benchmark` or `horovodrun --benchmark`.
 
-options     command-line options
-session     one rank's part: sets up engines and peers and measures them in turn; rank 0 writes the results
-cases       sizes, and how often each is measured
-engines     the engine under test, one per algorithm
-peers       gloo in the same processes, MPI in separate processes (jobs, standalone/)
-model       fits the cost model of core/plan, whose predictions are shown beside the measured times
-report      from samples to numbers, tables and JSON;  plot: to pictures
+- ``options``: command-line options, the sizes to measure, and the number of measurements per size.
+- ``session``: one rank's part, which sets up engines and peers and measures them in turn. Rank 0 writes the results.
+- ``engines``: the engine under test, in one configuration per algorithm.
+- ``jobs``: libraries for comparison, gloo in the same processes and MPI in separate processes (``standalone``).
+- ``fitting``: fit of the cost model of core/plan. Its predictions are shown beside the measured times.
+- ``report``: conversion of samples to statistics, tables, JSON and plots.
 """

@@ -1,4 +1,4 @@
-"""`python -m horovod.benchmark`: runs one rank of the benchmark inside a job, or else starts a job."""
+"""Command line `python -m horovod.benchmark`, which runs one rank inside a job, or else starts a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horovod.common import launchers
 def _in_job() -> bool:
     """Return True if this process is one rank of the benchmark.
 
-    A scheduler's job of one process does not count, because a bare allocation looks the same.
+    A scheduler's job with one process does not count, because it cannot be distinguished from a bare allocation.
     """
     if "HOROVOD_SIZE" in os.environ:
         return True

@@ -3,9 +3,9 @@
 The resulting sizes are stored for later jobs with the same layout of ranks on this host
 (horovod.common.bootstrap.calibration). All ranks run the calibration together, and rank 0 decides.
 
-For each size, two or more engines that differ only in that size take turns. A new value replaces the default only if it
-is faster by more than a few percent, in nearly all turns. At the end, all new values together must be faster than the
-defaults. So noise in a measurement does not change any value.
+For each size to tune, two or more engines that differ only in this size take turns. A new value replaces the default
+only if it is faster by more than a few percent in nearly all turns. At the end, all new values together must be faster
+than the defaults. So noise in a measurement does not change any value.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Sweep:
     """Plan for measuring one tuned size.
 
     With two ``values``, the first means "never" and the second "always below the size". The tuned size is then the
-    largest size in ``cases`` up to which the second value is faster. With more values, these are candidates, and the
-    fastest over all cases is taken.
+    largest size in ``cases`` up to which the second value is faster. More than two values are candidates, and the
+    fastest one over all cases is the result.
 
     Attributes:
         name: Name of the tuned size.
         values: Values to compare.
-        cases: (collective, bytes, in place).
+        cases: (collective, size in bytes, True if in place) of each measurement.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Sweep:
 
 
 def sweeps(node_of: Sequence[int]) -> list[Sweep]:
-    """Return the sweeps to measure in a job in which ranks with equal ``node_of`` share memory."""
+    """Return the sweeps to measure in a job. Ranks with equal ``node_of`` share memory."""
     nodes, size = len(set(node_of)), len(node_of)
     shared = nodes < size
     found = []
@@ -63,8 +63,8 @@ def sweeps(node_of: Sequence[int]) -> list[Sweep]:
         apart = tuple(("allreduce", n * MIB, False) for n in (1, 2, 4, 8, 16))
         found.append(Sweep("stream_bytes", (_ALWAYS, 0), apart, above=True))
     if nodes == size:
-        # With two ranks, recursive doubling is used up to the larger of pair_bytes and doubling_bytes. By default this
-        # is pair_bytes.
+        # With two ranks, recursive doubling is used up to the larger of pair_bytes and doubling_bytes. By default,
+        # pair_bytes is larger.
         name, sizes = ("pair_bytes", (128, 256, 512, 1024, 2048)) if size == 2 else ("doubling_bytes", (4, 16, 64, 256))
         found.append(Sweep(name, (0, _ALWAYS), tuple(("allreduce", n * KIB, True) for n in sizes)))
     if nodes > 1 and size > 2:
@@ -80,7 +80,7 @@ Times = dict[tuple[int, int], list[float]]
 def better(new: Sequence[float], old: Sequence[float]) -> bool:
     """Return True if ``new`` is faster than ``old``.
 
-    The median ratio must be lower by more than MARGIN, and all turns but one in six must be faster.
+    The median ratio must be lower by more than MARGIN, and at least five of six turns must be faster.
     """
     ratios = [a / b for a, b in zip(new, old, strict=True)]
     wins = sum(ratio < 1 for ratio in ratios)
@@ -88,9 +88,9 @@ def better(new: Sequence[float], old: Sequence[float]) -> bool:
 
 
 def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], int] = int) -> int:
-    """Return the size up to which the second value is faster; with ``above``, the size from which it is faster.
+    """Return the size up to which the second value is faster or, with ``above``, the size from which it is faster.
 
-    The default is kept unless the measurements next to it contradict it.
+    The default is kept unless the measurements at neighboring sizes contradict it.
     """
     sizes = [nbytes for _, nbytes, _ in sweep.cases]
 
@@ -116,15 +116,15 @@ def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], i
     for i in inside:
         if not first_wins(i):
             break
-        # Choose a size just below the one at which the first value is faster; with ``above``, just above it.
+        # Choose a size just below the one at which the first value is faster or, with ``above``, just above it.
         grown = scale(sizes[i]) + 1 if sweep.above else max(scale(sizes[i]) - 1, 0)
     return grown
 
 
 def candidate(sweep: Sweep, times: Times, default: int) -> int:
-    """Return the best value that is slower than the default in no case and faster in at least one.
+    """Return the best value that is never slower than the default and faster in at least one case.
 
-    Without such a value, return the default.
+    If there is no such value, return the default.
     """
     if default not in sweep.values:
         return default
@@ -145,10 +145,10 @@ def candidate(sweep: Sweep, times: Times, default: int) -> int:
 
 
 def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> int:
-    """Return the tuned size that follows from a sweep's times."""
+    """Derive the tuned size from the measured times of a sweep."""
     if len(sweep.values) > 2:
         return candidate(sweep, times, default)
-    # The size counts the bytes of two ranks (allreduce_shm). The sweep's "always" is the limit.
+    # This size counts the bytes of two ranks (allreduce_shm). Its limit is the sweep's value for "always".
     if sweep.name == "direct_bytes":
         return threshold(sweep, times, default, lambda size: min(size * len(node_of) // 2, sweep.values[1]))
     return threshold(sweep, times, default)
@@ -156,7 +156,7 @@ def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of the calibration. ``gains`` has (default seconds, tuned seconds) for each case that changed."""
+    """Result of the calibration. ``gains`` contains (default seconds, tuned seconds) of each case that changed."""
 
     tuning: dict[str, int]
     gains: dict[str, tuple[float, float]]
@@ -166,14 +166,14 @@ class Outcome:
 
 
 class Calibration:
-    """Calibration, which every rank runs. ``node_of`` is the node of each rank."""
+    """Calibration that all ranks run together. ``node_of`` is the node of each rank."""
 
     def __init__(self, node_of: Sequence[int]) -> None:
         self._node_of = list(node_of)
         self._engines: dict[str, EngineColumn] = {}
 
     def run(self, after_setup: Callable[[], None] = lambda: None) -> Outcome:
-        """Run the calibration. ``after_setup`` is called once the engines' threads exist, to pin them."""
+        """Run the calibration. ``after_setup`` is called when the engines' threads exist, for example to pin them."""
         start = time.perf_counter()
         plan = sweeps(self._node_of)
         try:
@@ -199,7 +199,7 @@ class Calibration:
         return self._engines[text]
 
     def _measure(self, tunings: Sequence[dict[str, int]], cases: Sequence[tuple[str, int, bool]]) -> Times:
-        """Return the slowest rank's time of each turn in seconds. The result is equal on all ranks."""
+        """Return the slowest rank's time in seconds for each turn. The result is equal on all ranks."""
         local: Times = {}
         engines = [self._engine(tuning) for tuning in tunings]
         for i, (collective, nbytes, in_place) in enumerate(cases):
@@ -211,7 +211,7 @@ class Calibration:
                 for index in order:
                     warm_up = 2 * inner if turn == 0 else 1
                     samples = timed(operations[index], engines[index].barrier, warm_up, case.samples, inner)
-                    # take the minimum, because disturbances only add time
+                    # Use the minimum, because disturbances can only add time.
                     local.setdefault((index, i), []).append(min(samples))
         by_rank: list[Times] = allgather_object(local, "calibrate.times")
         return {key: slowest([times[key] for times in by_rank]) for key in local}

@@ -1,6 +1,6 @@
-"""Engines under test, one per configuration, which work on plain memory without a framework.
+"""Engines under test, one per configuration, which use plain memory instead of a framework's tensors.
 
-Engines of one process exist in parallel; those that are not being measured sleep.
+A process runs several engines at the same time. Engines that are not being measured sleep.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Memory:
 
     def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        # write to the memory, because unwritten pages would all map to the same zero page
+        # Write to the memory. Unwritten pages would all map to the same zero page.
         self._map.write(bytes(max(nbytes, 1)))
         self._view = (ctypes.c_char * max(nbytes, 1)).from_buffer(self._map)
         self.address = ctypes.addressof(self._view)
@@ -58,12 +58,12 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
 class EngineColumn:
     """Engine with given settings, whose measurements become a column of the results.
 
-    All ranks create the same columns in the same order. It raises the same errors as ``bootstrap.start``.
+    All ranks create the same columns in the same order. Creation raises the same errors as ``bootstrap.start``.
 
     Args:
         name: Name of the column.
         settings: Environment variables for this engine.
-        node_of: Node of each rank in this engine, for the cost model.
+        node_of: Node of each rank in this engine, as input for the cost model.
     """
 
     def __init__(self, name: str, settings: Mapping[str, str], node_of: Sequence[int]) -> None:
@@ -77,13 +77,13 @@ class EngineColumn:
         if self.job.rank == 0 and not self._tuning and chosen.flag("HOROVOD_CALIBRATE"):
             transport = chosen.text("HOROVOD_TRANSPORT")
             world = World.here(self.job.size, self.job.local_size, self.job.cross_size, transport)
-            self._tuning = load(world)[0]  # load the same tuning as bootstrap
+            self._tuning = load(world)[0]  # the same tuning that bootstrap loads
         self._barrier = self._call("barrier", "barrier.benchmark", 0, 0, ())
 
     def _call(
         self, collective: str, name: str, source: int, target: int, shape: tuple[int, ...]
     ) -> Callable[[], object]:
-        """Return a function that runs a collective with root 0 and waits; an allreduce reuses its Work object."""
+        """Return a function that runs a collective with root 0 and waits. An allreduce reuses its Work object."""
         run, kind = self._engine.run, _KINDS[collective]
 
         def call() -> _core.Work:
@@ -106,7 +106,7 @@ class EngineColumn:
         return again
 
     def shared_memory(self, nbytes: int) -> _core.Buffer | None:
-        """Return memory that the ranks of a host share, for tensors. Return None if none is available."""
+        """Allocate memory for tensors that the ranks of a host share. Return None if none is available."""
         return self._engine.allocate(nbytes)
 
     def barrier(self) -> object:
@@ -117,12 +117,12 @@ class EngineColumn:
         """Return a function that runs the operation of a case and waits for its end.
 
         Broadcast works in place, and so does allreduce with ``in_place``. Other operations have separate input and
-        output. As always, the engine allocates the output of allgather and alltoall.
+        output. The engine itself allocates the output of allgather and alltoall.
 
         Args:
             case: The case.
             in_place: False to use separate input and output in an allreduce.
-            shared: True to use memory that the ranks share in an allreduce.
+            shared: True to use the ranks' shared memory in an allreduce.
 
         Raises:
             MemoryError: If there is not enough shared memory left.
@@ -146,13 +146,13 @@ class EngineColumn:
         else:
             target = Memory(4 * (count if case.collective == "allreduce" else count // ranks))
         call = self._call(case.collective, name, source.address, target.address, shape)
-        call.__dict__["memory"] = (source, target)  # keeps the memory alive as long as the returned function exists
+        call.__dict__["memory"] = (source, target)  # keep the memory alive while the returned function exists
         return call
 
     def submitter(self, name: str, memory: Memory, count: int) -> Callable[[], _core.Work]:
         """Return a function that starts an in-place allreduce of ``count`` numbers.
 
-        Wait for the result before the next call.
+        Wait for the returned Work object before the next call.
         """
         submit, kind, address, shape = self._engine.submit, _core.KIND_ALLREDUCE, memory.address, (count,)
         work: _core.Work | None = None

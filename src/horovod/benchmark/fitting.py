@@ -2,9 +2,9 @@
 
 The formulas are linear in alpha, beta, gamma and their local counterparts, so this is a linear least-squares problem.
 Residuals are relative to the measured times, because otherwise the largest messages would dominate. Parameters are
-times and therefore not negative (C. Lawson, R. Hanson, Solving Least Squares Problems, 1974). With so few unknowns, the
-solver tries all subsets of them. It uses measurements of collectives other than allreduce, whose time the model then
-predicts.
+times and therefore not negative (C. Lawson, R. Hanson, Solving Least Squares Problems, 1974). Because there are so few
+unknowns, the solver can try all subsets of them. The input can include other collectives than allreduce, and the model
+then predicts their times too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = tuple[list[float], float]
 
 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
-    """Solve a linear system by Gaussian elimination with pivoting; return None if the matrix is singular."""
+    """Solve a linear system by Gaussian elimination with pivoting. Return None if the matrix is singular."""
     n = len(right)
     rows = [[*matrix[i], right[i]] for i in range(n)]
     for i in range(n):
@@ -49,8 +49,8 @@ def least_squares(rows: Sequence[Row]) -> list[float]:
     if not rows or any(seconds <= 0 for _, seconds in rows):
         raise ValueError("rows are needed, with measured times above 0")
     scaled = [[value / seconds for value in features] for features, seconds in rows]
-    # The column of bytes has values in the millions, the column of messages has small ones. Scaling all columns to the
-    # same magnitude keeps the solver accurate.
+    # The column of bytes has values in the millions, but the column of messages has small ones. Scale all columns to
+    # the same magnitude to keep the solver accurate.
     count = len(scaled[0])
     units = [max(max(abs(row[j]) for row in scaled), 1e-300) for j in range(count)]
     scaled = [[value / unit for value, unit in zip(row, units, strict=True)] for row in scaled]
@@ -82,7 +82,7 @@ def fit(
 ) -> dict[str, float]:
     """Return fitted values of ``parameters`` (names of the cost model).
 
-    The fit assumes that all other parameters are zero, so measure algorithms that do not depend on them.
+    The fit assumes that all other parameters are zero. So the measured algorithms must not depend on them.
     """
     zeros = dict.fromkeys(_core.cost_model(), 0.0)
     rows: list[Row] = []
@@ -98,16 +98,16 @@ _TURNS = 3
 
 
 def fit_model(engines: Sequence[EngineColumn], rank: int, size: int) -> dict[str, float]:
-    """Return the parameters of the cost model. The result is equal on all ranks.
+    """Fit the parameters of the cost model. The result is equal on all ranks.
 
-    Parameters of shared memory come from an engine whose ranks all share memory. Parameters of links come from an
-    engine whose ranks share no memory. Parameters that no engine can measure keep their defaults.
+    Parameters of shared memory come from an engine in which all ranks share memory. Parameters of links come from an
+    engine in which no ranks share memory. Parameters that no engine can measure keep their defaults.
     """
     parameters = dict(_core.cost_model())
     kinds = {len(set(engine.node_of)): engine for engine in engines}
     for nodes, engine in sorted(kinds.items()):
         if size == 1 or 1 < nodes < size:
-            continue  # With several ranks per host, local and remote costs cannot be told apart.
+            continue  # with several ranks per host, the fit cannot separate local and remote costs
         names = ("local_alpha", "local_beta", "gamma") if nodes == 1 else ("alpha", "beta", "gamma")
         measured = _times(engine, size)
         fitted = fit(measured, engine.node_of, names) if rank == 0 else None

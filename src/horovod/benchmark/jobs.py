@@ -1,4 +1,4 @@
-"""Jobs of peers in separate processes. A job starts once and sleeps between its turns."""
+"""Libraries to compare with, including jobs in separate processes. A job starts once and sleeps between its turns."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _TAIL = 2000  # maximum characters of a job's output in an error message
 
 
 class JobError(Exception):
-    """Error raised if a job did not start, failed, or did not answer in time; the message says why."""
+    """Error if a job did not start, failed, or did not answer in time. The message names the reason."""
 
 
 def mpi_tools(prefix: str = "", modules: Sequence[str] = ("mpi4py",)) -> tuple[str, str] | None:
     """Return the paths of mpiexec and of a Python with mpi4py.
 
-    It looks in the environment ``prefix`` if given, otherwise in this one. It returns None if either is missing.
+    The search uses the Python environment ``prefix`` if it is not empty, or else this one. None if either is missing.
     """
     found = Path(prefix, "bin", "mpiexec")
     if prefix and found.exists():
@@ -45,14 +45,14 @@ def mpi_tools(prefix: str = "", modules: Sequence[str] = ("mpi4py",)) -> tuple[s
 
 
 def mpi_command(mpiexec: str, np: int, words: Sequence[str]) -> Command:
-    """Return the command that starts ``np`` copies on this host, even if it has fewer cores."""
+    """Return the command that starts ``np`` copies of a program on this host, even if it has fewer cores."""
     flags = ["-n", str(np)]
     extra = {"OMP_NUM_THREADS": "1"}
     if "open mpi" in _version(mpiexec).lower():
         flags += ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
         extra |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if np > len(os.sched_getaffinity(0)):
-            # With more ranks than cores, tell Open MPI to yield. Otherwise it is slower by orders of magnitude.
+            # With more ranks than cores, Open MPI must yield. Otherwise it is slower by orders of magnitude.
             extra["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return [mpiexec, *flags, *words], extra
 
@@ -68,14 +68,14 @@ def _version(mpiexec: str) -> str:
 class Job:
     """Running job of ``np`` ranks, each of which runs ``serve`` (standalone/serving.py).
 
-    The job is a context manager. Leaving it ends the processes.
+    The job is a context manager, which ends the processes on exit.
 
     Args:
         name: Name for messages.
         np: Number of ranks.
-        commands: Function that takes the path of a Unix socket, to which ranks must connect, and returns the commands
-            to start.
-        start_timeout: Seconds within which they must connect.
+        commands: Function that returns the commands to start. Its argument is the path of a Unix socket to which the
+            ranks must connect.
+        start_timeout: Seconds within which the ranks must connect.
 
     Raises:
         JobError: If ranks do not connect in time.
@@ -161,7 +161,7 @@ class Job:
         return [answers[rank] for rank in sorted(answers)]
 
     def _receive(self, rank: int) -> list[float]:
-        # A rank writes its answer as one line in a single write, so one read is enough.
+        # A rank writes its answer as one line in a single write, so a single read gets all of it.
         line = self._streams[rank][1].readline()
         reply: dict[str, Any] = json.loads(line) if line else {"error": f"the connection ended\n{self._tail()}"}
         if "error" in reply:
@@ -173,7 +173,7 @@ class Job:
         """End the processes, forcibly after 10 s, and remove their temporary files."""
         for connection, stream in self._streams.values():
             try:
-                connection.shutdown(socket.SHUT_WR)  # the worker's loop ends at the end of its input
+                connection.shutdown(socket.SHUT_WR)  # the worker's loop stops at the end of its input
             except OSError:
                 pass
             stream.close()
@@ -195,13 +195,13 @@ class Job:
         self.close()
 
 
-# -- installed libraries to compare with -----------------------------------------------------------------------------
+# -- installed libraries for comparison ------------------------------------------------------------------------------
 
 _SCRIPT = Path(__file__).resolve().parent / "standalone" / "mpi_peer.py"
 
 
 class Gloo:
-    """Peer that runs torch.distributed with gloo in the job's processes. All ranks create it together."""
+    """Peer that runs torch.distributed with gloo in the job's processes. All ranks must create it together."""
 
     name = "gloo"
 
@@ -224,7 +224,7 @@ class Gloo:
         """Return a function that runs the operation of a case, or None if gloo does not support it."""
         dist, torch = self._dist, self._torch
         count = case.bytes // 4
-        # Prefer PyTorch's new name of the same operation, because the old name emits a warning.
+        # Prefer PyTorch's new name of the operation, because the old name emits a warning.
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         tensor = torch.ones(count).zero_()
         part = torch.ones(count // self._size).zero_()
@@ -240,7 +240,7 @@ class Gloo:
 
 
 def gloo_missing() -> str:
-    """Return the reason why gloo cannot be measured here, or an empty string."""
+    """Return the reason why gloo cannot be measured in this process, or "" if it can."""
     return "" if find_spec("torch") else "torch is not installed"
 
 
@@ -264,7 +264,7 @@ class Mpi:
         return self._job.ask(request, self._timeout)
 
     def forget(self) -> None:
-        """Free the memory of the last case."""
+        """Free the memory of the last measured case."""
         self._job.ask({"forget": True}, self._timeout)
 
     def stop(self) -> None:
@@ -273,5 +273,5 @@ class Mpi:
 
 
 def mpi_missing(prefix: str) -> str:
-    """Return the reason why MPI cannot be measured here, or an empty string."""
+    """Return the reason why MPI cannot be measured in this process, or "" if it can."""
     return "" if mpi_tools(prefix) else "no mpiexec with mpi4py was found"

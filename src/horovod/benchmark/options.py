@@ -37,7 +37,7 @@ class Case:
 
 
 def size_label(nbytes: int) -> str:
-    """Return text such as "4 B", "64 KiB" or "1.5 MiB"."""
+    """Format a size as text such as "4 B", "64 KiB" or "1.5 MiB"."""
     for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
         if nbytes >= unit:
             return f"{nbytes / unit:g} {name}"
@@ -45,14 +45,14 @@ def size_label(nbytes: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes in "65536", "64K", "64KiB" or "16 MiB". Raises ValueError."""
+    """Parse a size such as "65536", "64K", "64KiB" or "16 MiB", and return it in bytes. Raises ValueError."""
     number = text.strip().lower().removesuffix("b").removesuffix("i")
     factor = {"k": KIB, "m": MIB, "g": 1 << 30}.get(number[-1:], 1)
     return int(number.rstrip("kmg") if factor > 1 else number) * factor
 
 
 def repeats(nbytes: int) -> tuple[int, int]:
-    """Return (inner, samples) of one turn, chosen so that all sizes take about the same time."""
+    """Return the values of (inner, samples) for one turn, for which all sizes take about the same time."""
     table = ((64 * KIB, 20, 25), (MIB, 5, 20), (16 * MIB, 1, 12), (64 * MIB, 1, 6), (1 << 62, 1, 4))
     return next((inner, samples) for most, inner, samples in table if nbytes <= most)
 
@@ -72,8 +72,8 @@ def make_cases(collective: str, sizes: tuple[int, ...], ranks: int) -> list[Case
 def bus_factor(collective: str, ranks: int) -> float:
     """Return the ratio of bus bandwidth to bytes / time.
 
-    This ratio is the minimum number of bytes that a rank must send, divided by ``Case.bytes``. With this factor, all
-    collectives and numbers of ranks show the same bandwidth on equally fast links.
+    The ratio is the minimum number of bytes that a rank must send, divided by ``Case.bytes``. With this factor, all
+    collectives show the same bandwidth on equally fast links, for any number of ranks.
     """
     if collective == "barrier" or ranks < 2:
         return 0.0
@@ -108,7 +108,7 @@ class Options:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all options. -np has an effect only outside a job."""
+    """Create the parser of all options. -np has an effect only outside a job."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.benchmark",
         description="Measure collectives of this installation, beside gloo and MPI where these are installed.",
@@ -157,7 +157,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(words: Sequence[str]) -> tuple[Options, int | None]:
-    """Parse the arguments and return the options, and -np if given. Invalid arguments exit with a message."""
+    """Parse the arguments. Return the options, and -np or None. Invalid arguments exit with a message."""
     args = make_parser().parse_args(words)
     peers = tuple(peer for peer in args.peers if peer != "none")
     options = Options(

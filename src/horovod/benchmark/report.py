@@ -12,7 +12,7 @@ FORMAT = 1
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """Return the quantile ``q`` of the values, without interpolation."""
+    """Return the quantile ``q`` of the values without interpolation."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
 
@@ -23,7 +23,7 @@ def slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
 
 
 def microseconds(seconds: float) -> str:
-    """Return a time in microseconds as text with about three digits, for tables."""
+    """Format a time in microseconds with about three digits, for tables."""
     us = seconds * 1e6
     return f"{us:,.0f}" if us >= 100 else f"{us:.1f}"
 
@@ -50,7 +50,7 @@ class Result:
 def result(
     collective: str, nbytes: int, column: str, samples: Sequence[float], bus_factor: float, **about: Any
 ) -> Result:
-    """Summarize the samples of all turns in a result."""
+    """Summarize the samples of all turns as one result."""
     median = quantile(samples, 0.5)
     bus = nbytes * bus_factor / median
     return Result(
@@ -68,7 +68,7 @@ def result(
 
 
 def grid(rows: Sequence[Sequence[str]]) -> str:
-    """Return the rows as text in aligned columns; the first column is left-aligned, the others are right-aligned."""
+    """Format rows as text with aligned columns. The first column is left-aligned, and all others are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -87,7 +87,7 @@ def _cell(value: Result | None, ours: Result | None) -> str:
 
 
 def comparison(results: Sequence[Result], labels: dict[int, str]) -> str:
-    """Return a table of Horovod's times, bus bandwidth and algorithm, then of peers relative to Horovod.
+    """Format a table of Horovod's times, bus bandwidth and algorithm, followed by peers relative to Horovod.
 
     Args:
         results: Results of one collective. The first column is Horovod's.
@@ -105,9 +105,9 @@ def comparison(results: Sequence[Result], labels: dict[int, str]) -> str:
 
 
 def algorithms_table(results: Sequence[Result], labels: dict[int, str]) -> str:
-    """Return a table with measured and predicted time for each size and column, followed by the formulas.
+    """Format a table with measured and predicted times for each size and column, followed by the formulas.
 
-    ``results`` are those of one collective.
+    ``results`` must be those of one collective.
     """
     rows = [["", "", "measured, us", "predicted, us", "measured / predicted"]]
     for nbytes, label in labels.items():
@@ -132,15 +132,15 @@ def to_json(machine: dict[str, Any], results: Sequence[Result], model: dict[str,
 
 # -- plots, with matplotlib (the extra horovod[benchmark]) -----------------------------------------------------------
 
-_BANDS = 4  # With more columns, the bands would cover each other.
+_BANDS = 4  # with more columns, the bands would cover each other
 MISSING = "no picture: matplotlib is not installed (pip install 'horovod[benchmark]')"
 
 
 def draw(results: Sequence[Result], labels: dict[int, str], name: Path) -> str:
     """Write ``name``.png and ``name``.svg, with one panel per collective and one line per column.
 
-    Both axes are logarithmic, and predictions are dotted. The function returns a sentence that names the files, or says
-    why there are none.
+    Both axes are logarithmic, and predictions are dotted. The function returns a sentence that names the files or the
+    reason why there are none.
     """
     if not find_spec("matplotlib"):
         return MISSING
@@ -151,7 +151,7 @@ def draw(results: Sequence[Result], labels: dict[int, str], name: Path) -> str:
 
     import matplotlib
 
-    matplotlib.use("Agg")  # This backend needs no display, even if the environment selects another one.
+    matplotlib.use("Agg")  # this backend needs no display, even if the environment selects another backend
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(collectives), figsize=(7.5 * len(collectives), 5.5), squeeze=False)
@@ -175,7 +175,7 @@ def _panel(axis: object, results: Sequence[Result], labels: dict[int, str]) -> N
     for number, column in enumerate(columns):
         points = sorted((r for r in results if r.column == column), key=lambda r: r.bytes)
         sizes, medians = [r.bytes for r in points], [r.median * 1e6 for r in points]
-        color = f"C{number % 10}"  # Matplotlib has ten colors. With more lines, markers tell them apart.
+        color = f"C{number % 10}"  # Matplotlib has ten colors, so markers distinguish further lines
         marker = "osv^DPX"[number // 10 * 3 + number % 3]
         axis.plot(sizes, medians, marker=marker, markersize=4, label=column, color=color)
         if len(columns) <= _BANDS:

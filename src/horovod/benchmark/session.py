@@ -29,7 +29,7 @@ from horovod.common.network.interfaces import machine_identity
 from horovod.common.objects import allgather_object, broadcast_object
 
 OURS = "horovod"
-SHARED = "shared"  # label of the column in which tensors are in memory that the ranks share
+SHARED = "shared"  # label of the column with tensors in memory that the ranks share
 
 
 class Session:
@@ -58,12 +58,12 @@ class Session:
         return [machines.index(machine) for machine, _ in records], len({host for _, host in records}) == 1
 
     def say(self, text: str) -> None:
-        """Print a line of the report if this is rank 0."""
+        """Print a line of the report on rank 0."""
         if self.rank == 0:
             print(text, flush=True)
 
     def note(self, text: str) -> None:
-        """Print a note for the reader on stderr, and repeat it at the end of the report."""
+        """Print a note for the reader on stderr, and print it again at the end of the report."""
         if self.rank == 0 and text not in self._notes:
             self._notes.append(text)
             print(f"note: {text}", file=sys.stderr, flush=True)
@@ -71,7 +71,7 @@ class Session:
     # -- set-up -------------------------------------------------------------------------------------------------------
 
     def set_up(self) -> None:
-        """Start all engines and peers. Raises ValueError for unknown algorithms."""
+        """Start all engines and peers. Raises ValueError if an algorithm is unknown."""
         for name in self._algorithms():
             self._add_algorithm(name)
         self._start_peers()
@@ -86,7 +86,7 @@ class Session:
         return names
 
     def _add_algorithm(self, name: str) -> None:
-        """Add a column. Ranks use shared memory if the algorithm supports it, otherwise TCP."""
+        """Add a column for an algorithm. Ranks use shared memory if the algorithm supports it, or else TCP."""
         choice = {"HOROVOD_ALGORITHM": f"allreduce={name}"}
         alone = list(range(self.size))
         if _core.runs_in("allreduce", name, self._node_of):
@@ -129,7 +129,7 @@ class Session:
     # -- measuring ----------------------------------------------------------------------------------------------------
 
     def measure(self) -> tuple[list[report.Result], dict[int, str]]:
-        """Measure all cases; return the results (rank 0 only) and size names. Prints a table per collective."""
+        """Measure all cases and print a table per collective. Return the results (on rank 0) and size labels."""
         everything: list[report.Result] = []
         labels: dict[int, str] = {}
         parameters = fit_model(list(self._links.values()), self.rank, self.size) if self._links else {}
@@ -205,7 +205,7 @@ class Session:
         return about
 
     def _turn_of_mpi(self, case: Case, warm_up: int) -> list[list[float]]:
-        """Return samples by rank on rank 0, while other ranks wait and return nothing."""
+        """Return MPI's samples by rank on rank 0. The other ranks wait and return an empty list."""
         if self._mpi is None:
             return []
         try:
@@ -221,7 +221,7 @@ class Session:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self, results: Sequence[report.Result], labels: dict[int, str]) -> None:
-        """Print a description of the machine, and write JSON and plots. Only rank 0 does this."""
+        """Print a description of the machine, and write JSON and plots, on rank 0 only."""
         if self.rank != 0:
             return
         machine = self._machine()
@@ -250,7 +250,7 @@ class Session:
         }
 
     def calibrate(self) -> None:
-        """Calibrate the tuned sizes, and store them if they are faster than the defaults."""
+        """Calibrate the tuned sizes, and store the new sizes if they are faster than the defaults."""
         outcome = calibrate.Calibration(self._node_of).run(self.pin)
         parameters = fit_model([self._ours], self.rank, self.size)
         if self.rank != 0:
@@ -274,12 +274,12 @@ class Session:
         self.say(f"calibrated for {shape}: {shown}\n{path}")
 
     def pin(self) -> None:
-        """Pin all threads of this process to its core, unless disabled."""
+        """Pin all threads of this process to its core, unless pinning is disabled."""
         if self._options.pin:
             pin(self._cores[self._basics.local_rank() % len(self._cores)])
 
     def close(self) -> None:
-        """End the peers and engines of this rank."""
+        """Stop the peers and engines of this rank."""
         if self._mpi:
             self._mpi.stop()
         if self._gloo:
@@ -290,7 +290,7 @@ class Session:
 
 
 def run(options: Options) -> None:
-    """Run the benchmark. Raises ValueError if it cannot run, HorovodInternalError if a rank is lost."""
+    """Run the benchmark. Raises ValueError if it cannot run, or HorovodInternalError if a rank is lost."""
     session = Session(options)
     try:
         if options.calibrate:

@@ -1,7 +1,7 @@
-"""Fault injection: which faults to inject into a job, when and where (``plan``), and the results (``report``).
+"""Fault injection: the faults of a job with their targets and times (``plan``), and the results (``report``).
 
-This package only computes events; other modules inject them. The same text always gives the same events, even if it
-requests random faults with a seed.
+This package only computes the faults, and other modules inject them. The same text always gives the same faults, even
+if it requests random faults with a seed.
 """
 
 from horovod.chaos.events import Event, Kind

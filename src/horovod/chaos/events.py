@@ -11,35 +11,45 @@ HEAD_START = 0.5
 
 
 class Kind(Enum):
-    """Kind of a fault; the value is its name in plans."""
+    """Kind of a fault. The value is its name in plans.
 
-    KILL = "kill"  # The process gets SIGKILL.
-    STOP = "stop"  # The process gets SIGSTOP, and later SIGCONT.
-    RAISE = "raise"  # The program raises an exception.
-    EXIT = "exit"  # The program exits.
-    PREEMPT = "preempt"  # The process gets SIGTERM, as from a cloud that stops a machine.
-    SLOW = "slow"  # Packets between the hosts of two ranks are delayed.
-    CUT = "cut"  # A host is disconnected from the network.
+    Attributes:
+        KILL: Fault in which the process gets SIGKILL.
+        STOP: Fault in which the process gets SIGSTOP, and later SIGCONT.
+        RAISE: Fault in which the program raises an exception.
+        EXIT: Fault in which the program exits.
+        PREEMPT: Fault in which the process gets SIGTERM, as from a cloud that stops a machine.
+        SLOW: Fault that delays packets between the hosts of two ranks.
+        CUT: Fault that disconnects a host from the network.
+    """
+
+    KILL = "kill"
+    STOP = "stop"
+    RAISE = "raise"
+    EXIT = "exit"
+    PREEMPT = "preempt"
+    SLOW = "slow"
+    CUT = "cut"
 
 
 @dataclass(frozen=True)
 class Event:
     """Fault to inject into a job.
 
-    Its target is one of ``rank``, ``host``, ``link`` or ``pick``. Its time is ``step`` or ``after``; without both, it
-    happens at the beginning.
+    The target is one of ``rank``, ``host``, ``link`` or ``pick``. The time is ``step`` or ``after``. Without a time,
+    the fault occurs at the beginning.
 
     Attributes:
         kind: Kind of the fault.
         rank: Target rank.
         host: Target host.
         link: Two ranks whose connection is the target.
-        pick: Number from 0 to 1 that selects one of the ranks (or hosts) that exist when the fault happens.
-        step: The fault happens at the beginning of this step.
-        after: Seconds since the first epoch.
-        lasts: Duration in seconds. None means until the job ends.
-        by: Seconds by which packets are delayed.
-        code: Exit code.
+        pick: Number from 0 to 1 that selects one of the ranks (or hosts) that exist when the fault occurs.
+        step: Step at whose beginning the fault occurs.
+        after: Seconds from the first epoch until the fault occurs.
+        lasts: Duration in seconds. None: until the job ends.
+        by: Delay of packets in seconds.
+        code: Exit code of the program.
     """
 
     kind: Kind
@@ -54,7 +64,7 @@ class Event:
     code: int | None = None
 
     def __str__(self) -> str:
-        """Return the event as it is written in a plan. A picked target is written as its number from 0 to 1."""
+        """Format the event as in a plan. A picked target is written as its number from 0 to 1."""
         said = {
             "rank": self.rank,
             "host": self.host,
@@ -69,13 +79,13 @@ class Event:
         return " ".join([self.kind.value, *(f"{name}={text}" for name, text in said.items() if text is not None)])
 
     def meets(self, there: int) -> int:
-        """Return the index of the picked target; ``there`` is the number of ranks or hosts to pick from."""
+        """Return the index of the picked target among ``there`` ranks or hosts."""
         assert self.pick is not None
         return min(there - 1, int(self.pick * there))
 
 
 def duration(seconds: float) -> str:
-    """Format a time as in a plan, with the largest suitable unit."""
+    """Format a time as in a plan, in the largest suitable unit."""
     for unit, size in (("h", 3600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001)):
         if seconds >= size:
             return f"{seconds / size:.6g}{unit}"
@@ -94,9 +104,9 @@ class Outcome:
 
     Attributes:
         event: The event.
-        at: When the event was injected.
-        detected: When the launcher or a rank noticed it; None if not yet.
-        recovered: When the next epoch started to run; None if not yet.
+        at: Time when the event was injected.
+        detected: Time when the launcher or a rank noticed it, or None if it was not noticed yet.
+        recovered: Time when the next epoch started to run, or None if it has not started yet.
     """
 
     event: Event
@@ -106,13 +116,13 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the smallest value such that at least a fraction ``part`` (0 to 1) of ``values`` do not exceed it."""
+    """Return the smallest of ``values`` that at least a fraction ``part`` (0 to 1) of them do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, min(len(ordered) - 1, -int(-part * len(ordered) // 1) - 1))]
 
 
 def lines(outcomes: Sequence[Outcome], again: int | None = None) -> list[str]:
-    """Return lines about the number of events and the times of detection and recovery.
+    """Summarize the number of events and the times of detection and recovery, as lines of text.
 
     ``again`` is the number of repeated steps, or None if unknown.
     """
@@ -135,7 +145,7 @@ def lines(outcomes: Sequence[Outcome], again: int | None = None) -> list[str]:
     return made
 
 
-# -- the target among the existing ranks -----------------------------------------------------------------------------
+# -- the target among the ranks of an epoch --------------------------------------------------------------------------
 
 ON_NETWORKS = frozenset((Kind.SLOW, Kind.CUT))
 """Kinds that a rank injects into its host's network, not into itself."""
@@ -155,14 +165,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Ranks:
-    """All ranks of an epoch. ``own`` is the rank of this process."""
+    """All ranks of an epoch. ``own`` is this process's rank."""
 
     own: int
     members: tuple[Member, ...]
 
 
 def concerns(event: Event, ranks: Ranks) -> bool:
-    """Return True if this rank must handle the event. Rank 0 handles, and reports, impossible events."""
+    """Return True if this rank must handle the event. Rank 0 handles impossible events and reports them."""
     if event.kind in ON_NETWORKS:
         return ranks.own in (acting(event, ranks) or (0,))
     size = len(ranks.members)
@@ -170,7 +180,7 @@ def concerns(event: Event, ranks: Ranks) -> bool:
 
 
 def acting(event: Event, ranks: Ranks) -> tuple[int, ...]:
-    """Return the ranks that inject a network fault: the first rank of the host to cut, or both ends of the link.
+    """Return the ranks that inject a network fault: the first rank of the affected host, or both ends of the link.
 
     The result is empty if ``why_not`` returns a reason.
     """
@@ -180,7 +190,7 @@ def acting(event: Event, ranks: Ranks) -> tuple[int, ...]:
 
 
 def why_not(event: Event, ranks: Ranks) -> str:
-    """Return the reason why no rank can inject this network fault, or an empty string if a rank may be able to."""
+    """Return the reason why no rank can inject this network fault, or "" if there is no known reason."""
     if event.kind is Kind.CUT:
         if event.pick is not None and event.lasts is None:
             return "random faults cut hosts off only where kinds= names it"
@@ -202,7 +212,7 @@ def why_not(event: Event, ranks: Ranks) -> str:
 
 
 def hosts(ranks: Ranks) -> list[str]:
-    """Return a list with the host of each rank."""
+    """Return the host of each rank, as a list."""
     return [member.host for member in ranks.members]
 
 
@@ -215,7 +225,7 @@ def host(event: Event, ranks: Ranks) -> str:
 
 
 def link(event: Event, ranks: Ranks) -> tuple[int, ...]:
-    """Return the two ranks of the link. Return () if a link must be picked and no two ranks have a network."""
+    """Return the two ranks of the link. Return () if a link must be picked but no two ranks have a network."""
     if event.pick is None:
         return event.link or ()
     there = list(enumerate(member.network for member in ranks.members))

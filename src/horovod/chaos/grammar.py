@@ -1,14 +1,16 @@
 """Parser of HOROVOD_CHAOS and --chaos.
 
+The grammar is::
+
     plan      entry; entry; ...
     entry     kill rank=2 step=50               raise, exit (code=3, default 1) and preempt have the same form
               stop rank=1 step=80 for=3s
               slow link=0-2 by=5ms              optional: step= or after=, and for=
               cut host=h2 step=90               optional: for=
-              seed=7 mtbf=30s                   random faults; optional: kinds=kill,stop and until=10m; hosts are cut
-                                                off and links slowed down only if kinds= contains cut and slow
+              seed=7 mtbf=30s                   random faults; optional: kinds=kill,stop and until=10m; cut and slow
+                                                occur only if kinds= contains them
 
-Times are numbers with ms, s, m or h. ``after=12s`` may replace ``step=``. Names may be in any order.
+Times are numbers with ms, s, m or h. ``after=12s`` can replace ``step=``. The names can be in any order.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ from horovod.chaos.events import Event, Kind
 
 RANDOM_KINDS = (Kind.KILL, Kind.STOP, Kind.RAISE, Kind.EXIT, Kind.PREEMPT, Kind.CUT)
 CHOICE = (*RANDOM_KINDS, Kind.SLOW)
-"""Kinds that kinds= may contain."""
-# Range of seconds for which a rank is stopped or its host is cut off. It includes times shorter and longer than
-# heartbeat timeouts.
+"""Kinds that kinds= can contain."""
+# Range of seconds for which a rank is stopped or its host is disconnected. It includes times below and above heartbeat
+# timeouts.
 STOPPED = (0.5, 30.0)
-DELAYS = (0.001, 0.1)  # Range of packet delays in seconds.
-_DIGITS = 6  # Decimal places of times and picks, so that the written form of an event is exact.
+# Range of packet delays in seconds.
+DELAYS = (0.001, 0.1)
+# Decimal places of times and picks, which make the written form of an event exact.
+_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Seeded:
         seed: Seed of the generator.
         mtbf: Mean seconds between two events.
         kinds: Kinds to inject. If empty, any of RANDOM_KINDS. A CUT event then has no duration and has no effect.
-        until: Seconds after which there are no more events. None means no end.
+        until: Seconds after which there are no more events. None: no end.
     """
 
     seed: int
@@ -50,13 +54,13 @@ class Seeded:
     until: float | None = None
 
     def events(self) -> Iterator[Event]:
-        """Yield events in order of time; the intervals are exponentially distributed."""
+        """Yield events in order of time. The intervals between them are exponentially distributed."""
         drawn = random.Random(self.seed)
         kinds = self.kinds or RANDOM_KINDS
         timed = {Kind.STOP, *self.kinds} & {Kind.STOP, Kind.CUT, Kind.SLOW}
         at = 0.0
         while True:
-            # Draw the same numbers for every kind, so that other kinds do not change the times of events.
+            # Draw the same numbers for every kind, so that the selected kinds do not change the times of events.
             wait, kind, pick, length = (drawn.random() for _ in range(4))
             at += -math.log(1.0 - wait) * self.mtbf
             if self.until is not None and at > self.until:
@@ -85,7 +89,7 @@ _LARGEST = 10**12
 
 @dataclass(frozen=True)
 class _Form:
-    """Names that an entry must have, and names that it may have. If ``when``, step= or after= is required."""
+    """Names that an entry must have, and names that it can have. If ``when`` is True, step= or after= is required."""
 
     must: tuple[str, ...]
     may: tuple[str, ...] = ()
@@ -106,7 +110,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Faults to inject. ``seeded`` are sources of random faults; see ``Seeded.events``."""
+    """Faults to inject. ``seeded`` contains sources of random faults, see ``Seeded.events``."""
 
     events: tuple[Event, ...] = ()
     seeded: tuple[Seeded, ...] = ()
@@ -137,7 +141,7 @@ def plan(text: str) -> Plan:
     """Parse the text of a plan. An empty text gives an empty plan.
 
     Raises:
-        ValueError: If an entry is invalid. The message names the entry and what is accepted.
+        ValueError: If an entry is invalid. The message contains the entry and the accepted form.
     """
     events, seeded = [], []
     for entry in filter(None, (part.strip() for part in text.split(";"))):
@@ -190,7 +194,7 @@ def _event(entry: str, kind: Kind, given: dict[str, str]) -> Event:
         after=_time(entry, "after", given),
         lasts=_time(entry, "for", given),
         by=_time(entry, "by", given),
-        code=_number(entry, "code", given, 1, 255),  # exit code 0 would mean success
+        code=_number(entry, "code", given, 1, 255),  # excludes exit code 0, which would mean success
     )
 
 

@@ -1,8 +1,8 @@
-"""Input for nft(8) and tc(8) that cuts a host off or slows down a link. Other modules run these tools.
+"""Input for nft(8) and tc(8) that disconnects a host or slows down a link. Other modules run these tools.
 
-To cut a host off, the kernel drops all packets, in both directions, of a set of interfaces. Each element of the set has
-a timeout, after which the kernel removes it. No process could stay alive to remove it, because the agent of a host that
-is cut off ends all processes that it has started. Interfaces, addresses and routes stay unchanged.
+To disconnect a host, the kernel drops all packets, in both directions, of a set of interfaces. Each element of the set
+has a timeout, after which the kernel removes it. No process could stay alive to remove it, because the agent of a
+disconnected host ends all processes that it has started. Interfaces, addresses and routes stay unchanged.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ add rule inet {TABLE} out oifname @down drop
 _NAME = re.compile(r"[\w.@:-]+", re.ASCII)
 
 _ROOT, _SLOW = "c4a0:", "c4a1:"
-_FOURTH = f"{_ROOT}4"  # Fourth band, in addition to the three default bands.
-_ROOM = "100000"  # Maximum packets in flight; with a lower limit, packets would be lost.
+# A fourth band, in addition to the three default bands.
+_FOURTH = f"{_ROOT}4"
+# Maximum number of packets in flight. With a lower limit, packets would be lost.
+_ROOM = "100000"
 
 
 def prepare() -> str:
-    """Return input for `nft -f -` with everything except the interfaces, to test for missing rights or tools.
+    """Return input for `nft -f -` that contains everything except the interfaces, to test for missing rights or tools.
 
-    It is safe to apply this input more than once.
+    Applying this input more than once does no harm.
     """
     return _DROPS
 
@@ -41,10 +43,10 @@ def cut(interfaces: Iterable[str], lasts: float | None) -> str:
 
     Args:
         interfaces: Names of the interfaces.
-        lasts: Duration in seconds. None means no limit.
+        lasts: Duration in seconds. None: no limit.
 
     Raises:
-        ValueError: If the name of an interface cannot be used in nft. The message contains the name.
+        ValueError: If nft cannot use the name of an interface. The message contains the name.
     """
     until = "" if lasts is None else f" timeout {max(1, round(lasts * 1000))}ms"
     names = list(interfaces)
@@ -58,8 +60,8 @@ def cut(interfaces: Iterable[str], lasts: float | None) -> str:
 def slow(interface: str, addresses: Sequence[str], by: float) -> list[list[str]]:
     """Return commands that delay outgoing packets of an interface to these addresses by ``by`` seconds.
 
-    Other packets are not delayed. The first command fails if the interface already has a queueing discipline that was
-    set by hand.
+    Other packets are not delayed. The first command fails if the interface already has a manually configured queueing
+    discipline.
     """
     device = ["dev", interface]
     filters = []
@@ -79,5 +81,5 @@ def slow(interface: str, addresses: Sequence[str], by: float) -> list[list[str]]
 
 
 def slow_no_more(interface: str) -> list[str]:
-    """Return the command that undoes `slow`."""
+    """Return the command that reverts `slow`."""
     return ["tc", "qdisc", "del", "dev", interface, "root", "handle", _ROOT]

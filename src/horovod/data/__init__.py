@@ -1,8 +1,8 @@
-"""Data for training: loaders that read ahead, and streams of records from files that are divided among ranks.
+"""Data for training: loaders that read ahead, and streams of file records that are divided among ranks.
 
-``order`` computes in which order records are visited, which of them are left, and which rank visits them. ``source``,
+``order`` computes the order of the records, which of them remain in the epoch, and which rank visits them. ``source``,
 ``files``, ``tars`` and ``parquet`` read files, and ``loader`` reads ahead in a thread. The package does not depend on a
-framework: it gets a rank's number from the job of this process, or from a function that the caller passes.
+framework. It gets the rank from this process's job, or from a function that the caller passes.
 """
 
 from horovod.data.files import LineFiles, WholeFiles

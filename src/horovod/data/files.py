@@ -1,4 +1,4 @@
-"""Sources that read bytes of files: ``LineFiles``, ``WholeFiles``, and a base class for records in byte ranges."""
+"""Sources that read the bytes of files: ``LineFiles``, ``WholeFiles``, and a base class for records in byte ranges."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -46,13 +46,13 @@ class ByteRanges(Source):
         Args:
             paths: A file, a directory, a pattern with ``*``, a numbered range of names such as
                 ``shard-{000..127}.tar``, or several of these.
-            block_bytes: Approximate number of bytes per block, which are read and held in memory at once.
+            block_bytes: Approximate size of a block in bytes. A block is read as a whole and kept in memory.
 
         Raises:
             ValueError: If a file is missing, unreadable, damaged or compressed. The message names the file.
         """
-        self._files: list[tuple[str, int]] = []  # (path, size in bytes)
-        self._blocks: list[tuple[int, Range]] = []  # (index in _files, range)
+        self._files: list[tuple[str, int]] = []  # path and size in bytes
+        self._blocks: list[tuple[int, Range]] = []  # index in `_files`, and range
         check_count("block_bytes", block_bytes, 1)
         for number, path in enumerate(find_files(paths, self.SUFFIX)):
             with readable(path):
@@ -65,7 +65,7 @@ class ByteRanges(Source):
     @staticmethod
     @abstractmethod
     def index(path: str, size: int, block_bytes: int) -> Iterator[Range]:
-        """Yield the ranges of a file of ``size`` bytes. Raises a ValueError that names the file if it is damaged."""
+        """Yield the ranges of a file of ``size`` bytes. If it is damaged, raise ValueError with the file's name."""
 
     @staticmethod
     @abstractmethod
@@ -94,7 +94,7 @@ class ByteRanges(Source):
 class LineFiles(ByteRanges):
     r"""Source whose records are the lines of files, as ``bytes`` without the line end (``\n`` or ``\r\n``).
 
-    Suitable for text, JSON lines, and CSV without a header.
+    Use it for text, JSON lines, and CSV without a header.
     """
 
     @staticmethod
@@ -117,7 +117,7 @@ class LineFiles(ByteRanges):
 
 
 class WholeFiles(Source):
-    """Source in which each file is a record, ``(path, bytes)``. Suitable for directories of images, for example."""
+    """Source in which each file is a record ``(path, bytes)``, for example for directories of images."""
 
     digest_of = "the files' names, sizes and order, and of how many records each block has, by block_files"
 
@@ -126,7 +126,7 @@ class WholeFiles(Source):
 
         Args:
             paths: A file, a directory, a pattern with ``*``, a numbered range of names, or several of these.
-            block_files: Number of files per block, which are read and held in memory at once.
+            block_files: Number of files per block. A block is read as a whole and kept in memory.
 
         Raises:
             ValueError: If a file is missing or unreadable. The message names the file.

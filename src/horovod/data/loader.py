@@ -1,4 +1,4 @@
-"""Loaders of batches: ReadAhead, which reads the next items in a thread, BaseDataLoader and AsyncDataLoaderMixin."""
+"""Loaders of batches: ``ReadAhead``, which reads items in a thread, ``BaseDataLoader`` and ``AsyncDataLoaderMixin``."""
 
 import atexit
 import collections
@@ -22,7 +22,7 @@ _open: "weakref.WeakSet[ReadAhead[Any]]" = weakref.WeakSet()
 
 
 class _End:
-    """Last item in a pipe. It holds the error that ended the iteration, or None."""
+    """Marker after the last item in a pipe. It contains the error that ended the iteration, or None."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -38,7 +38,7 @@ class _Pipe:
         self._closed = False
 
     def put(self, item: Any) -> bool:
-        """Wait until the pipe has room, and add an item. The end is added without waiting.
+        """Wait until the pipe has room, and add an item. The end marker is added without waiting.
 
         Return False if the consumer has closed the pipe.
         """
@@ -50,7 +50,7 @@ class _Pipe:
             return not self._closed
 
     def get(self) -> Any:
-        """Wait for the next item and return it. Return the end after the last item, or if the pipe is closed."""
+        """Wait for the next item and return it. Return the end marker after the last item, or if the pipe is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or bool(self._items))
             if self._closed:
@@ -68,7 +68,7 @@ class _Pipe:
 
 
 def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
-    """Read items into the pipe. Has no reference to the ReadAhead, so that it can be garbage-collected."""
+    """Read items into the pipe. Holds no reference to the ReadAhead, so the ReadAhead can be garbage-collected."""
     error = None
     try:
         iterator = iter(make())
@@ -94,7 +94,7 @@ class ReadAhead(Iterator[T], Generic[T]):
             for batch in batches:
                 step(batch)
 
-    An error of the iterable is raised in the consuming loop, with its traceback, after all items that precede it. The
+    If the iterable raises an error, the consuming loop raises it, with its traceback, after all previous items. The
     thread ends on ``close``, at the end of the items, on an error, or when the iterator is garbage-collected.
     """
 
@@ -102,14 +102,14 @@ class ReadAhead(Iterator[T], Generic[T]):
         """Start to read ahead.
 
         Args:
-            iterable: The iterable, or a function that returns it. The function is called in the thread.
+            iterable: The iterable, or a function that returns it. The thread calls the function.
             depth: Maximum number of items to read ahead.
 
         Raises:
             ValueError: If ``depth`` is below 1.
         """
         self._pipe = _Pipe(check_count("depth", depth, 1))
-        # A loader can be iterable and also have a __call__ for another purpose.
+        # Prefer iteration: a loader can be iterable and also have a __call__ for a different purpose.
         make = (lambda: iterable) if isinstance(iterable, Iterable) else iterable
         self._pid = os.getpid()
         self._thread = threading.Thread(target=_read, args=(make, self._pipe), name="horovod-data", daemon=True)
@@ -127,16 +127,16 @@ class ReadAhead(Iterator[T], Generic[T]):
         if item.error is None:
             raise StopIteration
         try:
-            if isinstance(item.error, StopIteration):  # a StopIteration would be taken for the end of the items
+            if isinstance(item.error, StopIteration):  # a plain StopIteration would look like the end of the items
                 raise RuntimeError("the iterable raised StopIteration") from item.error
             raise item.error
         finally:
-            del item  # the traceback refers to this frame, so break the reference cycle
+            del item  # break the reference cycle, because the traceback refers to this frame
 
     def close(self) -> None:
         """End the thread, and wait up to 10 s for the item that it is reading.
 
-        After 10 s, logs a warning. The thread then ends when the item has been read.
+        After 10 s, log a warning. The thread then ends when the item has been read.
         """
         if os.getpid() != self._pid:
             return
@@ -159,7 +159,7 @@ class ReadAhead(Iterator[T], Generic[T]):
 
 
 def counted(take: Callable[[], Any]) -> Any:
-    """Call ``take`` and return its result. The duration is counted as time waiting for data."""
+    """Call ``take`` and return its result. The duration counts as time waiting for data."""
     if not marks.begin_wait():
         return take()
     begin = time.perf_counter_ns()
@@ -181,12 +181,12 @@ log = logging.getLogger("horovod.data")
 class BaseDataLoader:
     """Base class of iterables over batches.
 
-    A subclass provides the batches in ``_iterate`` and, if known, their number in ``__len__``. It can change each batch
-    in ``_process_batch``.
+    A subclass yields the batches in ``_iterate`` and returns their number, if known, in ``__len__``. It can change each
+    batch in ``_process_batch``.
     """
 
     def __len__(self) -> int:
-        # `list(loader)` calls this method, and continues without a length after a TypeError.
+        # `list(loader)` calls this method, and continues without a length if it raises TypeError.
         raise TypeError(f"{type(self).__name__} must define __len__, which returns the number of batches")
 
     def _iterate(self) -> Any:
@@ -194,7 +194,7 @@ class BaseDataLoader:
         raise NotImplementedError(f"{type(self).__name__} must define _iterate, which returns the batches of one pass")
 
     def _process_batch(self, batch: Any) -> Any:
-        """Return the batch to pass to the program instead of ``batch``. Called in the program's thread."""
+        """Return the batch that the program gets instead of ``batch``. Called in the program's thread."""
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -203,7 +203,7 @@ class BaseDataLoader:
 
 
 class _Loops(weakref.WeakSet[ReadAhead[Any]]):
-    """Open ReadAheads of a loader. A copy or pickle of the loader has none."""
+    """Set of a loader's open ReadAheads. It is empty in a copy or pickle of the loader."""
 
     def __reduce__(self) -> Any:
         return _Loops, ()
@@ -218,8 +218,8 @@ class AsyncDataLoaderMixin:
 
         loader = Loader(async_loader_queue_size=8, path="data")     # path: argument of PlainLoader
 
-    Each loop has its own thread, which ends when the loop ends or is left early. An error in ``_iterate`` is raised in
-    the loop, with its traceback, after all batches that precede it.
+    Each loop has its own thread, which ends when the loop ends or is left early. If ``_iterate`` raises an error, the
+    loop raises it, with its traceback, after all previous batches.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class AsyncDataLoaderMixin:
 
         Args:
             async_loader_queue_size: Number of batches to read ahead. 0 reads without a thread.
-            debug_data_loader: If True, log to ``horovod.data`` at level INFO how long the program waited for each
+            debug_data_loader: True to log, to ``horovod.data`` at level INFO, how long the program waited for each
                 batch.
             *args: Arguments of the loader class.
             **kwargs: Arguments of the loader class.

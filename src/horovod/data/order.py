@@ -4,18 +4,18 @@ The order is equal on all ranks, and does not depend on the number of ranks.
 
 Records are grouped into *blocks*, which are read as a whole. Each epoch has a different order of blocks. A few
 consecutive blocks form a *window*, whose records are shuffled. A record's index in the resulting order is its *place*.
-A rank that visits consecutive places reads each part of a file once, and holds one window in memory. Larger windows mix
+A rank that visits consecutive places reads each part of a file once, and keeps one window in memory. Larger windows mix
 records better. The blocks of a *chain* stay in sequence.
 
-All ranks know which records are left, as *intervals* of places. The places that are left are divided into one
-contiguous *run* per rank. So a rank reads its files sequentially and shares hardly any file with other ranks. All ranks
-visit their runs at the same pace. So every rank knows which records all ranks have visited, even those of a lost rank.
-The ends of the runs are left::
+All ranks know which records remain, as *intervals* of places. The remaining places are divided into one contiguous
+*run* per rank. So a rank reads its files sequentially and shares hardly any file with other ranks. All ranks visit
+their runs at the same pace. Therefore every rank knows which records all ranks have visited, including lost ranks. If
+the number of ranks changes, the ends of the runs remain::
 
     places   0 1 2 3 4 5 | 6 7 8 9 10 11      2 ranks, after two records each:
              done-- 2 3 4 5  done-- 8 9 10 11    left (2, 6), (8, 12), for 3 ranks: 2 3 4 | 5 8 9 | 10 11
 
-Ranks must take equally many steps, so ranks whose run is one record shorter visit one record twice.
+Ranks must take equally many steps, so a rank whose run is one record shorter visits one record twice.
 """
 
 import bisect
@@ -52,7 +52,7 @@ class Order:
         elif shuffle:
             blocks = permutation(len(lengths), seed, epoch)
         self._windows = [tuple(blocks[begin : begin + mix]) for begin in range(0, len(lengths), mix)]
-        # Start of each block within its window, and below, start of each window. Each list also contains the end.
+        # For each window, the start of its blocks. Below, the start of each window. Each list also contains the end.
         self._starts = [[0, *itertools.accumulate(lengths[block] for block in window)] for window in self._windows]
         self._begins = [0, *itertools.accumulate(starts[-1] for starts in self._starts)]
         self._last: tuple[int, Any] = (-1, None)
@@ -91,7 +91,7 @@ def _in_a_row(begin: int, end: int, starts: list[int]) -> Iterator[tuple[int, li
 
 
 def _by_block(places: Any, starts: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """Group an array of places by block. Blocks and places keep the order in which they first occur."""
+    """Group an array of places by block, in the order in which blocks and places first occur."""
     import numpy as np
 
     of = np.searchsorted(starts, places, side="right") - 1
@@ -103,8 +103,8 @@ def _by_block(places: Any, starts: list[int]) -> Iterator[tuple[int, list[int]]]
 def _mixed(length: int, numbers: Sequence[int]) -> Any:
     """Return a permutation of the integers below ``length`` as an array.
 
-    NumPy's RandomState gives the same result on all machines and in all its versions (NEP 19). It is fifty times as
-    fast as ``permutation``, which matters because a window can have a million records.
+    NumPy's RandomState gives the same result on all machines and in all its versions (NEP 19). It is fifty times faster
+    than ``permutation``, which matters because a window can have a million records.
     """
     import numpy as np
 
@@ -122,14 +122,14 @@ def count(intervals: Intervals) -> int:
 
 
 def section(intervals: Intervals, begin: int, end: int) -> Intervals:
-    """Return the ``begin``-th to ``end``-th place (exclusive) of the intervals, counted from 0."""
+    """Return the places with the indices ``begin`` to ``end`` (exclusive), counted over all intervals from 0."""
     return tuple(_sections(intervals, [(begin, end)]))
 
 
 def _sections(intervals: Intervals, numbers: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the sections (see ``section``) for several ascending ranges of numbers.
+    """Yield the sections (see ``section``) for several ascending ranges of indices.
 
-    This takes a single pass, because there can be thousands of intervals and ranges.
+    All sections are computed in a single pass, because there can be thousands of intervals and ranges.
     """
     passed = index = 0
     for begin, end in numbers:
@@ -145,7 +145,7 @@ def _sections(intervals: Intervals, numbers: Iterable[tuple[int, int]]) -> Itera
 
 
 def joined(pieces: Iterable[tuple[int, int]]) -> Intervals:
-    """Join adjacent pieces, which must be ascending, and return the result as intervals."""
+    """Merge adjacent pieces, which must be ascending, and return the resulting intervals."""
     made: list[tuple[int, int]] = []
     for begin, end in pieces:
         if made and made[-1][1] == begin:
@@ -156,29 +156,29 @@ def joined(pieces: Iterable[tuple[int, int]]) -> Intervals:
 
 
 def run(left: Intervals, rank: int, ranks: int) -> Intervals:
-    """Return the run of a rank: the places of ``left`` that it visits. Lengths of runs differ by at most one."""
+    """Return the run of a rank: the remaining places that it visits. Lengths of runs differ by at most one."""
     places = count(left)
     return section(left, rank * places // ranks, (rank + 1) * places // ranks)
 
 
 def steps(left: Intervals, ranks: int) -> int:
-    """Return the number of records that each rank visits, including a repeated record."""
+    """Return the number of remaining records that each rank visits, including a repeated record."""
     return -(-count(left) // ranks)
 
 
 def extra(left: Intervals, rank: int, ranks: int) -> int | None:
-    """Return the place that a rank with a shorter run visits in addition, or None for ranks with a longer run."""
+    """Return the place that a rank with a shorter run visits in addition. None for ranks with a longer run."""
     mine = run(left, rank, ranks)
     if count(mine) == steps(left, ranks):
         return None
     if mine:
-        return mine[-1][1] - 1  # the block that contains it has just been read
+        return mine[-1][1] - 1  # its block has just been read
     number = rank % count(left)
     return section(left, number, number + 1)[0][0]
 
 
 def rest(left: Intervals, ranks: int, done: int) -> Intervals:
-    """Return the intervals that are left when each rank has visited ``done`` records of its run."""
+    """Return the intervals that remain when each rank has visited ``done`` records of its run."""
     places = count(left)
     edges = [rank * places // ranks for rank in range(ranks + 1)]
     ends = ((min(begin + done, end), end) for begin, end in itertools.pairwise(edges))
@@ -186,7 +186,7 @@ def rest(left: Intervals, ranks: int, done: int) -> Intervals:
 
 
 def checked(left: Iterable[Iterable[int]], places: int) -> Intervals:
-    """Check intervals from a saved state, which can be lists, and return them. Raises ValueError if invalid."""
+    """Check intervals from a saved state, where they can be lists, and return them. Raises ValueError if invalid."""
     try:
         made = tuple((int(begin), int(end)) for begin, end in left)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""ParquetFiles: the rows of Parquet files, in blocks of row groups. Needs pyarrow and NumPy (``horovod[data]``)."""
+"""ParquetFiles: the rows of Parquet files, in blocks of row groups. Requires pyarrow and NumPy (``horovod[data]``)."""
 
 import contextlib
 import math
@@ -16,8 +16,8 @@ _ARENA_BYTES = 128 << 10
 class ParquetFiles(Source):
     """Source of rows of Parquet files. A batch maps each column to a NumPy array with one row per record.
 
-    Numbers, booleans and times keep their types. Fixed-size lists, also nested ones, and lists whose shape is given in
-    ``shapes`` become further dimensions. Other lists, strings and bytes become arrays of objects.
+    Numbers, booleans and times keep their types. Lists become further dimensions if they have a fixed size, even if
+    they are nested, or if ``shapes`` contains their shape. Other lists, strings and bytes become arrays of objects.
     """
 
     digest_of = "the files' names, sizes and order, and of how many records each block has, by columns and block_bytes"
@@ -38,20 +38,20 @@ class ParquetFiles(Source):
             columns: Names of the columns to read. Default: all columns.
             shapes: Shape of the list in each row, by column, such as ``{"image": (28, 28)}``.
             filesystem: A ``pyarrow.fs`` file system that contains the paths.
-            block_bytes: Maximum bytes of a block, as arrays in memory. A block is a row group, or a part of a row group
-                that is larger than this. Parts of a row group are visited in order. To start in the middle of a row
-                group, the rows before must be decoded.
+            block_bytes: Maximum size of a block in bytes, as arrays in memory. A block is a row group, or part of a row
+                group if the row group is larger. Parts of a row group are visited in order. To start in the middle of a
+                row group, the previous rows must be decoded.
 
         Raises:
-            ValueError: If a file is missing, damaged or has other columns than the first one, if a column is missing,
-                or if ``block_bytes`` is not an integer of at least 1.
+            ValueError: If a file is missing, is damaged or does not have the columns of the first file, if a column is
+                missing, or if ``block_bytes`` is not an integer of at least 1.
         """
         check_count("block_bytes", block_bytes, 1)
         self._filesystem = filesystem
         self._files = find_files(paths, ".parquet") if filesystem is None else _named(paths)
         self._shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
         self._columns: list[str] = []
-        # Per block: number of the file, row group, first row, and True if the block is the whole row group.
+        # For each block: number of the file, row group, first row, and True if the block is the whole row group.
         self._blocks: list[tuple[int, int, int, bool]] = []
         self._sizes: list[int] = []
         self.lengths: list[int] = []
@@ -82,13 +82,13 @@ class ParquetFiles(Source):
                 return load(block)
         path = self._files[number]
         with opened(path, self._filesystem, self._sizes[number]) as (file, _):
-            # Without threads: they would stay alive, and each rank has only one core.
+            # Do not use threads. They would stay alive, and each rank has only one core.
             table = file.read_row_group(group, columns=self._columns, use_threads=False)
         return self._arrays(block, table, f"{path}, row group {group}")
 
     @contextlib.contextmanager
     def walk(self) -> Iterator[Callable[[int], dict[str, Any]]]:
-        """Return a context that keeps a row group open while its parts are read."""
+        """Return a context manager that keeps a row group open while the caller reads its parts."""
         reading: Reading | None = None
         place = (-1, -1)
 
@@ -123,7 +123,7 @@ class ParquetFiles(Source):
     def array(self, name: str, column: Any, where: str) -> Any:
         """Convert a column of a row group to an array.
 
-        Override it for columns that contain values other than numbers and lists of numbers.
+        Override this for columns that contain values other than numbers and lists of numbers.
 
         Args:
             name: Name of the column.
@@ -159,7 +159,7 @@ class ParquetFiles(Source):
             parts = [loaded[name] for loaded, _ in chosen]
             values = _new_array((int(ends[-1]), *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
             for part, places, begin, end in zip(parts, indices, ends[:-1], ends[1:], strict=True):
-                # All places are valid indices, so the mode does not matter; the default mode would make another copy.
+                # All places are valid indices. The mode "clip" avoids the copy that the default mode would make.
                 np.take(part, places, axis=0, out=values[begin:end], mode="clip")
             made[name] = values
         return made
@@ -169,14 +169,14 @@ class ParquetFiles(Source):
 def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0) -> Iterator[tuple[Any, int]]:
     """Open a file, and yield it with its size in bytes.
 
-    Errors of pyarrow within the ``with`` block are converted to ValueErrors that name the file, except for a lack of
-    memory and a cancellation.
+    Errors of pyarrow within the ``with`` block become ValueErrors with the file's name, except for MemoryError and
+    cancellation.
 
     Args:
         path: Path of the file.
         filesystem: A ``pyarrow.fs`` file system, or None.
         size: Size that the file must have, or None if unknown.
-        buffers: Buffer size per column in bytes, for reading row groups piece by piece. 0 to read them as a whole.
+        buffers: Buffer size per column in bytes, for reading row groups in pieces. 0: read them as a whole.
     """
     try:
         import pyarrow
@@ -196,7 +196,7 @@ def _new_array(shape: tuple[int, ...], dtype: Any) -> Any:
     """Return an uninitialized NumPy array.
 
     Large arrays use Arrow's allocator, which can reuse memory that another thread has freed. malloc would return such
-    memory to the system at once, and later get it back page by page.
+    memory to the system immediately, and later get it back page by page.
     """
     import numpy as np
     import pyarrow as pa
@@ -208,7 +208,7 @@ def _new_array(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _named(paths: Paths) -> list[str]:
-    """Return the paths as a list, without expanding them. Used with a remote file system."""
+    """Return the paths as a list without expanding patterns. Used with a remote file system."""
     found = [os.fspath(one) for one in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     if not found or len(set(found)) < len(found):
         raise ValueError(f"paths must name at least one file, and each once, got {paths!r}{rank_suffix()}")
@@ -234,8 +234,8 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
     """Convert a column of a row group to an array.
 
     Raises:
-        ValueError: If a column of integers or booleans has missing values, because the dtype would then depend on the
-            data, or if a list does not have the given shape.
+        ValueError: If a column of integers or booleans has missing values, because the dtype would depend on the data,
+            or if a list does not have the given shape.
     """
     import numpy as np
     import pyarrow as pa
@@ -257,7 +257,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
     sizes = _sizes(kind)
     if shape is None:
         shape = tuple(size for size in sizes if size is not None)
-    # For nested lists, each depth must match the shape. A flat list must have the product of the shape as its length.
+    # In nested lists, each depth must match the shape. The length of a flat list must be the product of the shape.
     flat = [_flat(chunk, shape if len(shape) == len(sizes) else (), where) for chunk in column.chunks]
     values = flat[0][0] if len(flat) == 1 else np.concatenate([one for one, _ in flat]) if flat else np.empty(0)
     numbers = np.concatenate([each for _, each in flat]) if flat else np.empty(0, np.int64)
@@ -270,7 +270,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
 
 
 def _sizes(kind: Any) -> list[int | None]:
-    """Return the size of the lists at each depth, or None for lists of variable size."""
+    """Return the size of the lists at each depth, with None for lists of variable size."""
     import pyarrow as pa
 
     sizes: list[int | None] = []
@@ -281,19 +281,19 @@ def _sizes(kind: Any) -> list[int | None]:
 
 
 def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
-    """Flatten the lists of a chunk, which can be nested, and return the numbers and the count per row.
+    """Flatten the lists of a chunk, which can be nested. Return the numbers and the count per row.
 
-    ``shape`` is the required list length at each depth. Empty accepts any length.
+    ``shape`` is the required list length at each depth. An empty shape accepts any length.
     """
     import numpy as np
     import pyarrow as pa
 
-    # Start of each row in the values flattened so far, followed by the end of the last row.
+    # Start of each row in the values that are flattened so far, followed by the end of the last row.
     ends = np.arange(len(chunk) + 1)
     for depth, size in enumerate(_sizes(chunk.type)):
         if chunk.null_count:
             raise ValueError(f"{where} must not have missing inner lists, got {chunk.null_count}{rank_suffix()}")
-        # If the chunk is a slice, its offsets do not begin at 0.
+        # The offsets of a sliced chunk do not begin at 0.
         offsets = np.arange(len(chunk) + 1) * size if size is not None else chunk.offsets.to_numpy()
         lengths = np.diff(offsets)
         if shape and len(wrong := np.flatnonzero(lengths != shape[depth])):

@@ -1,4 +1,4 @@
-"""Functions that read Parquet row groups piece by piece if they are too large for memory. Needs pyarrow."""
+"""Functions that read Parquet row groups in pieces if they are too large for memory. Requires pyarrow."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ _OBJECT = 64
 
 
 def leaves(schema: Any, columns: Sequence[str]) -> list[int]:
-    """Return the indices of the physical columns (within a row group) that belong to the given columns.
+    """Return the indices of the physical columns in a row group that belong to the given columns.
 
     ``schema`` is a ``pyarrow.parquet.ParquetSchema``.
     """
@@ -27,9 +27,9 @@ def leaves(schema: Any, columns: Sequence[str]) -> list[int]:
 
 
 def array_bytes(about: Any, leaves: Sequence[int]) -> int:
-    """Return the approximate size in bytes that the columns of a row group have as arrays in memory.
+    """Return the approximate size in bytes of a row group's columns as arrays in memory.
 
-    The file only contains the size of the encoded data, which can be far smaller. ``about`` is a
+    The file contains only the size of the encoded data, which can be far smaller. ``about`` is a
     ``pyarrow.parquet.RowGroupMetaData``.
     """
     total = 0
@@ -43,11 +43,11 @@ def array_bytes(about: Any, leaves: Sequence[int]) -> int:
 
 
 class Checked:
-    """Iterable over a file's row groups that checks their metadata before it is accessed.
+    """Iterable over a file's row groups that checks their metadata before any code uses it.
 
-    Accessing the metadata of a damaged row group or column ends the process, because pyarrow does not catch a C++
-    exception there. It does catch the exception when it reads a row group. So each row group is first read from a dummy
-    file that contains no data.
+    If the metadata of a row group or column is damaged, accessing it ends the process, because pyarrow does not catch a
+    C++ exception there. pyarrow does catch the exception when it reads a row group. So the iterable first reads each
+    row group from a dummy file without data.
     """
 
     def __init__(self, metadata: Any, size: int, columns: Sequence[str]) -> None:
@@ -95,14 +95,14 @@ class _Unreadable(io.RawIOBase):
 def cut(rows: int, size: int, most: int) -> list[tuple[int, int]]:
     """Divide ``rows`` rows of ``size`` bytes into pieces of about ``most`` bytes or less.
 
-    Returns (first row, end row) of each piece. All pieces except the last have equally many rows.
+    Returns (first row, end row) of each piece. All pieces except the last one have the same number of rows.
     """
     step = max(1, -(-rows // max(1, -(-size // most))))
     return [(begin, min(begin + step, rows)) for begin in range(0, rows, step)] or [(0, 0)]
 
 
 def buffer_bytes(columns: int) -> int:
-    """Return the buffer size per column, in bytes, for a file that is read piece by piece.
+    """Return the buffer size per column, in bytes, for a file that is read in pieces.
 
     Without buffers, pyarrow would read the encoded columns of a row group as a whole.
     """
@@ -111,7 +111,7 @@ def buffer_bytes(columns: int) -> int:
 
 @contextlib.contextmanager
 def naming_file(path: str, trouble: str = "is damaged, or not a Parquet file") -> Iterator[None]:
-    """Convert pyarrow's errors to ValueErrors that name the file, except for MemoryError and cancellation."""
+    """Convert pyarrow's errors to ValueErrors with the file's name, except for MemoryError and cancellation."""
     import pyarrow
 
     try:
@@ -125,7 +125,7 @@ def naming_file(path: str, trouble: str = "is damaged, or not a Parquet file") -
 class Reading:
     """Sequential reader of the rows of one row group.
 
-    Skipped rows are decoded and dropped, because Parquet has no other way to reach later rows.
+    Skipped rows must be decoded and dropped, because Parquet offers no other way to reach later rows.
     """
 
     def __init__(self, open_file: Callable[[], Any], path: str, group: int, columns: Sequence[str], step: int) -> None:
@@ -133,7 +133,7 @@ class Reading:
 
         Args:
             open_file: Function that returns a context manager, which yields a ``pyarrow.parquet.ParquetFile`` and its
-                size. Its errors are passed on.
+                size. Errors of the function are raised.
             path: Path of the file, for error messages.
             group: Number of the row group.
             columns: Names of the columns.
@@ -143,14 +143,14 @@ class Reading:
         self._rest: Any = None
         self._open = contextlib.ExitStack()
         file, _ = self._open.enter_context(open_file())
-        # Without threads: they would stay alive, and each rank has only one core.
+        # Do not use threads. They would stay alive, and each rank has only one core.
         self._batches = file.iter_batches(step, row_groups=[group], columns=list(columns), use_threads=False)
 
     def close(self) -> None:
         self._open.close()
 
     def rows(self, begin: int, end: int) -> Any:
-        """Return the rows ``begin`` to ``end`` (exclusive), or fewer at the end of the group, as a ``pyarrow.Table``.
+        """Return rows ``begin`` to ``end`` (exclusive) as a ``pyarrow.Table``, or fewer at the end of the group.
 
         ``begin`` must not be less than the previous call's ``end``. Raises ValueError if the file is damaged.
         """

@@ -15,10 +15,10 @@ from horovod.common.frontends import state
 
 
 class Source(ABC):
-    """Source of records in blocks, each of which is read as a whole.
+    """Source of records in blocks. Each block is read as a whole.
 
-    A subclass needs only ``lengths`` and a ``load`` that returns a list. Sources must be picklable, so that one rank
-    can create a source, which can require a scan of all files, and broadcast it.
+    A subclass needs only ``lengths`` and a ``load`` that returns a list. Sources must be picklable. Then one rank can
+    create a source, which can require a scan of all files, and broadcast it.
     """
 
     lengths: Sequence[int]
@@ -33,25 +33,25 @@ class Source(ABC):
 
     @abstractmethod
     def load(self, block: int) -> Any:
-        """Read and return all records of a block. Raises a ValueError that names a missing or damaged file."""
+        """Return all records of a block. Raises ValueError, with the file's name, if it is missing or damaged."""
 
     def walk(self) -> contextlib.AbstractContextManager[Callable[[int], Any]]:
         """Return a context manager for one iteration over the blocks.
 
-        It yields a function like ``load``, which can keep resources open between blocks.
+        It yields a function like ``load``. The function can keep resources open between blocks.
         """
         return contextlib.nullcontext(self.load)
 
     def take(self, loaded: Any, places: Sequence[int]) -> Any:
-        """Return the records with indices ``places`` of a loaded block, the result of ``load``."""
+        """Return the records with the indices ``places`` of a loaded block. ``loaded`` is a result of ``load``."""
         return [loaded[place] for place in places]
 
     def join(self, taken: Sequence[Any]) -> Any:
-        """Join several results of ``take`` to a batch."""
+        """Join several results of ``take`` into a batch."""
         return [record for part in taken for record in part]
 
     def gather(self, chosen: Sequence[tuple[Any, Sequence[int]]]) -> Any:
-        """Return a batch of records, given as pairs of a loaded block and indices within it."""
+        """Return a batch of records from pairs of a loaded block and indices within this block."""
         return self.join([self.take(loaded, places) for loaded, places in chosen])
 
     def made_of(self) -> Sequence[tuple[str, int]]:
@@ -61,8 +61,8 @@ class Source(ABC):
     def digest(self) -> str:
         """Return a digest that identifies the source's records.
 
-        It depends on the number of records of each block, and on the names and sizes of the files. Names are relative
-        to the files' common directory, so that moving the directory does not change the digest.
+        The digest depends on the number of records of each block, and on the names and sizes of the files. Names are
+        relative to the files' common directory, so moving the directory does not change the digest.
         """
         files = self.made_of()
         names = _within([path for path, _ in files])
@@ -105,12 +105,12 @@ _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2
 
 
 def find_files(paths: Paths, suffix: str = "") -> list[str]:
-    """Find the files that ``paths`` names. The files of a directory or pattern are sorted.
+    """Find the files that ``paths`` specifies. The files of a directory or pattern are sorted.
 
     Args:
         paths: Files, directories, patterns or ranges.
-        suffix: Suffix that files in directories must have. Files whose names begin with ``_`` or ``.`` are skipped in
-            directories.
+        suffix: Required suffix of files in directories. Files in directories whose names begin with ``_`` or ``.`` are
+            skipped.
 
     Raises:
         ValueError: If a path does not exist or matches no file, or if a file is named twice.
@@ -156,7 +156,7 @@ def _rows(path: str) -> Iterator[str]:
         yield path
         return
     first, last = int(match[1]), int(match[2])
-    # As in a shell, ranges can descend, and numbers are padded to the same width if one begins with 0.
+    # As in a shell, ranges can descend, and numbers are padded to equal width if one of them begins with 0.
     padded = any(text[0] == "0" and len(text) > 1 for text in match.groups())
     width = max(map(len, match.groups())) if padded else 0
     for number in range(first, last + 1) if first <= last else range(first, last - 1, -1):
@@ -168,14 +168,14 @@ def _nothing(path: str, what: str) -> list[str]:
 
 
 def size_of(path: str) -> int:
-    """Return the size of a file in bytes. Raises a ValueError that names the file if it cannot be read."""
+    """Return the size of a file in bytes. Raises ValueError, with the file's name, if it cannot be read."""
     with readable(path):
         return os.path.getsize(path)
 
 
 @contextlib.contextmanager
 def readable(path: str) -> Iterator[None]:
-    """Convert an OSError within the ``with`` block to a ValueError that names the file."""
+    """Convert an OSError within the ``with`` block to a ValueError with the file's name."""
     try:
         yield
     except OSError as error:
@@ -183,7 +183,7 @@ def readable(path: str) -> Iterator[None]:
 
 
 def check_not_compressed(path: str) -> None:
-    """Check that a file is not compressed, because compressed files cannot be read from the middle."""
+    """Check that a file is not compressed, because reading a compressed file from the middle is impossible."""
     with open(path, "rb") as file:
         begin = file.read(6)
     if begin.startswith(_PACKED):
@@ -191,7 +191,7 @@ def check_not_compressed(path: str) -> None:
 
 
 def read_bytes(path: str, size: int, begin: int, end: int) -> bytes:
-    """Return the bytes ``begin`` to ``end`` of a file.
+    """Return bytes ``begin`` to ``end`` of a file.
 
     Raises:
         ValueError: If the file no longer has ``size`` bytes, or cannot be read. The message names the file.

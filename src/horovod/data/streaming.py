@@ -39,14 +39,14 @@ class StreamingDataset(Resumes):
                     state.commit()
                 state.data.set_epoch(state.data.epoch + 1)
 
-    It also works without elastic training.
+    The dataset also works without elastic training.
 
     Each record is visited once per epoch, for any number of ranks, even if the number changes. All ranks take equally
-    many steps. So a few records, fewer than there are ranks, are visited twice at the end of an epoch. A rank reads its
-    files sequentially. At most its first and its last file are also read by other ranks.
+    many steps. To make that possible, a few records (fewer than there are ranks) are visited twice at the end of an
+    epoch. A rank reads its files sequentially. Other ranks read at most its first and its last file too.
 
-    A dataset can be pickled if ``rank`` and ``size`` can be pickled. In another process, it has the share of the rank
-    that pickled it, until ``reset`` is called.
+    A dataset can be pickled if ``rank`` and ``size`` can be pickled. In another process, it keeps the share of the rank
+    that pickled it until ``reset`` is called.
     """
 
     def __init__(
@@ -65,15 +65,14 @@ class StreamingDataset(Resumes):
         Args:
             source: Source of records, which must be the same on all ranks.
             batch_size: Records per rank and step. The last batch of an epoch can have fewer.
-            shuffle: True to use a different order in each epoch. It is derived from ``seed`` and equal on all ranks.
+            shuffle: True to use a different order in each epoch, derived from ``seed`` and equal on all ranks.
             seed: Seed of the order, from 0 to 2**64 - 1.
-            mix: Number of blocks that are held in memory and mixed at a time.
+            mix: Number of blocks that are mixed at a time and kept in memory.
             rank: Function that returns the rank. Default: the rank in this process's job.
             size: Function that returns the number of ranks. Default: the size of this process's job.
 
         Raises:
-            ValueError: If ``batch_size`` or ``mix`` is below 1, or if ``rank`` and ``size`` are not given outside a
-                job.
+            ValueError: If ``batch_size`` or ``mix`` is below 1, or if ``rank`` and ``size`` are missing outside a job.
         """
         self.batch_size = check_count("batch_size", batch_size, 1)
         self.mix = check_count("mix", mix, 1)
@@ -85,26 +84,26 @@ class StreamingDataset(Resumes):
         self._digest = source.digest()
         self._place = rank or _rank, size or _size
         self._order: tuple[int, Order] | None = None
-        self._left: parts.Intervals = ()  # records that were left when they were last divided among ranks
+        self._left: parts.Intervals = ()  # remaining records when they were last divided among ranks
         self._me, self._ranks = 0, 1
-        self._steps = self._recorded = 0  # records of this rank since then: total, and recorded
+        self._steps = self._recorded = 0  # this rank's total and recorded number of records since then
         self._share_out(self._all())
         marks.data_seen = True
 
     def __len__(self) -> int:
-        """Return the number of batches that are left in the epoch, which is equal on all ranks."""
+        """Return the number of batches that remain in the epoch, which is equal on all ranks."""
         return -(-(self._steps - self._recorded) // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the batches that are left in the epoch."""
+        """Iterate over the batches that remain in the epoch."""
         return self.batches()
 
     def batches(self, worker: int = 0, workers: int = 1) -> Iterator[Any]:
-        """Iterate over every ``workers``-th batch that is left in the epoch, starting with batch ``worker``.
+        """Iterate over every ``workers``-th batch that remains in the epoch, starting with batch ``worker``.
 
-        Used if several processes share a rank's part, such as the workers of PyTorch's DataLoader, which takes batches
-        from its workers in turn. Which batches are left is determined when this method is called, not when the first
-        batch is requested.
+        Use this if several processes share a rank's part, such as the workers of PyTorch's DataLoader, which takes
+        batches from its workers in turn. This call determines which batches remain, not the request for the first
+        batch.
 
         Raises:
             ValueError: If ``worker`` is not below ``workers``.
@@ -120,17 +119,17 @@ class StreamingDataset(Resumes):
         return self._read(self._order_now(), tuple(mine), begins, self.batch_size)
 
     def record(self, samples: int | None = None) -> None:
-        """Record that ``samples`` records (default: one batch) are processed. Call it between step and commit.
+        """Record that ``samples`` records are processed. Default: one batch. Call this between step and commit.
 
-        All ranks must call it in the same steps.
+        All ranks must call this in the same steps.
         """
         samples = self.batch_size if samples is None else check_count("samples", samples, 0)
         self._recorded = min(self._recorded + samples, self._steps)
 
     def on_batch_end(self, batches: int = 1) -> None:
-        """Record ``batches`` batches, and begin the next epoch after the last batch of an epoch.
+        """Record ``batches`` batches. The last batch of an epoch begins the next epoch.
 
-        Called by Keras' ``UpdateDatasetCallback``.
+        Keras' ``UpdateDatasetCallback`` calls this.
         """
         self.record(batches * self.batch_size)
         if not len(self):
@@ -139,8 +138,8 @@ class StreamingDataset(Resumes):
     def set_epoch(self, epoch: int) -> None:
         """Begin the epoch with the given number.
 
-        A call with the number of the current epoch keeps the recorded batches if the epoch is partly processed. If it
-        is complete, such a call restarts it.
+        If this is the current epoch and it is partly processed, the recorded batches are kept. If it is complete, it
+        starts again.
         """
         under_way = epoch == self.epoch and 0 < self.processed_num < self._length
         left = self._now_left() if under_way else self._all()
@@ -149,7 +148,7 @@ class StreamingDataset(Resumes):
 
     @property
     def processed_num(self) -> int:
-        """Number of records of the epoch that the ranks have processed together."""
+        """Number of records of the epoch that all ranks together have processed."""
         return self._length - parts.count(self._now_left())
 
     def state_dict(self) -> dict[str, Any]:
@@ -157,7 +156,7 @@ class StreamingDataset(Resumes):
         return {"epoch": self.epoch, "left": left, **self._same()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved position. Raises ValueError if it belongs to a different source or order."""
+        """Continue from a saved position. Raises ValueError if the position belongs to a different source or order."""
         for name, here in self._same().items():
             if state_dict.get(name, here) != here:
                 words = f" (a digest of {self.source.digest_of})" if name == "source" else ""
@@ -173,10 +172,10 @@ class StreamingDataset(Resumes):
         self._share_out(self._now_left())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_order": None}  # large, and computed again when needed
+        return {**self.__dict__, "_order": None}  # the order is large, and is computed again when needed
 
     def _same(self) -> dict[str, Any]:
-        """Return the properties that must be equal for a saved position in an epoch to be valid."""
+        """Return the properties that must stay equal for a saved position in an epoch to be valid."""
         same = {"length": self._length, "source": self._digest, "shuffle": self.shuffle, "seed": self.seed}
         return {**same, "mix": self.mix}
 
@@ -227,9 +226,9 @@ class _Held:
         return self._source.gather(chosen)
 
     def _hold(self, block: int, window: tuple[int, ...]) -> None:
-        """Load a block, after the blocks that precede it in its chain and window.
+        """Load a block, after the previous blocks of its chain in the same window.
 
-        The earlier blocks are loaded first because they must be read in order, and their records are needed later.
+        The earlier blocks are loaded first, because they must be read in order and their records are needed later.
         """
         first = self._firsts[bisect.bisect_right(self._firsts, block) - 1] if self._firsts else block
         for one in range(first, block + 1):

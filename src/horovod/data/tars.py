@@ -11,11 +11,16 @@ from horovod.data.source import rank_suffix
 
 _BLOCK = tarfile.BLOCKSIZE
 _KEY = "__key__"
-_LONGEST_HEADER = 1 << 20  # maximum bytes of a header with a long name or with attributes of one member
-_LONGEST_GLOBAL = 1 << 16  # maximum bytes of a header with attributes of all following members
-_MAX_GLOBAL = 1000  # maximum number of attributes of all following members
-_MAX_HEADERS = 16  # maximum number of headers per member
-_MAX_DIGITS = 255  # maximum number of consecutive digits in attributes
+# Maximum size in bytes of a header with a long name or with attributes of one member.
+_LONGEST_HEADER = 1 << 20
+# Maximum size in bytes of a header with attributes of all following members.
+_LONGEST_GLOBAL = 1 << 16
+# Maximum number of attributes of all following members.
+_MAX_GLOBAL = 1000
+# Maximum number of headers per member.
+_MAX_HEADERS = 16
+# Maximum number of consecutive digits in attributes.
+_MAX_DIGITS = 255
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else ord(" ") for byte in range(256))
 # Exceptions that tarfile raises for invalid headers.
 _TORN = (tarfile.TarError, OSError, ValueError, ArithmeticError, LookupError)
@@ -24,17 +29,18 @@ _HEADERS = (*_ATTRIBUTES, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 class _Member(tarfile.TarInfo):
-    """Header parser that rejects headers for which tarfile would loop endlessly or use too much memory."""
+    """Header parser that rejects headers on which tarfile would loop endlessly or use too much memory."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> "_Member":
         assert isinstance(archive, _Archive)
         assert archive.fileobj is not None
-        if archive.fileobj.tell() >= archive.checked_to:  # some Python versions also call this for _HEADERS
+        # Some Python versions also call this method for other kinds of headers.
+        if archive.fileobj.tell() >= archive.checked_to:
             archive.checked_to = _check_headers(archive.fileobj)
         try:
             made = super().fromtarfile(archive)
-        # After the first member, tarfile would treat this error as the end of the archive.
+        # Convert the error, because tarfile would treat it as the end of the archive after the first member.
         except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(str(error)) from error
         if made.size < 0:
@@ -49,10 +55,10 @@ class _Archive(tarfile.TarFile):
 
 
 def _check_headers(file: Any) -> int:
-    """Check the headers of the next member, and return their end. The file's position does not change.
+    """Check the headers of the next member, and return their end. The position of the file does not change.
 
     Raises:
-        ValueError: If there are too many headers, or if a header is too large or would take tarfile too long to parse.
+        ValueError: If there are too many headers, or if a header is too large or takes tarfile too long to parse.
         tarfile.HeaderError: If a header is damaged.
     """
     place = file.tell()
@@ -88,7 +94,7 @@ def _check_attributes(data: bytes) -> None:
 
 
 class TarFiles(ByteRanges):
-    """Source of records in tar archives. A record is a sequence of files with the same name up to the first dot.
+    """Source of records in tar archives. A record consists of consecutive files with the same name up to the first dot.
 
     ``0017.jpg`` and ``0017.cls`` become ``{"__key__": "0017", "jpg": b"...", "cls": b"..."}``. Archives must not be
     compressed. Members without a dot in their name, and members other than regular files, are skipped.
@@ -107,8 +113,7 @@ class TarFiles(ByteRanges):
             raise ValueError(f"{path} is damaged, or not a tar archive: {error}{rank_suffix()}") from error
         with open(path, "rb") as file:
             file.seek(end)
-            # Check this here, because tarfile accepts archives that end between two members or continue with arbitrary
-            # data.
+            # tarfile accepts archives that end between two members or continue with arbitrary data, so check the end.
             if file.read(_BLOCK) != bytes(_BLOCK):
                 raise ValueError(f"{path} is damaged: the archive does not end at byte {end} of {size}{rank_suffix()}")
 

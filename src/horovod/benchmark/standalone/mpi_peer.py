@@ -1,4 +1,4 @@
-"""One rank of an MPI job, with mpi4py on plain bytes.
+"""One rank of an MPI job, which uses mpi4py on plain bytes.
 
 mpiexec starts this file by its path, in any environment with mpi4py.
 """
@@ -30,7 +30,7 @@ class Peer:
     def prepare(self, case: SimpleNamespace, mode: str) -> Callable[[], object]:
         world, part = self._world, case.bytes // self._world.size
         whole, other = (memoryview(mmap.mmap(-1, max(case.bytes, 1)))[: case.bytes] for _ in range(2))
-        # write to the memory, because unwritten pages would all map to the same zero page
+        # Write to the memory. Unwritten pages would all map to the same zero page.
         whole[:] = other[:] = bytes(case.bytes)
         numbers, place = [whole, MPI.FLOAT], [other, MPI.FLOAT]
         slices = [other[:part], MPI.FLOAT]
@@ -45,11 +45,11 @@ class Peer:
         return operations[case.collective]
 
     def stop(self) -> None:
-        """Do nothing: MPI_Finalize runs at exit."""
+        """Do nothing, because MPI_Finalize runs at exit."""
 
 
 def main() -> None:
-    """Serve one MPI rank's measurements on the benchmark's socket."""
+    """Run the measurements of one MPI rank that the benchmark requests on its socket."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--no-pin", action="store_true")

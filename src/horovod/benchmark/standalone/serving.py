@@ -1,7 +1,7 @@
-"""Measurement loop of one rank, with only the standard library because peers run in other environments.
+"""Measurement loop of one rank. It uses only the standard library, because peers run in other environments.
 
-A process in ``serve`` connects to a driver's Unix socket and executes its requests; it sleeps in between. Messages are
-lines of JSON:
+A process in ``serve`` connects to a driver's Unix socket, executes the driver's requests, and sleeps between them.
+Messages are lines of JSON:
 
     worker: {"rank": 0, "about": "..."}                              once
     driver: {"case": {...}, "mode": "blocking", "warm_up": 3}       worker: {"seconds": [...]} or {"error": "..."}
@@ -21,20 +21,20 @@ from typing import Any
 
 
 def pin(cpu: int) -> None:
-    """Pin every thread of this process to one core. Call it after libraries have counted the usable cores."""
+    """Pin every thread of this process to one core. Call this after libraries have counted the usable cores."""
     for thread in os.listdir("/proc/self/task"):
         try:
             os.sched_setaffinity(int(thread), {cpu})
         except ProcessLookupError:
-            pass  # the thread has ended meanwhile
+            pass  # the thread has ended in the meantime
 
 
 def timed(
     operation: Callable[[], object], barrier: Callable[[], object], warm_up: int, samples: int, inner: int
 ) -> list[float]:
-    """Return each sample's seconds per operation, as the mean of ``inner`` consecutive operations.
+    """Measure samples, and return the seconds per operation of each one: the mean of ``inner`` consecutive operations.
 
-    A barrier before each sample keeps the ranks together.
+    A barrier before each sample synchronizes the ranks.
     """
     for _ in range(warm_up):
         operation()
@@ -91,8 +91,8 @@ def serve(peer: Any, path: str, make_case: Callable[..., Any], pinned: bool) -> 
             try:
                 print(json.dumps(reply), file=stream, flush=True)
             except BrokenPipeError:
-                # The driver has gone, and other ranks may have gone as well. Exit at once, because an orderly end could
-                # wait for them forever.
+                # The driver has ended, and other ranks may have ended too. Exit immediately, because an orderly end
+                # could wait for them forever.
                 os._exit(1)
     last_resort = threading.Timer(10, os._exit, [1])
     last_resort.daemon = True
