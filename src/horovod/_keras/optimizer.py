@@ -251,7 +251,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
     else:
         made = (_from_config(keras, optimizer) if rebuild and not optimizer.built else None) or _in_place(optimizer)
     inner = getattr(made, "inner_optimizer", None)
-    at_the_end = backend in ("tensorflow", "torch") and inner is None and _accumulates_as_known(keras, type(made))
+    at_the_end = backend in ("tensorflow", "torch") and inner is None and _accumulates_as_known(type(made))
     # Do not use setattr: Keras would track this object and save it with the optimizer.
     inner_control = inner._hvd if is_distributed(inner) else None
     control = made.__dict__["_hvd"] = Control(keras, reduction, optimizer, at_the_end, inner_control)
@@ -287,7 +287,7 @@ def _from_config(keras: Any, optimizer: Any) -> Any:
     return None if differing(keras, optimizer, made) else made
 
 
-def _accumulates_as_known(keras: Any, kind: type) -> bool:
+def _accumulates_as_known(kind: type) -> bool:
     """Return True if the class uses Keras' own methods for accumulating gradients, without overriding them."""
     base = next((c for c in kind.__mro__ if c.__name__ == "BaseOptimizer" and c.__module__.startswith("keras.")), None)
     if base is None:

@@ -89,7 +89,7 @@ def train(plan: TrainingPlan) -> TrainingResult | None:
 
 
 def _fit(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any, data: Any) -> TrainingResult | None:
-    model = _model(plan, given, keras, hvd)
+    model = _model(plan, given, hvd)
     shapes = input_shapes(model)
     first: list[Any] = []
     keeper = _keeper(plan, given, keras) if hvd.rank() == 0 else None
@@ -120,7 +120,7 @@ def _fit(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any, data: 
     return TrainingResult(figures, keeper.result(model), about)
 
 
-def _model(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any) -> Any:
+def _model(plan: TrainingPlan, given: dict[str, Any], hvd: Any) -> Any:
     packed = given["model"]
     if plan.checkpoint is not None:
         packed = objects.PackedModel(packed.legacy, packed.backend, packed.floatx, plan.checkpoint)

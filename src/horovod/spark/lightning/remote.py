@@ -105,7 +105,7 @@ def _fit(plan: TrainingPlan, given: dict[str, Any], data: Any) -> TrainingResult
         raise KeyboardInterrupt
     if hvd.rank() != 0:
         return None
-    return TrainingResult(watch.history, remote.dump(model, None, plan.epochs - 1), _outputs(model, plan, training))
+    return TrainingResult(watch.history, remote.dump(model, None, plan.epochs - 1), _outputs(model, training))
 
 
 class _Loader:
@@ -173,7 +173,7 @@ def _watch(pl: Any, plan: TrainingPlan, model: torch.nn.Module, finite: bool) ->
 
 
 @torch.no_grad()
-def _outputs(model: torch.nn.Module, plan: TrainingPlan, loader: _Loader) -> list[Any]:
+def _outputs(model: torch.nn.Module, loader: _Loader) -> list[Any]:
     if loader.features is None:
         return []
     model.to("cpu").eval()

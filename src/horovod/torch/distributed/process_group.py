@@ -150,7 +150,7 @@ class HorovodProcessGroup(ProcessGroup):
             source, targets = self._flat(call, tensor), [self._flat(call, part, copy=False) for part in parts]
             self._same_dtype(call, source, targets)
             works.append(self._start(call, KIND_ALLGATHER, source, source, opts))
-            finishes.append(_distributing(works[-1], targets, call))
+            finishes.append(_distributing(works[-1], targets))
             keep.append((source, targets))
         return self._work(call, works, [part for parts in outputs for part in parts], _all(finishes), keep)
 
@@ -167,7 +167,7 @@ class HorovodProcessGroup(ProcessGroup):
             self._check(call, target.tensor.numel() == size, f"an output of {size} elements", target.tensor.numel())
             self._same_dtype(call, source, [target])
             works.append(self._start(call, KIND_ALLGATHER, source, source, opts))
-            finishes.append(_distributing(works[-1], [target], call, self._own_size))
+            finishes.append(_distributing(works[-1], [target], self._own_size))
             keep.append((source, target))
         return self._work(call, works, list(outputs), _all(finishes), keep)
 
@@ -180,7 +180,7 @@ class HorovodProcessGroup(ProcessGroup):
         targets = [self._flat(call, part, copy=False) for part in parts]
         self._same_dtype(call, source, targets)
         work = self._start(call, KIND_ALLTOALL, source, source, opts, splits=splits)
-        finish = _distributing(work, targets, call) if self._own_rank == opts.rootRank else None
+        finish = _distributing(work, targets) if self._own_rank == opts.rootRank else None
         return self._work(call, [work], parts, finish, (source, targets))
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> HorovodWork:
@@ -195,7 +195,7 @@ class HorovodProcessGroup(ProcessGroup):
             source, splits = Flat(target.tensor[:0]), [0] * self._own_size
         source.code = target.code
         work = self._start(call, KIND_ALLTOALL, source, source, opts, splits=splits)
-        return self._work(call, [work], [output], _distributing(work, [target], call, None), (source, target))
+        return self._work(call, [work], [output], _distributing(work, [target], None), (source, target))
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> HorovodWork:
         call, output = "reduce_scatter", self._one("reduce_scatter", outputs)
@@ -246,7 +246,7 @@ class HorovodProcessGroup(ProcessGroup):
         sends = self._counts(call, "input", source, tensor, input_splits)
         receives = self._counts(call, "output", target, output, output_splits)
         work = self._start(call, KIND_ALLTOALL, source, source, opts, splits=sends)
-        finish = _distributing(work, [target], call, receives)
+        finish = _distributing(work, [target], receives)
         return self._work(call, [work], [output], finish, (source, target))
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> HorovodWork:
@@ -261,7 +261,7 @@ class HorovodProcessGroup(ProcessGroup):
         source, code = Flat(torch.cat([part.tensor for part in parts])), parts[0].code
         source.code = code
         work = self._start(call, KIND_ALLTOALL, source, source, opts, splits=[part.tensor.numel() for part in parts])
-        return self._work(call, [work], list(outputs), _distributing(work, targets, call), (source, targets))
+        return self._work(call, [work], list(outputs), _distributing(work, targets), (source, targets))
 
     def barrier(self, opts: Any = None) -> HorovodWork:
         self._begin("barrier")
@@ -446,13 +446,12 @@ def _all(finishes: list[Callable[[], None]]) -> Callable[[], None]:
     return finish
 
 
-def _distributing(work: Any, targets: list[Flat], call: str, sizes: int | list[int] | None = 0) -> Callable[[], None]:
+def _distributing(work: Any, targets: list[Flat], sizes: int | list[int] | None = 0) -> Callable[[], None]:
     """Return a function that copies an operation's output into ``targets``.
 
     Args:
         work: Work of an allgather or alltoall.
         targets: Tensors that receive the results: one for all ranks, or one for each rank.
-        call: Name of the call, for messages.
         sizes: Number of elements that each rank must have sent, as a list. 0: as many as the rank's target holds. A
             positive int: number of ranks, which send equal parts of the only target. None: only one rank sends, and it
             fills the only target.
