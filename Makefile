@@ -139,13 +139,14 @@ unit-more: $(STAMPS)/doctest $(STAMPS)/editable ## the C++ unit tests that the f
 kernels: $(STAMPS)/tools ## compile the GPU kernels to core/kernels/kernels.ptx, which is committed; installs NVRTC, needs no GPU
 	nice scripts/compile-kernels.sh
 
-lint: $(STAMPS)/lint $(STAMPS)/editable ## formatting, ruff, mypy, import-linter, import cycles, layers of C++ includes, starts of Python, wording
+lint: $(STAMPS)/lint $(STAMPS)/editable ## formatting, ruff, mypy, import-linter, import cycles, the map of packages, layers of C++ includes, starts of Python, wording
 	ruff check .
 	ruff format --check .
 	clang-format --dry-run -Werror $$(scripts/cxx-files.sh)
 	mypy
 	lint-imports
 	python tools/check_imports.py
+	python tools/package_map.py
 	python tools/check_includes.py
 	python tools/check_starts.py
 	python tools/check_prose.py

@@ -25,12 +25,16 @@ def modules_of(package: Path) -> dict[str, Path]:
     return found
 
 
-def graph_of(package: Path) -> Graph:
-    """Map each module of a package to the modules of the package that it imports."""
+def graph_of(package: Path, lazy: bool = True) -> Graph:
+    """Map each module of a package to the modules of the package that it imports, with or without lazy imports."""
     files = modules_of(package)
     graph: Graph = {}
     for name, path in files.items():
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        if not lazy:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.If) and "TYPE" in ast.unparse(node.test)):
+                    node.body = [ast.Pass()]
         wanted = {_module_of(full, set(files)) for full in _imported(tree, name, path.name == "__init__.py")}
         graph[name] = {found for found in wanted if found is not None} - {name}
     return graph
