@@ -288,8 +288,6 @@ class _Run:
                 self._box.put(found)
             self._stop.wait(_EVERY)
 
-    # Actions of `ProcessControl`
-
     def start(self, number: int, host: str) -> None:
         """Start an actor on the node with this name."""
         node = self._names.node(host) or cluster.find(ray.nodes(), host)

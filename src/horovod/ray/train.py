@@ -102,7 +102,7 @@ class HorovodBackend(Backend):
 
 def _gone(worker_group: Any, rank: int) -> None:
     """Kill a stopped worker. Without this, Ray Train would notice the stopped worker only after ten minutes."""
-    with contextlib.suppress(Exception):  # The worker or its group might already have ended.
+    with contextlib.suppress(Exception):  # Ignore errors, because the worker or its group might already have ended.
         ray.kill(worker_group.get_workers()[rank].actor, no_restart=True)
 
 

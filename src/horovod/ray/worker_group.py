@@ -358,14 +358,15 @@ class WorkerGroup:
 
     def _release_workers(self) -> None:
         if self._servers is not None and not self._dead:
-            with contextlib.suppress(Exception):  # The worker might end in the meantime.
+            with contextlib.suppress(Exception):  # Ignore errors, because the worker might end in the meantime.
                 ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
         for worker in self.workers:
             self._kill(worker)
 
     @staticmethod
     def _kill(worker: Any) -> None:
-        with contextlib.suppress(RayError):  # The worker might belong to an earlier ray.init().
+        # Ignore the error, because the worker might belong to an earlier ray.init().
+        with contextlib.suppress(RayError):
             ray.kill(worker, no_restart=True)
 
     def _await_end(self) -> None:

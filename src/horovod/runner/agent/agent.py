@@ -121,7 +121,7 @@ class Agent:
         self._relays = False  # True if workers that start later connect to the store through this agent.
         self._limit = 0.0  # The launcher counts as lost after this many seconds of silence. 0 disables the limit.
         self._heard = self._looked = time.monotonic()
-        self._next_word = 0.0  # time at which the next heartbeat must be sent
+        self._next_word = 0.0  # Time at which the next heartbeat is due
         self._signals: list[int] = []
         os.set_blocking(requests, False)
         self._wake, wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

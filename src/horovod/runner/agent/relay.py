@@ -32,7 +32,7 @@ assert READ_SIZE <= CHUNK
 @dataclass
 class _Stream:
     number: int
-    source: int  # descriptor to read from, or -1 at the end of its data
+    source: int  # File descriptor to read from. -1 after the end of its data.
     writer: ByteWriter | None
     popen: subprocess.Popen[bytes] | None = None
     errors: int = -1
@@ -48,7 +48,7 @@ class Streams:
         self._streams: dict[int, _Stream] = {}
         self._listener: socket.socket | None = None
         self._next = 1
-        self._limit = 0  # maximum number of simultaneous connections
+        self._limit = 0  # Maximum number of simultaneous connections
 
     def listen(self, workers: int, each: int = EACH) -> tuple[str, int]:
         """Accept workers' connections to the store on a loopback address.
@@ -138,7 +138,7 @@ class Streams:
                 self._close_input(stream)
 
     def kill(self) -> None:
-        """Kill all commands of streams with SIGKILL."""
+        """Send SIGKILL to the commands of all streams."""
         for pid in self.pids:
             linux.send_signal(pid, signal.SIGKILL)
 

@@ -62,7 +62,7 @@ class HostState:
         self.phase = HostPhase.WAITING
         self._started = False
         self._lasting = False
-        self._linger_until: float  # time until which children of ended workers can end by themselves
+        self._linger_until: float  # Time until which children of ended workers can exit on their own
         self._kill_at: float | None = None
         self._asked: set[int] = set()  # Processes that have received SIGTERM.
         self._first = 0  # First signal of the stop. 0 once SIGTERM has been sent.

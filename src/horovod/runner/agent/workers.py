@@ -83,7 +83,7 @@ class ReportPipe:
 class _Process:
     rank: int
     popen: subprocess.Popen[bytes]
-    pipes: dict[int, int] = field(default_factory=dict)  # file descriptors by stream (1: stdout, 2: stderr)
+    pipes: dict[int, int] = field(default_factory=dict)  # File descriptors, keyed by stream (1: stdout, 2: stderr)
     result: int | None = None
     running: bool = True
 
@@ -93,7 +93,7 @@ class WorkerTable:
 
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
-        self._processes: dict[int, _Process] = {}  # worker processes by pid
+        self._processes: dict[int, _Process] = {}  # Worker processes, keyed by pid
         self._job: StartJob
         # Environment variables and descriptors that all workers inherit.
         self._inherited: list[tuple[bytes, int]] = []

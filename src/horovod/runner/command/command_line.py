@@ -85,7 +85,7 @@ def _near(given: str, bare: str) -> str:
     same = [name for name in names if name.lstrip("-") == bare]
     if same:
         return same[0]
-    import difflib  # difflib is only needed for error messages.
+    import difflib  # Import lazily, because only error messages need difflib.
 
     near = difflib.get_close_matches("--" + bare if given.startswith("--") else given, names, 1, 0.7)
     return near[0] if near else ""
@@ -132,7 +132,7 @@ def missing_script(command: Sequence[str]) -> str:
 
 def near_file(path: str) -> str:
     """Suggest a file in the same folder with a similar name. Return an empty string if there is none."""
-    import difflib  # difflib is only needed for error messages.
+    import difflib  # Import lazily, because only error messages need difflib.
 
     folder, name = os.path.split(path)
     try:

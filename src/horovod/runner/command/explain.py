@@ -123,7 +123,6 @@ def _stranger(connection: socket.socket, pid: int) -> str:
 def _user_of(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
-            # Effective user id
             return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
     except (OSError, StopIteration):
         return None

@@ -33,7 +33,7 @@ INTERVAL = 1.0  # A page is updated every INTERVAL seconds.
 PATIENCE = 5.0  # A request must arrive within PATIENCE seconds, and a page must receive each update within this time.
 MOST_PAGES = 16
 _MOST_CONNECTIONS = 64
-_BUFFER = 256 << 10  # size of a connection's send buffer in the kernel (bytes)
+_BUFFER = 256 << 10  # Size of a connection's send buffer in the kernel (bytes)
 _PAGE = Path(__file__).with_name("page")
 # Allow any port, because users can reach the dashboard through an ssh tunnel.
 _HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?", re.IGNORECASE)

@@ -203,7 +203,8 @@ _PHASES = {
 class _Rank:
     host: str
     tail: Tail
-    state: str = "starting"  # "starting", "running", "training" after hvd.init(), "ended" or "failed"
+    # State of the rank: "starting", "running", "training" after hvd.init(), "ended" or "failed"
+    state: str = "starting"
     pid: int = 0
     end: str = ""
     row: live.Row | None = None

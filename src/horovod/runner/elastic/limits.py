@@ -129,7 +129,7 @@ class Blacklist:
     cooldown: tuple[float, float] | None = None
     seed: int | None = None
     _hosts: dict[str, _Failed] = field(default_factory=dict)
-    _last: float = -math.inf  # time of the last failure on any host
+    _last: float = -math.inf  # Time of the last failure on any host
 
     def __post_init__(self) -> None:
         check_range(self.cooldown)

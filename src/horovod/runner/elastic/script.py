@@ -152,7 +152,7 @@ class ScriptRun:
         if os.path.isdir(path):
             return f"{what}a directory"
         if error.errno == errno.ENOENT:
-            # The kernel reports ENOENT also if the script's interpreter does not exist.
+            # The kernel also reports ENOENT if the script's interpreter does not exist.
             missing = (
                 "whose interpreter (in its first line) does not exist"
                 if os.path.exists(path)

@@ -257,7 +257,8 @@ def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str
         )
     path = environ.get(_KEY_FILE, "")
     of_a_process = worker_env.is_path_of_descriptor(path)
-    if not path or (of_a_process and _KEY_FD in environ):  # The agent of the outer job sets both variables.
+    # If the agent of an outer job has set both variables, the user has given no key file.
+    if not path or (of_a_process and _KEY_FD in environ):
         return {}
     path = os.path.abspath(path)
     if of_a_process and not _is_local(settings):

@@ -53,7 +53,7 @@ class MembershipServer:
         # Epoch of each store group named `formed <round>`. An epoch is formed when all its workers have joined this
         # group.
         self._rounds: dict[str, int] = {}
-        self._number_of: dict[int, int] = {}  # Round in the name of the store group, keyed by the epoch.
+        self._number_of: dict[int, int] = {}  # Number of the round in the name of the store group, for each epoch.
         self._over: dict[int, str] = {}  # Reason why the last epoch is over, keyed by the epoch.
         self._last_news = 0.0
         self._in_sync: set[int] = set()  # Workers that reported in their last request that their state is in sync

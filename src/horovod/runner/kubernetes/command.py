@@ -25,7 +25,7 @@ from horovod.runner.kubernetes.values import make_token
 USAGE_ERROR = 2
 GONE_SECONDS = 15.0
 """Seconds for pods to end, in addition to their own grace period."""
-EVERY = 0.5  # Interval of the checks whether the pods have ended (s)
+EVERY = 0.5  # Interval at which to check whether the pods have ended (s)
 ARRIVES_SECONDS = 3.0
 """Seconds in which an unanswered request to create a job can still reach the API server."""
 _TEMPORARY = 8  # A generated job name ends with _TEMPORARY random characters.

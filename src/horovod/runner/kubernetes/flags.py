@@ -222,7 +222,7 @@ def _known(word: str) -> str:
     try:
         return command_line.in_full(word)
     except LaunchError as error:
-        import difflib  # difflib is only needed for error messages.
+        import difflib  # Import lazily, because only error messages need difflib.
 
         near = difflib.get_close_matches(word.partition("=")[0], [flag.names[-1] for flag in FLAGS], 1, 0.7)
         if near and "did you mean" not in str(error):

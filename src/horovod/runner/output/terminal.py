@@ -50,9 +50,9 @@ TRACEBACK = "Traceback (most recent call last):"
 _TOKEN = re.compile(
     "([^\x00-\x1f\x7f]+)"  # plain text
     "|(\n)|(\r+\n)|(\r+)|(\b+)|(\t)"
-    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # Control sequence with parameters and final byte (ECMA-48, 5.4).
-    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # Window titles and hyperlinks.
-    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # Other escape sequences and control characters.
+    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # Matches a control sequence with parameters and a final byte (ECMA-48, 5.4).
+    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # Matches window titles and hyperlinks.
+    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # Matches other escape sequences and control characters.
 )
 # Incomplete escape sequence at the end of the text
 _TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")
@@ -69,7 +69,7 @@ class Canvas:
     """
 
     def __init__(self, colours: Colours) -> None:
-        self._colours = colours  # The caller shares this object.
+        self._colours = colours  # Color state of the stream, which the caller uses too
         self._style = colours.sequence().decode()
         self._rows = [Row(self._style)]
         self._x = self._y = 0

@@ -31,7 +31,7 @@ NOT_PASSED_ON = (
 # machine gets the values of that host's own login. LD_PRELOAD is not included, because it loads allocators that are
 # wanted on all hosts. If the file is missing there, the dynamic loader only prints a message.
 HOSTS_OWN = (
-    # Machine and account
+    # Machine, account
     "HOSTNAME",
     "HOST",
     "HOME",
@@ -43,11 +43,11 @@ HOSTS_OWN = (
     "TMP",
     "TEMP",
     "PWD",
-    # Machine of training services
+    # Training service
     "CLUSTER_SPEC",
     "SM_CURRENT_*",
     "SM_RESOURCE_CONFIG",
-    # Shell that started the launcher
+    # Launching shell
     "SHLVL",
     "_",
     # the login
@@ -64,7 +64,7 @@ HOSTS_OWN = (
     "INVOCATION_ID",
     "JOURNAL_STREAM",
     "NOTIFY_SOCKET",
-    # Screen and terminal of the user
+    # Screen, terminal
     "DISPLAY",
     "WAYLAND_DISPLAY",
     "XAUTHORITY",

@@ -113,8 +113,6 @@ class AbstractFilesystemStore(Store):
         self._fs: Any = None
         self.fs  # noqa: B018  (opens it, so that errors are raised here)
 
-    # -- the file system, which differs between subclasses
-
     def _open(self) -> Any:
         """Open the fsspec file system, and return it."""
         raise NotImplementedError(f"{type(self).__name__} must define its file system")
