@@ -148,7 +148,7 @@ def call_seconds(nbytes: int, place: Place) -> float:
     taken = []
     for _ in range(40):
         if place.cuda:
-            # This takes about a millisecond on the GPU.
+            # Keep the GPU busy for about a millisecond.
             torch.cuda._sleep(2_000_000)
         start = time.perf_counter()
         handle = hvd.allreduce_async_(x, op=hvd.Sum, name=f"call.{nbytes}")

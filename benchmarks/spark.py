@@ -67,7 +67,7 @@ def train(folder: str, ranks: int) -> None:
 
 
 class Listener:
-    """Output stream that records the time of a line with some text."""
+    """Output stream that records when it receives a line with a certain text."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.written = text, 0.0, ""

@@ -116,7 +116,8 @@ def main() -> int:
         print(target.file, flush=True)
         try:
             made += try_all(ROOT, target, options.most, options.seed, options.jobs, tell)
-        except RuntimeError as error:  # continue with the other modules
+        except RuntimeError as error:
+            # Continue with the other modules.
             failed.append(str(error))
     if native := [c for c in chosen if c.binary]:
         print("chosen by hand in C++", flush=True)

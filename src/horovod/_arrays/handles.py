@@ -140,7 +140,8 @@ def hold(keep: Any) -> None:
 
 def forget() -> None:
     """Release the memory of interrupted operations. Call this after the frontend has left the job."""
-    # If the engine still runs, another frontend uses it, and it can still write to this memory.
+    # Keep the memory while the engine runs, because another frontend uses the engine and it can still write to the
+    # memory.
     if state.engine is None:
         _held.clear()
     _sweep()

@@ -41,14 +41,16 @@ from horovod.common.process_sets import by_id
 
 try:
     from jax import ffi
-except ImportError:  # jax before 0.5
+except ImportError:
+    # JAX before 0.5 has ffi in jax.extend.
     from jax.extend import ffi
 
 _LIBRARY = "horovod._jax._jax"
 _TANGENT = ".tangent"
 
 
-_aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval  # jax.typeof is new in jax 0.6
+# JAX before 0.6 has no jax.typeof.
+_aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval
 
 
 def _require_cpu() -> None:

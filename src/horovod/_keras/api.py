@@ -62,7 +62,7 @@ def load_distributed(
     if optimizer is not None:
         model.optimizer = wrap(optimizer)
         if not is_legacy(keras) and keras.config.backend() == "tensorflow" and getattr(model, "jit_compile", False):
-            # Configure the model again: Keras compiled it for a plain optimizer and can have enabled XLA.
+            # Compile the model again, because Keras has compiled it for a plain optimizer and can have enabled XLA.
             model.jit_compile = False
     return model
 
@@ -72,7 +72,7 @@ def _classes(module: Any) -> list[type]:
 
 
 def _by_name(classes: Iterable[type]) -> dict[str, Any]:
-    """Return a dict of classes by their name and by their lower-case name, because files use both."""
+    """Return a dict of classes by name and by lower-case name, because saved files use both."""
     names: dict[str, Any] = {}
     for kind in classes:
         if not isinstance(kind, type):
@@ -145,8 +145,8 @@ class Frontend:
     def shared_shapes(self, model: Any, local_variables: Any = None) -> list[str] | None:
         """Return the shape and dtype of each variable that ``broadcast_model`` sends.
 
-        Return None if some variables do not exist yet. The optimizer's variables are created now if it has not taken a
-        step.
+        Return None if some variables do not exist yet. If the optimizer has not taken a step, its variables are created
+        first.
         """
         deferred = getattr(self.adapter, "builds_later", lambda: False)
         if not getattr(model, "built", False) or not model.weights or deferred():
@@ -186,7 +186,7 @@ class Frontend:
 def open_frontend(only: str | None = None) -> Frontend:
     """Return the frontend for the Keras module that this process uses.
 
-    ``only`` is the name of the one supported backend. None supports all backends.
+    ``only`` is the only backend to accept, or None to accept all backends.
 
     Raises:
         ImportError: Keras is missing or its backend is not accepted.
@@ -296,10 +296,10 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
     def check_in_sync(
         *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
     ) -> str:
-        """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
+        """Check that all ranks hold the same values, bit for bit.
 
-        Running statistics of batch normalization, which differ between ranks, and a model's local variables are
-        skipped.
+        All ranks of the process set must call this. Running statistics of batch normalization, which differ between
+        ranks, and a model's local variables are skipped.
 
         Args:
             *objects: Models (which include the optimizer that they are compiled with), layers, optimizers, variables,
@@ -326,7 +326,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             root_rank (int): Rank whose values are sent.
 
         Raises:
-            RuntimeError: Not in a graph of tf.compat.v1.
+            RuntimeError: Called outside of a tf.compat.v1 graph.
         """
         implementation = getattr(adapter, "broadcast_global_variables", None)
         if implementation is None:

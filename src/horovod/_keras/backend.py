@@ -1,7 +1,7 @@
 """Interface of the adapters for Keras' backends, and a function that loads an adapter.
 
-An adapter (``backend_tensorflow``, ``backend_torch``, ``backend_jax``) is a module that defines the names of
-``Adapter``. Tensors are backend tensors, eager or traced. Variables are variables of the Keras version in use.
+An adapter (``backend_tensorflow``, ``backend_torch``, ``backend_jax``) is a module that defines the functions of
+``Adapter``. In these functions, tensors are tensors of the backend, eager or traced. Variables are Keras variables.
 """
 
 import importlib
@@ -75,7 +75,7 @@ class Adapter(Protocol):
         """Divide a dense or sparse gradient by the size that the process set has when the step runs."""
 
     def key(self, variable: Any) -> Any:
-        """Return a hashable key that a variable and all of its wrappers have in common."""
+        """Return a hashable key that is the same for a variable and for its wrappers."""
 
     def allreduce(
         self,

@@ -32,9 +32,9 @@ shutdown = basics.shutdown
 
 
 def new_epoch() -> None:
-    """Clear the compiled programs, which contain sizes and process set ids of the previous epoch.
+    """Clear the compiled programs, because they contain sizes and process set ids of the previous epoch.
 
-    Keras then recompiles its programs too.
+    Keras also recompiles its programs.
     """
     jax.clear_caches()
 
@@ -53,8 +53,8 @@ def reduce_gradients(
 ) -> list[Any]:
     """Return the gradients reduced over the ranks of the process set, in the same order.
 
-    ``groups`` lists positions in ``grads`` whose reductions complete together. Raises the same errors as ``arrays``. In
-    a compiled program, an error that can only be detected at run time becomes a JAX error.
+    ``groups`` lists positions in ``grads`` whose reductions complete together. The errors are those of ``_arrays``. In
+    a compiled program, an error that only appears at run time becomes a JAX error.
     """
     some = [i for i, gradient in enumerate(grads) if gradient is not None]
     if not some:
@@ -190,7 +190,7 @@ def _compressed(gradient: Any, name: str, compression: Any, sparse_as_dense: boo
 
 
 def _group_names(names: Sequence[str], groups: Sequence[Sequence[int]] | None, some: Sequence[int]) -> list[str]:
-    """Return the group name of each position in ``some``, or "" for a gradient without a group."""
+    """Return the group names of some gradients, with "" for a gradient without a group."""
     group_of = {i: f"grouped_allreduce.{names[members[0]]}" for members in groups or () for i in members}
     return [group_of.get(i, "") for i in some]
 
@@ -242,7 +242,7 @@ def _value(value: Any, operation: str) -> Any:
 
 
 def kept(variable: Any, into: Any) -> np.ndarray[Any, Any]:
-    """Return a copy of the value: a Keras step can donate the memory of the original array to JAX."""
+    """Return a copy of the value, because a Keras step can donate the original array's memory to JAX."""
     return np.array(variable.value)
 
 
@@ -291,7 +291,7 @@ def _watched(step: Any) -> Any:
         with as_ours():
             for array in last:
                 if array.is_ready():
-                    # Raises an exception if the step failed.
+                    # Reading the results raises an exception if the step failed.
                     array.block_until_ready()
             last.clear()
             logs, state = step(state, iterator)

@@ -43,7 +43,10 @@ def reduce_gradients(
     process_set: ProcessSet,
     variables: Sequence[Any],
 ) -> list[torch.Tensor]:
-    """Reduce gradients over the ranks. Submit all of them before waiting, so that the engine can fuse them."""
+    """Reduce gradients over the ranks.
+
+    All reductions are submitted before the first wait, so that the engine can fuse them.
+    """
     members = {position: group for group in groups or () for position in group}
     group_names: dict[int, tuple[str, list[str]]] = {}
     for group in groups or ():
@@ -62,7 +65,7 @@ def reduce_gradients(
             grad = grad.to_dense() if grad.is_sparse else grad
             tensor, context = compression.compress(grad)
             tensor = plain(tensor)
-            # A parameter's own ``grad`` can be overwritten, but a tensor of the caller cannot.
+            # Overwrite a parameter's ``grad``, but never a tensor that belongs to the caller.
             ours = tensor is not grad or grads[position] is _parameter(variables[position]).grad
             target = tensor if ours else torch.empty_like(tensor)
             group = members.get(position)

@@ -13,7 +13,7 @@ from horovod.common.frontends import state
 def bring_values(model: Any) -> None:
     """Copy the current values to the model's variables, which are outdated on JAX while ``fit`` runs.
 
-    ``fit`` reads the variables again afterwards.
+    After a callback, ``fit`` reads the variables again.
     """
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:
@@ -21,7 +21,7 @@ def bring_values(model: Any) -> None:
 
 
 def _plain_optimizer(model: Any) -> Any:
-    """Return the optimizer that applies the updates: under loss scaling, the inner optimizer."""
+    """Return the optimizer that has the learning rate: with loss scaling, the inner optimizer."""
     optimizer = model.optimizer
     return getattr(optimizer, "inner_optimizer", optimizer)
 
@@ -121,7 +121,7 @@ class BroadcastGlobalVariables:
         job = state.require_job()
         processes = job.hosts, job.pids
         if self._processes not in (None, processes):
-            # Decide together: in an elastic job, some ranks can be new and need the broadcast.
+            # All ranks decide together, because some ranks of an elastic job can be new and need the broadcast.
             self.broadcast_done = False
         self._processes = processes
         if not self.broadcast_done and job.size > 1:
@@ -132,7 +132,7 @@ class BroadcastGlobalVariables:
         self._epoch, self._in_epoch, self._place_known = epoch, 0, False
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # Broadcast here, because other callbacks have loaded weights or set learning rates by now.
+        # At this point, other callbacks have already loaded weights or set learning rates.
         if self._all_built and not self.broadcast_done:
             self._broadcast()
         if not self._place_known:
@@ -175,7 +175,8 @@ class BroadcastGlobalVariables:
 class LearningRateSchedule:
     """Callback that sets the learning rate to ``initial_lr * multiplier(epoch)``.
 
-    It acts at the beginning of epochs or, with ``staircase=False``, of batches, where ``epoch`` is fractional.
+    The rate is set at the beginning of each epoch. With ``staircase=False``, it is set at the beginning of each batch,
+    and ``epoch`` is fractional.
 
     Momentum correction (Goyal et al., Accurate, Large Minibatch SGD, 2017): if an optimizer's velocities contain the
     learning rate, they are scaled with it, so that past gradients count as if they had been applied with the new rate.
@@ -299,7 +300,7 @@ class BestModel:
     """
 
     def __init__(self, monitor: str, verbose: int, save_weights_only: bool, mode: str, save_freq: Any) -> None:
-        # Keras requires a path with one of its suffixes.
+        # Pass a placeholder, because Keras requires a path with one of its suffixes.
         path = "best.weights.h5" if save_weights_only else "best.keras"
         super().__init__(  # type: ignore[call-arg]
             path,

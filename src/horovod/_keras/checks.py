@@ -1,8 +1,9 @@
-"""Checks during ``fit``, and for ``check_in_sync``, that all ranks have the same values and run the same steps.
+"""Checks that all ranks have the same values and run the same steps, for ``fit`` and ``check_in_sync``.
 
-Without them, ranks would wait for gradients that never arrive, or silently diverge. Before the first epoch, ranks
-compare the number of batches per epoch. At the beginning of each epoch they compare the epoch's number and the learning
-rate, and check that no rank has ended its training. At the end of each epoch they compare its number of batches.
+Without these checks, ranks would wait for gradients that never arrive, or silently diverge. Before the first epoch,
+ranks compare the number of batches per epoch. At the beginning of each epoch they compare the epoch's number and the
+learning rate, and check that no rank has ended its training. At the end of each epoch they compare its number of
+batches.
 """
 
 import functools
@@ -63,7 +64,7 @@ def check_model(frontend: Any, model: Any, local_variables: Any = None) -> None:
 
 
 def is_due(steps: int) -> bool:
-    """Return True if HOROVOD_CHECK_IN_SYNC_STEPS requests a check after this number of steps."""
+    """Return True if the ranks should be compared after this number of steps (HOROVOD_CHECK_IN_SYNC_STEPS)."""
     job = state.job
     return job is not None and job.check_steps > 0 and steps % job.check_steps == 0
 
@@ -97,7 +98,7 @@ _SAME_CALLBACKS = "pass it on all ranks, after MetricAverageCallback, so that al
 
 
 class Position(NamedTuple):
-    """Position of a rank in ``fit``, which all ranks must agree on."""
+    """Epoch and learning rate of a rank in ``fit``, which must be equal on all ranks."""
 
     epoch: int
     """Epoch that begins, or the last one if training has ended; from 0."""
@@ -108,7 +109,7 @@ class Position(NamedTuple):
 
 
 def concerns(model: Any) -> bool:
-    """Return True if all ranks reduce gradients in this model's ``fit``."""
+    """Return True if the optimizers of all ranks reduce gradients in this model's ``fit``."""
     control = getattr(getattr(model, "optimizer", None), "_hvd", None)
     return control is not None and control.reduction.process_set is global_process_set and state.require_job().size > 1
 
@@ -314,7 +315,7 @@ _WRAP = "compile the model with hvd.DistributedOptimizer(optimizer)"
 
 
 def after_batch(model: Any) -> None:
-    """Count a training step of an optimizer that is not distributed, which can be a mistake of the program."""
+    """Count a step of an optimizer that is not distributed, so that a warning can follow."""
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if training.watched and optimizer is not None and not (hasattr(optimizer, "_hvd") or hasattr(inner, "_hvd")):

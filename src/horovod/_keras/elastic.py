@@ -90,8 +90,8 @@ class ModelState(ObjectState):
     def sync(self) -> None:
         """Broadcast the state of a surviving rank, or of rank 0 in a new job, to all ranks.
 
-        The root is the lowest rank that is not new. Variables are broadcast as tensors, attributes as pickled objects.
-        Gradients that a rank is still accumulating are not changed.
+        The surviving rank is the lowest rank that is not new. Variables are broadcast as tensors, attributes as pickled
+        objects. Gradients that a rank is still accumulating are not changed.
         """
         root = self._compare()
         everything = [*self._variables(), *legacy_rates(self.optimizer)]
@@ -145,7 +145,7 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
     """Return the decorator ``hvd.elastic.run`` for a frontend."""
 
     def reset() -> None:
-        # Check the job itself: another frontend can keep the old job running across an epoch.
+        # Compare the job objects, because another frontend can keep the old job running.
         before = frontend.adapter.face.job
         frontend.adapter.shutdown()
         frontend.adapter.basics.init()
@@ -176,7 +176,7 @@ class Batches:
     """Counter of the batches of an epoch that have been processed.
 
     With ``steps_per_execution``, one call in ``fit`` processes several batches. Depending on its version, Keras numbers
-    the call by its first or its last batch. The number of the last batch may be beyond the end of the epoch.
+    the call by its first or its last batch. The number of the last batch can be beyond the end of the epoch.
     """
 
     _begun: int | None = None
@@ -185,7 +185,7 @@ class Batches:
         self._begun = batch
 
     def _done(self, batch: int) -> int:
-        """Return the number of batches processed once the call that Keras numbers ``batch`` is done."""
+        """Return the number of processed batches after the call of ``fit`` that Keras numbers ``batch``."""
         model, params = getattr(self, "model", None), getattr(self, "params", None) or {}
         together, steps = getattr(model, "steps_per_execution", None), params.get("steps")
         first = self._first(batch)

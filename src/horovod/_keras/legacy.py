@@ -46,7 +46,7 @@ class ReducedMarks:
         self._in_graphs: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
     def add(self, grads: Sequence[Any]) -> None:
-        """Record that these gradients are reduced."""
+        """Record that these gradients have been reduced."""
         tensors = [part for grad in grads for part in _parts(grad)]
         eager = [tensor for tensor in tensors if not _is_symbolic(tensor)]
         if eager:
@@ -66,7 +66,7 @@ class ReducedMarks:
         tensors = [part for grad in grads for part in _parts(grad) if not _is_symbolic(part)]
         ids = {id(tensor) for tensor in tensors}
         same = [watched for watched in self._eager if watched.holds(ids)]
-        # The tensors can be computed from any of the returned gradients. Assume the oldest, because programs apply
+        # These tensors can depend on any of the returned gradients. Assume the oldest ones, because programs apply
         # gradients in order.
         made = [] if same or not record.should_record_backprop(tensors) else self._eager[:1]
         for watched in same or made:
@@ -122,7 +122,7 @@ class _Watched:
 
 
 def _parts(grad: Any) -> list[Any]:
-    """Return the tensors that show how ``grad`` was computed: for IndexedSlices, the values."""
+    """Return the tensors from which to trace how ``grad`` was computed."""
     if grad is None:
         return []
     return [grad.values if isinstance(grad, tf.IndexedSlices) else grad]
@@ -133,7 +133,7 @@ def _is_symbolic(tensor: Any) -> bool:
 
 
 def _captured(placeholder: Any) -> list[Any]:
-    """Return the tensor outside of a tf.function that the placeholder stands for, as a list."""
+    """Return the tensor outside of a tf.function for which this placeholder stands, in a list."""
     captures = getattr(placeholder.graph, "captures", ())
     return [outer for outer, inner in captures if inner is placeholder]
 
@@ -199,7 +199,7 @@ class Control:
                 self.marks.applied([grad for grad, _ in pairs])
         self._check()
         variables = [variable for _, variable in pairs]
-        # Create the variables here: TensorFlow rejects variables that only one branch below creates.
+        # Create the variables here, because TensorFlow does not allow creating them in only one branch of a condition.
         with tf.init_scope():
             if hasattr(optimizer, "_create_all_weights"):
                 optimizer._create_all_weights(variables)
@@ -271,7 +271,7 @@ class LegacyMixin:
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
-        # Legacy optimizers have this method, and old programs also call it on current optimizers.
+        # This method exists in legacy optimizers, and old programs also call it on current optimizers.
         plain = getattr(super(), "_compute_gradients", _gradients)
         pairs = plain(loss, var_list, grad_loss=grad_loss, tape=tape)
         return pairs if self._hvd is None else self._hvd.computed(pairs)
@@ -312,7 +312,7 @@ def is_distributed(optimizer: Any) -> bool:
 def distributed_class(base: type) -> type:
     """Return the distributed subclass of ``base``, registered in Keras under the same name and module."""
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    # Remove the methods that ``base`` does not have.
+    # Remove the overriding methods that the plain class ``base`` does not have.
     for name in ("compute_gradients", "get_gradients", "aggregate_gradients"):
         if not hasattr(base, name):
             namespace[name] = property(_missing(name))  # type: ignore[assignment]
@@ -394,6 +394,6 @@ def _from_config(keras: Any, optimizer: Any) -> Any:
     """Rebuild an optimizer from its config; return None if the config is incomplete."""
     try:
         made = type(optimizer).from_config(optimizer.get_config())
-    except Exception:  # Serialization fails for some user-defined optimizers and schedules.
+    except Exception:  # Some optimizers and schedules of users do not support serialization.
         return None
     return None if differing(keras, optimizer, made) else made

@@ -45,7 +45,8 @@ def take(keras: Any, model: Any) -> MetricSums:
     variables = _variables(keras, leaves)
     try:
         sums = [_array(keras, variable) for variable in variables]
-    except (AttributeError, RuntimeError, NotImplementedError):  # variables have no value in a graph of tf.compat.v1
+    except (AttributeError, RuntimeError, NotImplementedError):
+        # Variables have no value in a graph of tf.compat.v1.
         return MetricSums()
     others = [str(metric.name) for metric in leaves if not _adds_up(keras, metric)]
     values = {
@@ -98,7 +99,7 @@ def _results(model: Any) -> dict[str, float]:
 def _leaves(model: Any) -> list[Any]:
     found: list[Any] = []
     for metric in model.metrics:
-        # The container of the compiled metrics lists them in `metrics`.
+        # The container of the compiled metrics has them in `metrics`.
         inner = getattr(metric, "metrics", None)
         # Keras 2 metrics are layers, and their own `metrics` list is empty.
         found.extend(inner or [metric])
@@ -191,7 +192,7 @@ class MetricAverage:
 def _confirmed(sums: MetricSums, logs: dict[str, float], prefix: str) -> list[str]:
     """Return the metrics whose logged value equals the value computed from their sums.
 
-    A ``train_step`` may log other values under the same names.
+    A ``train_step`` can log other values under the same names.
     """
     return [
         name

@@ -143,7 +143,7 @@ class Control:
                 control.reduced = value
 
     def deferred(self, optimizer: Any) -> bool:
-        """Return True if Keras accumulates gradients before they are reduced."""
+        """Return True if Keras accumulates the gradients, which are then reduced once per update."""
         return not self.reduced and self._defers(optimizer)
 
     def mark_accumulators(self, optimizer: Any) -> None:
@@ -167,7 +167,7 @@ class Control:
             optimizer.build(variables)
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
-            plain(grads, variables)  # In the first three cases, Keras itself reports the error.
+            plain(grads, variables)  # Call the plain optimizer, which reports an error in the first three cases.
             self._stepped()
             return
 
@@ -282,7 +282,7 @@ def _from_config(keras: Any, optimizer: Any) -> Any:
     """Rebuild an optimizer from its config; return None if the config is incomplete."""
     try:
         made = distributed_class(type(optimizer)).from_config(optimizer.get_config())  # type: ignore[attr-defined]
-    except Exception:  # Serialization fails for some user-defined optimizers and schedules.
+    except Exception:  # Some optimizers and schedules of users do not support serialization.
         return None
     return None if differing(keras, optimizer, made) else made
 

@@ -26,7 +26,7 @@ from horovod.common.training_loop.weights import check_weight, check_weighted_op
 
 @dataclass
 class GradientReduction:
-    """Arguments of ``DistributedOptimizer`` after validation, and the reduction that they configure.
+    """Settings of a distributed optimizer, after validation, and the reduction that they configure.
 
     ``adapter`` is the backend's module (``backend.Adapter``). ``name`` is the prefix of the operations' names.
     Gradients are named by position, because names of variables can differ between ranks.
@@ -276,7 +276,7 @@ class LocalAggregation:
         update: Callable[[list[Any]], Any],
         skip: Callable[[], Any],
     ) -> None:
-        """Add gradients to the sums. Then call ``update(sums)`` in the last pass of a cycle, else ``skip()``.
+        """Add gradients to the sums, and call ``update(sums)`` in the last pass of a cycle, else ``skip()``.
 
         A gradient that is None leaves its sum unchanged. The sum is None if no pass had a gradient.
 

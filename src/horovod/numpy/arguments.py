@@ -77,7 +77,7 @@ def _own(value: Any, what: str) -> Array | None:
         return np.asarray(value)
     if isinstance(value, np.generic | numbers.Number):
         made = np.asarray(value)
-        # Python numbers are immutable.
+        # Make the array read-only, because an in-place operation cannot change a Python number.
         made.flags.writeable = False
         return made
     return None

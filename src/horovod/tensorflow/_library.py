@@ -104,7 +104,7 @@ def blocking() -> bool:
 
 
 def independent(outputs: Any) -> Any:
-    """Let a new op run concurrently with all other ops, and return its ``outputs``.
+    """Exclude a new op from automatic control dependencies, and return its ``outputs``.
 
     ``outputs`` is a tensor, or a list or tuple of tensors. In a tf.function, automatic control dependencies would run
     stateful ops one by one in the order of tracing. Serial execution would prevent fusion, and would deadlock if ranks
@@ -120,7 +120,7 @@ def independent(outputs: Any) -> Any:
 
 
 def check_not_compiled(operation: str) -> None:
-    """Raise an error if the function being traced will be compiled by XLA (jit_compile=True).
+    """Raise an error while a function is traced for XLA (jit_compile=True).
 
     Raises:
         NotImplementedError: XLA will compile the function. The message names ``operation``.

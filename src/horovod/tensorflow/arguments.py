@@ -63,7 +63,8 @@ def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: 
     if name is not None and not isinstance(name, str):
         refuse(f"{kind}: name must be a string or None, got {name!r}")
     if _executing_eagerly():
-        # TensorFlow caches eager kernels by their attributes. Unnamed ops have equal attributes and so share a kernel.
+        # TensorFlow caches eager kernels by their attributes. Unnamed ops have the same attributes, so they share a
+        # kernel.
         return {"tensor_name": name} if name else {"unnamed": True}
     check_not_compiled(kind)
     if not name:
@@ -78,7 +79,7 @@ def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: 
 def _graph_name(tensor: Any) -> str:
     try:
         return tensor.name.rsplit(":", 1)[0]
-    except AttributeError:  # An eager tensor that the graph captured has no name.
+    except AttributeError:  # An eager tensor that a graph has captured has no name.
         return "captured"
 
 
@@ -95,7 +96,8 @@ def set_id(process_set: ProcessSet | int, operation: str) -> int:
     number = process_set if isinstance(process_set, int) else getattr(process_set, "process_set_id", None)
     if number is None:
         refuse(f"{who}: {process_set} is not a registered process set; see add_process_set")
-    # A program without a running engine can build a graph, and register its process sets before it runs the graph.
+    # Without a running engine, accept any process set. A program can build a graph first, and register its process sets
+    # before it runs the graph.
     if face.job is not None and by_id(number) is None:
         refuse(f"{who}: process set {number} is unknown or was removed; see add_process_set")
     return number

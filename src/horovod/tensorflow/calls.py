@@ -288,7 +288,7 @@ def _grouped_reducescatter(
 
 
 def join() -> tf.Tensor:
-    """Wait until all ranks have joined; until then, contribute zeros to the other ranks' allreduces.
+    """Wait until all ranks have joined, and contribute zeros to their allreduces until then.
 
     Returns:
         tf.Tensor: The rank that joined last, an int32 scalar.
@@ -312,7 +312,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Return an op that reads at run time whether this rank is in a process set.
+    """Return an op that checks at run time if this rank is in a process set.
 
     Args:
         process_set_id (int): Id of the set. Default: 0, all ranks.

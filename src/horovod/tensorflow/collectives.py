@@ -45,7 +45,7 @@ def set_size(process_set: ProcessSet | int, operation: str) -> Any:
 
 
 def as_weight(weight: Any) -> tf.Tensor:
-    """Convert the weight of an average, a number or a tensor, to a float64 scalar tensor."""
+    """Convert the weight of a weighted average to a float64 scalar tensor."""
     if not tf.is_tensor(weight):
         weight = check_weight(weight)
     return tf.reshape(tf.cast(weight, tf.float64), ())

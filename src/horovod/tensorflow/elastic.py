@@ -52,7 +52,8 @@ __all__ = [  # noqa: F822
 
 Array = np.ndarray[Any, Any]
 
-_parked: list[Array] = []  # keeps the memory of interrupted operations alive
+# Keep the memory of interrupted operations alive.
+_parked: list[Array] = []
 
 
 def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> list[Array]:
@@ -88,7 +89,8 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
             ).wait()
         except Exception:
             raise
-        except BaseException:  # Ctrl-C ends the wait, but the operation is still in flight
+        except BaseException:
+            # Ctrl-C has ended the wait, but the operation is still in flight.
             _parked.append(made)
             raise
     return found
@@ -179,7 +181,7 @@ class TensorFlowState(ObjectState):
         self.variables = list(variables)
         self.session = session
         if session is not None:
-            # Create the ops now. The program can finalize the graph before they are needed.
+            # Create the ops now, because the program can finalize the graph before they are needed.
             with session.graph.as_default():
                 self._given = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
                 self._assign = [tf.compat.v1.assign(v, g) for v, g in zip(self.variables, self._given, strict=True)]
@@ -222,7 +224,8 @@ class TensorFlowState(ObjectState):
     def sync(self) -> None:
         """Broadcast the state of a surviving rank, or of rank 0 in a new job, to all ranks.
 
-        The root is the lowest rank that is not new. Variables are broadcast as tensors, attributes as pickled objects.
+        The surviving rank is the lowest rank that is not new. Variables are broadcast as tensors, attributes as pickled
+        objects.
         """
         root = self._compare()
         if self.session is None:

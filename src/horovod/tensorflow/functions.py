@@ -31,7 +31,7 @@ __all__ = [
     "sync",
 ]
 
-# Signed integer dtype to use for broadcasting each unsigned dtype. Random generators have state of these dtypes.
+# Broadcast these unsigned dtypes, which random generators use for their state, as signed integers of the same size.
 _STAND_INS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
@@ -89,7 +89,7 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Overwrite variables of any kind and dtype with the root's values.
+    """Overwrite variables with the root's values, whatever their kind and dtype.
 
     Gradients that a distributed Keras optimizer is still accumulating (``gradient_accumulation_steps``) are not
     changed.
@@ -120,7 +120,7 @@ def _overwrite(variables: list[Any], root_rank: int, name: str, process_set: Pro
 
 
 def _plain_variable(variable: Any) -> Any:
-    """Return the TensorFlow variable inside a Keras 3 variable, or ``variable`` itself if it is none."""
+    """Return the TensorFlow variable inside a Keras 3 variable; return other variables unchanged."""
     inner = getattr(variable, "value", None)
     return inner if isinstance(inner, tf.Variable) else variable
 
@@ -196,7 +196,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the root's object on every rank of the process set.
+    """Broadcast a Python object from the root to all ranks of the process set.
 
     Args:
         obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which may pass None.
@@ -238,7 +238,7 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Return the objects of all ranks of the process set.
+    """Gather Python objects from all ranks of the process set.
 
     Args:
         obj (Any): Object of this rank, which must support pickling. Types may differ between ranks.
@@ -262,9 +262,10 @@ def allgather_object(
 def check_in_sync(
     *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
 ) -> str:
-    """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
+    """Check that all ranks hold the same values, bit for bit.
 
-    Running statistics of batch normalization differ between ranks and are skipped.
+    All ranks of the process set must call this. Running statistics of batch normalization differ between ranks and are
+    skipped.
 
     Args:
         *objects: Keras models (which include the optimizer that they are compiled with), layers, optimizers, variables,

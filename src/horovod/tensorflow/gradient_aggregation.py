@@ -36,7 +36,7 @@ class PassCounter:
         own.register_accumulator(self)
 
     def begin(self) -> None:
-        """Begin a pass and set ``first`` and ``last``."""
+        """Begin a pass, and compute if it is the first or the last of its cycle."""
         if self.variable is None:
             self.variable = hidden_variable([], tf.int32, self._name + "/counter")
         if in_session():
@@ -143,7 +143,7 @@ class LocalGradientAggregationHelper:
 
     @property
     def locally_aggregated_grads(self) -> list[Any]:
-        """Accumulator variables, ordered by when their gradients first appeared."""
+        """Accumulator variables, in the order in which their gradients first appeared."""
         return list(self._sums.values())
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
@@ -187,7 +187,7 @@ class LocalGradientAggregationHelper:
     def apply_gradients(
         self, apply_grads_closure: Callable[[], Any], optimizer: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Call ``apply_grads_closure`` if the pass was the last of a cycle.
+        """Call ``apply_grads_closure`` after the last pass of a cycle.
 
         In a graph, the closure is built once, under a condition.
 
@@ -282,12 +282,12 @@ def only_if(condition: Any, action: Callable[[], Any]) -> Any:
 
 
 def done(operations: Sequence[Any]) -> Any:
-    """Return a true tensor that is evaluated only after the operations have run."""
+    """Return a tensor with the value True that is evaluated only after the operations have run."""
     return after_all(operations, True)
 
 
 def after_all(operations: Sequence[Any], value: Any) -> Any:
-    """Return ``value`` as a tensor that is evaluated only after ``operations``. Entries that are None are ignored."""
+    """Return ``value`` as a tensor that is evaluated only after ``operations``, without entries that are None."""
     with tf.control_dependencies([operation for operation in operations if operation is not None]):
         return tf.identity(value)
 
@@ -306,7 +306,7 @@ def operation(tensor: Any) -> Any:
 
 
 class WeightDeltas:
-    """Combination of the ranks' weight changes after every ``passes`` optimizer steps."""
+    """Optimizer step that combines the ranks' weight changes after every ``passes`` steps."""
 
     def __init__(self, passes: int, reduce: Reduce, name: str) -> None:
         """Create the state.

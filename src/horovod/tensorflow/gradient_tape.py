@@ -104,7 +104,7 @@ class _Control:
         return view
 
     def all_local(self) -> LocalVariables:
-        # Read the layers' weights here and not earlier: a layer has none until its first forward pass.
+        # Read the layers' weights late, because a layer has no weights until its first forward pass.
         for layer in self.layers:
             for variable in layer.trainable_weights:
                 self.local.add(variable)
@@ -251,7 +251,7 @@ def check_layers(local_layers: Any) -> list[Any]:
         return []
     layers = list(local_layers) if isinstance(local_layers, (list, tuple)) else [local_layers]
     for layer in layers:
-        # Compare class names instead of importing a Keras package: several are in use.
+        # Compare class names, because several Keras packages exist and none of them should be imported here.
         if not any(base.__name__ == "Layer" and "keras" in base.__module__ for base in type(layer).__mro__):
             raise ValueError(
                 f"local_layers must be None, a Keras layer or a list of layers, got a {type(layer).__name__}"

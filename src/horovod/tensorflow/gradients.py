@@ -29,7 +29,7 @@ def _naming(op: Any) -> dict[str, Any]:
     if name:
         arguments["name"] = tf.compat.as_str(name) + ".gradient"
     elif not op.get_attr("unnamed"):
-        # A tape passes a substitute for the op, without its name. The outputs refer to the real op in the graph.
+        # A tape passes a substitute for the op that lacks the op's name. Its outputs refer to the real op in the graph.
         node = getattr(getattr(op.outputs[0], "op", None), "name", None) if not tf.executing_eagerly() else None
         arguments["name"] = node and node.rsplit("/", 1)[-1] + ".gradient"
     return arguments
@@ -75,7 +75,7 @@ def _of_grouped_allgather(op: Any, *gradients: Any) -> Any:
 
 
 def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
-    """Return the rows of each tensor in ``gathered`` that this rank contributed."""
+    """Return the rows that this rank has contributed to each tensor in ``gathered``."""
     naming = _naming(op)
     naming["name"] = naming["name"] and naming["name"] + ".sizes"
     rows = tf.stack([tf.shape(tensor)[0] for tensor in inputs])
@@ -107,8 +107,9 @@ def _own_rank(process_set_id: int) -> Any:
 @tf.RegisterGradient("HorovodBroadcast")
 def _of_broadcast(op: Any, gradient: Any) -> Any:
     averaged = calls._allreduce(_like(op.inputs[0], gradient), op=Average, **_naming(op))
-    # All ranks return a result that depends on their allreduce. If they returned constant zeros, TensorFlow could prune
-    # the allreduce, and the root would wait forever. Selecting between both values keeps second derivatives safe too.
+    # Return a result that depends on the allreduce, on all ranks. If other ranks returned constant zeros, TensorFlow
+    # could prune their allreduce, and the root would wait forever. Selecting between both values does the same for
+    # second derivatives.
     with tf.control_dependencies([averaged]):
         zeros = tf.zeros_like(averaged)
     rank = calls.rank_op() if elastic() else face.require_job().rank

@@ -1,4 +1,4 @@
-"""Distributed optimizers for TensorFlow 1; Keras optimizers are passed on to horovod.tensorflow.keras."""
+"""Distributed optimizers for tf.compat.v1. For Keras optimizers, use horovod.tensorflow.keras."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -131,7 +131,7 @@ def DistributedOptimizer(
 
 
 def _is_keras(optimizer: Any) -> bool:
-    # Compare class names instead of importing a Keras package: several are in use.
+    # Compare class names, because several Keras packages exist and none of them should be imported here.
     names = {(base.__module__.split(".")[0], base.__name__) for base in type(optimizer).__mro__}
     roots = {root for root, _ in names}
     kinds = {kind for _, kind in names}

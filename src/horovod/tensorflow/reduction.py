@@ -122,7 +122,7 @@ def make_allreduce_grads(
 
 
 def reduces(process_set: ProcessSet = global_process_set) -> bool:
-    """Return True if this rank is in the process set and is not its only member.
+    """Return True if this rank is in the process set and the set has other ranks.
 
     Raises:
         ValueError: Horovod is not initialized.
@@ -139,12 +139,12 @@ def dense(gradient: Any) -> Any:
 
 
 def is_variable(value: Any) -> bool:
-    """Return True for a variable of TensorFlow or Keras, and False for anything else."""
+    """Return True if ``value`` is a variable of TensorFlow or Keras."""
     return isinstance(_plain(value), tf.Variable) or hasattr(_plain(value), "handle")
 
 
 def key_of(variable: Any) -> Any:
-    """Return a hashable key that identifies a variable, inside a Keras variable or not."""
+    """Return a hashable key that is the same for a Keras variable and the TensorFlow variable inside it."""
     plain = _plain(variable)
     return plain.ref() if hasattr(plain, "ref") else id(plain)
 
@@ -171,7 +171,7 @@ def on_the_wire(name: str) -> str:
 
 
 class LocalVariables:
-    """Variables whose gradients are not reduced.
+    """Local variables, whose gradients are not reduced.
 
     With ``scale``, their gradients are divided by the number of ranks, as if the other ranks had contributed zeros to
     an average.
@@ -221,9 +221,9 @@ class LocalVariables:
 def _with_largest(
     reduce: Reduce, name: str, process_set: ProcessSet, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> list[Any]:
-    """Run ``reduce`` on gradients, except for variables whose gradient replaces their value.
+    """Reduce gradients with ``reduce``, except gradients that replace the value of their variable.
 
-    For these variables, return the maximum of all ranks' gradients.
+    For these, return the maximum over all ranks.
     """
     largest = make_allreduce_grads(name, op=Max, process_set=process_set)
     results = list(gradients)
@@ -270,7 +270,7 @@ def _reduce_weighted(
     results = list(gradients)
 
     def add(values: Sequence[Any], options: _Options) -> list[Any]:
-        """Sum the values of all gradients, and the weight if it is the last value."""
+        """Sum the values of all gradients over the ranks, with the weight if it is the last value."""
         given = [*gradients, *values[len(present) :]]
         for i, value in zip(present, values, strict=False):
             given[i] = _with_values(gradients[i], value)
@@ -306,7 +306,7 @@ def _values(gradient: Any) -> Any:
 
 
 def _with_values(gradient: Any, values: Any) -> Any:
-    """Return ``values``, as IndexedSlices if ``gradient`` is IndexedSlices."""
+    """Return ``values`` in the form of ``gradient``: as IndexedSlices, or unchanged."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return values

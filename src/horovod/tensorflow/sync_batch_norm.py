@@ -27,7 +27,7 @@ _NAME = "SyncBatchNormalization"
 
 
 def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = _NAME) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the mean and variance of all ranks' ``x`` combined, with size 1 at ``axes``.
+    """Return the mean and variance over all ranks' ``x``, with size 1 at the dimensions ``axes``.
 
     The results are float32, or float64 if ``x`` is. They are zero if all ranks' inputs are empty or masked. All ranks
     must make the same calls in the same order. The gradient is that of the sum of all ranks' losses.
@@ -79,8 +79,8 @@ def _alone() -> bool:
 class SyncBatchNormalization(_BatchNormalization):
     """Batch normalization that uses the statistics of all ranks' batches during training.
 
-    This is ``tf.keras.layers.BatchNormalization`` otherwise, and behaves like it in inference and in a job of one
-    process. The batches can differ in size. All ranks must call the layer equally often and in the same order.
+    In inference, and in a job of one process, the layer behaves like ``tf.keras.layers.BatchNormalization``. The
+    batches can differ in size. All ranks must call the layer equally often and in the same order.
 
     Args:
         fused (bool): Must be False, because TensorFlow's fused kernel cannot exchange statistics.
@@ -104,7 +104,7 @@ class SyncBatchNormalization(_BatchNormalization):
         return tuple(tf.squeeze(tf.cast(part, inputs.dtype), axes) for part in moments)
 
     def _calculate_mean_and_var(self, inputs: Any, reduction_axes: list[int], keep_dims: bool, mask: Any = None) -> Any:
-        # Keras 2 calls this method, Keras 3 does not.
+        # Only Keras 2 calls this method.
         if _alone():
             return super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask=mask)
         moments = joined_moments(inputs, list(reduction_axes), mask, self._on_the_wire())

@@ -1,4 +1,4 @@
-"""Small helpers for TensorFlow programs, some of which other software imports."""
+"""Small helpers for TensorFlow, some of which other software imports."""
 
 import functools
 import os

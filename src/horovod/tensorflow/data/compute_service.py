@@ -98,9 +98,9 @@ def _registered(config: TfDataServiceConfig, client: ComputeClient, number: int)
 
 
 def _way(config: TfDataServiceConfig, number: int, dispatcher: str) -> Way:
-    """Return the relay to a dispatcher, creating it if necessary.
+    """Return the relay to a dispatcher, and create it if necessary.
 
-    The relay lives as long as the process, because the process cannot tell when a dataset is no longer used.
+    The relay lives as long as the process, because the end of a dataset's use is unknown.
     """
     if (found := _ways.get(dispatcher)) is None or not found.leads_there:
         found = _ways[dispatcher] = Way(config, number, dispatcher)
@@ -268,7 +268,7 @@ def _free_port(host: str) -> int:
 
 
 def _start_dispatcher(ends: contextlib.ExitStack, host: str) -> str:
-    """Start a dispatcher, register its stop with ``ends``, and return its address."""
+    """Start a dispatcher and return its address. Closing ``ends`` stops the dispatcher."""
     server = _service.DispatchServer(_service.DispatcherConfig(port=0))
     ends.callback(_stop, server)
     return f"{host}:{server.target.rpartition(':')[2]}"

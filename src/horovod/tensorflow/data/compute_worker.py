@@ -71,7 +71,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
             ends.callback(config.remove, configfile)
         # After this broadcast, no process can still read the configuration file of an earlier service.
         hvd.broadcast_object(0, name="compute_worker")
-        # Pass the key through the file: some messages between ranks are not encrypted.
+        # Pass the key through the file, because some messages between ranks are not encrypted.
         config = TfDataServiceConfig.read(configfile, True, timeout)
         client = ends.enter_context(config.compute_client())
         begin_dispatcher(config, client, hvd.rank(), ends)
@@ -108,7 +108,7 @@ class DataWorker:
             self._pair.recv(1)
 
     def run(self) -> None:
-        """Run the child until the training ends, and restart it if it is killed.
+        """Run the child until the training ends. If the child is killed, restart it.
 
         Raises:
             DataWorkerFailed: The child exits with an error, or is killed too often.

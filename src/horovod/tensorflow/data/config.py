@@ -201,8 +201,8 @@ class Way:
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._empty: Any = None
-        # A gRPC client sends first. Drop connections that send nothing: other processes on this host could use them to
-        # exhaust this process's file descriptors.
+        # A gRPC client sends data first, so drop connections that send nothing. Otherwise other processes on this host
+        # could exhaust this process's file descriptors.
         self._server = BoundedServer((_LOOPBACK, 0), self._connect, _MOST, name="horovod-data-service")
         self.address = f"{_LOOPBACK}:{self._server.server_address[1]}"
         self._start(self._watch)

@@ -388,7 +388,7 @@ class GradientReducer(backward.PassState):
             self._contribution.gather()
             self._enter_job()
             self._bucketing.settle()
-            # No backward pass has begun in this round.
+            # This rank has run no backward pass in this round.
             if self._notes.number < self._first_pass:
                 self._weigh(self._weighing.counts_without_pass(() if only_new else self._slots))
             flags = self._contribution.flags(self._first_pass if only_new else 0)
@@ -478,7 +478,7 @@ class GradientReducer(backward.PassState):
         if self._hooks.before:
             for slot in self._slots:
                 slot.before = None
-        # Some parameters can have been unfrozen.
+        # Register hooks on parameters that are no longer frozen.
         self._hook_thawed()
         for group in self._groups:
             group.waiting_for = len(group.members)

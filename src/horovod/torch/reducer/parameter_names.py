@@ -164,8 +164,8 @@ class Members:
         for group, before, single in zip(groups, self._lists, self._single, strict=True):
             params = group["params"]
             try:
-                # Compare lists, which treat identical elements as equal without comparing them. This is the fastest
-                # way. Different tensors raise an exception, except tensors with one element, which are compared by
+                # Compare the lists directly, which is the fastest way, because Python treats identical elements as
+                # equal. Different tensors raise an exception, except tensors with one element, which are compared by
                 # identity.
                 if params != before or any(params[i] is not before[i] for i in single):
                     return False

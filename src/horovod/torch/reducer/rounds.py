@@ -75,9 +75,9 @@ class Bucketing:
         self.arrived: list[Slot] = []
         """Gradients outside of buckets that backward has produced in this round, in order of arrival."""
         self._buckets: list[Bucket] = []
-        # Cached result of ``apart``.
+        # Cached result of the method ``apart``.
         self._apart: list[Slot] | None = None
-        # Length of ``arrived`` at the end of the last round.
+        # Number of gradients that had arrived at the end of the last round.
         self._arrived_last = 0
         self._process_set = process_set
         # Flags of the last round, or empty if they led to new buckets.
@@ -100,8 +100,8 @@ class Bucketing:
     def expects_more(self) -> bool:
         """Return True if backward will probably produce more gradients, judging by the last round.
 
-        If it returns False, the caller leaves gradients to the end of the pass, which is near. The program waits right
-        after that and runs the progress loop itself, so the engine's thread need not be woken.
+        If not, the caller submits the gradients at the end of the pass, which is near. The program then waits and runs
+        the progress loop itself, so the engine's thread stays asleep.
         """
         if len(self.arrived) < self._arrived_last:
             return True
@@ -147,7 +147,7 @@ class Bucketing:
                 slot.moves = 0
 
     def wishes(self) -> list[int]:
-        """Return two flags, 1 if buckets are disabled on this rank, and 1 if a bucket should be dissolved."""
+        """Return two flags: 1 if buckets are disabled on this rank, and 1 if this rank wants to dissolve a bucket."""
         dissolves = self._resizes() or any(self._should_dissolve(bucket) for bucket in self._buckets)
         return [int(self.max_bytes == 0), int(dissolves)]
 
@@ -191,7 +191,7 @@ class Bucketing:
         self._proposal = _Proposal(work, message, count, candidates, list(self._buckets), face.job)
 
     def settle(self) -> None:
-        """Wait for a pending proposal and apply it. This must precede the next round's look at gradients.
+        """Wait for a pending proposal and apply it, before the next round examines gradients.
 
         Raises:
             HorovodInternalError: A rank was lost.
@@ -237,7 +237,7 @@ class Bucketing:
         for bucket in buckets:
             self._dissolve(bucket)
             for slot in bucket.members:
-                # This does not count as a dissolved bucket.
+                # Do not count this as a dissolved bucket.
                 slot.moves -= 1
         self._settled = []
 
@@ -271,7 +271,7 @@ def set_accumulated_aside(slot: Slot) -> None:
 
 
 def add_accumulated(slot: Slot) -> None:
-    """Add the values that ``set_accumulated_aside`` has moved to the result in ``param.grad``.
+    """Add the values that ``set_accumulated_aside`` has saved to the result in ``param.grad``.
 
     The earlier tensor remains the gradient, as when autograd accumulates, unless the result is in a bucket.
     """
@@ -383,7 +383,7 @@ class Contribution:
     def submit_theirs(self, flags: Sequence[int], adds: bool) -> None:
         """Submit gradients that only other ranks have in this round.
 
-        This rank submits zeros, or its old gradient if there is one and ``adds`` is False.
+        This rank submits zeros, or its previous gradient if one exists and ``adds`` is False.
 
         Args:
             flags: Combined flags of all ranks.
