@@ -1,8 +1,9 @@
-"""Measure how the learning rate should grow with the number of workers, on handwritten digits.
+"""Measure how the learning rate should grow with the number of workers, on handwritten digits and on text.
 
     python benchmarks/learning_rates.py [--samples 30000] [--seeds 3] [--workers 1,2,4,8,16,32] [--optimizers SGD,LARS]
     python benchmarks/learning_rates.py --study growth      # a growing batch instead of a falling rate
     python benchmarks/learning_rates.py --study momentum    # momentum correction while the rate grows
+    python benchmarks/learning_rates.py --study gpt         # a small transformer with AdamW on 4 and 16 workers
 
 One process simulates n workers by a batch n times as large, which gives the same gradients as n workers of synchronous
 training. All runs see the same number of samples, so n workers take 1/n of the steps. Prints, for each optimizer and
@@ -14,9 +15,12 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -159,13 +163,44 @@ def momentum(args: argparse.Namespace) -> None:
         row(["yes" if correction else "no", *map(cell, found)])
 
 
+def gpt(args: argparse.Namespace) -> None:
+    """Print the held-out losses of the transformer of examples/strategies/compare.py."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples/strategies"))
+    from compare import Chars
+
+    task = Chars()
+
+    def loss(rate: float, workers: int, seed: int) -> float:
+        torch.manual_seed(seed)
+        model = task.model()
+        optimizer = task.optimizer(model, rate)
+        steps = args.samples // (BATCH * workers)
+        for step, batch in enumerate(itertools.islice(task.batches(BATCH * workers, seed), steps), 1):
+            optimizer.param_groups[0]["lr"] = rate * min(1.0, step / (WARM_UP * steps))
+            optimizer.zero_grad()
+            task.loss(model, batch).backward()
+            optimizer.step()
+        with torch.no_grad():
+            return float(task.loss(model, task.test))
+
+    def losses(rate: float, workers: int) -> list[float]:
+        return [loss(rate, workers, seed) for seed in range(1, args.seeds + 1)]
+
+    base = min((0.001, 0.003, 0.01), key=lambda rate: statistics.mean(losses(rate, 1)))
+    row(["workers", f"rate {base:g}", "sqrt", "linear"])
+    row(["---"] * 4)
+    for workers in (1, 4, 16):
+        found = [losses(base * factor(workers), workers) for factor in RULES.values()][: 1 if workers == 1 else 3]
+        row([str(workers), *(f"{statistics.mean(one):.3f} ({min(one):.3f} to {max(one):.3f})" for one in found)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=30_000, help="in each run (default %(default)s)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=lambda text: [int(n) for n in text.split(",")], default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--optimizers", default=DEFAULT, help=f"of {', '.join(RATES)} (default %(default)s)")
-    studies = {"scaling": scaling, "growth": growth, "momentum": momentum}
+    studies = {"scaling": scaling, "growth": growth, "momentum": momentum, "gpt": gpt}
     parser.add_argument("--study", choices=studies, default="scaling")
     args = parser.parse_args()
     torch.set_num_threads(1)
