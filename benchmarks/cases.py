@@ -74,16 +74,13 @@ def gradient_sets() -> list[Case]:
     ]
 
 
-# Networks to train. The value is the number of units per example for the throughput, and the name of the unit.
-TRAINING = {"char_gpt": (64, "characters"), "resnet18": (1, "images")}
+# Networks to train, with the unit in which their throughput is counted: (units per example, name of the unit).
+TRAINING = {"char_gpt": (64, "characters"), "gpt_10m": (64, "characters"), "resnet18": (1, "images")}
 
 
 def training_steps() -> list[Case]:
-    """Return training steps with small to large batches.
-
-    Communication takes the largest share of a step in small batches.
-    """
-    shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "resnet18": ((1, 8), (4, 4), (16, 3))}
+    """Return training steps from small to large batches. Communication takes the largest share in small batches."""
+    shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "gpt_10m": ((1, 4),), "resnet18": ((1, 8), (4, 4), (16, 3))}
     return [
         Case(kind, f"{kind}, {batch} a rank", batch, 1, samples)
         for kind, rows in shares.items()
@@ -96,8 +93,8 @@ QUICK = [4, 64 * KIB, MIB, 16 * MIB]
 
 DEFAULT = ["horovod", "optimizer", "horovod shared", "limit", "gloo", "DDP", "Open MPI"]  # columns
 
-# Columns of the result tables. Each column has the job that runs it, and its modes for each kind of case. A cell shows
-# the best mode. DDP runs in gloo's processes.
+# By column: the job that runs it, and the modes for each kind of case. A table cell shows the best mode. DDP and FSDP2
+# run in gloo's processes. "on hvd" is torch.distributed with the backend hvd.
 COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": (
         "horovod",
@@ -127,6 +124,13 @@ COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     ),
     "gloo": ("torch", {"allreduce": ["blocking"], "many": ["async", "blocking"], "resnet": ["async", "blocking"]}),
     "DDP": ("torch", {"many": ["ddp"], "resnet": ["ddp"], **{kind: ["step"] for kind in TRAINING}}),
+    "FSDP2": ("torch", {"gpt_10m": ["fsdp"]}),
+    "hvd backend": (
+        "torch-hvd",
+        {"allreduce": ["blocking"], "many": ["async", "blocking"], "resnet": ["async", "blocking"]},
+    ),
+    "DDP on hvd": ("torch-hvd", {"many": ["ddp"], "resnet": ["ddp"], **{kind: ["step"] for kind in TRAINING}}),
+    "FSDP2 on hvd": ("torch-hvd", {"gpt_10m": ["fsdp"]}),
     "Open MPI": (
         "mpi",
         {

