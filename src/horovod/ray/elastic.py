@@ -121,7 +121,7 @@ class ElasticRayExecutor:
         """Call ``worker_fn()`` in each worker.
 
         Args:
-            worker_fn: Function that trains in another function, wrapped by ``hvd.elastic.run``.
+            worker_fn: Function that calls a training function wrapped by ``hvd.elastic.run``.
             callbacks: Functions to call with the messages of ``ray_logger.log``. See ``RayExecutor.run``.
 
         Returns:

@@ -42,14 +42,14 @@ LEFTOVERS = 1.0  # In elastic jobs, children of an ended worker get LEFTOVERS se
 DRAIN_LIMIT = 1 << 20
 
 
-# One call reads at most _AT_ONCE bytes, so that a worker that writes without pause cannot block the agent.
+# One call reads at most _AT_ONCE bytes, so that a worker that writes continuously cannot block the agent.
 _AT_ONCE = 16 * LIMIT
 
 
 class ReportPipe:
     """Non-blocking pipe through which workers send reports to the agent.
 
-    One descriptor holds both ends open, so that the pipe does not end when all workers have closed it.
+    The agent opens both ends with one descriptor, so that the pipe never reaches an end of file.
     """
 
     def __init__(self) -> None:

@@ -82,10 +82,10 @@ def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
 
 @contextlib.contextmanager
 def interrupts(equals: Collection[str] = ()) -> Iterator[SignalQueue | None]:
-    """Yield a queue that receives only Ctrl-C, for a job inside a program that continues.
+    """Yield a queue that receives only Ctrl-C, for a job in a program that continues.
 
-    If the user pressed Ctrl-C, the context raises KeyboardInterrupt when it exits, which is after the ranks have ended.
-    It yields None outside the main thread, or if the program has its own SIGINT handler.
+    If the user pressed Ctrl-C, the context manager raises KeyboardInterrupt at its exit. At this time, the ranks have
+    ended. It yields None outside the main thread, or if the program has its own SIGINT handler.
 
     Args:
         equals: Packages whose SIGINT handlers count as Python's default handler.

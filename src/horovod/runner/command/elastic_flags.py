@@ -45,8 +45,8 @@ def of_flags(
     Args:
         namespace: Values of the flags.
         given: Hosts of -H or of the host file. Empty if neither is given.
-        environ: Environment variables. They can describe a Slurm allocation, which is used without `given` and without
-            a discovery script.
+        environ: Environment variables. They can describe a Slurm allocation, whose nodes are used if `given` is empty
+            and there is no discovery script.
 
     Raises:
         LaunchError: A flag is invalid, or flags contradict each other.

@@ -139,7 +139,7 @@ class Membership:
     ) -> list[Action]:
         """Record that a member has left its epoch and waits for the next one.
 
-        The epoch could not be formed, a rank was lost, or workers should join or leave.
+        A member leaves an epoch that could not be formed, that has lost a rank, or that workers should join or leave.
 
         Args:
             number: Number of the member.

@@ -243,8 +243,8 @@ def _is_local(settings: LaunchSettings) -> bool:
 def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variable with the path of the user's key file, even if patterns exclude it.
 
-    Without this variable, the ranks would use a less trusted key. Return {} if the user gave no key file. The key file
-    of an outer job does not belong to the user.
+    Without this variable, the ranks would use a less trusted key. The result is empty if the user gave no key file. A
+    key file of an outer job does not count.
 
     Raises:
         LaunchError: The key is in a variable, or the ranks would refuse the file or cannot open it.

@@ -16,8 +16,8 @@ _SAID = re.compile(rb"chaos: (\w+)[^\n]*\n")
 _AGAIN = re.compile(AGAIN.format(r"(\d{1,9})").encode() + rb"\n")
 _LASTS = re.compile(rb" for=(\S+)")
 _NOT_COUNTED = (b"(not done", b"(the other end")
-_LATE = 1.0  # A failure up to _LATE seconds after a fault's end is attributed to the fault.
-_NOBODY = -1  # Worker number of faults that no longer concern any worker.
+_LATE = 1.0  # A failure is attributed to a fault if it occurs up to _LATE seconds after the end of the fault.
+_NOBODY = -1  # Marks a fault that no longer concerns any worker.
 _REST = 400  # At most _REST bytes of an incomplete line are kept.
 
 

@@ -258,7 +258,7 @@ class FirstException:
 
 
 class Screen:
-    """All output of the launcher: the workers' lines, its own messages, and one file per rank.
+    """All output of a job: the workers' lines, the launcher's messages, and one file per rank and stream.
 
     It keeps the last stderr output of each worker, which explains why a worker ended. The launcher's loop must call
     `queue.write`.

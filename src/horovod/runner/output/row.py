@@ -152,7 +152,7 @@ _OFF = RESET.decode()
 class Row:
     """Terminal line, stored as cells with colors.
 
-    The original text is stored too, with unlimited length, until the program overwrites a part of the line.
+    Until the program overwrites a part of the line, the original text is stored as well, with any length.
 
     Attributes:
         live: True if the program moves the cursor within the line, as progress bars do.

@@ -1,4 +1,4 @@
-"""Connections of agents that another system has started and that have connected to the launcher by themselves.
+"""Connections of agents that were started by another system and have connected to the launcher.
 
 The connections are already encrypted and authenticated.
 """

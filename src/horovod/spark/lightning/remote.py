@@ -111,7 +111,7 @@ def _fit(plan: TrainingPlan, given: dict[str, Any], data: Any) -> TrainingResult
 class _Loader:
     """Loader for one epoch of batches from an endless stream, as dicts of tensors in the model's shapes and dtypes.
 
-    Without a length, Lightning would consume an unused batch per epoch.
+    The class defines a length, because Lightning would otherwise consume an unused batch per epoch.
     """
 
     def __init__(
