@@ -57,7 +57,7 @@ def program(workload: str, steps: int, seconds: float, out: str) -> None:
         loss = lambda: model(text).square().mean()  # noqa: E731
     else:
         small, large = ([Layer(n, seconds) for _ in range(count)] for n, count in ((width, 16), (4 * width, 5)))
-        # The largest tensor is the last one, as in VGG.
+        # Let the largest tensor be the last one, as in VGG.
         model = torch.nn.Sequential(*small, torch.nn.Linear(width, 4 * width), *large)
         loss = lambda: model(torch.ones(4, width)).square().mean()  # noqa: E731
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 1e-3), model.named_parameters())

@@ -31,8 +31,8 @@ class Case:
     """Benchmark case, which is a row of the result tables.
 
     Attributes:
-        kind: "allreduce" (one tensor), "many" or "resnet" (a set of tensors), or a network in TRAINING (a training
-            step).
+        kind: "allreduce" for one tensor, "many" or "resnet" for a set of tensors, or a network in TRAINING for a
+            training step.
         label: Name in tables.
         bytes: Size of the data; for a training step, the number of examples per rank.
         inner: Number of operations per sample. The sample is their mean time.

@@ -29,14 +29,14 @@ Figures = dict[str, Any]
 
 
 def delays(ranks: int, per_host: int, schedules: bool) -> int:
-    """Return the number of messages in a row before all ranks know that an operation can start."""
+    """Return the length of the chain of messages after which all ranks know that an operation can start."""
     hosts = -(-ranks // per_host)
     if schedules and hosts == 1:
         # On one host, votes are values in shared memory.
         return 1
     if schedules and per_host == 1:
         return (ranks - 1).bit_length()
-    # From ranks to the first rank of their host, to rank 0, and back.
+    # Messages go from each rank to the first rank of its host, to rank 0, and back.
     return 2 if hosts == 1 or per_host == 1 else 4
 
 

@@ -50,7 +50,7 @@ class Kills:
     recoveries: list[float] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
-    # True if the job failed at the kill after these results.
+    # True if the job failed at the kill that follows these results.
     failed: bool = False
 
     def cell(self) -> str:
@@ -66,7 +66,10 @@ class Kills:
 
 
 def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
-    """Kill workers in several jobs, with few kills per job, because each wait reads the workers' whole files."""
+    """Kill workers in several jobs.
+
+    Each job has few kills, because each wait reads the workers' whole files.
+    """
     flags = ["-np", str(RANKS), "--min-np", "2", "--max-np", str(RANKS)]
     for first in range(0, count, KILLS_A_JOB):
         where = folder("ours")

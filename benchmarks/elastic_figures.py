@@ -78,7 +78,7 @@ def lost(lines: Sequence[Line], pids: Collection[int], at: float) -> int:
 
 
 def pause(lines: Sequence[Line], pids: Collection[int], since: float, size: int) -> float | None:
-    """Return the longest time in which no worker finished a step before the size became `size`, or None."""
+    """Return the longest time without a finished step before the size became `size`, or None."""
     longest = 0.0
     for pid in pids:
         first = first_step_after(lines, pid, since, size)

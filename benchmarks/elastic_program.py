@@ -31,7 +31,7 @@ class Notes:
 def model_of(width: int, extra: int = 0) -> Any:
     """Create a small model with a frozen parameter of `extra` bytes, which makes the state larger.
 
-    A buffer would not do, because buffers are copied in each step.
+    The parameter is not a buffer, because buffers are copied in each step.
     """
     import torch
 

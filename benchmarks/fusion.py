@@ -83,7 +83,10 @@ class Steps:
         self._counts = [prod(shape) for shape in SETS[name]]
 
     def step(self, engine: EngineColumn, paced: bool) -> Callable[[], float]:
-        """Return a function that runs a step and returns its seconds, without a simulated backward pass."""
+        """Return a function that runs a step and returns its seconds.
+
+        The time of a simulated backward pass is subtracted.
+        """
         submits = [
             engine.submitter(f"allreduce.{self.name}.{i}", memory, count)
             for i, (memory, count) in enumerate(zip(self._tensors, self._counts, strict=True))

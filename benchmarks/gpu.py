@@ -53,7 +53,7 @@ def counts(nbytes: int) -> tuple[int, int, int]:
 
 
 class Place:
-    """Device of the tensors, with a method that waits for the device."""
+    """Device on which the tensors are, with a method that waits for its computations."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
@@ -165,7 +165,7 @@ def slowest(ranks: list[Seconds]) -> Seconds:
 
 def meet(backend: str) -> None:
     """Initialize torch.distributed's default process group with all ranks."""
-    # All ranks are on this host.
+    # Use the loopback interface, because all ranks are on this host.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     meeting = hvd.broadcast_object(tempfile.mktemp() if hvd.rank() == 0 else None, 0)
     dist.init_process_group(backend, init_method=f"file://{meeting}", rank=hvd.rank(), world_size=hvd.size())
@@ -299,7 +299,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="a file to which the figures are added")
     args = parser.parse_args()
     part = "optimizer" if args.optimizer else "continuation" if args.nccl else "allreduce"
-    # NCCL reads these variables only once.
+    # Set these variables before NCCL starts, because NCCL reads them only once.
     if args.nccl:
         os.environ["NCCL_HOSTID"] = os.environ.get("HOROVOD_RANK", "0")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")

@@ -65,7 +65,10 @@ def steps(run: dict[str, Any]) -> str:
 
 
 def continuations(run: dict[str, Any]) -> str:
-    """Return a table of the time that the engine adds to NCCL; absolute times on one GPU mean little."""
+    """Return a table of the time that the engine adds to NCCL.
+
+    Absolute times mean little with two ranks on one GPU.
+    """
     ours, theirs = (run["seconds"][name] for name in ("horovod", "NCCL alone"))
     added = 1e6 * (statistics.median(ours) - statistics.median(theirs))
     how = "by NCCL" if run["by nccl"] else "NOT by NCCL"

@@ -101,7 +101,7 @@ class HostJob(Job):
             try:
                 fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
-                # The process has ended.
+                # Skip a process that has ended.
                 continue
             # Add user and system time, fields 14 and 15 of the file.
             ticks += int(fields[11]) + int(fields[12])

@@ -51,7 +51,7 @@ _INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"
 # Environment variables for Open MPI and MPICH, by transport.
 FABRICS = {
     "default": {},
-    # These transports are built into Open MPI.
+    # Open MPI has these transports built in.
     "tcp": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"},
     "sm": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
     "ucx-tcp": {**_UCX, "UCX_TLS": "tcp,self"},
@@ -185,7 +185,7 @@ def place(options: argparse.Namespace) -> Iterator[Run]:
 
     cluster = Cluster(options.hosts)
     try:
-        # The sockets of Open MPI need short paths.
+        # Use a short path, because Open MPI's sockets need one.
         yield lambda words, given: cluster.launcher.run(words, env={**given, "TMPDIR": "/var/tmp"}, timeout=DEADLINE)
     finally:
         cluster.close()

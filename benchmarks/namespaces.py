@@ -94,7 +94,7 @@ class Hosts:
         holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._holders.append(holder)
         assert holder.stdout is not None
-        # The process prints a line when it is ready.
+        # Wait for the line that the process prints when it is ready.
         if not holder.stdout.readline():
             raise RuntimeError(f"{' '.join(command)} failed")
         return holder

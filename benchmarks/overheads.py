@@ -198,7 +198,7 @@ def observers_cpu() -> float:
                 if task in python or comm.read().strip() in ("hvd-answer", "hvd-timeline"):
                     used += int(figures.read().split()[0]) * 1e-9
         except FileNotFoundError:
-            # The thread has ended.
+            # Ignore a thread that has ended.
             continue
     return used
 

@@ -232,7 +232,7 @@ def main() -> None:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % len(cores)]})
     keep_memory()
-    # No timeline is being written, but one can be started.
+    # Let a timeline start, although none is being written.
     os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
     peer = Peer()
     all_found = {}

@@ -36,7 +36,7 @@ MB = 1e6
 THEORY: dict[str, Callable[[int], tuple[float, float]]] = {
     "DistributedOptimizer": lambda n: (4, 8),
     "ShardedOptimizer": lambda n: (4, 8 / n),
-    # DDP keeps its buckets of gradients.
+    # DDP keeps its gradient buckets between steps.
     "DDP, ZeroRedundancyOptimizer": lambda n: (8, 8 / n),
     "FSDP2": lambda n: (4 / n, 8 / n),
 }
@@ -63,7 +63,7 @@ def step(model: torch.nn.Module, optimizer: Any, windows: torch.Tensor) -> None:
 
 def resident(key: str) -> int:
     """Return the resident bytes of this process (``VmRSS``), or their peak (``VmHWM``) since `forget_peak`."""
-    # Return free memory to the system, which should not count.
+    # Return free memory to the system, so that it does not count.
     ctypes.CDLL(None).malloc_trim(0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status[key].split()[0]) * 1024

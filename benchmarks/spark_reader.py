@@ -114,7 +114,7 @@ def rank_reads(way: str, folder: str, rank: int, ranks: int, barrier: Any, resul
     begin, computed = time.perf_counter(), time.process_time()
     for batch in batches:
         size += batch["features"].nbytes
-        # Use the data, so that they are read.
+        # Sum the data, so that they are actually read.
         total += float(batch["features"][:, 0].sum())
     seconds = time.perf_counter() - begin
     del first

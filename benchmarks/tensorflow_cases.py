@@ -1,4 +1,4 @@
-"""Cases and columns of with_tensorflow.py, without code of any framework."""
+"""Cases and columns of with_tensorflow.py. This module imports no framework."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def commands_of(path: Path) -> list[str]:
     line = next((m[1] for line in header if (m := re.match(r"#?\s*Run\b[^:]*:\s*(.*)", line))), default)
     if path.name not in line:
         line = default
-    # Remove a remark in parentheses after the command.
+    # Remove a remark in parentheses that follows the command.
     line = re.sub(r"\s{2,}\(.*\)$", "", line)
     while "[" in line:
         line, before = re.sub(r"\s*\[[^\[\]]*\]", "", line), line
@@ -151,7 +151,10 @@ def children() -> list[int]:
 
 
 def judge(code: int | None, lines: list[str]) -> str:
-    """Classify a run by its exit code and output. The exit code is None if the run was killed at the time limit."""
+    """Classify a run by its exit code and its output.
+
+    The exit code is None if the run was killed at the time limit.
+    """
     if code is None:
         return "timeout"
     if any(re.search(r"\bFAILS\b", line) for line in lines):
@@ -160,7 +163,7 @@ def judge(code: int | None, lines: list[str]) -> str:
 
 
 def telling(lines: list[str], most: int = 12) -> list[str]:
-    """Return up to ``most`` lines with FAILS, or the last lines if there are none, cut at 400 characters."""
+    """Return up to ``most`` lines of output that contain FAILS, or else the last lines, each cut at 400 characters."""
     chosen = [line for line in lines if re.search(r"\bFAILS\b", line)] or [line for line in lines if line.strip()]
     return [line[:400] for line in chosen[-most:]]
 
@@ -196,7 +199,7 @@ def main() -> int:
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="cases-") as temporary:
         scratch = Path(temporary)
-        # Some cases switch to another user, who needs access.
+        # Some cases switch to another user, who needs access to the folder.
         scratch.chmod(0o755)
         prepare(arguments.folder, scratch)
         for path, commands in cases_in(scratch / "cases", arguments.only, given):

@@ -35,7 +35,7 @@ FOREIGN = re.compile(
     r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|cuda)"
 )
 INCLUDE = re.compile(r"""\s*#\s*include\s*(?P<open>["<])(?P<path>[^">]+)[">]""")
-# Layers without threads, locks, waits or system calls. The result of their code depends only on its arguments.
+# Layers whose code depends only on its arguments, without threads, locks, waits or system calls.
 PURE = {"agree", "kernels"}
 ACTING = re.compile(
     r"(thread|mutex|shared_mutex|atomic|condition_variable|future|semaphore|chrono|fstream|[a-z_]+\.h|sys/.*)$"
@@ -44,7 +44,7 @@ SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".cu", ".inc"}
 
 
 def below(floor: str) -> set[str]:
-    """Return the layers whose headers files of layer `floor` can include."""
+    """Return the layers that files of layer `floor` can include headers from."""
     found = {floor}
     for used in DIRECT[floor]:
         found |= below(used)
@@ -85,7 +85,7 @@ def offences(root: Path) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the check and return the exit code: 0 for no offences, 1 for offences, 2 for no files."""
+    """Run the check and return the exit code: 0 without violations, 1 with violations, 2 without files."""
     parser = argparse.ArgumentParser(description="Check that the includes of the C++ core go down only.")
     here = Path(__file__).resolve().parent.parent
     parser.add_argument("root", nargs="?", type=Path, default=here, help="of the repository")

@@ -93,7 +93,7 @@ def rank(me: int, driver: str, path: str) -> None:
         cuda.wait(stream)
         found[label] = round(1e6 * (time.perf_counter() - start) / times, 1)
     say("ready")
-    input()  # Wait for the parent process. It kills rank 1 during this wait, and then lets rank 0 continue.
+    input()  # Wait for the parent process, which kills rank 1 during this wait and then lets rank 0 continue.
     if me == 0:
         found |= alone(cuda, lib, memory, stream)
         say(json.dumps(found))

@@ -39,7 +39,7 @@ def rows() -> str:
 
 
 def between_packages(modules: Graph) -> Graph:
-    """Return which packages directly below ``horovod`` import which others."""
+    """Map each package directly below ``horovod`` to the packages that it imports."""
 
     def package(name: str) -> str:
         return name.split(".")[1] if "." in name and (PACKAGE / name.split(".")[1]).is_dir() else ""
@@ -63,7 +63,7 @@ def reachable(graph: Graph, start: str) -> set[str]:
 
 
 def picture(graph: Graph) -> str:
-    """Return a Mermaid graph, without the imports that follow from others."""
+    """Return a Mermaid graph of the imports, without imports that follow from others."""
     lines = ["```mermaid", "flowchart TB"]
     for name, imported in sorted(graph.items()):
         below = {one: reachable(graph, one) for one in imported}
@@ -73,7 +73,7 @@ def picture(graph: Graph) -> str:
 
 
 def main() -> int:
-    """Write the generated parts of the pages, or check that they are current."""
+    """Write the generated parts of the pages, or check that they are up to date."""
     parts = {"where-to-change.md": rows(), "architecture.md": picture(between_packages(graph_of(PACKAGE, lazy=False)))}
     status = 0
     for page, text in parts.items():

@@ -49,7 +49,7 @@ RING = Settings(algorithm="ring")
 
 
 def points(single: tuple[float, ...], layout: Layout, measured: tuple[float, ...], fitted: bool) -> list[Point]:
-    """Return the points of one table row."""
+    """Return the data points of one table row."""
     shapes = [profile.load(name).at(rate) for name, rate in zip(MODELS, single, strict=True)]
     return [
         Point(shape, layout, rate, not (fitted and name in FITTED))

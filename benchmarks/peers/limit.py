@@ -92,4 +92,4 @@ class Peer:
         return lambda: loop(vectors, size, first, last)
 
     def stop(self) -> None:
-        """Do nothing: the system frees the memory when its last process ends."""
+        """Do nothing, because the system frees the memory when its last process ends."""

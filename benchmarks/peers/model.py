@@ -16,7 +16,7 @@ class _ReadyGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Any:
-        # Create a new alias of the memory each time. Autograd then uses it as param.grad without a copy.
+        # Create a new alias of the memory in each step, which autograd uses as param.grad without a copy.
         return (None, *(gradient.detach() for gradient in ctx.gradients))
 
 

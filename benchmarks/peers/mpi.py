@@ -36,4 +36,4 @@ class Peer:
         return {"blocking": one_by_one, "one flat": one_by_one, "async": together}[mode]
 
     def stop(self) -> None:
-        """Do nothing: MPI_Finalize runs at exit."""
+        """Do nothing, because MPI_Finalize runs at exit."""

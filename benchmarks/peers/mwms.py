@@ -31,7 +31,7 @@ class Peer:
         self.barrier = lambda: self._sum(ones).numpy()
 
     def stop(self) -> None:
-        # A normal exit would wait for other ranks, which can have ended.
+        # Skip the normal exit, which would wait for other ranks that can have ended.
         os._exit(0)
 
     def prepare(self, case: Any, mode: str) -> Callable[[], object]:

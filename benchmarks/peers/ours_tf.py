@@ -51,7 +51,7 @@ class Peer:
         if mode == "grouped":
             step = tf.function(lambda *given: hvd.grouped_allreduce(list(given)), autograph=False)
         else:
-            # DistributedGradientTape and the optimizers call this function.
+            # Measure the function that DistributedGradientTape and the optimizers call.
             from horovod.tensorflow.reduction import make_allreduce_grads
 
             reduce = make_allreduce_grads("Benchmark")

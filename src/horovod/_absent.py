@@ -36,14 +36,16 @@ class AbsentModules:
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name in ABSENT and not _only_looked_for():
-            # Do not pass ``name=``. With it, `from horovod.torch import elastic` would raise a less informative error.
+            # Do not pass ``name=``, because `from horovod.torch import elastic` would then raise a less informative
+            # error.
             raise ModuleNotFoundError(_refusal(name))
         return None
 
 
 def _only_looked_for() -> bool:
     """Return True if ``importlib.util.find_spec``, and not an import statement, is searching for the module."""
-    frame = sys._getframe(1).f_back  # the caller of importlib's function that asks all finders
+    # Look at the caller of importlib's function that asks all finders.
+    frame = sys._getframe(1).f_back
     asker = frame.f_back if frame is not None else None
     return asker is not None and asker.f_globals.get("__name__") == "importlib.util"
 

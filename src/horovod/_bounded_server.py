@@ -84,12 +84,12 @@ class BoundedServer:
             self._silent.pop(connection, None)
 
     def close(self) -> None:
-        """Stop accepting connections, and close those without a complete request. Idempotent."""
+        """Stop accepting connections, and close connections without a complete request. Idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
         with contextlib.suppress(OSError):
-            # Wakes the thread that accepts connections.
+            # Wake the thread that accepts connections.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
@@ -117,7 +117,7 @@ class BoundedServer:
             self._take(connection, client)
 
     def _expire(self) -> float | None:
-        """Close expired connections, and return the seconds until the next deadline or None."""
+        """Close connections past their deadline, and return the seconds until the next deadline, or None."""
         now = time.monotonic()
         with self._lock:
             for connection, until in list(self._silent.items()):

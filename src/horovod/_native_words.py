@@ -52,7 +52,7 @@ def made_for(file: str) -> str:
 
 
 def obstacle(found: str | None, there: Sequence[str], folder: str, running: Running) -> str | None:
-    """Return why the extension cannot be loaded, judging by file names only, or None. Pure.
+    """Return why the extension cannot be loaded, or None if the file names show no reason. Pure.
 
     Args:
         found: File that Python would load, or None.
@@ -108,7 +108,7 @@ def checked(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
         _running(),
     )
     if reason:
-        # Set no origin: callers that only inspect the spec can then see that there is no usable file.
+        # Do not set an origin, so that callers that only inspect the spec see that no usable file exists.
         return ModuleSpec(name, _Refusal(reason, name))
     if spec is not None and spec.loader is not None:
         spec.loader = _Explaining(spec)
@@ -139,7 +139,7 @@ class _Explaining(Loader):
         self._loader, self._file = spec.loader, spec.origin or ""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        # Restore the original loader, which hides this wrapper.
+        # Restore the original loader, so that the wrapper stays invisible.
         spec.loader = self._loader
         try:
             return self._loader.create_module(spec)

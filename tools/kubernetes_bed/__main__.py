@@ -121,7 +121,7 @@ def _remove(path: Path) -> bool:
 
 
 def entering(name: str) -> Callable[[], None]:
-    """Return a function for a new process that moves it to the cgroups and ties its life to this process."""
+    """Return a function that moves a new process to the cgroups and makes it die with this process."""
     dies = dying_with(os.getpid())
 
     def enter() -> None:
@@ -156,7 +156,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], enter: Callable[[], No
 
 
 def main() -> int:
-    """Run a command with access to a cluster, and return the command's exit code."""
+    """Create a cluster, run a command with access to it, and return the command's exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.kubernetes_bed", description=__doc__)
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 2, 3), help="how many there are (1)")
     parser.add_argument("--logs", type=Path, help="a folder for what the cluster's programs write")

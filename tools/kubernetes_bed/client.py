@@ -64,8 +64,8 @@ class Client:
     def follow(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Watch the objects under `path`.
 
-        Yields all objects as ("ADDED", object), then ("", {}), then (event, object) for each event. The generator ends
-        when the watch expires. Then call this method again. Raises Refused, OSError.
+        The generator first yields all objects as ("ADDED", object), then ("", {}), and then (event, object) for each
+        event. It ends when the watch expires, after which the caller starts a new watch. Raises Refused, OSError.
         """
         found = self.request("GET", path)
         kind, version = found["kind"].removesuffix("List"), found["apiVersion"]

@@ -95,7 +95,7 @@ class Controller:
         if event == "DELETED":
             known.pop(uid, None)
         elif int(known.get(uid, thing)["metadata"]["resourceVersion"]) <= int(thing["metadata"]["resourceVersion"]):
-            # The known version can be newer than the event, because this controller has changed the object.
+            # Ignore an event that is older than the known version, which this controller has changed since.
             known[uid] = thing
         if path == JOBS:
             return str(uid)
@@ -112,7 +112,7 @@ class Controller:
     def _reconcile(self, uid: str) -> None:
         job, pods = self._jobs.get(uid), self._pods_of(uid)
         if job is None or "deletionTimestamp" in job["metadata"]:
-            # These pods have been counted before.
+            # Release these pods, because a deleted Job no longer counts them.
             for pod in pods:
                 if jobs.FINALIZER in pod["metadata"].get("finalizers", ()):
                     self._release(pod)

@@ -45,7 +45,10 @@ class Names:
                         self._found.setdefault(name, set()).add(each["ip"])
 
     def addresses(self, name: str, now: float) -> set[str]:
-        """Return the addresses of a name; the list is empty while a negative answer is cached."""
+        """Return the addresses of a name.
+
+        The result is empty if the name has no addresses, or a negative answer is still cached.
+        """
         name = name.lower()
         with self._lock:
             if now < self._vain.get(name, 0.0):

@@ -35,7 +35,7 @@ def token_of(number: int) -> str:
 
 
 def run(*words: str, seconds: float = 60) -> str:
-    """Run a command and return its output; raise RuntimeError if it fails, or TimeoutExpired."""
+    """Run a command and return its output; raise RuntimeError or TimeoutExpired if it fails."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-2000:]}")

@@ -1,6 +1,6 @@
 """API server proxy for the cluster's clients, which adds features of later Kubernetes versions.
 
-Fields of Jobs that Kubernetes 1.20 lacks are kept. Pods that are evicted through the API get the condition
+The proxy preserves fields of Jobs that Kubernetes 1.20 lacks. Pods that are evicted through the API get the condition
 DisruptionTarget, as in Kubernetes 1.26 and later. The proxy forwards credentials, so the server authenticates and
 authorizes clients.
 """
@@ -115,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
             self.wfile.write(b"0\r\n\r\n")
         except (OSError, http.client.HTTPException):
-            # The client or the server has closed the connection.
+            # Close the connection, because the client or the server has closed its end.
             self.close_connection = True
             if self._server:
                 self._server.close()

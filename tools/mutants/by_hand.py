@@ -97,7 +97,7 @@ def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
 
 
 def try_python(root: Path, group: list[Chosen], jobs: int, tell: Callable[[Mutant], None]) -> list[Mutant]:
-    """Test Python mutants that have the same tests; raise RuntimeError like `patience`."""
+    """Test Python mutants that have the same tests; raise RuntimeError if the tests fail without a mutant."""
     tests = tuple(group[0].tests.split())
     seconds = max(patience(root, Target(file, tests)) for file in dict.fromkeys(entry.file for entry in group))
 

@@ -156,7 +156,7 @@ def _statement(node: ast.stmt) -> Iterator[tuple[_Node, str]]:
 
 
 def _expression(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the replacements of an expression."""
+    """Yield the replacements of an expression and of its parts."""
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
             yield ast.Compare(node.left, [*node.ops[:i], COMPARISONS[type(op)](), *node.ops[i + 1 :]], node.comparators)

@@ -68,7 +68,7 @@ def targets(text: str) -> list[Target]:
 
 
 def run_tests(root: Path, target: Target, text: str, seconds: float) -> str:
-    """Run the tests of a file with `text` as its contents, then kill all their processes.
+    """Run the tests of a file whose contents are ``text``, then kill all their processes.
 
     Returns:
         "passed", "failed", or "hung" if they take longer than `seconds`.
@@ -135,7 +135,7 @@ def patience(root: Path, target: Target) -> float:
 def try_all(
     root: Path, target: Target, most: int, seed: int, jobs: int, tell: Callable[[Mutant], None]
 ) -> list[Mutant]:
-    """Test up to `most` mutants of a file, chosen by `seed`; raise RuntimeError if its tests fail unchanged."""
+    """Test up to `most` mutants of a file, chosen by `seed`; raise RuntimeError if its tests fail without a mutant."""
     source = (root / target.file).read_text(encoding="utf-8")
     seconds = patience(root, target)
     changes = changes_of(source)

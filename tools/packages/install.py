@@ -42,7 +42,7 @@ def pip_cache(found: settings.Settings) -> Path:
 
 
 def built_wheels(cache: Path) -> list[str]:
-    """Return the cached wheels that pip has built from released sources, as folders.
+    """Return the folders of cached wheels that pip has built from released sources.
 
     Building PySpark's wheel, for example, takes a minute. Wheels that pip has built from an archive without a release
     name are left out, because they can differ from the release of the same version.
@@ -71,7 +71,7 @@ def with_uv(arguments: list[str]) -> str | None:
     uv = find_uv()
     if uv is None:
         return "uv cannot be installed"
-    # pip ignores missing folders, but uv rejects them.
+    # pip ignores missing folders, but uv rejects them, so leave them out.
     links = [os.path.expanduser(link) for link in found.get("find-links", "").split()]
     found["find-links"] = " ".join(link for link in links if "://" in link or os.path.exists(link))
     environ = settings.uv_environment(found, built_wheels(pip_cache(found)), os.environ)

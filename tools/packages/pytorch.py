@@ -29,7 +29,7 @@ class Choice:
 
 
 def cpu_build(version: str, wheels: Iterable[str], tags: frozenset[str]) -> str | None:
-    """Return the full version of the CPU build among wheels, such as "2.13.0+cpu".
+    """Return the full version of the CPU build in a list of wheels, such as "2.13.0+cpu".
 
     Args:
         version: Public version of PyTorch, such as "2.13.0".

@@ -1,4 +1,4 @@
-"""Conversion of pip's settings to environment variables of uv, which does not read them."""
+"""Conversion of pip's settings to uv's environment variables, because uv does not read pip's settings."""
 
 import ast
 import re
@@ -51,7 +51,7 @@ def parse(listing: str) -> Settings:
 def unknown(settings: Settings) -> list[str]:
     """Return the settings that have no equivalent in uv.
 
-    With such settings, pip must be used.
+    If there are any, use pip.
     """
     return sorted(settings.keys() - _UV.keys() - _IRRELEVANT)
 

@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-# Import frameworks without messages, on the CPU, and Keras with the backend that supports all features.
+# Import frameworks on the CPU and without messages, and Keras with the backend that supports all features.
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow", JAX_PLATFORMS="cpu")
-# Otherwise TensorFlow prints a message about oneDNN operations.
+# Turn off oneDNN operations, because TensorFlow would print a message about them.
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""Builder of the sdist and, from the sdist, of the wheels for a CPU architecture."""
+"""Builder of a release's sdist, and of wheels from the sdist."""
 
 import email
 import os
@@ -202,7 +202,7 @@ def _settings(wanted: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, 
     """Return the environment variables of a build, without variables of the user that affect the libraries."""
     flags = ("CFLAGS", "CXXFLAGS", "LDFLAGS", "CPPFLAGS", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if name not in flags}
-    # Folder that contains cmake and ninja.
+    # Add the folder of cmake and ninja to the path.
     tools = Path(sys.executable).parent
     return kept | {
         "PATH": f"{tools}:{os.environ['PATH']}",

@@ -25,7 +25,7 @@ DEADLINE = 600
 LIBRARIES = {"libc": "6", "libm": "6", "libpthread": "0", "libdl": "2", "librt": "1"}
 
 NEWER_IN_LIBSTDCXX = (
-    # Both features require glibc 2.30.
+    # These features require glibc 2.30.
     "_GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK",
     "_GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK",
 )
@@ -40,8 +40,7 @@ SHADOWS = {
 #pragma once
 extern "C" int pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);
 """,
-    # glibc 2.28 lacks this header, so Zig's copy only contains an #error. libstdc++ checks whether the file exists, so
-    # hide it.
+    # glibc 2.28 lacks this header, but libstdc++ includes it if it exists. Zig's copy only contains an #error.
     "sys/single_threaded.h": """#pragma once
 extern "C" char __libc_single_threaded;  // libnewer.a has it
 """,
@@ -61,7 +60,7 @@ class Arch:
     """Soname of the dynamic loader."""
 
     def tool(self, name: str) -> str:
-        """Return the name of a GCC or binutils program, of the cross compiler if necessary."""
+        """Return the name of a GCC or binutils program, or of the cross compiler's program."""
         return name if self.name == platform.machine() else f"{self.name}-linux-gnu-{name}"
 
 
@@ -113,7 +112,7 @@ def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
         "-Wl,--exclude-libs,ALL",
         # Strip debug information, because Zig's objects contain paths that would change the build id.
         "-Wl,--build-id=sha1,--strip-debug",
-        # Zig's objects lack this mark, and glibc 2.41 rejects libraries without it.
+        # Do not require an executable stack, because glibc 2.41 rejects such libraries. Zig's objects lack this mark.
         "-Wl,-z,noexecstack",
     ]
     lines = [

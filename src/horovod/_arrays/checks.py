@@ -62,9 +62,9 @@ _TWINS = {"uint32": dtypes.INT32, "uint64": dtypes.INT64}
 
 
 def code_of_copied(dtype: Any, what: str) -> int:
-    """Return the engine's code for a dtype that operations only copy.
+    """Return the engine's code for a dtype, for operations that only copy values.
 
-    Operations that only copy values also support unsigned 32- and 64-bit integers, and the 8-bit floats of ml_dtypes.
+    Such operations also support unsigned 32- and 64-bit integers, and the 8-bit floats of ml_dtypes.
     """
     dtype = np.dtype(dtype)
     twin = dtypes.UINT8 if dtype.name.startswith("float8_") else _TWINS.get(dtype.name)
@@ -128,7 +128,7 @@ def splits_of(splits: Any, array: Array, size: int, what: str) -> list[int] | No
 
     Equal parts require that dimension 0 of ``array`` is a multiple of ``size``.
     """
-    # The engine rejects a 0-dimensional array.
+    # Accept a 0-dimensional array, because the engine rejects it on all ranks.
     rows = array.shape[0] if array.ndim else 0
     if splits is None:
         check_parts(what, rows, size)

@@ -26,7 +26,7 @@ Works = Sequence[Any]
 
 # Unfinished operations without a waiting caller, and the memory that they use.
 _parked: list[tuple[Works, Any]] = []
-# Memory of interrupted submissions (Ctrl-C). The engine could have accepted them, so it could use the memory.
+# Memory of submissions that Ctrl-C has interrupted. If the engine has accepted the operation, it uses the memory.
 _held: list[Any] = []
 
 
@@ -48,7 +48,7 @@ class Pending:
         return self._works
 
     def done(self) -> bool:
-        """Return True if all operations have completed or failed. Never blocks."""
+        """Return True if all operations have completed or failed. This never blocks."""
         return all(work.done() for work in self._works)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -151,7 +151,7 @@ def _sweep() -> None:
     # Iterate over a copy, because another thread can change the list.
     for entry in list(_parked):
         if all(work.done() for work in entry[0]):
-            # Another thread can have removed the entry.
+            # Ignore the error: another thread has already removed the entry.
             with contextlib.suppress(ValueError):
                 _parked.remove(entry)
 
@@ -175,7 +175,7 @@ class Handle(Future):  # type: ignore[type-arg]
         self.set_running_or_notify_cancel()
 
     def done(self) -> bool:
-        """Return True if the operation has completed or failed. Never blocks."""
+        """Return True if the operation has completed or failed. This never blocks."""
         pending = self._pending
         if pending is not None and pending.done():
             self._settle()
@@ -318,7 +318,7 @@ _watcher = _Watcher()
 
 def _after_fork() -> None:
     global _watcher
-    # A forked child does not have the thread.
+    # Create a new watcher, because a forked child does not have the old one's thread.
     _watcher = _Watcher()
 
 

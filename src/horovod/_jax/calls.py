@@ -54,7 +54,7 @@ _aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval
 
 
 def _require_cpu() -> None:
-    """Raise an error unless JAX compiles programs for the CPU.
+    """Check that JAX compiles programs for the CPU, the only supported platform.
 
     Raises:
         NotImplementedError: Programs would run on another platform. The message names it.
@@ -95,7 +95,7 @@ _lowered = _Lowered()
 
 
 def _lower_call(arrays: Arrays) -> list[Any]:
-    """Add a call to the program that JAX is lowering, and return its results."""
+    """Lower a call to MLIR, and return its results."""
     _lowered.calls += 1
     return list(create(arrays, [], UNORDERED).results)[:-1]
 
@@ -196,15 +196,15 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     return list(_primitive.bind(*arrays, call=call)) if arrays else []
 
 
-# The primitive does not declare its side effect: JAX needs about 15 us more per argument and result to call a program
-# with side effects. Instead, the rule _kept keeps calls whose results are unused.
+# Do not declare the side effect of the primitive, which would cost about 15 us per argument and result in each call of
+# a program. Instead, the rule _kept keeps calls whose results are unused.
 _primitive = Primitive("horovod_collective")
 _primitive.multiple_results = True
 
 
 @_primitive.def_impl
 def _outside_of_programs(*arrays: Any, call: Call) -> list[Any]:
-    # With jit disabled, the call would recurse into this function.
+    # With jit disabled, bind() would call this function again, without an end.
     with jax.disable_jit(False):
         return _program(call)(*arrays)
 
@@ -350,7 +350,7 @@ def _set(call: Call) -> Any:
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple[list[Any], list[Any]]:
-    """Implement vmap by making the batch dimension dimension 1; dimension 0 must remain the rows."""
+    """Move the batch dimension of vmap to dimension 1, because dimension 0 must remain the rows."""
     if call.rows:
         arrays = [
             array if dim is None else jnp.moveaxis(array, dim, 1) for array, dim in zip(arrays, dims, strict=True)
@@ -362,9 +362,9 @@ def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple
 batching.primitive_batchers[_primitive] = _batched
 
 
-# All messages of errors with Code::mismatch contain this text.
+# Text that all error messages with Code::mismatch contain.
 _DISAGREE = "ranks disagree about"
-# Messages of bindings/jax begin with this text, after the status that XLA adds.
+# Beginning of the messages of bindings/jax, after the status that XLA adds.
 _MARK = "horovod: "
 
 
@@ -372,7 +372,7 @@ _MARK = "horovod: "
 def as_ours() -> Iterator[None]:
     """Return a context that converts JAX errors of failed collectives to HorovodInternalError.
 
-    All other errors are raised unchanged.
+    Other errors are raised unchanged.
     """
     try:
         yield

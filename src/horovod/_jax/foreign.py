@@ -49,12 +49,12 @@ def is_call(op: Any) -> bool:
 
 
 def names_of(op: Any) -> set[str]:
-    """Return the names of a call's collectives that are not empty."""
+    """Return the names of a call's collectives, without empty names."""
     return set(filter(None, _texts(op, "names")))
 
 
 def steps_of(op: Any) -> set[str]:
-    """Return the entries of a call's ``Arrays.steps`` that are not empty."""
+    """Return the ``steps`` names of a call, without empty names."""
     return set(filter(None, _texts(op, "steps")))
 
 
@@ -101,7 +101,7 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
             "backend_config": ir.DictAttr.get(config),
             "api_version": ir.IntegerAttr.get(i32, 4),
             "called_computations": ir.ArrayAttr.get([]),
-            # Write the result into the argument's memory. XLA first copies an argument that is used elsewhere, but
+            # Write the result into the argument's memory. XLA would copy an argument that is used elsewhere, but
             # gradients are not.
             "output_operand_aliases": ir.ArrayAttr.get([ir.Attribute.parse(alias) for alias in aliases]),
             "operand_layouts": ir.ArrayAttr.get([_row_major(value.type) for value in values]),
@@ -137,12 +137,12 @@ def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
 
 
 def passed_on(value: Any) -> Any:
-    """Create a call that returns `value` in a form that XLA cannot analyze, and sends nothing."""
+    """Create a call that only passes `value` through, so that XLA cannot analyze it."""
     return _here(PASS_ON, "", value)
 
 
 def counted(token: Any, name: str) -> Any:
-    """Create a call that counts how often it runs and returns the count as a token."""
+    """Create a call that counts its executions, and returns the count as a token."""
     return _here(COUNT, name, token)
 
 

@@ -30,7 +30,7 @@ _Key = tuple[int, int]
 
 
 def order(module: Any) -> None:
-    """Order all calls of a complete MLIR module, in place.
+    """Order all Horovod calls of a complete MLIR module, in place.
 
     Raises:
         NotImplementedError: The program is spread over several devices, or a call is inside of an operation other than
@@ -100,7 +100,7 @@ class _Program:
         )
 
     def _thread(self, block: Any, token: Any, in_branch: bool) -> Any:
-        """Order the calls of a block, and return the last token; ``token`` is the first one, or None."""
+        """Order the calls of a block, beginning with ``token``, and return the last token."""
         for step in self._sequence(block):
             with ir.InsertionPoint(step[0]), step[0].location:
                 if foreign.is_call(step[0]):
@@ -117,7 +117,7 @@ class _Program:
         known: dict[Any, _Key] = {}
         places = []
         operations = [one.operation for one in block.operations]
-        # The last operation is the block's return.
+        # Leave out the last operation, which is the block's return.
         for op in operations[:-1]:
             key = max((known.get(value, (0, 0)) for value in _used(op)), default=(0, 0))
             element = True

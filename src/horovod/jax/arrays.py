@@ -58,7 +58,7 @@ def full_names(operation: str, name: str | None, places: Sequence[str]) -> list[
 
 
 def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callable[[Any], Any]]:
-    """Convert an array to a dtype that can be reduced; also return the inverse conversion.
+    """Convert an array to a dtype that can be reduced, and return a function that converts results back.
 
     8-bit floats are reduced as float32, and unsigned 32- and 64-bit integers as signed integers. ``scaled`` is True if
     any scale factor differs from 1.
@@ -77,15 +77,15 @@ def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callab
             f"{what}: op must be Sum, Min, Max or Product without factors for dtype {dtype.name}, got "
             f"{op_name(op)}{factors}; or use another dtype such as int32 or float32"
         )
-    # Sums and products of signed and unsigned integers have the same bits. For Min and Max, flip the highest bit before
-    # and after the reduction, so that the signed order equals the unsigned order.
+    # Sums and products of signed and unsigned integers have the same bits. Min and Max do not, so flip the highest bit
+    # before and after these reductions.
     flip = jnp.asarray(1 << (8 * dtype.itemsize - 1) if op in (Min, Max) else 0, dtype)
     twin = lax.bitcast_convert_type(array ^ flip, _TWINS[dtype.name])
     return twin, lambda reduced: lax.bitcast_convert_type(reduced, dtype) ^ flip
 
 
 def to_copy(array: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Convert an array to a dtype that can be sent; also return the inverse conversion.
+    """Convert an array to a dtype that can be sent, and return a function that converts results back.
 
     8-bit floats are sent as bfloat16, which represents all their values exactly, and unsigned integers as signed
     integers.

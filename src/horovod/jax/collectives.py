@@ -156,7 +156,7 @@ def _allreduce(
 
 @refusing(face)
 def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Return the root's arrays on every rank.
+    """Broadcast the root's arrays to all ranks.
 
     The operation is differentiable: on the root the gradient is the average of the ranks' output gradients, elsewhere
     zero.

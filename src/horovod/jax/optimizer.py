@@ -1,7 +1,7 @@
 """Distributed Optax optimizer, which reduces gradients over the ranks before it applies them.
 
-The extra arguments of Optax's `update` that depend on the loss are reduced as well. Transformations that use the loss
-for decisions (`reduce_on_plateau`, `lbfgs`, `polyak_sgd`) must decide alike on all ranks.
+The extra arguments of Optax's `update` that depend on the loss are reduced too. Transformations that use the loss for
+decisions (`reduce_on_plateau`, `lbfgs`, `polyak_sgd`) must make the same decisions on all ranks.
 """
 
 import functools
@@ -80,7 +80,10 @@ class ExtraArgs:
         return joined
 
     def _shared(self, params: Any) -> Any:
-        """Return `params` unchanged, and average their gradient over the ranks; `params` must be equal on all ranks."""
+        """Return `params` unchanged, and average their gradient over the ranks.
+
+        `params` must be equal on all ranks.
+        """
 
         @jax.custom_jvp
         def same(floats: list[Any]) -> list[Any]:
@@ -88,8 +91,8 @@ class ExtraArgs:
 
         @same.defjvp
         def _(floats: Any, tangents: Any) -> Any:
-            # All ranks have the same tangents, so averaging does not change them. The transpose of this average
-            # averages the gradient.
+            # All ranks have the same tangents, so averaging leaves them unchanged. In reverse mode, the average applies
+            # to the gradient.
             return floats[0], self._arguments(tangents[0])
 
         leaves, structure = jax.tree_util.tree_flatten(params)
@@ -216,8 +219,8 @@ def _accumulating(
             return updates, Accumulated(inner, zeros, jnp.zeros_like(total), jnp.zeros_like(done))
 
         def wait() -> Any:
-            # Determine the dtypes of the updates, which can differ from those of the gradients. Leave out the
-            # reduction, because it preserves shapes and dtypes.
+            # Determine the dtypes of the updates, which can differ from those of the gradients. The reduction preserves
+            # shapes and dtypes, so leave it out.
             of_step = jax.eval_shape(lambda g, s, p: plain(g, s, p, **extra)[0], grads, state.inner, params)
             updates = each(lambda one: jnp.zeros(one.shape, one.dtype), of_step)
             return updates, Accumulated(state.inner, summed, total, done)

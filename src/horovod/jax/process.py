@@ -106,7 +106,7 @@ def local_device(environment: Mapping[str, str]) -> int | None:
 
 
 def coordinator(port: str | None = None) -> str:
-    """Return the address "host:port" of JAX's coordinator, as this rank reaches it.
+    """Return the address "host:port" at which this rank can reach JAX's coordinator.
 
     The coordinator runs on rank 0. All ranks must call this function. The coordinator uses ``port`` if it is not None.
     The port is the same on all ranks, but the host can differ, because rank 0 can be in several networks. The function

@@ -22,7 +22,7 @@ _MESSAGE = 4096  # bytes
 
 
 class _Named(MXNetError):
-    """Base class of errors that removes the class name, and the colon after it, from MXNet's message."""
+    """Base class of errors, which removes the name of the class from the beginning of MXNet's message."""
 
     name: ClassVar[str] = ""
 
@@ -169,7 +169,7 @@ def push(operation: Operation, dtypes: Sequence[int], inputs: Sequence[Any], out
 
 
 def take(gathered: int, member: int, array: Any) -> None:
-    """Move one received array of an operation to ``array``, a new NDArray of the same size."""
+    """Move one of an operation's received arrays to ``array``, a new NDArray of the same size."""
     _call(library.hvd_mxnet_take, gathered, member, array.handle.value)
 
 
@@ -262,14 +262,14 @@ class _Arriving:
     writable = True
 
     def __new__(cls, make: Callable[[], Any] | None = None, *, handle: Any = None, writable: bool = True) -> Any:
-        # MXNet creates views and copies by calling the class of the original, without `make`.
+        # MXNet creates views and copies by calling the original's class without `make`.
         plain = _numpy_array if issubclass(cls, _numpy_array) else mx.nd.NDArray
         return object.__new__(cls) if make is not None else plain(handle, writable)
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make: Callable[[], Any] | None = make
         self._made: Any = None
-        # `make` can be called only once.
+        # Take a lock, because `make` can be called only once.
         self._lock = threading.Lock()
 
     @property
@@ -282,7 +282,7 @@ class _Arriving:
         return self._made.handle
 
     def __del__(self) -> None:
-        """Do nothing: the array that ``make`` returned owns the handle."""
+        """Do nothing, because the array that ``make`` has returned owns the handle."""
 
 
 class ArrivingNDArray(_Arriving, mx.nd.NDArray):

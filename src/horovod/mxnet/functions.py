@@ -159,7 +159,7 @@ def _by_name(params: Any) -> dict[str, Any]:
 
 
 def _sorted(params: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Parameter]]]:
-    """Check all values, and return arrays, their names, and parameters without an array."""
+    """Check all values, and split them into arrays with names and parameters without an array."""
     arrays: list[tuple[str, Any]] = []
     deferred: list[tuple[str, Parameter]] = []
     for name in sorted(params.keys()):
@@ -199,5 +199,5 @@ def _broadcast_once_known(parameter: Parameter, root_rank: int, name: str, proce
             broadcast_(array, root_rank, name, 0, process_set)
             array.wait_to_read()
 
-    # Replaces the hook of an earlier call.
+    # This replaces the hook of an earlier call.
     parameter._init_impl = initialize

@@ -143,11 +143,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             object.__setattr__(self, name, value)
 
     def create_state(self, index: Any, weight: Any) -> Any:
-        """Create the plain optimizer's state of a weight."""
+        """Create the state of the plain optimizer for a weight."""
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
-        """Create the plain optimizer's state of a weight, with a 32-bit copy of 16-bit weights."""
+        """Create the state of the plain optimizer for a weight, with a 32-bit copy of 16-bit weights."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
@@ -177,7 +177,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         several = isinstance(index, (list, tuple))
         indices, gradients = (list(index), list(grad)) if several else ([index], [grad])
         names = [f"optimizer.{one}" for one in indices]
-        # Reduce the gradients of the first layers first, because the next forward pass needs their weights first.
+        # Reduce the gradients of the first layers first, because the next forward pass begins with their weights.
         self._reducer.reduce(gradients, names, [-one if isinstance(one, int) else 0 for one in indices])
 
 

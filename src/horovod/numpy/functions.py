@@ -87,7 +87,9 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 def check_in_sync(
     *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
 ) -> str:
-    """Check that all ranks hold the same values, bit for bit; all ranks of the process set must call this.
+    """Check that all ranks hold the same values, bit for bit.
+
+    All ranks of the process set must call this.
 
     Args:
         *objects: Arrays, numbers, strings, None, and dicts and lists of these.

@@ -70,7 +70,7 @@ def _keep(name: str | None, entry: tuple[Any, ...]) -> None:
     if len(_idle) < _LIMIT:
         _idle[name] = entry
     if entry[1] is not face.engine:
-        # Check after insertion: a shutdown in another thread resets the engine first.
+        # Check the engine after the insertion, because a shutdown in another thread resets the engine first.
         forget()
 
 
