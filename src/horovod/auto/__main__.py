@@ -47,7 +47,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...")
     given = parser.parse_args(arguments)
     session.lr_scale = given.lr_scale
-    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")  # makes ranks that disagree end with an error
+    # Without a limit, ranks that disagree would wait forever.
+    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")
     hvd.init()
     session.rank, session.size = hvd.rank(), hvd.size()
     _choose_device()

@@ -89,7 +89,7 @@ def rows(items: Any, rank: int, size: int) -> Any:
 # A backward pass multiplies all gradients by the rank's fraction of the samples, which is wrong for these losses.
 
 _SCALAR = {"AddBackward0", "SubBackward0", "MulBackward0", "NegBackward0", "ToCopyBackward0", "ViewBackward0"}
-_MEAN, _SUM = 1, 2  # values of the argument "reduction" of loss functions
+_MEAN, _SUM = 1, 2  # enumeration of the argument "reduction" in loss functions
 
 
 def _is_penalty(node: Any) -> bool:
@@ -156,7 +156,7 @@ def synchronize() -> None:
     alive = [optimizer for optimizer, sent in training.optimizers.items() if not sent]
     if not alive:
         return
-    gc.collect()  # free unused models on all ranks, so that all ranks have the same models
+    gc.collect()  # all ranks must have the same models, so remove unused ones
     tensors = [t for m in training.modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
     tensors += [p for optimizer in alive for p in _parameters(optimizer)]
     new = {id(t): t for t in tensors if t not in training.sent and not torch.nn.parameter.is_lazy(t)}
@@ -191,7 +191,7 @@ def reduce(parameters: list[torch.Tensor]) -> None:
         hvd.grouped_allreduce_([*gradients, present], name=name, op=hvd.Sum)
     if any(p.grad is None for p in pending):
         for p, gradient, ranks in zip(pending, gradients, present.tolist(), strict=True):
-            p.grad = gradient if ranks else None  # as in one process: None if no rank has a gradient
+            p.grad = gradient if ranks else None  # if no rank has a gradient, the result is None, as in one process
     training.reduced.update(pending)
     session.touched["reductions"] += 1
 
@@ -202,13 +202,14 @@ def _backward(plain: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **
         training.stray = training.stray if session.suspended else script_line()
         return plain(tensors, grad_tensors, *args, **kwargs)
     if training.stray and not any(p.grad is not None and bool(p.grad.any()) for p in training.position):
-        training.stray = ""  # the program has discarded the gradients of the stray backward pass
+        training.stray = ""  # the program has discarded the gradients of that backward pass
     roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
     given = (grad_tensors,) if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
     factors = zip(roots, [*given, *[None] * (len(roots) - len(given))], strict=True)
     scaled = [torch.full_like(t, batch.weight) if g is None else g * batch.weight for t, g in factors]
     with torch.no_grad():
-        for p in training.reduced:  # the pass adds this rank's part to a reduced sum, so convert the sum to a part too
+        # This pass adds the gradients of this rank only, so divide the sums over all ranks first.
+        for p in training.reduced:
             if p.grad is not None:
                 p.grad.div_(session.size)
     training.reduced.clear()
@@ -260,7 +261,7 @@ def _add_group(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     for p in self.param_groups[-1]["params"]:
         training.position.setdefault(p, len(training.position))
     if self in training.optimizers:
-        training.optimizers[self] = False  # broadcast the new parameters before the next batch
+        training.optimizers[self] = False  # the new parameters must be broadcast before the next batch
 
 
 def _clip(plain: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
@@ -281,7 +282,7 @@ def _batch_norm(plain: Any, self: Any, input: torch.Tensor) -> torch.Tensor:
     if batch is None:
         return plain(self, input)
     normalized = hvd.SyncBatchNorm.forward(self, input if batch.own else input[:0])
-    return normalized if batch.own else torch.cat([normalized, input])  # the statistics exclude a sample of weight 0
+    return normalized if batch.own else torch.cat([normalized, input])  # samples of weight 0 are not in the statistics
 
 
 def _item(plain: Any, self: Any) -> Any:

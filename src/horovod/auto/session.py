@@ -23,7 +23,7 @@ _LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdl
 
 
 class AutoError(SystemExit):
-    """Error for a script that ``--auto`` cannot train correctly. ``except Exception`` does not catch it."""
+    """Raised if ``--auto`` cannot train a script correctly. ``except Exception`` does not catch it."""
 
 
 class Session:
@@ -36,7 +36,8 @@ class Session:
         self.seed = 0
         self.started = time.time()
         self.touched: collections.Counter[str] = collections.Counter()
-        self.suspended = 0  # above 0 while Keras trains, whose own use of PyTorch must not be changed
+        # Above 0 while Keras trains, because Keras' own use of PyTorch must not be changed.
+        self.suspended = 0
 
     @property
     def lr_factor(self) -> float:
@@ -112,7 +113,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 class Nothing:
     """Object that accepts every use and does nothing, in place of MLflow or TensorBoard on ranks other than 0."""
 
-    __path__: tuple[str, ...] = ()  # makes the object look like a package
+    __path__: tuple[str, ...] = ()  # a module with this attribute looks like a package
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -134,7 +135,7 @@ def limit_output() -> None:
     session.seed = int(hvd.broadcast_object(random.getrandbits(31), 0, name="auto.seed"))
     random.seed(session.seed)
     np.random.seed(session.seed)
-    draw = np.random.randint  # uses the global state, which is equal on all ranks
+    draw = np.random.randint  # randint uses the global state, which is equal on all ranks
     wrap(np.random, "default_rng", lambda plain, seed=None: plain(draw(2**31) if seed is None else seed))
     if session.rank != 0:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (open until the process ends)
@@ -167,7 +168,8 @@ def _mkdir(plain: Any, path: Any, *args: Any, **kwargs: Any) -> None:
 
 def on_rank_0(plain: Any, *args: Any, **kwargs: Any) -> None:
     """Call ``plain`` on rank 0. The other ranks wait until it has returned."""
-    name = f"auto.save {script_line()}"  # shows the script's line in the warning about a rank that does not save
+    # With this name, the warning about a rank that does not save shows the script's line.
+    name = f"auto.save {script_line()}"
     # Wait until all ranks have opened, and so truncated, their files before rank 0 writes.
     hvd.allreduce(np.zeros(1), name=name)
     try:

@@ -36,8 +36,10 @@ class Shards:
 
     def __init__(self, plain: BatchSampler) -> None:
         self.plain = plain
-        self.training: bool | None = None  # None before the first pass over the data
-        self.asked = ""  # line of the script that asked for the length before the first pass
+        # None before the first pass over the data.
+        self.training: bool | None = None
+        # Line of the script that asked for the loader's length before the first pass, or "".
+        self.asked = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
@@ -120,7 +122,7 @@ def _stream(plain: Any, loader: Any) -> Any:
     if loader.num_workers and (loader.multiprocessing_context or torch.multiprocessing).get_start_method() != "fork":
         refuse("the workers of its IterableDataset are not forked", 'use multiprocessing_context="fork"')
     session.change("DataLoaders", f"DataLoader: {type(loader.dataset).__name__} is divided by get_worker_info()")
-    training.streaming = True  # the workers that start now need this
+    training.streaming = True  # DataLoader workers that start now need the flag
     batches = plain(loader)
     training.streaming = False
     return _Pass(_streamed(batches))
@@ -158,7 +160,7 @@ def _iterate(plain: Any, loader: Any) -> Any:
             why = "it asked for the length of a DataLoader before it was known that this one evaluates"
             refuse(why, "ask inside torch.no_grad() or after model.eval()", shards.asked)
         shards.training = False
-    if evaluating or not training.optimizers:  # without an optimizer, the script only inspects its data
+    if evaluating or not training.optimizers:  # a script without an optimizer only inspects its data
         return plain(loader)
     if isinstance(loader.dataset, IterableDataset):
         return _stream(plain, loader)
@@ -244,5 +246,5 @@ def install() -> None:
 def _save(plain: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
     if isinstance(f, str) or hasattr(f, "__fspath__") or hasattr(f, "name"):
         on_rank_0(plain, obj, f, *args, **kwargs)
-    else:  # saving to memory
+    else:  # the script saves to memory
         plain(obj, f, *args, **kwargs)

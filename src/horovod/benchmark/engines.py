@@ -77,7 +77,7 @@ class EngineColumn:
         if self.job.rank == 0 and not self._tuning and chosen.flag("HOROVOD_CALIBRATE"):
             transport = chosen.text("HOROVOD_TRANSPORT")
             world = World.here(self.job.size, self.job.local_size, self.job.cross_size, transport)
-            self._tuning = load(world)[0]  # the same tuning that bootstrap loads
+            self._tuning = load(world)[0]  # bootstrap loads the same tuning for this engine
         self._barrier = self._call("barrier", "barrier.benchmark", 0, 0, ())
 
     def _call(
@@ -146,7 +146,7 @@ class EngineColumn:
         else:
             target = Memory(4 * (count if case.collective == "allreduce" else count // ranks))
         call = self._call(case.collective, name, source.address, target.address, shape)
-        call.__dict__["memory"] = (source, target)  # keep the memory alive while the returned function exists
+        call.__dict__["memory"] = (source, target)  # the memory must exist as long as the returned function
         return call
 
     def submitter(self, name: str, memory: Memory, count: int) -> Callable[[], _core.Work]:

@@ -23,11 +23,11 @@ from horovod.benchmark.options import Case
 Command = tuple[Sequence[str], Mapping[str, str]]
 """Arguments, and additional environment variables."""
 
-_TAIL = 2000  # maximum characters of a job's output in an error message
+_TAIL = 2000  # maximum number of characters of a job's output in an error message
 
 
 class JobError(Exception):
-    """Error if a job did not start, failed, or did not answer in time. The message names the reason."""
+    """Raised if a job did not start, failed, or did not answer in time. The message names the reason."""
 
 
 def mpi_tools(prefix: str = "", modules: Sequence[str] = ("mpi4py",)) -> tuple[str, str] | None:

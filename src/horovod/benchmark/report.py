@@ -132,7 +132,7 @@ def to_json(machine: dict[str, Any], results: Sequence[Result], model: dict[str,
 
 # -- plots, with matplotlib (the extra horovod[benchmark]) -----------------------------------------------------------
 
-_BANDS = 4  # with more columns, the bands would cover each other
+_BANDS = 4  # maximum number of columns with bands, because more bands would cover each other
 MISSING = "no picture: matplotlib is not installed (pip install 'horovod[benchmark]')"
 
 
@@ -151,7 +151,7 @@ def draw(results: Sequence[Result], labels: dict[int, str], name: Path) -> str:
 
     import matplotlib
 
-    matplotlib.use("Agg")  # this backend needs no display, even if the environment selects another backend
+    matplotlib.use("Agg")  # the backend Agg needs no display, even if the environment selects another one
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(collectives), figsize=(7.5 * len(collectives), 5.5), squeeze=False)

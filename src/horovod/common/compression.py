@@ -140,7 +140,7 @@ def wire_of(compression: Any) -> int:
         ValueError: If the argument is not a compressor.
     """
     wire: int | None = getattr(compression, "wire_format", None)
-    if wire is None:  # only built-in compressors have the attribute, and they need no check
+    if wire is None:  # built-in compressors define the attribute and need no check
         check_compression(compression)
         return WIRE_NONE
     return wire

@@ -33,7 +33,8 @@ log = logging.getLogger("horovod.data")
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
 """(address, port) pairs by network interface."""
 
-_HEAR_SECONDS = 20.0  # seconds between checks that the service still runs, in waits without a deadline
+# Seconds between checks that the service still runs, for waits without a deadline.
+_HEAR_SECONDS = 20.0
 _ANSWER_SECONDS = 5.0
 _UNHEARD = 3  # number of consecutive unanswered checks after which the service counts as gone
 _LEAVE_SECONDS = 10.0
@@ -223,8 +224,10 @@ class ComputeClient:
                 warning.
         """
         begun = time.monotonic()
-        lives: dict[int, tuple[bytes | None, float]] = {}  # last heartbeat of each reader, and the time when it arrived
-        with contextlib.suppress(StoreTimeout):  # raised if the service is gone, and then its workers are gone too
+        # Last heartbeat of each reader, and the time when the heartbeat arrived.
+        lives: dict[int, tuple[bytes | None, float]] = {}
+        # If the service is gone, its workers are gone too, so the wait is over.
+        with contextlib.suppress(StoreTimeout):
             while True:
                 readers = list(itertools.takewhile(lambda one: self._find(f"reader.{number}.{one}"), itertools.count()))
                 now = time.monotonic()

@@ -69,7 +69,7 @@ def _follows(error: BaseException | None, ended: Ended) -> bool:
         return ended is not None
     chain = list(_chain(error))
     if any(isinstance(one, RanksDisagreeError) for one in chain):
-        return False  # a mistake in this program, for which no other rank is responsible
+        return False  # no other rank is responsible for a mistake in this program
     return any(isinstance(one, HorovodInternalError) or (ended is not None and _of_tensorflow(one)) for one in chain)
 
 
@@ -152,7 +152,7 @@ class Watch:
             self.reason = told_of(value, trace)
             self.failed = self.failed or not isinstance(value, KeyboardInterrupt)
             self._tell(value)
-            if isinstance(value, NoPlaceError) and value.line:  # omit the traceback, which would look like a crash
+            if isinstance(value, NoPlaceError) and value.line:  # a traceback would look like a crash
                 print(value.line, file=sys.stderr, flush=True)
             else:
                 inner(kind, value, trace)
@@ -193,7 +193,8 @@ MARK = "HOROVOD_RANK_PROCESS"
 _NAME = "horovod-rank-"
 _MEMFD = re.compile(r"/memfd:" + _NAME + r"([0-9a-f]+) \(deleted\)")
 
-_held: list[int] = []  # the descriptor whose name is the mark, if it exists
+# Descriptor whose name is the mark, if this process has created one.
+_held: list[int] = []
 
 
 def check_descent(env: WorkerEnv) -> None:
@@ -267,7 +268,7 @@ def _names(pid: int) -> set[str]:
     found = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # the descriptor was closed in the meantime
+            with contextlib.suppress(OSError):  # another thread has closed the descriptor in the meantime
                 if match := _MEMFD.fullmatch(os.readlink(f"/proc/{pid}/fd/{number}")):
                     found.add(match[1])
     return found
@@ -334,7 +335,7 @@ class Stopping:
         for number in signals:
             self._before[number] = signal.signal(number, self._hear)
         self.listens = True
-        if not self._sees_forks:  # register only once, because forked processes inherit the registration
+        if not self._sees_forks:  # forked processes inherit the registration, so one is sufficient
             self._sees_forks = True
             os.register_at_fork(after_in_child=self._leave)
 

@@ -40,7 +40,7 @@ _PACKAGES = {"nft": "nftables", "tc": "iproute2"}
 
 
 class NotDoneError(Exception):
-    """Error if a fault could not be injected. The message names the reason."""
+    """Raised if a fault could not be injected. The message names the reason."""
 
 
 def inject_on_network(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -79,7 +79,7 @@ def _cut(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
         raise NotDoneError(str(error)) from None
     _run(["nft", "-f", "-"], said.prepare())
     say(f"host {host(event, ranks)}")
-    time.sleep(HEAD_START)  # give the log line time to reach the launcher
+    time.sleep(HEAD_START)  # the log line must reach the launcher before the fault
     _run(["nft", "-f", "-"], text)
 
 
@@ -131,7 +131,7 @@ def _may() -> bool:
         with open("/proc/thread-self/status") as file:
             mask = next(line.split()[1] for line in file if line.startswith("CapEff:"))
     except (OSError, StopIteration):
-        return True  # unknown interface, for which the tool will report an error
+        return True  # the interface is unknown, so the tool will report an error
     return bool(int(mask, 16) >> _NET_ADMIN & 1)
 
 
@@ -254,7 +254,7 @@ class Faults:
             self._timer.start()
         if first:
             self._at_step(0, ranks)
-        for step in missed:  # also handle the steps that this rank missed because a rank was lost
+        for step in missed:  # this rank missed these steps because a rank was lost
             self._at_step(step, before)
 
     def step(self) -> None:
@@ -296,7 +296,7 @@ class Faults:
 
     def _timed(self, since: float) -> Iterator[Event]:
         """Yield the faults that are due at a time, starting ``since`` seconds after the start of the job."""
-        if since < 1.0:  # a longer time means that this process has joined later
+        if since < 1.0:  # otherwise this process has joined the job later
             yield from (event for event in self._plan.events if event.step is None and event.after is None)
         for event in self._plan.by_time():
             if (event.after or 0.0) > since:
@@ -340,7 +340,7 @@ def act(event: Event, ranks: Ranks) -> None:
 
 
 def _say(what: str) -> None:
-    sys.stderr.write(f"chaos: {what}\n")  # a single write, because two threads can log at the same time
+    sys.stderr.write(f"chaos: {what}\n")  # two threads can log at the same time, so use a single write
     sys.stderr.flush()
 
 

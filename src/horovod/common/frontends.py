@@ -54,8 +54,10 @@ class Frontend(Access):
 
 
 TORCH = Frontend("torch", 0)
-TENSORFLOW = Frontend("tensorflow", 1)  # must equal the number in bindings/tensorflow/call.h
-KERAS = Frontend("keras", 2)  # Keras with the JAX backend; other backends use the frontend of their framework
+# bindings/tensorflow/call.h contains the same number.
+TENSORFLOW = Frontend("tensorflow", 1)
+# Keras uses this frontend only with the JAX backend. With other backends, it uses their framework's frontend.
+KERAS = Frontend("keras", 2)
 JAX = Frontend("jax", 3)
 MXNET = Frontend("mxnet", 4)
 NUMPY = Frontend("numpy", 5)

@@ -19,9 +19,9 @@ from horovod.common.frontends import Frontend, State, state
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.security.object_seal import Call, Seals
 
-_FAILED = b"\xff"  # first byte of an error message that is sent instead of a pickle, whose first byte is 0x80
+_FAILED = b"\xff"  # marks an error message in place of a pickle, which begins with 0x80
 
-_parked: list[Any] = []  # keeps the memory of interrupted operations alive
+_parked: list[Any] = []  # keeps memory alive that interrupted operations still use
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
@@ -192,7 +192,7 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
     over = threading.Event()
 
     def keep_waiting() -> None:
-        with contextlib.suppress(HorovodInternalError):  # the last broadcast raises the same error
+        with contextlib.suppress(HorovodInternalError):  # the last broadcast raises the same error again
             while not over.wait(1.0):
                 broadcast_object(None, 0, "rank0_first")
 
@@ -212,7 +212,7 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
 
 # Exchange of numbers between ranks in a single operation, without pickling.
 
-_memory: dict[tuple[str, str, int], Any] = {}  # keeps the memory of interrupted operations alive
+_memory: dict[tuple[str, str, int], Any] = {}  # keeps memory alive that interrupted operations still use
 
 
 def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tuple[float, ...]:

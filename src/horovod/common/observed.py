@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from horovod._core import Engine
     from horovod.common.autotune.session import Session
 
-_telemetry: Telemetry | None = None  # telemetry of the current job
+_telemetry: Telemetry | None = None
 _autotune: "Session | None" = None
 
 
@@ -32,13 +32,13 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
     global _telemetry, _autotune
     try:
         if settings.flag("HOROVOD_AUTOTUNE") or settings.flag("HOROVOD_AUTOTUNE_REUSE"):
-            from horovod.common.autotune import session  # imported only in jobs that use autotune
+            from horovod.common.autotune import session  # imported here because few jobs use autotune
 
             _telemetry = Telemetry(job, engine, settings, link, {session.MESSAGE: session.remember})
             _autotune = session.begin(job, engine, settings, _telemetry.bus)
         else:
             _telemetry = Telemetry(job, engine, settings, link, {})
-    except Exception as error:  # for example, too many threads or open descriptors
+    except Exception as error:  # threads or descriptors might be exhausted
         marks.close()
         training.close()
         warner(job.rank, settings)(
@@ -87,7 +87,7 @@ def leave_in_child() -> None:
     _autotune = None
     if _telemetry is not None:
         _telemetry.leave_in_child()
-    _telemetry = None  # the threads of the telemetry exist only in the parent
+    _telemetry = None  # a forked child has no telemetry threads
     marks.close()
     training.close()
 

@@ -151,7 +151,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         )
     made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     check_new(made, job.size)
-    register(made)  # the engine checks for duplicates, so that all ranks raise the error
+    register(made)  # the engine detects duplicates, so that all ranks raise the error
     return made
 
 
@@ -357,7 +357,7 @@ def _sets(process_sets: Any) -> tuple[list[ProcessSet], bool]:
         if not isinstance(entry, ProcessSet):
             raise ValueError(f"process_sets[{index}] must be a ProcessSet, got {entry!r}")
         if entry.world_ranks is not None:
-            continue  # ranks pass different sets here, so ``init`` detects repetitions after the exchange
+            continue  # ranks pass different sets at this index, so repetitions are detected after the exchange
         ranks = tuple(entry.ranks or ())
         if ranks in seen:
             raise ValueError(f"process_sets[{index}] with ranks {list(ranks)} repeats process_sets[{seen[ranks]}]")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 _cache = functools.cache
 """Decorator that caches results by argument."""
-_answers: dict[str, Any] = {}  # cached results of `_once`, by key
+_answers: dict[str, Any] = {}
 
 
 def is_mpi_comm(value: object) -> bool:

@@ -51,8 +51,10 @@ class ByteRanges(Source):
         Raises:
             ValueError: If a file is missing, unreadable, damaged or compressed. The message names the file.
         """
-        self._files: list[tuple[str, int]] = []  # path and size in bytes
-        self._blocks: list[tuple[int, Range]] = []  # index in `_files`, and range
+        # Path and size in bytes of each file.
+        self._files: list[tuple[str, int]] = []
+        # Index of the file in `_files`, and byte range, of each block.
+        self._blocks: list[tuple[int, Range]] = []
         check_count("block_bytes", block_bytes, 1)
         for number, path in enumerate(find_files(paths, self.SUFFIX)):
             with readable(path):

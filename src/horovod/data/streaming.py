@@ -84,9 +84,11 @@ class StreamingDataset(Resumes):
         self._digest = source.digest()
         self._place = rank or _rank, size or _size
         self._order: tuple[int, Order] | None = None
-        self._left: parts.Intervals = ()  # remaining records when they were last divided among ranks
+        # Records that remained when they were last divided among the ranks.
+        self._left: parts.Intervals = ()
         self._me, self._ranks = 0, 1
-        self._steps = self._recorded = 0  # this rank's total and recorded number of records since then
+        # Numbers of records of this rank since the last division: total, and recorded.
+        self._steps = self._recorded = 0
         self._share_out(self._all())
         marks.data_seen = True
 
@@ -172,7 +174,7 @@ class StreamingDataset(Resumes):
         self._share_out(self._now_left())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_order": None}  # the order is large, and is computed again when needed
+        return {**self.__dict__, "_order": None}  # computing the order again is better than pickling it
 
     def _same(self) -> dict[str, Any]:
         """Return the properties that must stay equal for a saved position in an epoch to be valid."""

@@ -249,7 +249,7 @@ def draw_plot(lines: Mapping[str, Sequence[Prediction]], path: Path) -> str:
         return NO_MATPLOTLIB
     import matplotlib
 
-    matplotlib.use("Agg")  # works without a display
+    matplotlib.use("Agg")  # the backend Agg works without a display
     from matplotlib import pyplot
 
     # Do not convert text to paths in SVG, and make the file reproducible.

@@ -104,7 +104,7 @@ class GossipRounds:
         whole = self._pack(total, weight)
         kept = pushed(whole, len(targets))
         sent = vector.half(kept) if self.wire else kept
-        if self.wire:  # keep the rounding error on this rank, which preserves the sum over the ranks
+        if self.wire:  # the rounding error stays on this rank, so the sum over the ranks does not change
             kept = whole - len(targets) * vector.full(sent)
         self.bytes_sent += len(targets) * sent.nbytes
         splits = [int(rank in targets) for rank in range(size)]

@@ -209,7 +209,7 @@ class Serving:
         self._width = 1 + len(self._options())
         self._started = True
 
-    # Methods of workers.
+    # The following methods run on workers.
 
     def exchange(self, values: Any) -> Any:
         """Send a worker's values to the servers, and return the servers' replies.
@@ -305,7 +305,7 @@ class Serving:
         self._finished, self._started = True, False
         return found
 
-    # Methods of servers.
+    # The following methods run on servers.
 
     def serve(self) -> list[Any]:
         """Run this server until all workers are done, and return the servers' snapshots.
@@ -350,7 +350,7 @@ class _Loop:
             threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True).start()
         with self._changed:
             while self._failure is None and self._left < len(workers):
-                self._changed.wait(1.0)  # threads notify when they end, even if a worker is lost
+                self._changed.wait(1.0)  # threads notify the condition when they end, even if a worker is lost
         if self._failure is not None:
             raise self._failure
 
@@ -394,7 +394,7 @@ class _Loop:
             server.receive(worker, values, options)
             self._changed.notify_all()
             self._wait(worker)
-            reply = server.reply(worker) + 0  # copy the reply, because other workers' updates change the values
+            reply = server.reply(worker) + 0  # copy the reply, because updates of other workers change the values
         if size:
             vector.hvd.broadcast_(reply, me, name=_name("pull", me, worker), process_set=pair)
         return True

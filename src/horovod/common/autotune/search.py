@@ -34,7 +34,8 @@ class Sample(NamedTuple):
     def of(cls, times: Sequence[float]) -> "Sample":
         """Summarize step times, in seconds, as a sample."""
         middle = median(times)
-        deviation = 1.4826 * median([abs(time - middle) for time in times])  # factor for a normal distribution
+        # 1.4826 converts it to the standard deviation of a normal distribution.
+        deviation = 1.4826 * median([abs(time - middle) for time in times])
         return cls(middle, 1.2533 * deviation / len(times) ** 0.5)
 
 
@@ -103,7 +104,7 @@ def _along(progress: Progress, parameter: Parameter, max_candidates: int) -> Gen
                     break
                 moved = True
             if moved:
-                break  # the search came from the opposite neighbor
+                break
 
 
 def _try(progress: Progress, parameter: Parameter, value: int, max_candidates: int) -> Generator[Values, Sample, bool]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 MESSAGE = "autotune"
 """Name of the message by which rank 0 tells the other ranks its result."""
 
-_kept: tuple[Values, bool] | None = None  # the job's values so far, and True if their search was complete
+# Values that autotune has found for this job so far, and True if their search was complete.
+_kept: tuple[Values, bool] | None = None
 
 
 def remember(rank: int, what: dict[str, Any]) -> None:
@@ -65,7 +66,8 @@ class Session:
         self._shown = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning")
         self._tuner: Tuner | None = Tuner(job, engine, settings, frozenset(given), self)
         self._log = self._open_log() if settings.flag("HOROVOD_AUTOTUNE") else None
-        self._header = _kept is not None  # an earlier epoch has already written the header
+        # True if an earlier epoch of the job has already written the header.
+        self._header = _kept is not None
         # Key of the job's result. Compute it before tuning, which changes the names of PyTorch's buckets.
         self._key: results.Key | None = None
         marks.also(self._stepped)
@@ -174,7 +176,7 @@ class Session:
             return None
         try:
             descriptor = private_files.open_file(path, os.O_WRONLY | os.O_APPEND, mode=0o644)
-            if _kept is None:  # otherwise the file contains rows of an earlier epoch of this job
+            if _kept is None:  # keep the log of earlier epochs of this job
                 os.ftruncate(descriptor, 0)
             return descriptor
         except OSError as error:

@@ -81,7 +81,7 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
             initial[name] = min(value, high)
             parameters.append(Parameter(name, low, high, first))
 
-    largest = 1 << max(step_bytes - 1, 0).bit_length()  # a larger value would have the same effect
+    largest = 1 << max(step_bytes - 1, 0).bit_length()  # larger thresholds would have the same effect
     if "HOROVOD_FUSION_THRESHOLD" not in fixed:
         add(FUSION, threshold, 64 << 10, min(MAX_FUSION, largest), largest // 4)
     if buckets:
@@ -130,7 +130,8 @@ class Tuner:
         self.step_bytes = 0
         """Bytes that a step reduces on this rank, measured before the search."""
         self._said = 0.0
-        self._usual = 0.0  # step time in seconds after tuning
+        # Usual duration of a step after tuning, in seconds.
+        self._usual = 0.0
         self._drifted, self._patience = 0, _DRIFT_WINDOWS
 
     def stepped(self, now: float) -> None:
@@ -242,7 +243,7 @@ class Tuner:
             return
         threshold = values.get(FUSION, self._threshold)
         if threshold == self._plan.initial.get(FUSION):
-            threshold = self._threshold  # undo the reduction to a value that has an effect
+            threshold = self._threshold
         if BUCKET in values and SMALL in values:
             bucket_tuning.wanted = BucketSizes(values[BUCKET], values[SMALL])
         sizes = {**self._tuning, **{name: value for name, value in values.items() if name in self._tuning}}

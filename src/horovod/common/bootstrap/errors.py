@@ -21,11 +21,11 @@ ADVICE = (
 
 
 class NotFormedError(ValueError):
-    """Error if the job cannot be formed, maybe because of other ranks. An elastic job can retry in its next epoch."""
+    """Raised if the job cannot be formed, maybe because of other ranks. An elastic job can retry in its next epoch."""
 
 
 class LinkError(Exception):
-    """Error if some connections could not be formed. The message names the connections and the reasons."""
+    """Raised if some connections could not be formed. The message names the connections and the reasons."""
 
 
 def outcome_text(target: Endpoint | str, outcome: str) -> str:
@@ -93,7 +93,7 @@ _AWAIT_SECONDS = 5.0
 
 
 class KnownFailureError(LinkError):
-    """Error for a failure that all ranks already know, so this rank need not report it."""
+    """Raised for a failure that all ranks already know, so this rank need not report it."""
 
 
 class Failures:

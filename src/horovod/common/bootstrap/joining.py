@@ -82,7 +82,8 @@ class Joining:
         self._formed = Formed({}, [])
         self._engine: Engine | None = None
         self._agreed: tuple[Sets, ...] = ()
-        self._told = False  # True during stages in which all ranks detect the same errors
+        # True during stages in which all ranks detect the same errors, which need not be reported.
+        self._told = False
 
     def run(self) -> tuple[Job, "Engine"]:
         """Join the job and start its engine.
@@ -137,7 +138,8 @@ class Joining:
         self._formed.close()
         if self._engine is not None:
             self._engine.shutdown("init failed")
-            self._engine = None  # the traceback would keep the engine and its doorbell alive
+            # The traceback of the error would keep the engine and its doorbell alive.
+            self._engine = None
         # Do not wait after Ctrl-C or in an elastic job, whose ranks ask the launcher for new places independently.
         if isinstance(error, Exception) and not told and not self._env.epoch:
             failures.await_others(text)
@@ -156,7 +158,7 @@ class Joining:
         except OSError as error:
             if interface or not alone:
                 raise ValueError(f"the network interfaces of this host cannot be listed: {error.strerror}") from None
-            found = []  # all ranks are on this host, so the job needs no network
+            found = []
         places = to_listen(found, interface, alone)
         # Each peer opens a control and a data connection, and tries several addresses in parallel.
         return Listeners(places, 4 * len(self._members) + 64, ports)
@@ -189,7 +191,8 @@ class Joining:
                 self._me,
                 len(self._members),
                 msgspec.msgpack.encode(mine),
-                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),  # a hash, because names can be long
+                # Names are hashed because they can be long.
+                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),
                 self._patience,
             )
         except StoreTimeout as error:
@@ -231,7 +234,8 @@ class Joining:
         mesh = MeshBuilder(plan, peers, key, epoch, listeners, formed.cipher, encrypted, kinds=(CONTROL, DATA))
         formed.links.update(mesh.run(settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"), failures.check))
         formed.sessions = mesh.sessions
-        if (DATA, 0) in formed.links:  # read the address before the engine owns the socket
+        # Read rank 0's address now, because the engine will own the socket.
+        if (DATA, 0) in formed.links:
             formed.first_address = str(formed.links[DATA, 0].getpeername()[0])
         for (kind, _), sock in formed.links.items():
             if kind == DATA:
@@ -276,7 +280,7 @@ class Joining:
         )
         if not self._world or self._env.place is not None:
             return job
-        env = self._env  # use the launcher's order of the ranks on a host
+        env = self._env  # the environment contains the launcher's order of the ranks on a host
         return Job(
             env.rank,
             env.size,

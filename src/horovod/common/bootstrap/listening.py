@@ -27,7 +27,7 @@ from horovod.common.store.client import StoreClient, StoreError, StoreTimeout
 if TYPE_CHECKING:
     from horovod._core import EndSignal, Engine
 
-_NEWS_SECONDS = 600.0  # timeout in seconds of one request to the launcher, which is then repeated
+_NEWS_SECONDS = 600.0  # timeout in seconds of a request to the launcher; the thread then repeats the request
 _BLAME = (
     "its program goes on after a HorovodInternalError, though every operation fails; it must let the error pass to "
     "hvd.elastic.run"
@@ -105,7 +105,8 @@ class Listening:
         self._worker = worker
         self._connect = connect
         self._updated = updated
-        self._client: StoreClient | None = None  # a reference prevents forked children from closing the connection
+        # Keeps the client alive in forked children, which would otherwise close the connection.
+        self._client: StoreClient | None = None
         self._lock = threading.Lock()
         self._epoch: _Epoch | None = None
         # The latest end of an epoch, which can arrive before that epoch begins on this process.
@@ -250,7 +251,8 @@ class Listening:
                 epoch.engine.give_up(*_why(over, epoch.place))
                 epoch.gives_up = None
             return
-        ended, epoch.engine = epoch.engine.ended(), None  # release the engine's memory for the next engine
+        # Drop the reference to the old engine, whose memory the next engine needs.
+        ended, epoch.engine = epoch.engine.ended(), None
         if ended is not None and ended[0] != "left":  # a worker that leaves reports to the launcher itself
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
             epoch.stubborn = IgnoredFailure(epoch.signal.failures(), time.monotonic())

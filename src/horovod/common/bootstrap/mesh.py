@@ -33,7 +33,8 @@ _HANDSHAKE_SECONDS = 5.0
 # Timeout for peers that have sent a message. Hundreds of ranks on few cores are slow.
 _BUSY_SECONDS = 20.0
 _STRANGERS = 64
-_ACCEPTS = 64  # maximum number of connections to accept before existing ones are served
+# Maximum number of new connections that the loop accepts before it serves existing ones.
+_ACCEPTS = 64
 _FULL_PAUSE = 0.05
 _CHECK_SECONDS = 0.25
 # Fraction of the time limit after which this rank gives up on a silent peer.
@@ -98,7 +99,7 @@ class MeshBuilder:
         self._listeners = listeners
         self._selector = selectors.DefaultSelector()
         self._links: dict[Link, socket.socket] = {}
-        self._attempts: dict[_Attempt, None] = {}  # in order of creation
+        self._attempts: dict[_Attempt, None] = {}  # all attempts in order of creation
         self._kinds = kinds
         self._outgoing, self._incoming = wanted_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
@@ -208,7 +209,7 @@ class MeshBuilder:
             # The peer has closed the connection, or descriptors have run out. Both cases end at the deadline.
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    time.sleep(_FULL_PAUSE)  # the listener stays readable, so pause instead of spinning
+                    time.sleep(_FULL_PAUSE)  # pause, because the listener stays readable while descriptors are missing
                 return
             if listener is self._listeners.unix and descriptors.peer_user(sock) != os.geteuid():
                 sock.close()
@@ -244,7 +245,7 @@ class MeshBuilder:
             sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
             code = sock.connect_ex(where)
-        except OSError as error:  # no descriptors are left, or this host has no IPv6
+        except OSError as error:  # this process has no free descriptor, or this host has no IPv6
             self._failed(link, target, error.strerror or str(error))
             return
         if code not in (0, errno.EINPROGRESS):
@@ -380,7 +381,7 @@ class MeshBuilder:
 
     def _failed(self, link: Link | None, target: Target, reason: str, silent: bool = False) -> None:
         if link is None or target in ("", _INVITED):
-            return  # the peer opened this connection, so this rank does not retry
+            return  # the peer opened this connection, so only the peer can retry
         dialer = self._dialers[link]
         dialer.failed(target, reason, time.monotonic(), silent)
         self._next_due = min(self._next_due, dialer.next_due())

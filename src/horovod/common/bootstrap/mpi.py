@@ -52,7 +52,7 @@ def keep_links() -> None:
     """Duplicate the control connections of an engine that ends normally, to detect lost processes later."""
     _close_links()
     for label, descriptor in _links:
-        with contextlib.suppress(OSError):  # without free descriptors, only the launcher detects losses
+        with contextlib.suppress(OSError):  # if no descriptor is free, only the launcher can detect a lost rank
             _kept.append((label, os.dup(descriptor)))
     _links.clear()
 
@@ -161,7 +161,7 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
         if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("info"):
             make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))(LOG_LEVELS.index("info"), text)
     else:
-        try:  # MPI might be finalized or unusable
+        try:  # MPI can be finalized or unusable
             info = _core.mpi_start(_begun[0].path, "", False, 0.0)
         except Exception as error:
             raise ValueError(f"{OPERATIONS} is 'mpi': {error}") from None

@@ -16,7 +16,7 @@ from horovod.common.bootstrap.peers import NODE, Link, Plan
 from horovod.common.contract.descriptors import MemoryFileError, create_memory_file
 from horovod.common.contract.settings import Settings
 
-_BATCH = 200  # must stay below the kernel's limit of 253 descriptors per message
+_BATCH = 200  # number of descriptors per message, below the kernel's limit of 253
 
 
 def arena_bytes(wanted: int, ranks: int) -> int:
@@ -56,11 +56,11 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
         try:
             return make(whole, count)
         except MemoryFileError:
-            raise  # the size is not the cause, so no setting would help
+            raise  # the error does not depend on the size, so advice about the size would not help
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
-            if bytes_each == -1:  # continue without shared memory of the default size, which the user has not requested
+            if bytes_each == -1:  # the user has not requested shared memory of this size, so continue without it
                 return make_segment(0)
             raise OSError(
                 error.errno,

@@ -125,7 +125,8 @@ def _start_alone(
 
 _GRACE = 60.0  # seconds to wait for the launcher's answer in addition to HOROVOD_ELASTIC_TIMEOUT
 
-_last: Place | None = None  # kept even if the place's epoch was never formed
+# Last place that the launcher has assigned to this process, even if its epoch was never formed.
+_last: Place | None = None
 _listening: Listening | None = None
 
 

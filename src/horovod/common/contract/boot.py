@@ -64,7 +64,8 @@ def main() -> None:
     """Run ``main()`` of the module that the first argument names, with the remaining arguments."""
     waiting = select.poll()
     waiting.register(0, select.POLLHUP)
-    with contextlib.suppress(AttributeError, OSError):  # os.pidfd_open requires Linux 5.3
+    # Linux supports pidfd_open since version 5.3.
+    with contextlib.suppress(AttributeError, OSError):
         # Watch the caller's process too, because its forked children also hold its end of the socket pair.
         waiting.register(os.pidfd_open(os.getppid()), select.POLLIN)
     threading.Thread(target=_end_with_caller, args=(waiting,), daemon=True).start()

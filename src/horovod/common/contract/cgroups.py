@@ -8,8 +8,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_UNLIMITED = 1 << 60  # in bytes; version 1 reports a number near 2^63 for no limit
-_FILES = {  # for each version: files with the limit, the usage, and the usage that the kernel can reclaim
+# Limit in bytes above which memory counts as unlimited. Version 1 reports a number near 2^63 for no limit.
+_UNLIMITED = 1 << 60
+# For each version: the files with the memory limit, the usage, and the usage that the kernel can reclaim.
+_FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
 }
@@ -73,7 +75,7 @@ def _upwards(point: str, mounted: str, path: str) -> list[str]:
     """
     below = path[len(mounted.rstrip("/")) :] if (path + "/").startswith(mounted.rstrip("/") + "/") else ""
     parts = [part for part in below.split("/") if part]
-    if ".." in parts:  # the process is not in the mounted group
+    if ".." in parts:  # the mounted group does not contain this process
         parts = []
     return [os.path.join(point, *parts[:count]) for count in range(len(parts), -1, -1)]
 

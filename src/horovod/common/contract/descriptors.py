@@ -47,9 +47,9 @@ _NO_ROOM = "no file can be made in memory: {} (of this process: ulimit -n; of th
 
 
 class MemoryFileError(OSError):
-    """Error if the system does not allow an in-memory file. The message says which system setting to change."""
+    """Raised if the system does not allow an in-memory file. The message says which system setting to change."""
 
-    def __str__(self) -> str:  # omit the error number
+    def __str__(self) -> str:  # OSError would print the error number too
         return str(self.strerror)
 
 
@@ -93,7 +93,7 @@ def is_this_user_or_root(sock: socket.socket) -> bool:
     trusted, even if they have the same user id.
     """
     pid, uid, _ = peer_credentials(sock)
-    if pid <= 0:  # the peer's process is in a different pid namespace
+    if pid <= 0:  # the peer is in a different pid namespace, so its id is unknown
         return False
     if uid == 0:
         return True

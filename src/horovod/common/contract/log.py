@@ -18,7 +18,7 @@ def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
     def sink(level: int, message: str) -> None:
         name = LOG_LEVELS[level].upper() if 0 <= level < len(LOG_LEVELS) else str(level)
         stream = sys.stderr
-        if stream is None:  # stderr does not exist, or the interpreter is shutting down
+        if stream is None:  # the process has no stderr, or the interpreter is shutting down
             return
         stamp = ""
         if not hide_time:

@@ -60,7 +60,8 @@ OLDER = frozenset(
 _KNOWN = {setting.name: setting.name for setting in TABLE} | {name: name for name in OTHERS}
 # Flags of horovodrun, spelled like variables.
 _FLAGS = {PREFIX + s.flag.lstrip("-").replace("-", "_").upper(): s.name for s in TABLE if s.flag}
-_NEAR = 0.8  # minimum similarity (0 to 1) of two names, compared without the prefix
+# Minimum similarity, from 0 to 1, for which a variable counts as misspelled. Names are compared without the prefix.
+_NEAR = 0.8
 _NEAR_PREFIX = 0.85
 
 
@@ -83,9 +84,9 @@ def nearest_variable(name: str) -> str:
         return ""
     upper = name.upper()
     first, _, rest = upper.partition("_")
-    if not rest or first[:1] not in ("H", "O"):  # skip most names early, because they are unrelated
+    if not rest or first[:1] not in ("H", "O"):  # most variables are unrelated, so skip them early
         return ""
-    import difflib  # imported only if needed, to keep the start of jobs fast
+    import difflib  # imported here because few jobs need it
 
     if first + "_" != PREFIX:
         if difflib.SequenceMatcher(None, first + "_", PREFIX).ratio() < _NEAR_PREFIX:
@@ -188,7 +189,7 @@ def _of(setting: Setting, text: str) -> str:
     if value == setting.default:
         return ""
     if setting.name in _GPU_OPERATIONS:
-        if value == "nccl":  # this value has the same effect as no setting
+        if value == "nccl":  # the value "nccl" has the same effect as no setting
             return ""
         if value != "gloo":
             return "this version does not have that; instead the built-in engine, gloo, carries tensors of GPUs"

@@ -20,7 +20,7 @@ _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotPrivateError(OSError):
-    """Error for a directory or file that belongs to another user or that other users can write to."""
+    """Raised if a directory or file belongs to another user, or if other users can write to it."""
 
 
 @contextlib.contextmanager
@@ -152,10 +152,11 @@ def write_private(path: Path, data: bytes) -> None:
     Raises:
         OSError: If the file cannot be written.
     """
-    import tempfile  # slow import, which starting workers do not need
+    import tempfile  # imported here because the import is slow and starting workers do not need it
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # creates the file with mode 0600
+    # Mkstemp creates files with mode 0600.
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

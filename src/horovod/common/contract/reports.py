@@ -29,7 +29,7 @@ def folder_of_user(text: str) -> str:
         return os.path.abspath(text)
     try:
         place = tempfile.gettempdir()
-    except FileNotFoundError:  # no directory is writable, so the job runs without reports
+    except FileNotFoundError:  # without a writable directory, the job runs without reports
         place = "/tmp"
     return os.path.join(place, f"horovod-{os.getuid()}")
 
@@ -57,7 +57,7 @@ def on_this_host(folder: str) -> str:
         return folder
     except OSError:
         if not os.path.lexists(place):
-            return folder  # no directory is writable, which the first write will report
+            return folder  # without a writable directory, the first write reports the problem
     with contextlib.suppress(OSError):
         return os.path.join(tempfile.mkdtemp(prefix=f"horovod-{os.getuid()}-"), name)
     return folder

@@ -89,7 +89,7 @@ class Setting:
         if self.kind == "steps":
             first, end = steps_of(text)
             return _within(text, first >= 0 and (end < 0 or first < end))
-        if is_word(text):  # older programs can set a number to "True", which then means 0
+        if is_word(text):  # older programs set some numbers to "True", which means 0
             return 0 if (self.low or 0) <= 0 else self.default
         number: int | float = int(text) if self.kind == "int" else float(text)
         # Every number has bounds, so infinity and NaN are rejected here too.

@@ -37,7 +37,8 @@ WORKER = "HOROVOD_WORKER"
 TORCH_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 """Variables of torch.distributed that the launcher sets in workers of a job of fixed size."""
 _JOB_KEY = "HOROVOD_JOB_KEY"
-_taken: list[Secret] = []  # key that this process has read from HOROVOD_JOB_KEY
+# The key from HOROVOD_JOB_KEY, if this process has read it.
+_taken: list[Secret] = []
 # Device and inode of each key descriptor that this process has read, by descriptor.
 _read: dict[int, tuple[int, int]] = {}
 
@@ -283,7 +284,7 @@ def make_key_fd(key: bytes) -> int:
     fd = descriptors.create_memory_file("horovod-key")
     try:
         os.write(fd, key)
-        os.fchmod(fd, 0o600)  # mode of /proc/<pid>/fd/<n>, which HOROVOD_KEY_FILE can refer to
+        os.fchmod(fd, 0o600)  # HOROVOD_KEY_FILE can refer to /proc/<pid>/fd/<n>, whose mode this sets
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except OSError:
         os.close(fd)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-DRIVER: Final = "libcuda.so.1"  # not libcuda.so, which can be a stub of the CUDA toolkit
+DRIVER: Final = "libcuda.so.1"  # libcuda.so without the version can be a stub of the CUDA toolkit
 NCCL: Final = "libnccl.so.2"
 
 NCCL_FILES: Final = ("~/.nccl.conf", "/etc/nccl.conf")

@@ -101,7 +101,7 @@ def wanted(environ: Mapping[str, str], launcher: str) -> tuple[str, ...]:
         return (*OPEN_MPI, *STANDARD)
     if maker(launcher) == "MPICH":
         return (*MPICH, *STANDARD)
-    if "PMIX_NAMESPACE" in environ:  # Slurm with PMIx sets this variable
+    if "PMIX_NAMESPACE" in environ:  # Slurm sets this variable if it uses PMIx
         return (*OPEN_MPI, *MPICH, *STANDARD)
     return (*MPICH, *OPEN_MPI, *STANDARD)
 
@@ -144,7 +144,8 @@ def _launchers() -> Iterator[Path]:
             with open(f"/proc/{pid}/stat") as file:
                 pid = int(file.read().rpartition(")")[2].split()[1])
             program = Path(os.readlink(f"/proc/{pid}/exe"))
-        except (OSError, ValueError, IndexError):  # there is no further ancestor, or it belongs to another user
+        # The process has no further ancestor, or the ancestor belongs to another user.
+        except (OSError, ValueError, IndexError):
             return
         if _LAUNCHERS.match(program.name):
             yield program

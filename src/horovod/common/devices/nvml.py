@@ -32,7 +32,7 @@ _P2P: Final = {
     5: "not supported",
     6: "unknown",
 }
-_READ, _NVLINK = 0, 2  # NVML's constants for properties of a pair of GPUs
+_READ, _NVLINK = 0, 2  # NVML's capability indices for a pair of GPUs
 _ADVICE: Final = {
     4: "this user may not ask it (permissions of /dev/nvidia*)",
     9: "the kernel module of NVIDIA's driver is not loaded, or /dev/nvidia* is not in this container",
@@ -123,7 +123,7 @@ class _Process(ctypes.Structure):
 
 
 class NvmlError(Exception):
-    """Error if NVML is missing or has rejected a call. ``survey`` does not raise it."""
+    """Raised if NVML is missing or has rejected a call. ``survey`` does not raise it."""
 
 
 class Nvml:
@@ -230,7 +230,7 @@ class Nvml:
             try:
                 self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, ctypes.c_uint(index), ctypes.byref(part))
                 found.append(self.text("nvmlDeviceGetUUID", part))
-            except NvmlError:  # there is no device with this index
+            except NvmlError:  # NVML has no device with this index
                 continue
         return found
 

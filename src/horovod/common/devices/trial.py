@@ -12,7 +12,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 
-SIZE = 2 << 20  # smaller allocations would share a block with other allocations
+SIZE = 2 << 20  # size of the test's allocation; smaller ones would share a block with other allocations
 _HANDLE = 64
 _LAZY_PEER_ACCESS = 1
 

@@ -91,4 +91,4 @@ def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
             process.wait(patience)
             return
         except subprocess.TimeoutExpired:
-            process.kill()  # takes effect only when the process leaves the kernel
+            process.kill()  # the kill has no effect while the process is inside the kernel

@@ -78,7 +78,8 @@ def of_nccl(library: Library | Missing) -> int:
     packages = installed()
     if library.source == "a package of Python" and len(packages) == 1:
         return code_of(next(iter(packages.values()))) or _in_file(library.path)
-    name = os.path.basename(os.path.realpath(library.path))  # for example libnccl.so.2.28.9
+    # The file name contains the version, as in libnccl.so.2.28.9.
+    name = os.path.basename(os.path.realpath(library.path))
     return code_of(name.removeprefix("libnccl.so.")) or _in_file(library.path)
 
 

@@ -17,7 +17,7 @@ ORDER: Final = "CUDA_DEVICE_ORDER"
 
 
 class VisibleError(ValueError):
-    """Error if there are too few GPUs or their number is unknown. The message contains advice."""
+    """Raised if there are too few GPUs or their number is unknown. The message contains advice."""
 
 
 def entries(text: str) -> list[str]:
@@ -150,7 +150,7 @@ _ORDER: Final = {distance: place for place, distance in enumerate((SWITCH, BRIDG
 
 
 class AffinityError(ValueError):
-    """Error if the process cannot be bound to the CPUs near its GPUs."""
+    """Raised if the process cannot be bound to the CPUs near its GPUs."""
 
 
 class Near(msgspec.Struct, frozen=True):
@@ -288,12 +288,12 @@ def _distance(one: Path, other: Path) -> str:
     common = 0
     while common < min(map(len, ways)) and ways[0][common] == ways[1][common]:
         common += 1
-    if common > 1:  # a common root port means that a switch connects them
+    if common > 1:  # devices with a common root port are connected by a switch
         return SWITCH
     if common == 1:
         return BRIDGE
     nodes = [_read(device / "numa_node").strip() for device in (one, other)]
-    if nodes[0] == nodes[1]:  # also if there is a single NUMA node, where both numbers are -1
+    if nodes[0] == nodes[1]:  # with a single NUMA node, both numbers are -1
         return NODE if nodes[0] else ""
     return FAR if all(node.isdecimal() for node in nodes) else ""
 

@@ -23,7 +23,7 @@ from horovod.common.elastic.checkpoint_files import OWN, Trust
 from horovod.common.elastic.checkpoint_place import Folder, Objects, Place, job_tag, record, recorded, without_password
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
-_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # matches simplecache::s3://... but not run::3, which is a path
+_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # simplecache::s3://... is a URL, but run::3 is a path
 _FILE = re.compile(r"file:/+")
 _LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
@@ -96,13 +96,13 @@ def _register() -> None:
 
         # `_register_atexit` is private to Python. Without it, the wait comes too late for checkpoints at a URL.
         register = getattr(threading, "_register_atexit", atexit.register)
-        with contextlib.suppress(RuntimeError):  # raised if the interpreter is already exiting
+        with contextlib.suppress(RuntimeError):  # the interpreter raises RuntimeError if it is already exiting
             register(_wait)
         _registered = True
 
 
 def _wait() -> None:
-    for thread in threading.enumerate():  # a forked child has not inherited the thread
+    for thread in threading.enumerate():  # forked children do not inherit the writer thread
         if isinstance(thread, Writer):
             thread.join()
 
@@ -172,12 +172,14 @@ class Checkpoint:
         self.torn: list[str] = []
         """Reason for each file that ``load`` has skipped."""
         self._lock = threading.Condition()
-        self._next: tuple[int, Any] | None = None  # step and value of the checkpoint to write next
+        # Step and value of the checkpoint to write next.
+        self._next: tuple[int, Any] | None = None
         self._writing = False
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._prepared = False
-        self._ours: set[int] = set()  # steps written by this job, and all steps up to one that it has loaded
+        # Steps of this job's checkpoints: those it has written, and all steps up to one that it has loaded.
+        self._ours: set[int] = set()
 
     def save(self, step: int, value: Any) -> None:
         """Copy the value and write it in the background.
@@ -197,7 +199,7 @@ class Checkpoint:
             ValueError: If ``step`` is not an integer of 0 or more.
         """
         check_at_least("step", step, 0)
-        self._ours.add(step)  # record the step on all ranks, because any rank can later become the one that writes
+        self._ours.add(step)  # any rank can later become the one that writes checkpoints
         if not self._writes():
             return
         copied = self._taken(value)
@@ -258,7 +260,7 @@ class Checkpoint:
                 return self._load_one(found)
             except files.TornCheckpointError as error:
                 self.torn.append(str(error))
-            except FileNotFoundError:  # the rank that writes checkpoints has just removed this file
+            except FileNotFoundError:  # the rank that writes checkpoints has just removed this one
                 continue
         return None
 

@@ -52,7 +52,7 @@ PLAIN, SEALED = b"HVDCKPT1", b"HVDCKPT2"
 
 
 class UntrustedCheckpointError(ValueError):
-    """Error for a checkpoint that another user might have written."""
+    """Raised if another user might have written the checkpoint."""
 
 
 class Sum(Protocol):
@@ -159,7 +159,7 @@ ABANDONED = 3600.0
 
 
 class TornCheckpointError(ValueError):
-    """Error for a damaged or incomplete checkpoint file."""
+    """Raised if a checkpoint file is damaged or incomplete."""
 
 
 def name_of(step: int) -> str:
@@ -196,7 +196,7 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
             there = path.exists()
         except BlockingIOError:  # another process saw the file before it was locked, and will remove it
             there = False
-        except OSError:  # this file system does not support locks
+        except OSError:  # some file systems do not support locks
             there = True
         if there:
             return path, file
@@ -223,7 +223,7 @@ def open_plain(path: Path) -> io.FileIO:
         TornCheckpointError: If the path is a pipe or device.
         OSError: If the file cannot be opened.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: opening a pipe must not block
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe without O_NONBLOCK could block
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise TornCheckpointError(f"{path} is no plain file")
@@ -239,7 +239,7 @@ def made_in(directory: Path) -> os.stat_result:
     path, file = begin(directory, "job")
     with file:
         try:
-            with contextlib.suppress(OSError):  # ignore file systems without modes
+            with contextlib.suppress(OSError):  # some file systems do not support modes
                 os.fchmod(file.fileno(), 0o600)
             return os.fstat(file.fileno())
         finally:
@@ -289,7 +289,7 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
         with file:
             write_into(file, step, dump, trust)
             os.fsync(file.fileno())
-            os.rename(unfinished, target)  # keep the lock until the file has its final name
+            os.rename(unfinished, target)  # the file stays locked until it has its final name
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished)

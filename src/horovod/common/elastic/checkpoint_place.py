@@ -27,7 +27,7 @@ from horovod.common.elastic.checkpoint_files import Trust
 Dump = Callable[[IO[bytes]], None]
 Load = Callable[[IO[bytes]], Any]
 NOTE = ".horovod-job"
-_LONGEST_NOTE = 1 << 20  # maximum size of the record in bytes
+_LONGEST_NOTE = 1 << 20  # maximum size in bytes of the record of checkpoints
 
 
 class Place(Protocol):
@@ -222,7 +222,7 @@ class Objects:
         return self._shown
 
     def is_there(self) -> bool:
-        return True  # object stores have no empty directories, so nothing has to exist
+        return True  # object stores have no directories, so every URL can be searched
 
     def steps(self) -> list[int]:
         return files.steps_of(self._names())
@@ -311,7 +311,7 @@ class Objects:
     def _moved(self, unfinished: str, target: str) -> bool:
         """Rename the file. Return False if the target exists and cannot be overwritten, as in HDFS."""
         if not self._renames and self._is_there(target):
-            return False  # this file system copies instead of renaming, and an interrupted copy would damage the target
+            return False  # an interrupted copy would damage the existing target
         try:
             self._move(unfinished, target)
         except Exception:

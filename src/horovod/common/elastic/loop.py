@@ -21,7 +21,7 @@ from horovod.common.elastic.updates import notification_manager, together
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.training_loop.steps import marks
 
-_IN_VAIN = 3  # number of consecutive failures without progress before giving up
+_IN_VAIN = 3  # number of consecutive failures without progress after which the loop gives up
 
 
 def run_fn(
@@ -53,7 +53,8 @@ def run_fn(
         notification_manager.register_listener(state)
         together.begin()
         changed = failed = False
-        entered: int | None = None  # progress counter of the state when ``func`` was last called
+        # Value of the state's progress counter when ``func`` was last called.
+        entered: int | None = None
         in_vain = RepeatedFailures()
 
         @errors_as_ours
@@ -64,9 +65,10 @@ def run_fn(
                 again = None if outcome is None or outcome.restore else outcome.lost
                 marks.back(0 if outcome is None else outcome.root, again)
             failed = False
-            if changed:  # reset callbacks can use collectives, which can fail
+            if changed:  # reset callbacks can use collectives, and these can fail
                 state.on_reset()
-                notification_manager.register_listener(state)  # also delivers the updates received in the meantime
+                # This call also delivers updates that have arrived in the meantime.
+                notification_manager.register_listener(state)
             if together.needed:
                 if isinstance(state, State):
                     state.begin_step()
@@ -155,7 +157,7 @@ def _join_again(reset: Callable[[], None]) -> None:
         reset()
     except Exception as error:
         place = launchers.find(os.environ)
-        if place is None or place.size < 2:  # started by horovodrun, which reports the reason itself
+        if place is None or place.size < 2:  # horovodrun itself reports the reason if it has started the job
             raise
         raise ValueError(
             f"hvd.elastic.run goes on after a failure in jobs of horovodrun --min-np N only: {place.launcher} has "

@@ -35,7 +35,7 @@ class State(ABC):
 
     _face: Frontend | None = None
     """Frontend whose operations check for host updates in each step; None: use ``bcast_object``."""
-    _come_further = 0  # progress counter, incremented by each commit and each check for host updates
+    _come_further = 0  # progress counter; each commit and each check for host updates increments it
 
     def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int]) -> None:
         """Create a state from the frontend's ``bcast_object`` and ``get_rank`` functions."""
@@ -46,7 +46,7 @@ class State(ABC):
         self._reset_callbacks: list[Callable[[], Any]] = []
         self._load: Callable[[], None] | None = None
         self._other_size: Callable[[], bool] | None = None
-        self._adapts = False  # True if a different number of ranks wrote the loaded checkpoint
+        self._adapts = False  # True if the loaded checkpoint was written by a different number of ranks
         self._held_back = 0
 
     def resume_with(self, load: Callable[[], None]) -> None:
@@ -69,7 +69,7 @@ class State(ABC):
         load, self._load, self._adapts = self._load, None, False
         if not all(new):
             return
-        self._load = load  # keep the function in case this attempt fails
+        self._load = load  # keep the function for another attempt in case this one fails
         if load is not None and root == self._rank():
             load()
         # All ranks are new, so ``root`` is 0, and rank 0 knows who wrote the checkpoint.
@@ -98,7 +98,7 @@ class State(ABC):
 
     def on_reset(self) -> None:
         """Reset the state and run the reset callbacks after a change of members."""
-        self._host_messages = queue.Queue()  # drop updates about the previous members
+        self._host_messages = queue.Queue()  # drop updates that concern the previous members
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -317,9 +317,12 @@ class ObjectState(State):
         """
         super().__init__(bcast_object, get_rank)
         self._gather = allgather_object
-        self._new = True  # True until the first sync with other ranks
-        self._seat: int | None = None  # number that identifies this rank's own values (`own.seats`)
-        self._own_of: dict[int, dict[str, Any]] = {}  # per-rank values of all seats, as of the last commit
+        # True until this rank's first sync with other ranks.
+        self._new = True
+        # Number that identifies this rank's own values (see `own.seats`).
+        self._seat: int | None = None
+        # Per-rank values of all seats, as of the last commit.
+        self._own_of: dict[int, dict[str, Any]] = {}
         self._saved_own: dict[str, Any] = {}
         for name, value in kwargs.items():
             if hasattr(type(self), name) or name in self.__dict__:
@@ -410,7 +413,8 @@ class ObjectState(State):
         if new:
             for name, value in self._own_of.get(self._seat, {}).items():
                 own[name].put(value)
-                self._saved_own[name] = _copy(name, value)  # part of the commit, even if the rest of `sync` fails
+                # The value belongs to the commit even if the rest of `sync` fails.
+                self._saved_own[name] = _copy(name, value)
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes that all ranks share, in a form that can be copied and sent."""

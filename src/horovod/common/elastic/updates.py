@@ -29,7 +29,8 @@ class WorkerNotificationManager:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._listeners: list[Listener] = []
-        self._told: list[tuple[float, HostUpdateResult]] = []  # updates since the last change of members
+        # All updates since the last change of members.
+        self._told: list[tuple[float, HostUpdateResult]] = []
         self._epoch: int | None = None
         self._begin: Callable[[], None] | None = None
 

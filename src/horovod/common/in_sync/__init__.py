@@ -135,7 +135,7 @@ def _walk(path: str, value: Any, read: Reader, within: tuple[int, ...]) -> Itera
         yield path, leaf
         return
     if id(value) in within:
-        return  # part of a cycle that was already visited
+        return  # the value is part of a cycle and was already visited
     within = (*within, id(value))
     for step, part in _parts(value):
         yield from _walk(path + step, part, read, within)
@@ -235,7 +235,7 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
     try:
         mine = leaves()
         said = (digest_of(mine), "")
-    except Exception as error:  # send the error to the other ranks, because they wait for this rank
+    except Exception as error:  # the other ranks are waiting, so send them the error
         failure = error
         said = ("", f"{type(error).__name__}: {error}"[:1000])
     answers = allgather_object(said, "check_in_sync", process_set, face)
@@ -363,6 +363,7 @@ def _label(variable: Any) -> str:
 
 
 def _array(array: Any, label: str) -> Any:
-    if getattr(array, "dtype", None) is None or array.dtype.kind == "O":  # strings, or an object without dtype
+    # The array contains strings, or is not an array of numbers.
+    if getattr(array, "dtype", None) is None or array.dtype.kind == "O":
         return array.tolist() if hasattr(array, "tolist") else array
     return Array(str(array.dtype), tuple(array.shape), array.tobytes(), lambda: array.reshape(-1).tolist(), label)

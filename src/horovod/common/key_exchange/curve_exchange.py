@@ -23,7 +23,7 @@ from horovod.common.store.sockets import HANDSHAKE_SECONDS, AcceptControl, Threa
 
 _RANK = struct.Struct("!I")
 _KEY = 32
-_ANSWER = struct.Struct(f"!H{_KEY}s")  # layout of the answer: port of the store, job key
+_ANSWER = struct.Struct(f"!H{_KEY}s")  # port of the store and job key
 _CLOSE_SECONDS = 10.0
 _LONGEST = 1024  # maximum size of a message in bytes
 
@@ -55,7 +55,7 @@ class CurveKeyServer(ThreadedServer):
         self._socket.curve_server = True
         self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
         self._socket.zap_domain = b"horovod"
-        self._socket.maxmsgsize = _LONGEST  # must also fit the messages of the CURVE handshake
+        self._socket.maxmsgsize = _LONGEST  # the limit also applies to the messages of the CURVE handshake
         self._socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
         self._door = AcceptControl(self._socket, listeners)
         self._start()

@@ -64,7 +64,8 @@ class KeyServer(ThreadedServer):
         super().__init__("horovod-door", _VISIT_SECONDS)
         self._listeners = list(listeners)
         self._begin = begin
-        self._visits: dict[socket.socket, tuple[Visit, float]] = {}  # protocol and deadline of each connection
+        # Protocol and deadline of each open connection.
+        self._visits: dict[socket.socket, tuple[Visit, float]] = {}
         self._selector = selectors.DefaultSelector()
         self._start()
 
@@ -92,7 +93,8 @@ class KeyServer(ThreadedServer):
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
-        except OSError:  # the peer has closed, or no descriptor is left; the peer will retry
+        # The peer has closed the connection or this process has no free descriptor, so the peer will retry.
+        except OSError:
             time.sleep(_PAUSE)
             return
         visit = self._begin(sock)

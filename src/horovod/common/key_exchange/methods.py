@@ -44,7 +44,7 @@ _TTL_SECONDS = 300
 
 
 class MungeError(RuntimeError):
-    """Error if the library or daemon is missing, or if the credential belongs to another user."""
+    """Raised if the library or daemon is missing, or if the credential belongs to another user."""
 
 
 def available() -> bool:
@@ -99,7 +99,7 @@ def _check(library: Any, code: int) -> None:
 
 
 def _load() -> Any:
-    import ctypes.util  # slow import, rarely needed
+    import ctypes.util  # imported here because the import is slow and rarely needed
 
     try:
         library = ctypes.CDLL(ctypes.util.find_library("munge") or "libmunge.so.2")
@@ -114,7 +114,7 @@ def _free(pointer: Any) -> None:
 
 
 class MeetingError(RuntimeError):
-    """Error if this rank cannot find rank 0's store. The message names the places that were searched."""
+    """Raised if this rank cannot find rank 0's store. The message names the places that were searched."""
 
 
 @dataclass
@@ -387,7 +387,7 @@ def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
 def _credential(payload: bytes) -> key_server.FixedReply | None:
     try:
         return key_server.FixedReply(encode(payload))
-    except MungeError:  # for example, the MUNGE daemon is restarting; the peer will retry
+    except MungeError:  # the MUNGE daemon might be restarting, so the peer will retry
         return None
 
 

@@ -36,7 +36,7 @@ def mapped_libraries(pid: int, library: str) -> list[str]:
     try:
         with open(f"/proc/{pid}/maps") as file:
             found = re.findall(rf"(/\S*/{re.escape(library)}\.so[.\d]*)$", file.read(), re.MULTILINE)
-    except OSError:  # the process belongs to another user or has ended
+    except OSError:  # the process has ended or belongs to another user
         return []
     return list(dict.fromkeys(found))
 
@@ -73,7 +73,7 @@ MAX_VALUE = 700
 
 
 class PmiError(RuntimeError):
-    """Error if the process manager does not answer, or if its answer violates PMI-1."""
+    """Raised if the process manager does not answer, or if its answer violates PMI-1."""
 
 
 class PmiBoard:
@@ -140,7 +140,7 @@ class PmiBoard:
             left = deadline - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
                 raise PmiError(f"no answer from the process manager within {_ANSWER_SECONDS:g} s")
-            data = os.read(self._fd, _LONGEST)  # nothing can follow an answer
+            data = os.read(self._fd, _LONGEST)  # an answer ends the data, so no data of the next message can be read
             if not data or len(line) > _LONGEST:
                 raise PmiError("the process manager has closed the connection PMI_FD")
             line += data
@@ -174,14 +174,14 @@ def _finalize(pid: int) -> None:
 
 
 _SUCCESS = 0
-_STRING, _INT, _GLOBAL = 3, 6, 3  # PMIX_STRING, PMIX_INT, PMIX_GLOBAL
+_STRING, _INT, _GLOBAL = 3, 6, 3  # values of PMIX_STRING, PMIX_INT and PMIX_GLOBAL
 _WAIT_SECONDS = 2
 _MAX_ANCESTORS = 16
 """Maximum bytes of a value, as on other boards."""
 
 
 class PmixError(RuntimeError):
-    """Error if the PMIx library is missing or one of its functions fails."""
+    """Raised if the PMIx library is missing or one of its functions fails."""
 
 
 class _Proc(ctypes.Structure):
@@ -269,7 +269,7 @@ def _load() -> Any:
 
 
 def _candidates() -> Iterator[str]:
-    import ctypes.util  # slow import, rarely needed
+    import ctypes.util  # imported here because the import is slow and rarely needed
 
     yield from dict.fromkeys(path for pid in _ancestors() for path in mapped_libraries(pid, "libpmix"))
     named = ctypes.util.find_library("pmix")

@@ -66,8 +66,9 @@ def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: flo
 
 def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, key: bytes) -> "zmq.Socket[bytes]":
     sock = dial(context, *candidate, curve_pair(key, "client"), curve_pair(key, "server")[0], _LONGEST)
-    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))  # any answer proves that this is the store
-    with contextlib.suppress(zmq.Again):  # another service listens at this address
+    # The content does not matter, because any answer proves that this is the store.
+    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))
+    with contextlib.suppress(zmq.Again):  # a different service listens at this address
         sock.send(question, zmq.NOBLOCK)
     return sock
 
@@ -120,7 +121,7 @@ class Names:
         self._resolve = resolve
         self._deadline = deadline
         self._found: dict[str, list[str]] = {}
-        self._again: dict[str, float] = {}  # time of the next lookup of each unknown name
+        self._again: dict[str, float] = {}  # time of the next lookup of each name that is still unknown
         self._running: set[str] = set()
         self._changed = threading.Condition()
         self._begin = time.monotonic()
@@ -190,7 +191,8 @@ def own_addresses(interface: str = "", named: Sequence[str] = ()) -> list[str]:
     if interface:
         return mine
     first = [name for name in named if name in mine and not _is_loopback(name)]
-    loopback = [name for name in named if _is_loopback(name)]  # such as Debian's 127.0.1.1 for the host's own name
+    # For example, Debian uses 127.0.1.1 for the host's own name.
+    loopback = [name for name in named if _is_loopback(name)]
     return list(dict.fromkeys([*first, *mine, *loopback]))
 
 
@@ -204,7 +206,8 @@ def resolve_node(name: str) -> list[str]:
 
 
 _slurm: dict[str, list[str]] = {}
-_silent_until = [0.0]  # time until which Slurm is not asked, after its controller has failed to answer
+# Time until which Slurm is not asked again, because its controller did not answer.
+_silent_until = [0.0]
 
 
 def _ask_slurm(name: str) -> list[str]:

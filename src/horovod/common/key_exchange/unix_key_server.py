@@ -44,7 +44,8 @@ from horovod.common.security.auth import AuthError, derive_key
 
 NONCE = 32
 
-_INITIAL_USERS = "user:[4026531837]"  # inode of the initial user namespace on every machine (PROC_USER_INIT_INO)
+# The inode of the initial user namespace is the same on every machine (PROC_USER_INIT_INO).
+_INITIAL_USERS = "user:[4026531837]"
 
 
 @dataclass(frozen=True)
@@ -299,9 +300,10 @@ def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
                     return data
             except AuthError as error:
                 trouble = f": {error} listens in its place; {_GIVE}"
-            except OSError:  # the socket was closed in the meantime, or its process does not answer
+            except OSError:  # the socket was just closed, or its process does not answer
                 pass
-            if time.monotonic() >= deadline:  # many sockets of other processes might not answer
+            # Sockets of other processes might not answer, so check the time after each one.
+            if time.monotonic() >= deadline:
                 break
         if time.monotonic() >= deadline:
             raise AuthError(f"its socket on this host did not appear{trouble}")

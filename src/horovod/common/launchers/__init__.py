@@ -26,7 +26,7 @@ def expand_hosts(text: str) -> list[str]:
     """
     names: list[str] = []
     for entry in _split(text):
-        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # alternates between text outside and inside brackets
+        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # text outside of brackets alternates with text inside of brackets
         if any("[" in piece or "]" in piece for piece in pieces):
             raise ValueError(f"host list {text!r}: the brackets in {entry!r} do not match")
         choices = [_numbers(piece, text) if i % 2 else [piece] for i, piece in enumerate(pieces)]
@@ -164,7 +164,7 @@ def find(env: Mapping[str, str]) -> Place | None:
     if is_torchrun(env):
         return find_torchrun(env)
     jsm, ompi, pmi, step = find_jsrun(env), find_openmpi(env), find_mpich(env), find_srun(env)
-    if jsm is not None:  # check jsrun first, because it also sets Open MPI's variables
+    if jsm is not None:  # jsrun also sets Open MPI's variables, so check jsrun first
         return jsm
     if ompi is not None:
         return ompi
@@ -323,7 +323,8 @@ def find_torchrun(env: Mapping[str, str]) -> Place | None:
     if local_size is None and (host == "localhost" or host.startswith("127.") or host == "::1"):
         local_size = numbers[1]
     if local_size is None and (nodes := integer(env, "AZUREML_NODE_COUNT")) and numbers[1] % nodes == 0:
-        local_size = numbers[1] // nodes  # Azure ML starts the same number of processes on each node
+        # Azure ML starts the same number of processes on each node.
+        local_size = numbers[1] // nodes
     # After a failure, torchrun restarts all workers and changes only this variable.
     again = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Place(

@@ -49,7 +49,8 @@ class Dialer(Generic[T]):
     def __init__(self, targets: Sequence[T], now: float) -> None:
         self._tries = [_Try(target, now + index * HEAD_START) for index, target in enumerate(targets)]
         self._begun = now
-        self._contact = float("-inf")  # the last time when a peer accepted a connection without sending an answer
+        # Last time when a peer accepted a connection without sending an answer.
+        self._contact = float("-inf")
 
     def due(self, now: float) -> list[T]:
         """Return the targets to try now. The caller must call ``failed`` for each that does not become the link."""
@@ -180,7 +181,7 @@ def _listen(address: str, backlog: int, ports: range) -> socket.socket:
     for port in ports:
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            if port:  # reuse a port despite earlier connections in TIME_WAIT
+            if port:  # allow ports with earlier connections in TIME_WAIT
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((address, port))
             sock.listen(backlog)

@@ -20,13 +20,18 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 _NETLINK_ROUTE = 0
-_LINKS, _ADDRESSES = (18, 16), (22, 20)  # the netlink messages RTM_GETLINK and RTM_NEWLINK, RTM_GETADDR and RTM_NEWADDR
-_DUMP = 0x301  # the flags NLM_F_REQUEST | NLM_F_DUMP
-_INTERRUPTED = 0x10  # NLM_F_DUMP_INTR: the interfaces changed during the dump
+# Netlink messages RTM_GETLINK and RTM_NEWLINK, RTM_GETADDR and RTM_NEWADDR.
+_LINKS, _ADDRESSES = (18, 16), (22, 20)
+# Flags NLM_F_REQUEST and NLM_F_DUMP.
+_DUMP = 0x301
+# Flag NLM_F_DUMP_INTR, which means that the interfaces changed during the dump.
+_INTERRUPTED = 0x10
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
-_LINK = struct.Struct("=BxHiII")  # the fields family, type, index, flags, change
-_ADDRESS = struct.Struct("=BBBBI")  # the fields family, prefix length, flags, scope, index
+# Fields of a netlink message about a link: family, type, index, flags, change.
+_LINK = struct.Struct("=BxHiII")
+# Fields of a netlink message about an address: family, prefix length, flags, scope, index.
+_ADDRESS = struct.Struct("=BBBBI")
 _ATTRIBUTE = struct.Struct("=HH")
 # Interface flags (IFF_*).
 _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
@@ -107,7 +112,7 @@ def source_address(target: str) -> str | None:
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((target, 9))  # selects a route without sending a packet
+            probe.connect((target, 9))  # this selects a route but sends no packet
             return str(probe.getsockname()[0])
     except OSError:
         return None
@@ -233,7 +238,7 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
         return not self.loopback and _network(self.address, self.prefix) == _network(other.address, other.prefix)
 
 
-@functools.lru_cache(maxsize=4096)  # cache routes, because many ranks share few addresses
+@functools.lru_cache(maxsize=4096)  # many ranks share few addresses, so cache the routes
 def _network(address: str, prefix: int) -> "ipaddress.IPv4Network | ipaddress.IPv6Network":
     return ipaddress.ip_interface(f"{address}/{prefix}").network
 

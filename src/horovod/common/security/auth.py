@@ -43,14 +43,14 @@ from dataclasses import dataclass, field
 from horovod.common.contract.private_files import Secret
 
 _HELLO = struct.Struct("<4sBBxxQII32s")
-_MAGIC = b"HVD2"  # the last byte is the version of the handshake
+_MAGIC = b"HVD2"  # the last byte of the magic is the version of the handshake
 _NONCE = 32
 _MAC = 32
 _INVITATION = 0x80
 
 
 class AuthError(Exception):
-    """Error if the other side cannot prove that it is the expected member of this job."""
+    """Raised if the other side cannot prove that it is the expected member of this job."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def _context(accepts: bool) -> ssl.SSLContext:
 
 
 class HungUp(AuthError):
-    """Error if the other side has closed the connection too early, possibly because it has too many connections."""
+    """Raised if the other side has closed the connection too early, possibly because it has too many connections."""
 
 
 class Channel:

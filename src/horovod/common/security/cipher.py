@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import Ephemeral
 
-NAMES = ("aes-256-gcm", "chacha20-poly1305")  # the handshake sends a cipher's index, counted from 1
+NAMES = ("aes-256-gcm", "chacha20-poly1305")  # the handshake sends the index of a cipher in this tuple, counted from 1
 
 # Library names for the system's loader, used if this process has not loaded a suitable library.
 _SONAMES = ("libcrypto.so.3", "libcrypto.so.1.1", "libsodium.so.26", "libsodium.so.23")
@@ -50,7 +50,7 @@ def available() -> dict[str, str]:
 
     found: dict[str, str] = {}
     for path in [*_loaded(), *_SONAMES]:
-        with contextlib.suppress(ValueError):  # the library is missing, or its version is unsuitable
+        with contextlib.suppress(ValueError):  # the library is missing or has an unsuitable version
             for name in _core.ciphers(path):
                 found.setdefault(name, path)
         if len(found) == len(NAMES):

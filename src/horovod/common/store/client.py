@@ -32,15 +32,15 @@ _GRACE = 2.0  # extra seconds for the server's own timeout error, which lists wh
 
 
 class StoreError(RuntimeError):
-    """Error if the server has rejected a request."""
+    """Raised if the server has rejected a request."""
 
 
 class StoreRefused(StoreError):
-    """Error if the elastic job no longer has a place for this worker."""
+    """Raised if the elastic job no longer has a place for this worker."""
 
 
 class StoreTimeout(StoreError):
-    """Error if a request to the store has timed out.
+    """Raised if a request to the store has timed out.
 
     Attributes:
         missing: Names (get) without a value, or ranks (exchange) that have not called. Empty if the server did not
@@ -134,7 +134,7 @@ class StoreClient:
             request = Get(self._peeks[name], [name], 0.0)
             try:
                 self._socket.send_multipart(frames(msgspec.msgpack.encode(request)), zmq.NOBLOCK)
-            except zmq.Again:  # raised if ZeroMQ has given up the connection, as in `_call`
+            except zmq.Again:  # ZeroMQ raises Again if it has given up the connection
                 del self._peeks[name]
                 return None
         while self._peeks[name] not in self._peeked and self._socket.poll(0):
@@ -283,7 +283,7 @@ class StoreClient:
             if self._socket not in dict(found):
                 return after, []
             reply = self._receive()
-            if reply.id == request.id:  # other ids belong to earlier calls that have timed out
+            if reply.id == request.id:  # replies with other ids belong to earlier calls that have timed out
                 return reply.round, reply.values
         raise StoreTimeout(f"no news within {seconds:g} s", [])
 

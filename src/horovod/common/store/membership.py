@@ -88,9 +88,11 @@ class MembershipRequests:
 
     def __init__(self) -> None:
         self.told: list[Told] = []
-        self._coming: dict[int, tuple[bytes, Come]] = {}  # client and request of each waiting worker
+        # Client and request of each worker that is waiting for a place.
+        self._coming: dict[int, tuple[bytes, Come]] = {}
         self._listeners: dict[int, _Listener] = {}
-        self._last = 0  # number of the last published event
+        # Number of the last published event.
+        self._last = 0
 
     def handle(self, client: bytes, request: Come | Heard | News) -> Replies:
         """Handle a worker's request. A later call can return the reply."""

@@ -50,7 +50,8 @@ _KEPT = 8
 _AT_ONCE = 16
 # Descriptors are counted again after up to 1 / _TRUSTED of all might have been added.
 _TRUSTED = 32
-# Values from <asm-generic/socket.h>.
+# Socket options that Python does not define (<asm-generic/socket.h>).
+
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 
 
@@ -90,7 +91,8 @@ class UnauthenticatedPeers:
     """
 
     def __init__(self) -> None:
-        self._accepted: dict[int, float] = {}  # accept times of recent connections by descriptor, oldest first
+        # Time of acceptance of each recent connection, by descriptor, oldest first.
+        self._accepted: dict[int, float] = {}
         self._succeeded: deque[float] = deque()
 
     def take(self, event: int, descriptor: int, now: float) -> None:
@@ -126,7 +128,8 @@ class AcceptControl:
         for listener in listeners:
             host, port = listener.getsockname()[:2]
             sock.ipv6 = ":" in host
-            sock.setsockopt(zmq.USE_FD, fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 0))  # ZeroMQ closes this duplicate
+            # ZeroMQ closes this duplicate of the listener.
+            sock.setsockopt(zmq.USE_FD, fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 0))
             sock.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
         self.monitor = sock.get_monitor_socket(_EVENTS)
         self.closed = False
@@ -179,7 +182,7 @@ class AcceptControl:
         # Count the descriptors, and then add each accepted connection, to get an upper bound.
         try:
             self._used = len(os.listdir("/proc/self/fd"))
-        except OSError:  # no descriptor is left for reading the directory
+        except OSError:  # without a free descriptor, the directory cannot be read
             self._used = most
         # Recount regularly, because another AcceptControl in this process can accept connections too.
         self._recount_above = min(self._limit, self._used + most // _TRUSTED)
@@ -314,5 +317,5 @@ class ThreadedServer:
         os.eventfd_write(self._stop, 1)
         if self._thread.ident is not None:
             self._thread.join(timeout=self._seconds)
-        if not self._thread.is_alive():  # a thread that is still running might use the descriptor later
+        if not self._thread.is_alive():  # if the thread is still running, it might use the descriptor later
             os.close(self._stop)

@@ -58,13 +58,15 @@ class Table:
         self._bytes = 0
         self._waiting: list[_Waiting] = []
         self._rounds: dict[str, _Round] = {}
-        self._failed: dict[str, str] = {}  # reason of the failure, by group
+        # Reason of the failure of each failed group.
+        self._failed: dict[str, str] = {}
         self.completed = 0
         """Number of completed rounds, which is also the number of the last one."""
         self._published = True
         self.waiting: Waiting = {}
         """As of the last ``publish``. Replaced and never modified, so that other threads can read it."""
-        self._waits_of: Counter[bytes] = Counter()  # number of waiting requests of each client
+        # Number of waiting requests of each client.
+        self._waits_of: Counter[bytes] = Counter()
 
     def publish(self) -> None:
         """Update ``waiting``, which other threads can read."""
@@ -170,7 +172,7 @@ class Table:
     def _complete(self, current: _Round) -> list[tuple[bytes, Reply]]:
         members = [current.members[rank] for rank in range(current.size)]
         packed = pack([member.request.value for member in members])
-        holders: dict[str, int] = {}  # the first rank of each node, which gets all values
+        holders: dict[str, int] = {}  # the first rank of each node gets all values
         replies = []
         for rank, member in enumerate(members):
             node = member.request.node

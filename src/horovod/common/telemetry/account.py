@@ -71,7 +71,7 @@ class Account:
         self._sample: list[Sampled] = []
         self._reported: dict[str, float] = {}
         self._news = self._new_values = False
-        self._over = False  # True once all ranks have sent their last report
+        self._over = False  # True if all ranks have sent their last report
         self._together = Together(job.size) if job.rank == 0 else None
         if self._together is not None:
             self._together.clocks[self._host] = Clock()
@@ -133,7 +133,7 @@ class Account:
             if self._together is not None:
                 news = self._news
                 self._hear(self._job.rank, self._note())
-                self._news = news  # keep the flag, because the exporters have not received these figures yet
+                self._news = news  # these figures have not reached the exporters yet, so keep the flag
                 own["job"] = self.job()
             return own
 
@@ -282,13 +282,13 @@ class Account:
                     self._bus.send("steps-last")
                 self._over = self._heard_in_time()
             if self._together is not None and not self._over:
-                self._bus.send("steps-heard")  # release the ranks that wait for an answer to their last report
+                self._bus.send("steps-heard")  # ranks must not wait any longer for an answer to their last report
         self._closed.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
         self._leave_outlets()
-        self._handlers.clear()  # break a reference cycle that would keep the engine alive
+        self._handlers.clear()  # the handlers are part of a reference cycle that would keep the engine alive
         if self._together is not None and enough and not failed and self._settings.flag("HOROVOD_STATS_SUMMARY"):
             _print(f"[horovod] {self.job()['sentence']}")
 

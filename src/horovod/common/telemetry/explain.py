@@ -15,7 +15,8 @@ _REMEDY = {
     "blocked": "",
 }
 _SHOWN = 6
-_SAME_WAIT = 2.0  # tolerance in seconds for the begin of a wait, because ranks answer with a delay
+# Tolerance in seconds when comparing the start times of two waits, because ranks answer with a delay.
+_SAME_WAIT = 2.0
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -44,7 +44,7 @@ def open_exporters(settings: Settings, figures: Figures) -> list[Exporter]:
         made.append(LinesFile(path, figures, warn))
     port = settings.integer("HOROVOD_METRICS_PORT")
     if port:
-        from horovod.common.telemetry import metrics  # imported late because it loads an HTTP server
+        from horovod.common.telemetry import metrics  # imported here because it loads an HTTP server
 
         server = metrics.serve(figures, settings.text("HOROVOD_METRICS_ADDRESS"), port, warn)
         if server is not None:
@@ -98,7 +98,7 @@ class LinesFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
-        except OSError:  # ignore file systems without locks
+        except OSError:  # some file systems do not support locks
             pass
         size = os.fstat(self._file).st_size
         # Start a new line if an earlier writer was killed in the middle of one.
@@ -119,7 +119,7 @@ class LinesFile:
         try:
             size = os.fstat(self._file).st_size
             written = os.write(self._file, data)
-            if written < len(data):  # the disk is full: remove the incomplete line
+            if written < len(data):  # the disk is full, so remove the incomplete line
                 os.ftruncate(self._file, size)
                 raise OSError(28, "No space left on device")
         except OSError as error:

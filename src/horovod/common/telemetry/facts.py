@@ -31,7 +31,7 @@ _SYSTEM_CALLS = {
 _SWAPPING = 20.0
 """Pages per second read from disk, or swapped out, from which a partly swapped-out process counts as swapping."""
 _PAGE_KIB = 4
-_BUSY = 0.5  # minimum fraction of a core for which the main thread counts as busy
+_BUSY = 0.5  # fraction of a core above which the main thread counts as busy
 _STARTING = ("clone", "clone3", "vfork")
 _NAME = 87
 """Bytes of a name that flight recorders keep (core/trace/recorder.h)."""
@@ -183,7 +183,7 @@ class Rank:
     def entry(self, name: str) -> dict[str, Any] | None:
         """Return the last flight recorder entry about the named operation (submitted or executed), or None."""
         kept = name.encode(errors="replace")[:_NAME].decode(errors="replace").rstrip("\ufffd")
-        rest = "\ufffd" if kept != name else ""  # the beginning of a truncated multibyte character
+        rest = "\ufffd" if kept != name else ""  # a character can be truncated in the middle of its bytes
         known = (one for one in reversed(self.recent) if one["what"] in ("announced", "carried out"))
         return next((one for one in known if one["name"].rstrip(rest) == kept), None)
 

@@ -71,7 +71,7 @@ class Hangs:
         bus.on("explaining", self._rank_0_is_there)
         bus.on_topic(_core.TOPIC_UNNOTICED, self._unnoticed)
         if job.rank == 0:
-            engine.set_report("")  # an empty text announces that rank 0 will write a report
+            engine.set_report("")  # an empty text tells the engine that rank 0 will write a report
             bus.on("seen", self._seen)
             bus.on("unnoticed", self._unnoticed_elsewhere)
             bus.on_waiting(self._waits)
@@ -243,7 +243,7 @@ class Hangs:
             if rank in ranks:
                 ranks[rank].answer(told)
         silent = [one for one in ranks.values() if not one.answered]
-        if unnoticed and not missing:  # this rank waits for silent ranks, but does not know for which
+        if unnoticed and not missing:  # the rank that waits does not know for which ranks, so suspect all silent ones
             suspects = [one.rank for one in silent]
         self._look_at_silent(number, silent, list(answers))
         return Facts(named, waiting, ranks, self._job.size, suspects=suspects, unnoticed=unnoticed, at=at)
@@ -307,7 +307,7 @@ class ExplainListener:
         try:
             self._socket.bind(new_door())
             self._socket.listen(4)
-        except OSError:  # the process has no descriptors or memory left, but the job works without this socket
+        except OSError:  # without free descriptors or memory, the job works without this socket
             self._socket.close()
             self._socket = None
             return
@@ -318,7 +318,7 @@ class ExplainListener:
         """Stop answering, and release the references that would keep the engine alive."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wake the thread that accepts connections
+                self._socket.shutdown(socket.SHUT_RDWR)  # the shutdown wakes the thread that accepts connections
             self._thread.join(_LEAVING)
             self._socket.close()
             self._socket = None

@@ -59,7 +59,7 @@ class _Collector:
         self._figures = figures
 
     def describe(self) -> list[Any]:
-        return []  # no figures exist before the first scrape
+        return []  # there are no figures before the first scrape
 
     def collect(self) -> Iterator[Any]:
         return families(self._figures())

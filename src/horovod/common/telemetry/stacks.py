@@ -127,11 +127,12 @@ def _called(frame: Frame) -> str:
     if stem == "__init__":
         stem = os.path.basename(os.path.dirname(frame.path))
     if (stem, frame.function) == ("dataloader", "__next__"):
-        stem = "DataLoader"  # users know the class better than PyTorch's file name
+        stem = "DataLoader"  # users know the class DataLoader better than PyTorch's file name
     return f"{stem}.{frame.function}"
 
 
-_MOMENT, _AT_ONCE = 0.3, 20_000  # time limit in seconds for a search, and number of objects between checks of the time
+# Time limit of a search in seconds, and number of objects between checks of the time.
+_MOMENT, _AT_ONCE = 0.3, 20_000
 
 
 class StackReporter:
@@ -157,7 +158,7 @@ class StackReporter:
         self._theirs.close()
 
     def _give(self, _: int, body: bytes) -> None:
-        self.answerer.begun(int(body))  # report the start first, because the rest can take long in a large process
+        self.answerer.begun(int(body))  # in a large process, the rest can take long, so report the start first
         text = self._stacks()
         more = {"main": threading.main_thread().ident, "source": _source(text), "loaders": _loaders()}
         self.answerer.give(int(body), text, json.dumps(more))

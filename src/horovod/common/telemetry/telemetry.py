@@ -102,7 +102,7 @@ class Telemetry:
         return Live(self.bus, lambda: self._account, lambda: self.hangs.last_guess)
 
     def _about_steps(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        with self._making:  # while closing, do not create an account that nothing would close
+        with self._making:  # an account that is created during `close` would never be closed
             account = self._account if self._closing else self._make_account()
         if account is not None:
             account.heard(kind, rank, what)
@@ -115,7 +115,7 @@ class Telemetry:
         """
         with self._making:
             self._closing = True
-        with contextlib.ExitStack() as then:  # callbacks run in reverse order of their registration
+        with contextlib.ExitStack() as then:  # callbacks run in the reverse order of their registration
             then.callback(self.timelines.stop)
             # Close after the message bus, whose thread writes to the reporter's files.
             then.callback(self.witness.close)
@@ -175,7 +175,8 @@ class Live:
         self._teller = ReportPipe(os.environ.get(PIPE, ""))
         self._at = time.monotonic()
         self._waiting: list[dict[str, Any]] = []
-        self._next = 0  # index of the first per-rank message that did not fit into the pipe last time
+        # Index of the first per-rank message that did not fit into the pipe last time.
+        self._next = 0
         self._wake, self._closed = threading.Event(), threading.Event()
         bus.on_waiting(self._hear)
         self._thread = threading.Thread(target=self._run, name="hvd-live", daemon=True)

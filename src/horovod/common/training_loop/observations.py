@@ -57,7 +57,8 @@ class Training:
         self.plain_bytes = 0
         """Bytes that one averaging of such an optimizer's gradients takes at least."""
         self.remedy = ""
-        self._begun = 0  # bytes of all operations before the first step of a plain optimizer
+        # Bytes of all operations before the first step of a plain optimizer.
+        self._begun = 0
 
     def open(self, say: Say, traffic: Callable[[], int]) -> None:
         """Start observing a job of several ranks.

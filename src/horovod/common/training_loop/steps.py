@@ -52,7 +52,8 @@ class Marks:
         self._told = False
         self._leader = self._other = 0
         self._thread = 0
-        self._waits = 0  # ns spent waiting for data since the last mark
+        # Nanoseconds spent waiting for data since the last mark.
+        self._waits = 0
         self._waiting = False
 
     def open(self, step: Callable[[int], None], find: Callable[[], None]) -> None:
@@ -100,7 +101,7 @@ class Marks:
             if self._leader and number != self._other:
                 self._other = number
                 return
-            self._leader = number  # this optimizer has made two steps since the last step of the previous leader
+            self._leader = number  # this optimizer has made two steps in a row
         self._other = 0
         self._mark()
 

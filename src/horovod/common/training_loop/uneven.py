@@ -134,7 +134,7 @@ class Sync(Generic[_T]):
         """Wait until all ranks are out of batches, and copy the optimizers of the rank that has made all steps."""
         used = sorted(name for name in current.stepped if name in optimizers)
         self.last_rank = self._join()
-        if current.batch is None:  # a rank without any batch also weights its optimizers from now on
+        if current.batch is None:  # this rank had no batch, but must weight its optimizers from now on
             current.batch = 0.0
         if self._copy is not None:
             for name in self._share(used, self.last_rank):
@@ -151,7 +151,7 @@ class Sync(Generic[_T]):
             return
         try:
             total = len(self._batches)  # type: ignore[arg-type]
-        except TypeError:  # a generator, or a loader of unknown length
+        except TypeError:  # generators and some loaders have no length
             total = None
         self.remaining = None if total is None else total - count
         ranks = ", ".join(str(rank) for rank, end in enumerate(ended) if end)
