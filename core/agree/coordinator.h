@@ -29,7 +29,7 @@ class Coordinator {
   std::vector<Response> decide();
 
   uint64_t epoch() const { return epoch_; }
-  // Leave the schedule, which has run `rounds` rounds, and return to negotiation.
+  // Return to negotiation after the schedule has run `rounds` rounds.
   void fall_back(uint64_t rounds, double now);
 
   // Set the fusion threshold for later decisions, and the tuning (Tuning::values) that all ranks adopt with the next
@@ -75,7 +75,7 @@ class Coordinator {
   // Number of operations in the running schedule.
   size_t operations_ = 0;
   bool revoked_ = false;
-  // True while the ranks leave a schedule because of retune().
+  // True while the ranks leave a schedule to apply new tuning (retune()).
   bool retuned_ = false;
   // Tuning to send with the next schedule. Empty before retune() is called.
   std::vector<int64_t> tuning_;

@@ -231,7 +231,7 @@ void Negotiator::emit(const Key& key, Ready ready) {
   push(std::move(ready), groups.empty() ? ++units_ : units_);
 }
 
-// Emit the held operations of a group, or fail them if the group has failed.
+// Emit the operations of a group that were held, or fail them if the group has failed.
 void Negotiator::release(const GroupKey& key, Group* group) {
   std::vector<Ready> members;
   uint64_t fence = 0;
@@ -252,7 +252,7 @@ void Negotiator::release(const GroupKey& key, Group* group) {
   }
 }
 
-// Fail the held operations of every group that contains the operation `key`.
+// Fail the operations of every group that contains `key`, as far as they are held.
 void Negotiator::spoil(const Key& key, const Status& why) {
   for (const GroupKey& g : groups_of(key, pending_.at(key))) {
     Group& group = groups_[g];
@@ -280,7 +280,7 @@ void Negotiator::join(int rank, uint8_t frontend, double now) {
   ready.response.shapes = {{}};
   ready.response.sizes = {rank};
   joined_.erase(frontend);
-  // Forget errors for late requests: after a join, unnamed operations are numbered from 0 again.
+  // Forget the errors for late requests, because unnamed operations are numbered from 0 again after a join.
   std::erase_if(answered_, [frontend](const auto& entry) { return entry.first.set == 0 && entry.first.frontend == frontend; });
   push(std::move(ready), ++units_);
 }
@@ -337,7 +337,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     if (set == table_.sets.end()) return;
     Waiting w{name, key.set, first, std::move(ready), {}};
     std::sort(w.ready.begin(), w.ready.end());
-    // Ranks that have joined. The coordinator does not wait for them.
+    // Ranks that have joined, for which the coordinator does not wait.
     const std::vector<int>& left = joined(key.frontend);
     for (int r : set->second) {
       if (like && by_members(*like) && !std::binary_search(like->splits.begin(), like->splits.end(), r)) continue;

@@ -85,7 +85,7 @@ class Negotiator {
     auto operator<=>(const GroupKey&) const = default;
   };
   struct Group {
-    // Number of the group's operations that all ranks have requested.
+    // Number of operations of the group that all ranks have requested.
     uint32_t decided = 0;
     // Keys of the group's operations that are ready but held until the group is complete.
     std::vector<Key> held;
@@ -96,18 +96,18 @@ class Negotiator {
   };
   struct Answered {
     Status why;
-    // Ranks that have requested the failed operation.
+    // Ranks that have requested the failed operation and got its error.
     std::set<int> ranks;
-    // Groups that have counted the failed operation.
+    // Groups that already include the failed operation in their count.
     std::set<GroupKey> groups;
   };
   struct Joined {
-    // Ranks in order of joining; never empty.
+    // Ranks that have joined, in order of joining; never empty.
     std::vector<int> ranks;
     double last = 0;
   };
 
-  // Decide the operation if all ranks that it needs have requested it.
+  // Decide the operation if all necessary ranks have requested it.
   void settle(const Key& key);
   bool complete(const Key& key, const Pending& p) const;
   Response decide(const Key& key, Pending& p);
@@ -140,7 +140,7 @@ class Negotiator {
   std::map<Key, Answered> answered_;
   // Joins that wait for ranks, keyed by frontend.
   std::map<uint8_t, Joined> joined_;
-  // Time in seconds of the last request from any rank.
+  // Time in seconds of the latest request from any rank.
   double now_ = 0;
   double last_decision_ = 0;
   std::vector<Ready> ready_;

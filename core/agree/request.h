@@ -22,7 +22,7 @@ enum class Kind : uint8_t {
   join = 6,
   add_set = 7,
   remove_set = 8,
-  // Kind of responses only: the ranks adopt a schedule.
+  // Kind used only in responses: the ranks adopt a schedule.
   adopt_schedule = 9,
 };
 const char* name_of(Kind kind);
@@ -40,9 +40,9 @@ inline constexpr const char* kJoinName = "join.noname";
 struct Request {
   Kind kind = Kind::allreduce;
   uint32_t set = 0;
-  // Framework that submitted the operation. Each framework in a process has separate names, groups, numbers and joins.
+  // Framework that submitted the operation. The names, groups, numbers and joins of each framework are separate.
   uint8_t frontend = 0;
-  // Full name of the operation on the wire. Unique among the operations in flight of one set and frontend.
+  // Full name of the operation on the wire. Unique among the operations in flight with the same set and frontend.
   std::string name;
   // True if the name is only a number. Ranks match unnamed operations by their order.
   bool unnamed = false;
@@ -104,7 +104,7 @@ struct Response {
   // the id, the generation and the ranks. For remove_set: 1 if the set was removed or 0 if not, and the id. For
   // adopt_schedule: the values of the new tuning (Tuning::values), or nothing if the tuning does not change.
   std::vector<int64_t> sizes;
-  // If not ok, every rank fails these operations with this error.
+  // Error with which every rank fails these operations, or ok.
   Status error;
   // The encoded schedule. Only used for adopt_schedule.
   std::string payload;

@@ -81,7 +81,7 @@ bool decode(const std::string& bytes, Schedule* s) {
     r.get(&e.unnamed);
     r.get(&e.frontend);
   }
-  // Minimum encoded bytes of a bucket: 8 for its entries and its number of parts, 48 for one part.
+  // 8 bytes for a bucket's entries and number of parts, and 48 for one part, are the minimum size of an encoded bucket.
   s->buckets.resize(r.count(8 + 48));
   std::vector<bool> placed(s->entries.size());
   std::vector<uint32_t> parts;

@@ -43,13 +43,13 @@ class ScheduleCursor {
   // repeated() names.
   void offer_again(uint32_t entry, void* token, bool* completed);
 
-  // Return the number of buckets, from the first on, that this rank has submitted completely.
+  // Return the number of leading buckets that this rank has submitted completely.
   uint64_t ready() const { return ready_; }
   uint64_t executed() const { return executed_; }
   // Take the next bucket. `tokens` receives the token of each entry, or null for an entry in which this rank takes no
   // part.
   const Schedule::Bucket& take(std::vector<void*>* tokens);
-  // Mark the operation of this entry as executed.
+  // Mark the current operation of this entry as executed.
   void finish(uint32_t entry) { slots_[entry].running = false; }
 
   // Return the same bucket and tokens as take(), but do not remove them.
@@ -73,11 +73,11 @@ class ScheduleCursor {
   struct Slot {
     // Request that the schedule expects for this entry.
     Request request;
-    // Tokens that wait for execution, one per round. There is rarely more than one.
+    // Tokens offered for this entry that wait for execution, one per round. There is rarely more than one.
     std::vector<void*> waiting;
     uint32_t bucket = 0;
     bool mine = false;
-    // True if a token has been taken but not finished.
+    // True if a token of this entry has been taken but not finished.
     bool running = false;
     Stream* stream = nullptr;
   };

@@ -34,7 +34,7 @@ class ScheduleDetector {
  private:
   struct Token {
     uint64_t identity;
-    // Sum of the identities up to and including this operation.
+    // Sum of the identities of all operations up to and including this one.
     uint64_t prefix;
     Ready ready;
   };
@@ -51,9 +51,9 @@ class ScheduleDetector {
   size_t capacity_;
   // Number of operations to observe before the next proposal.
   size_t hold_ = 0;
-  // Minimum number of operations in a proposed period.
+  // Minimum number of operations in a proposed period. Greater than 1 while short periods are ruled out.
   size_t least_ = 1;
-  // Number of operations until least_ returns to 1.
+  // Number of operations until short periods can be proposed again.
   size_t recover_ = 0;
   // Number of consecutive schedules that did not last.
   int failures_ = 0;

@@ -38,15 +38,15 @@ class LocalStallCheck {
   LocalStallCheck(double warning, double shutdown, std::string label) : warning_(warning), shutdown_(shutdown), label_(std::move(label)) {}
 
   struct Waiting {
-    // Unique key of the operation. Empty if rank 0 cannot know it yet.
+    // Unique key of the operation that waits. Empty if rank 0 cannot know the operation yet.
     std::string key;
-    // Description of the operation for messages.
+    // Description of the operation that waits, for messages.
     std::string what;
     double since;
   };
   // Record that rank 0 has reported a stall and knows that the operations `keys` are waiting.
   void known(const std::vector<std::string>& keys, double now);
-  // True if it is time for the next check.
+  // True if the next check is due.
   bool due(double now) const { return now - last_look_ >= kLook && warning_ + shutdown_ > 0; }
   // Check the waits of this rank. `why` is the cause of the stall, if this rank has detected one. An error means that
   // the shutdown timeout has passed and the job must end.

@@ -16,7 +16,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
-  // Return the name of the algorithm for an operation of this size, which observers record.
+  // Return the name of the algorithm for an operation of this size. Observers record the name.
   virtual std::string_view algorithm(const Comm&, Collective, DType, WireFormat, size_t bytes) const {
     (void)bytes;
     return name();

@@ -5,7 +5,7 @@
 namespace hvd {
 namespace {
 
-// Scratch slot for packed tensors. Algorithms and collectives/flow.h use lower slots.
+// Scratch slot for packed tensors. Algorithms and collectives/flow.h use other slots.
 constexpr int kPackSlot = 6;
 
 }  // namespace

@@ -29,9 +29,9 @@ namespace {
 
 using mpi::Handle;
 
-// Bytes that a vote message over the engine's own connections can carry at almost no extra cost.
+// Maximum bytes that a vote message over the engine's own connections can carry at almost no extra cost.
 constexpr size_t kRides = 4 << 10;
-// Maximum bytes received per rank for the algorithm with fewer messages. Above this size, fewer bytes matter more.
+// Maximum bytes received per rank for which fewer messages matter more than fewer bytes.
 constexpr size_t kSmall = 256 << 10;
 
 // Return the number of bytes that one rank handles in one piece of an operation. Pieces are small enough for copies to
@@ -218,7 +218,7 @@ class MpiBackend final : public Backend {
     return {};
   }
 
-  // Compute the bytes of each part in the round that starts at `first`. Return their sum.
+  // Compute how many bytes of each part belong to the round that starts at `first`. Return the sum.
   static size_t cut(std::span<const size_t> parts, size_t first, size_t block, std::vector<size_t>* out) {
     out->clear();
     for (const size_t bytes : parts) out->push_back(std::min(block, bytes - std::min(first, bytes)));
@@ -237,7 +237,7 @@ class MpiBackend final : public Backend {
     }
     return packed;
   }
-  // Copy the parts of one round, which are consecutive in `packed`, to their final places.
+  // Copy the parts of one round from `packed`, where they are consecutive, to their final places.
   static void spread(const std::byte* packed, std::span<const size_t> round, std::byte* all, std::span<const size_t> parts, size_t first) {
     for (size_t i = 0; i < parts.size(); all += parts[i++]) {
       if (round[i]) std::memcpy(all + first, packed, round[i]);

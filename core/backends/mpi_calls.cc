@@ -36,7 +36,7 @@ struct MpiCalls::Memory {
   Scratch scratch;
   Parts out, in;
 
-  // Keep the memory until the process ends. It stays reachable, because leak checkers would report it otherwise.
+  // Keep the memory until the process ends. It stays reachable, so that leak checkers do not report it.
   static void leave_behind(std::unique_ptr<Memory> memory) {
     static auto* const mutex = new std::mutex;
     static auto* const all = new std::vector<std::unique_ptr<Memory>>;
@@ -131,7 +131,8 @@ Status MpiCalls::alltoall(Comm& c, mpi::Handle comm, const std::byte* in, std::s
 
 Status MpiCalls::finish(Comm& c, const char* what, int begun, mpi::Handle request) {
   const mpi::Library& library = session_->library();
-  // An MPI error most likely means that a rank is lost. The control plane will report which rank.
+  // Report a lost peer, which is the most likely cause of an MPI error. The control plane will report which rank is
+  // lost.
   if (begun != 0) return give_up({Code::peer_lost, library.error(begun, what)});
   const std::function<std::string()> describe = [&] { return described(what, c); };
   PolledWait wait(*c.waiter, c.timeout, describe);

@@ -23,7 +23,7 @@ class MpiCalls {
   // Select the MPI communicator for the ranks of `comm`, and create it on first use. Creating a communicator is a
   // blocking MPI call. Like all calls, it is abandoned if the waiter reports an error or the timeout passes.
   Status enter(const Comm& comm, mpi::Handle* out);
-  // Release the communicator of this process set.
+  // Release the communicator that belongs to this process set.
   void forget(const Comm& comm);
 
   // Call these functions only within session.use().

@@ -6,7 +6,7 @@
 
 namespace hvd {
 
-// Code 2 stood for AMD GPUs and must not be reused (docs/adr/0035-no-hip.md).
+// Code 2 was used for AMD GPUs and must not be reused (docs/adr/0035-no-hip.md).
 enum class DeviceKind : uint8_t { host = 0, cuda = 1 };
 
 constexpr std::string_view name_of(DeviceKind kind) {

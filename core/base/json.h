@@ -51,7 +51,7 @@ void append_items(std::string* out, const Integers& values) {
   }
 }
 
-// Append an object member whose value is a list.
+// Append an object member with a list as its value.
 template <class Integers>
 void append_list(std::string* out, std::string_view name, const Integers& values) {
   append_name(out, name);

@@ -12,9 +12,9 @@ namespace hvd {
 // Kinds of errors, with the Python exception for each.
 enum class Code : unsigned char {
   ok = 0,
-  // Refused when called; the engine continues. Becomes ValueError.
+  // The call was refused, and the engine continues. Becomes ValueError.
   invalid_argument,
-  // The ranks disagree about an operation; the engine continues. Becomes RanksDisagreeError.
+  // The ranks disagree about an operation, and the engine continues. Becomes RanksDisagreeError.
   mismatch,
   // This process or a peer called shutdown. Becomes HorovodInternalError.
   shutdown,

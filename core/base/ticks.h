@@ -29,7 +29,7 @@ class TickScale {
  public:
   TickScale() : ticks_(ticks()), ns_(monotonic_ns()) {}
 
-  // Snapshot of the map, based on a second reading taken now. The error of a snapshot grows with its age.
+  // Snapshot of the map, based on a second reading of both clocks. The error of a snapshot grows with its age.
   class Line {
    public:
     int64_t ns(uint64_t at) const {
@@ -44,7 +44,7 @@ class TickScale {
     double ns_per_tick_ = 1;
   };
   Line line() const {
-    // Minimum nanoseconds between the two readings.
+    // Minimum nanoseconds between the first and the second reading of the clocks.
     constexpr int64_t kLeast = 2'000'000;
     Line line;
     do {

@@ -62,12 +62,12 @@ class Reader {
   }
   template <class T>
   void get(std::vector<T>* v) {
-    // Read the length that precedes a sequence.
+    // Read the number of elements that precedes a sequence.
     const uint32_t n = count(std::is_arithmetic_v<T> ? sizeof(T) : sizeof(uint32_t));
     v->resize(n);
     for (uint32_t i = 0; i < n && ok_; ++i) get(&(*v)[i]);
   }
-  // Read the length of a sequence. Reject it if the remaining data cannot hold `least` bytes per element.
+  // Read the number of elements of a sequence. Reject it if the remaining data cannot hold `least` bytes per element.
   uint32_t count(size_t least) {
     uint32_t n = 0;
     get(&n);

@@ -32,7 +32,7 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
 
   auto stage_in = [&](size_t k) { copy_bytes(subs.at(node.me(), k), in + k * step, some(me, k), false); };
   auto take_out = [&](size_t k) -> Status {
-    // Output of the next rank, wrapping around.
+    // Position in `out` after this rank's own block, where the next rank's block belongs.
     std::byte* to = out + before + bytes[me];
     for (size_t i = 1; i < members; ++i) {
       const size_t m = (me + i) % members;

@@ -46,7 +46,7 @@ struct Sums {
   int32_t unit_a = kLeast, unit_b = kLeast;
 };
 
-// Return the exponent of the unit for values up to `magnitude`.
+// Return the exponent of the unit for values with magnitudes up to `magnitude`.
 int32_t unit_of(double magnitude) {
   if (magnitude == 0) return kLeast;
   return std::isfinite(magnitude) ? std::ilogb(magnitude) & ~1 : 0;
@@ -106,7 +106,7 @@ class Adasum {
 
  private:
   struct Range {
-    // Range of parts: lo to hi - 1.
+    // Range of parts: parts lo to hi - 1.
     size_t lo, hi;
     Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
   };
@@ -132,7 +132,7 @@ class Adasum {
   const size_t parts_;
   // Element index of part p of tensor t, in row-major order, followed by the total number of elements.
   size_t* starts_;
-  // Values of all tensors in the accumulation type.
+  // All values in the accumulation type.
   std::byte* wide_;
   // Result in the tensors' own type. It shares the memory of wide_ if the two types are equal.
   std::byte* narrow_;
@@ -155,7 +155,7 @@ Adasum::Adasum(Comm& comm, const Segments& data, DType d)
     }
   }
   starts_[parts_ * tensors()] = end;
-  // A single tensor is processed directly in its output memory.
+  // Process a single tensor directly in its output memory.
   const Segments::Piece& first = data.pieces.front();
   const bool in_place = tensors() == 1 && first.out && acc_ == d;
   wide_ = in_place ? first.out : scratch.get(kSlotWide, data.total * size_of(acc_));
@@ -194,7 +194,7 @@ void Adasum::deliver(const Scale& s) const {
   });
 }
 
-// Exchange data with the partner of this step, while all other ranks do the same.
+// Exchange data with the partner of this step. All other ranks do the same with their partners.
 Status Adasum::trade(int step, ConstBytes out, Bytes in) {
   const int peer = partner(step);
   if (!comm_.node) return exchange(comm_, peer, out, peer, in);
@@ -208,7 +208,7 @@ Status Adasum::trade(int step, ConstBytes out, Bytes in) {
 Status Adasum::run() {
   pack();
   const int steps = std::countr_zero(parts_);
-  // path[k] is the range shared with the partner of step k. path[steps] is the range that this rank reduces.
+  // Ranges of elements: path[k] is shared with the partner of step k, and this rank reduces path[steps].
   Range path[32];
   path[0] = {0, parts_};
   for (int k = 0; k < steps; ++k) {

@@ -67,7 +67,7 @@ class Driver {
   DType dtype_;
   ReduceOp op_;
   std::byte* theirs_;
-  // Bytes of the data that one round covers.
+  // Maximum bytes of data that one round processes.
   size_t block_;
   std::vector<const std::byte*> sources_;
   std::vector<Transfer> transfers_;

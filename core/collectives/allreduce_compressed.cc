@@ -60,7 +60,7 @@ class CodedAllreduce {
  private:
   size_t n() const { return static_cast<size_t>(comm_.size); }
 
-  // Encode this rank's contribution. `coded` is ordered by owner, then by run.
+  // Encode this rank's contribution. The encoded data are ordered by the rank that owns them, then by run.
   void contribute(std::byte* coded) const {
     for (size_t i = 0; i < n(); ++i) {
       for (const CodedRun& run : runs_) {
@@ -145,7 +145,7 @@ class CodedAllreduce {
   const Parts parts_;
   // Encoded bytes of the slice that each rank owns.
   std::span<size_t> bytes_;
-  // Encoded bytes that each rank sends to this rank. All are equal to the size of this rank's slice.
+  // Encoded bytes that each rank sends to this rank. All values are equal, because they describe this rank's slice.
   std::span<size_t> mine_;
   size_t total_ = 0, before_ = 0;
 };

@@ -21,12 +21,12 @@
 namespace hvd {
 namespace {
 
-// Maximum bytes of a slice for recursive doubling. Up to this size, the number of messages matters more than their
+// Maximum bytes of a slice for which recursive doubling is used, because the number of messages matters more than their
 // size.
 constexpr size_t kSmall = 32 << 10;
-// Maximum bytes of a slice for recursive doubling between two hosts, which send each other all data with any algorithm.
+// The same limit between two hosts. It is higher, because two hosts send each other all data with any algorithm.
 constexpr size_t kSmallForTwo = 512 << 10;
-// Maximum number of hosts for which the pairwise algorithm can keep all connections busy.
+// Maximum number of hosts for which the pairwise algorithm is used. It can then keep all connections busy.
 constexpr int kFewHosts = 8;
 
 // Reduce a slice between hosts. The values have type `acc`, and the result has type `d`.
@@ -67,7 +67,7 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
   for (int i = 0; i < local.size; ++i) memory[i] = begin(i + 1) - begin(i);
 
   std::byte* wide = widened(comm, kSlotHierarchyWide, data, count, d);
-  // Slice of this rank. No other rank uses this memory from here on.
+  // This rank's slice. No other rank uses its memory from here on.
   std::byte* slice = wide + first * size_of(acc);
   if (local.size > 1) {
     std::byte* sum = comm.scratch->get(kSlotHierarchySlice, mine * size_of(acc));

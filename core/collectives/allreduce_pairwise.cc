@@ -22,7 +22,7 @@
 namespace hvd {
 namespace {
 
-// Total bytes of contributions that wait to be added.
+// Total bytes of all peers' blocks that wait to be added.
 constexpr size_t kBlocks = 256 << 10;
 constexpr size_t kBlockLeast = 16 << 10, kBlockMost = 128 << 10;
 constexpr size_t kAlign = 64;
@@ -30,15 +30,15 @@ constexpr size_t kAlign = 64;
 // Data in flight between this rank and one peer.
 struct Exchange {
   int peer;
-  // Part of this rank's contribution to the peer that has not been sent.
+  // Rest of this rank's contribution that has not been sent to the peer.
   ConstBytes give;
   // Receive buffer for one block of the peer's contribution.
   Bytes block;
-  // Part of the current block that has not arrived.
+  // Rest of the current block that has not arrived.
   Bytes missing;
   // Bytes of this rank's result that have been sent to the peer.
   size_t told = 0;
-  // Part of the peer's result that has not arrived.
+  // Rest of the peer's result that has not arrived.
   Bytes result;
 };
 
@@ -126,11 +126,11 @@ class Direct {
 
   bool waits_for(const Exchange& e) const { return !e.missing.empty() || !e.result.empty(); }
   bool owes(const Exchange& e) const { return !e.give.empty() || e.told < final_.size(); }
-  // Return the number of bytes of the result that are complete and can be sent.
+  // Return the number of complete bytes of the result, which can be sent.
   size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }
 
   std::string text() const {
-    // If a contribution is missing, name its rank first, because all other ranks wait for this rank too.
+    // Name a rank whose contribution is missing before any other, because all ranks wait for it.
     for (const Exchange& e : exchanges_) {
       if (!e.missing.empty()) return pending_text(comm_, e.peer, !e.give.empty(), e.peer, true);
     }
@@ -150,9 +150,9 @@ class Direct {
   Bytes mine_;
   // Memory for the result of this rank's slice.
   Bytes final_;
-  // Number of bytes that are reduced at a time.
+  // Number of bytes of the slice that are reduced at a time.
   size_t block_ = 0;
-  // Number of reduced bytes of this rank's slice.
+  // Number of bytes of this rank's slice that have been reduced.
   size_t ready_ = 0;
   std::byte* staging_ = nullptr;
   const std::byte** sources_ = nullptr;

@@ -22,7 +22,7 @@ struct Range {
 
 struct Halving {
   const Fold& fold;
-  // path[k] is the range shared with the partner of step k. path[steps] is the range that this rank reduces.
+  // Ranges of elements: path[k] is shared with the partner of step k, and this rank reduces path[steps].
   Range path[32];
   int steps = 0;
 

@@ -25,7 +25,7 @@ Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, R
   HVD_RETURN_IF_ERROR(exchange(comm, peer, mine, peer, {theirs, v.count * size_of(v.d)}));
   auto* wide = reinterpret_cast<float*>(comm.scratch->get(kSlotTheirsWide, mine.size()));
   widen(v.d, wide, theirs, v.count);
-  // This rank's values are the left operand, because only the lowest places start with sums.
+  // Use this rank's values as the left operand: only the lowest places start with sums, and this rank has sums.
   reduce2(v.acc, op, mine.data(), mine.data(), reinterpret_cast<std::byte*>(wide), v.count);
   return {};
 }
@@ -41,7 +41,7 @@ Status double_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceO
   for (; distance < fold.places; distance *= 2) {
     const int place = fold.place ^ distance;
     const int peer = fold.rank_at(place);
-    // Both ranks add the same operands in the same order and therefore get the same bits.
+    // Both ranks add the same operands in the same order, so both get the same bits.
     HVD_RETURN_IF_ERROR(swap_combine(comm, peer, mine, theirs, {v.acc, op, place < fold.place}));
   }
   return {};

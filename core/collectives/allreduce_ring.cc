@@ -26,7 +26,7 @@ Status allreduce_ring(Comm& comm, std::byte* data, size_t count, DType d, Reduce
   };
   cut(size_of(acc));
   const Combine combine{acc, op, true};
-  // Start with the slice that makes this rank's own slice arrive last.
+  // Index of the first slice to send. It is chosen so that this rank's own slice arrives last.
   const int begin = (comm.rank + n - 1) % n;
   HVD_RETURN_IF_ERROR(acc == d ? ring_pass(comm, wide, offsets, begin, &combine)
                                : ring_pass_halves(comm, data, d, wide, offsets, begin, op));

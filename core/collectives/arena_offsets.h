@@ -19,7 +19,7 @@ struct ArenaOffsets {
 };
 static_assert(sizeof(ArenaOffsets) == 512);
 
-// Return the arena offsets of this rank's pieces.
+// Return the arena offsets of this rank's own pieces.
 ArenaOffsets arena_offsets_of(const NodeGroup& node, const Segments& data, size_t element);
 
 // Allreduce of pieces that are in the arenas of all ranks. `offsets` holds the offsets of each rank; all ranks have the

@@ -23,7 +23,8 @@ Status barrier_shm(Comm& comm) {
 // 17(1), 1988.
 
 Status barrier_dissemination(Comm& comm) {
-  // Byte that the barrier sends. The value is unlikely in other data, to detect ranks that are out of step.
+  // Content of the barrier's messages. This value is unlikely in other data, so ranks that are out of step are
+  // detected.
   std::byte round{0x40};
   for (int distance = 1; distance < comm.size; distance *= 2) {
     const int to = (comm.rank + distance) % comm.size, from = (comm.rank - distance + comm.size) % comm.size;

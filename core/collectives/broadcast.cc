@@ -25,7 +25,8 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
   for (size_t k = 0; k < rounds; ++k) {
     const size_t at = k * step, some = std::min(step, bytes - at);
     if (node.me() == root) {
-      // For all ranks except the root, stage j means that the rank has copied out j chunks.
+      // Wait until the other ranks have copied out chunk k - kDepth. For these ranks, stage j means that j chunks are
+      // copied out.
       if (k >= kDepth) HVD_RETURN_IF_ERROR(node.await_all(k - kDepth + 1));
       copy_bytes(subs.at(root, k), data + at, some, false);
     } else {
@@ -48,10 +49,10 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
 Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   if (bytes == 0 || comm.size == 1) return {};
   const unsigned size = static_cast<unsigned>(comm.size);
-  // Return this rank's place in the tree. The root has place 0.
+  // Return this rank's place in the tree, counted from the root.
   const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);
   auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
-  // The parent of a place is the place with the lowest set bit cleared. A child has one additional bit below the lowest
+  // The parent of a place has the same bits except the lowest set bit. A child has one additional bit below the lowest
   // set bit.
   const unsigned lowest = place == 0 ? std::bit_ceil(size) : place & (~place + 1);
   if (place != 0) HVD_RETURN_IF_ERROR(recv_from(comm, rank_at(place - lowest), {data, bytes}));

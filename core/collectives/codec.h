@@ -1,4 +1,4 @@
-// Compressed encodings of float32 values for the wire.
+// Compressed encodings of float32 values that are sent between ranks.
 //
 // With fp16 and bf16, each value is rounded to nearest, ties to even. Values above 65504 become infinity in float16;
 // gradient scalers rely on this.
@@ -24,7 +24,7 @@ namespace hvd {
 
 inline constexpr size_t kCodeBlock = 256;
 
-// Return the granularity of encoded data in values. Data can be split only at multiples of it.
+// Return the number of values in the smallest unit of encoded data. Data can be split only between units.
 constexpr size_t code_unit(WireFormat f) { return f == WireFormat::int8 ? kCodeBlock : 32; }
 
 // Return the encoded size of `count` values in bytes.
@@ -48,9 +48,9 @@ void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 struct CodedRun {
   // Input values of the run, or null for zeros.
   const std::byte* in;
-  // Memory for the result, or null to drop the result.
+  // Memory for the result of the run, or null to drop the result.
   std::byte* out;
-  // Encoding error kept for the next call, or null to drop the error.
+  // Encoding error of the run that is kept for the next call, or null to drop the error.
   std::byte* residual;
   size_t count;
 

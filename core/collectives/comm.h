@@ -24,9 +24,9 @@ namespace hvd {
 // nested algorithms do not overwrite each other's data.
 class Scratch {
  public:
-  // Return memory aligned to 64 bytes with undefined contents.
+  // Return the memory of a slot, at least `bytes` bytes. It is aligned to 64 bytes and has undefined contents.
   std::byte* get(int slot, size_t bytes);
-  // Return the bytes held. Callable from any thread.
+  // Return the bytes of memory held. Callable from any thread.
   size_t held() const { return held_.load(std::memory_order_relaxed); }
 
  private:
@@ -63,7 +63,7 @@ struct Comm {
   Comm* local = nullptr;
   // Comm of the ranks with this rank's local index on all hosts. Null if the index is not below `slices`.
   Comm* cross = nullptr;
-  // Smallest number of ranks on any host of the set.
+  // Smallest number of ranks on any host of the process set.
   int slices = 0;
 
   // Global rank of each set rank, for messages.
@@ -101,9 +101,10 @@ Status exchange_all(Comm& comm, std::span<Transfer> transfers);
 // Concatenation of several tensors of one dtype. A fused operation works on it without packing the tensors first.
 struct Segments {
   struct Piece {
-    // Input values. Null stands for zeros (a joined rank).
+    // Input values of the piece. Null stands for zeros (a joined rank).
     const std::byte* in;
-    // Memory for the result. Null drops the result (a joined rank). Equal to `in` for an in-place operation.
+    // Memory for the result of the piece. Null drops the result (a joined rank). Equal to `in` for an in-place
+    // operation.
     std::byte* out;
     size_t count;
   };

@@ -35,7 +35,7 @@ Wide truncated(double x) {
   return static_cast<Wide>(x);
 }
 
-// Factor and divisor, prepared for scaling many values.
+// Factor and divisor in a form that is fast for many values.
 class Scaler {
  public:
   explicit Scaler(const Scale& s) : factor_(s.factor), divisor_(s.divisor) {
@@ -72,7 +72,7 @@ T clamped(Wide x, Wide low = std::numeric_limits<T>::min(), Wide high = std::num
 
 template <class T>
 void to(int64_t* words, const std::byte* src, size_t n, double factor) {
-  // Maximum of a word. It leaves room for the sum over 2^11 ranks.
+  // Maximum value of a word, which leaves room for the sum over 2^11 ranks.
   constexpr Wide kMax = sizeof(T) == 8 ? Wide{std::numeric_limits<int64_t>::max()} : Wide{1} << 52;
   const Scaler scaled({factor, 1});
   for (size_t i = 0; i < n; ++i) {

@@ -5,7 +5,7 @@
 namespace hvd {
 namespace {
 
-// Bytes combined at a time. Two operands of this size fit a 256 KiB cache.
+// Number of bytes combined at a time. Two operands of this size fit a 256 KiB cache.
 constexpr size_t kBlock = 64 << 10;
 
 void combine_into(const Combine& c, std::byte* mine, const std::byte* theirs, size_t bytes) {
@@ -110,7 +110,7 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
     halves.wire = d;
   }
   Inflow in(comm, previous, combine);
-  // Steps in progress. slice(s + 1) arrives in step s and is sent in step s + 1.
+  // Steps that are receiving and sending. slice(s + 1) arrives in step s and is sent in step s + 1.
   int receiving = 0, sending = 0;
   // Bytes of the current slice that have been sent.
   size_t sent = 0;
@@ -121,7 +121,7 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
       HVD_RETURN_IF_ERROR(in.advance(moved));
       if (in.done() && ++receiving < n - 1) {
         in.start(slice(receiving + 1), combine);
-        // An empty slice counts as progress.
+        // Report progress, because an empty slice is complete immediately.
         moved = true;
       }
     }

@@ -44,10 +44,10 @@ Status pump(Comm& comm, const Text& text, Step step) {
 
 // ---- Receiving and combining values ---------------------------------------------------------------------------------
 struct Combine {
-  // Type of the values in memory, always an accumulation type.
+  // Type of the values in memory. Always an accumulation type.
   DType dtype;
   ReduceOp op;
-  // True if the peer's value is the left operand, which belongs to the lower rank.
+  // True if the peer's value is the left operand, which comes from the lower rank.
   bool theirs_first;
   // Type of the received values. It can be a 16-bit type if `dtype` is float32.
   DType wire = dtype;
@@ -62,21 +62,21 @@ class Inflow {
   void start(Bytes target, const Combine* combine);
   Status advance(bool& moved);
   bool done() const { return ready_ == target_.size(); }
-  // Return the number of leading bytes of the target that are final.
+  // Return the number of leading bytes of the memory range that are final.
   size_t ready() const { return ready_; }
 
  private:
   Comm& comm_;
   int from_;
   const Combine* combine_;
-  // Memory range of the target, block that is arriving, and missing bytes of that block.
+  // Memory range for the data (target_), block that is arriving (window_), and missing bytes of that block (rest_).
   Bytes target_, window_, rest_;
   size_t ready_ = 0;
   void open_window();
 };
 
-// Send `out` while combining received data into `mine`, which must not overlap `out`. Each direction has a separate
-// format.
+// Send `out` while combining received data into `mine`, which must not overlap `out`. Sent and received data can have
+// different formats.
 Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine, const Combine& combine);
 
 // Exchange `mine` with a peer and combine the values, so that both ranks have the result in `mine`. `theirs` is scratch
@@ -154,7 +154,7 @@ inline constexpr int kPairwiseWindow = 16;
 // size.
 constexpr size_t block_of_contributions(size_t ranks) { return std::clamp<size_t>((16u << 20) / ranks / 64 * 64, 64 << 10, 2 << 20); }
 
-// Run transfer(peer), which returns a Transfer, for every other rank of the set.
+// Run the transfer that transfer(peer) returns, for every other rank of the set.
 template <class F>
 Status with_every_peer(Comm& comm, F transfer) {
   for (int begin = 0; begin < comm.size; begin += kPairwiseWindow) {
@@ -175,9 +175,9 @@ Status with_every_peer(Comm& comm, F transfer) {
 // the first step of the canonical order of reductions (collectives/reduce.h).
 
 struct Fold {
-  // Number of places (p in the comment above).
+  // Number of places after folding: p in the comment above.
   int places;
-  // Number of pairs of ranks that are folded into one (r).
+  // Number of pairs of ranks that were folded into one: r in the comment above.
   int folded;
   // This rank's place, or -1 if another rank takes part on its behalf.
   int place;
@@ -216,15 +216,15 @@ struct AllreduceValues {
   Combine combine(bool sum, ReduceOp op, bool theirs_first) const { return {acc, op, theirs_first, sum ? acc : d}; }
 };
 
-// Combine the values of folded ranks before the algorithm. `sums` is true if the initial values of the ranks are
-// already sums.
+// Let folded ranks pass their values to their partners before the algorithm. `sums` is true if all ranks start with
+// sums.
 inline Status fold_in(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op, bool sums = false) {
   if (!fold.pairs(comm.rank)) return {};
   if (fold.place < 0) return send_to(comm, comm.rank - 1, v.outgoing(sums, 0, v.count));
   return exchange_combine(comm, comm.rank + 1, {}, comm.rank + 1, v.mine(0, v.count), v.combine(sums, op, false));
 }
 
-// Send the result to folded ranks after the algorithm.
+// Send the result to the folded ranks after the algorithm.
 inline Status fold_out(Comm& comm, const Fold& fold, Bytes data) {
   if (!fold.pairs(comm.rank)) return {};
   return fold.place < 0 ? recv_from(comm, comm.rank - 1, data) : send_to(comm, comm.rank + 1, data);

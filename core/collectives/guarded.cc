@@ -13,7 +13,7 @@ namespace {
 // Offset of the data in a message. The data start on a cache line, directly after the header.
 constexpr size_t kDataAt = 64;
 constexpr size_t kHeaderAt = kDataAt - sizeof(GuardHeader);
-// Number of the folding step. Steps of the doubling are numbered by distance, which is always lower.
+// Step number of folding in messages. Other steps are numbered by distance, which is always lower.
 constexpr uint32_t kFoldStep = 1u << 31;
 
 }  // namespace

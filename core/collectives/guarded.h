@@ -26,7 +26,8 @@ struct GuardHeader {
   uint64_t schedule = 0;
   // Schedule position that the ranks vote on.
   uint64_t position = 0;
-  // Position below which all senders are ready. If it equals `position`, the operation does not take place.
+  // Position below which all ranks that contributed are ready. If it equals `position`, the operation does not take
+  // place.
   uint64_t ready = 0;
   // Bytes of data that follow the header.
   uint32_t bytes = 0;
@@ -59,7 +60,7 @@ class GuardedAllreduce {
   enum class Then : uint8_t { nothing, combine_mine_first, combine_theirs_first, take };
   struct Step {
     int peer;
-    // Number of the step, equal on both ranks.
+    // Number of the step. Both ranks of a step use the same number.
     uint32_t number;
     bool sends;
     // Action for the received message, or `nothing` in a step without one.
@@ -78,7 +79,7 @@ class GuardedAllreduce {
   ReduceOp op_ = ReduceOp::sum;
   std::vector<Step> steps_;
   size_t at_ = 0;
-  // Outgoing and incoming message, each a header followed by data.
+  // Memory of the outgoing and the incoming message, each a header followed by data.
   std::byte *mine_ = nullptr, *theirs_ = nullptr;
   ConstBytes out_;
   Bytes in_;

@@ -248,7 +248,7 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
     Out::store(dst, scaled(first, factor));
     Out::store(dst + kOut, scaled(second, factor));
   }
-  // Process the remainder with the same vector code on padded copies, so that its bits cannot differ.
+  // Process the remaining elements with the same vector code on padded copies. Their bits then cannot differ.
   while (left > 0) {
     const size_t some = left < kLanes ? left : kLanes;
     alignas(kWidth) std::byte padded[K][kWidth] = {};

@@ -1,4 +1,5 @@
-// Selection of the kernels for this CPU, and the canonical order (see reduce.h). Kernels combine up to four sources.
+// Selection of the kernels for this CPU, and reductions in the canonical order (reduce.h). Kernels combine up to four
+// sources.
 //
 // Floats are scaled by multiplying by factor / divisor, computed in double and rounded once to the accumulation type.
 // The result equals x * factor / divisor if the divisor is a power of two, and is within one unit in the last place if
@@ -24,7 +25,7 @@
 namespace hvd {
 namespace {
 
-// Bytes of accumulators per block. A few such blocks stay in the L1 cache.
+// Bytes of the accumulators of one block. A few of these blocks stay in the L1 cache.
 constexpr size_t kBlockBytes = 4096;
 
 // Copies of at least this many bytes do not use memcpy. On AMD Zen 3 with glibc 2.36, an allreduce of 64 KiB took 30 us
@@ -70,7 +71,7 @@ template <class T>
 void scale_integers(std::byte* dst, const std::byte* src, size_t n, const Scale& scale) {
   const double factor = scale.factor, divisor = static_cast<double>(scale.divisor);
   constexpr double kLow = static_cast<double>(std::numeric_limits<T>::min());
-  // This is 2^63 for int64, which is just out of range.
+  // Upper limit for the result. For int64 it is 2^63, which is just out of range.
   constexpr double kHigh = static_cast<double>(std::numeric_limits<T>::max());
   for (size_t i = 0; i < n; ++i) {
     T x;
@@ -110,7 +111,7 @@ struct Block {
   int op;
   std::span<const std::byte* const> sources;
   Plan plan;
-  // First element of the block, and its number of elements.
+  // Index of the block's first element, and the block's number of elements.
   size_t at = 0, n = 0;
 
   void leaf(std::byte* dst, size_t first, size_t count) const {
@@ -202,7 +203,7 @@ void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte
   const size_t step = kBlockBytes / size_of(accumulator(d));
   for (block.at = 0; block.at < n; block.at += step) {
     block.n = std::min(step, n - block.at);
-    // Use a separate block if the result must still be narrowed or streamed, because dst can be one of the sources.
+    // Use separate memory if the result must still be narrowed or streamed, because dst can be one of the sources.
     alignas(64) std::byte result[kBlockBytes], wide[kBlockBytes];
     std::byte* target = dst + block.at * element;
     std::byte* out = streaming ? result : target;

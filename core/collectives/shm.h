@@ -19,7 +19,7 @@
 
 namespace hvd {
 
-// Bytes of a cache line. Slices are aligned to cache lines.
+// Bytes of a cache line. Slices start at multiples of it.
 inline constexpr size_t kLine = 64;
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -33,7 +33,7 @@ constexpr size_t ceil_div(size_t n, size_t d) { return (n + d - 1) / d; }
 struct SubBuffers {
   NodeGroup::Stage stage;
   size_t count;
-  // Bytes of one sub-buffer; a multiple of kLine.
+  // Bytes of one sub-buffer. Always a multiple of kLine.
   size_t bytes;
 
   // Bytes of a staging half before the first sub-buffer.

@@ -50,7 +50,7 @@ class Device {
   // Set `out` to true if the device has reached the event. An error means that the device has failed.
   virtual Status reached(Event event, bool* out) = 0;
 
-  // Copy in stream order. `from` and `to` are device memory, or host memory from pin().
+  // Copy memory in stream order. `from` and `to` are device memory, or host memory from pin().
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
 
   virtual Status zero(void* to, size_t bytes, Stream stream) = 0;

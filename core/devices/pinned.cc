@@ -9,7 +9,7 @@ constexpr size_t kLeast = size_t{64} << 10;
 
 PinnedPool::~PinnedPool() {
   const Device::Turn turn(*device_);
-  // Leave the memory. The device has failed, or the process is ending.
+  // Do not free the memory, because the device has failed or the process is ending.
   if (!turn.status().ok()) return;
   for (const auto& [bytes, blocks] : free_) {
     for (std::byte* block : blocks) device_->unpin(block);

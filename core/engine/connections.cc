@@ -22,7 +22,8 @@ SpinPolicy spin_policy(const Settings& settings) {
   return policy;
 }
 
-// Interval between checks, as a fraction of the heartbeat timeout. A lost host is detected that much too early at most.
+// Interval between checks, as a fraction of the heartbeat timeout. A host can count as lost up to one interval too
+// early.
 constexpr double kLook = 0.1;
 
 }  // namespace
@@ -71,7 +72,7 @@ void talk_through_memory(EngineOptions& o) {
     link =
         std::make_unique<NodeControlLink>(std::move(link), o.segment, me, peer, WakeupEvent(o.event_fds[peer], &o.segment->wakeup(peer)));
   };
-  // The parent of a node's first rank is on another node, so its link stays a socket.
+  // Keep the socket of a node's first rank to its parent, because the parent is on another node.
   if (me != 0) wrap(o.parent, locals.front());
   for (auto& [rank, link] : o.children) wrap(link, rank);
 }
@@ -170,7 +171,7 @@ void Connections::add_set(uint32_t id, uint32_t generation, const std::vector<in
 }
 
 void Connections::build_hierarchy(SetComms* set, const std::vector<int>& ranks) {
-  // Ranks of each node, with nodes in order of first appearance.
+  // Ranks of each node. Nodes are in the order of their first rank.
   std::vector<std::vector<int>> by_node;
   std::vector<int> nodes;
   for (int r : ranks) {

@@ -14,7 +14,7 @@ namespace hvd {
 
 class Connections {
  public:
-  // Takes ownership of the links, event fds and segment in `options`.
+  // Take ownership of the links, event descriptors and segment in `options`.
   explicit Connections(EngineOptions& options);
   ~Connections();
 
@@ -55,7 +55,7 @@ class Connections {
 
  private:
   struct SetComms {
-    // Shared-memory group of the set's ranks on this node.
+    // Shared-memory group of the process set's ranks on this node.
     std::unique_ptr<NodeGroup> group;
     Comm comm, local, cross;
   };

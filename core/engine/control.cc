@@ -33,7 +33,7 @@ Control::Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::m
     n->number = static_cast<uint32_t>(children_.size());
     children_.push_back(std::move(n));
   }
-  // Number of children from which one system call for all of them is cheaper than a recv(2) for each.
+  // Minimum number of children for which one system call for all is cheaper than a recv(2) for each.
   constexpr size_t kMany = 2;
   if (children_.size() <= kMany) return;
   for (auto& child : children_) child->watched = !child->link->in_memory() && watch_.add(child->link->fd(), child->number);
@@ -86,7 +86,8 @@ short Control::events_of(const Neighbour& n) const {
 void Control::flush(Neighbour& n) {
   while (!n.broken && n.sent < n.out.size()) {
     const int64_t moved = n.link->try_send({reinterpret_cast<const std::byte*>(n.out.data()) + n.sent, n.out.size() - n.sent});
-    // Ignore the error here. receive() handles a broken pipe after reading the peer's last message, such as a goodbye.
+    // Ignore the error here. receive() reports a broken pipe, after it has read the peer's last message, such as a
+    // goodbye.
     if (moved <= 0) break;
     n.sent += static_cast<size_t>(moved);
   }
@@ -153,7 +154,7 @@ void Control::handle(Neighbour& from, Frame frame) {
     case FrameType::observer_message_down:
       for (auto& child : children_) queue(*child, frame);
       break;
-    // All other frames travel towards rank 0.
+    // All other frames go towards rank 0.
     default:
       if (parent_) {
         queue(*parent_, frame);

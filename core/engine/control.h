@@ -55,7 +55,7 @@ class SocketSet {
   int fd() const { return epoll_; }
 
  private:
-  // Maximum rounds of look(), in case a peer never stops sending.
+  // Maximum number of rounds in look(). Without a limit, a peer that never stops sending would block the caller.
   static constexpr unsigned kRounds = 16;
 
   bool change(int what, int socket, uint32_t number, bool room) {
@@ -72,24 +72,32 @@ class SocketSet {
 // Types of frames, with the direction in which each travels. engine/protocol.h defines the contents. A "flooded" frame
 // goes from any rank to all others.
 enum class FrameType : uint8_t {
-  request = 1,   // Up: tensors that are ready on this rank.
-  responses = 2,  // Down: the operations that all ranks execute next.
-  // Up: this rank's position in a schedule.
+  // From a rank to rank 0: tensors that are ready on this rank.
+  request = 1,
+  // From rank 0 to all ranks: the operations to execute next.
+  responses = 2,
+  // From a rank to rank 0: the rank's position in a schedule.
   ready = 3,
-  go = 4,         // Down: the position that all ranks have reached.
-  revoke = 5,     // Up: this rank wants to leave the schedule.
-  revoked = 6,    // Down: the position at which all ranks leave the schedule.
-  settled = 7,    // Up: this rank has returned to negotiation.
-  // Flooded: a rank leaves the job on purpose.
+  // From rank 0 to all ranks: the position that all ranks have reached.
+  go = 4,
+  // From a rank to rank 0: the rank wants to leave the schedule.
+  revoke = 5,
+  // From rank 0 to all ranks: the position at which they leave the schedule.
+  revoked = 6,
+  // From a rank to rank 0: the rank has returned to negotiation.
+  settled = 7,
+  // Flooded to all ranks: a rank leaves the job on purpose.
   bye = 8,
-  // Flooded: a rank is lost, or an error has occurred.
+  // Flooded to all ranks: a rank is lost, or an error has occurred.
   abort = 9,
-  // To a neighbour: its bye or abort has arrived, and this rank will send it nothing more.
+  // To a neighbour: the neighbour's bye or abort has arrived, and this rank will send it nothing more.
   ack = 10,
-  // Down: operations that are waiting at rank 0.
+  // From rank 0 to all ranks: operations that are waiting at rank 0.
   stalled = 11,
-  observer_message_up = 12,   // Up: a message from an observer of this rank to rank 0's observers.
-  observer_message_down = 13,  // Down: a message from an observer of rank 0 to observers of other ranks.
+  // From a rank to rank 0: a message from an observer to rank 0's observers.
+  observer_message_up = 12,
+  // From rank 0 to other ranks: a message from an observer of rank 0 to their observers.
+  observer_message_down = 13,
 };
 
 // One message of the control plane: its type, the rank that sent it, and its encoded content.
@@ -99,7 +107,7 @@ struct Frame {
   std::string payload;
 };
 
-// True for frames that only travel towards the root. Floods and acknowledgements travel in any direction.
+// True for frames that only travel towards rank 0. Floods and acknowledgements travel in any direction.
 constexpr bool goes_up(FrameType t) {
   return t == FrameType::request || t == FrameType::ready || t == FrameType::revoke || t == FrameType::settled ||
          t == FrameType::observer_message_up;
@@ -189,8 +197,7 @@ class Control {
     bool acked = false;
     // Index of this neighbour in children_.
     uint32_t number = 0;
-    // True if watch_ watches the neighbour's socket (watched), and true if it also watches for room to send
-    // (awaits_room).
+    // True if watch_ watches the neighbour's socket (watched), and also for room to send (awaits_room).
     bool watched = false, awaits_room = false;
   };
   short events_of(const Neighbour& n) const;

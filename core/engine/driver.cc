@@ -74,7 +74,7 @@ Status Driver::carry_out(const Response& response, const std::vector<Operation*>
 
 bool Driver::turn(bool flush) {
   observers_->refresh();
-  // Check for dead neighbours only on the engine's thread, because a caller drives only for short times.
+  // Check for dead neighbours only on the engine's thread. A caller drives only for short times.
   if (!flush) control_.probe();
   if (!flush && !shutdown_state_.over()) watch();
   if (!flush && awaits_peers()) {
@@ -189,7 +189,7 @@ Status Driver::check(const Response& response, const std::vector<Operation*>& op
   if (response.names.empty())
     return Status(Code::internal, "rank 0's decision about " + std::string(name_of(response.kind)) + " names no operation");
   const Comm* comm = connections_.comm(response.set);
-  // Skip the operation, because this rank is not in the process set.
+  // Nothing to do, because this rank is not in the process set.
   if (!comm) return {};
   std::vector<const Request*> requests;
   for (const Operation* op : ops) requests.push_back(op ? &op->request : nullptr);
@@ -210,7 +210,7 @@ void Driver::execute(Response response) {
     OperationPtr op = std::move(it->second);
     joins_.erase(it);
     op->sizes = response.sizes;
-    // Start again at 0 on all ranks, because ranks that joined early have numbered fewer operations.
+    // Restart the numbering of unnamed operations on all ranks, because ranks that joined early have numbered fewer.
     submissions_->restart_unnamed(0, response.frontend);
     finish({op.get()}, {});
     return;

@@ -132,9 +132,9 @@ class Driver {
   void apply_set_change(const Response& response, Operation* op);
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
   void lost(int rank, const Status& why);
-  // End the job if something outside the engine has requested it (AbortRequest).
+  // End the job if an AbortRequest was made outside the engine.
   void check_abort_request();
-  // True if a rank has left and all operations that it takes part in are done.
+  // True if a rank has left and the operations that it takes part in are done.
   bool past_goodbye() const;
   bool all_take_part() const;
   // True if this rank has no entry in the running schedule. It then does not count the schedule's operations.
@@ -169,7 +169,7 @@ class Driver {
   NcclCommon nccl_;
   NcclPath nccl_path_;
   HierarchicalNcclPath hierarchical_path_;
-  // True if hierarchical_path_ is preferred even where NCCL could connect the hosts.
+  // True to prefer the hierarchical path even where NCCL could connect the hosts.
   const bool hosts_first_;
   IpcPath ipc_path_;
   SingleRankPath single_rank_path_;
@@ -188,7 +188,7 @@ class Driver {
 
   std::vector<OperationPtr> to_request_;
   size_t to_request_bytes_ = 0;
-  // Operations requested from rank 0, keyed by key_of().
+  // Operations that this rank has requested from rank 0, keyed by key_of().
   std::unordered_map<std::string, OperationPtr> pending_;
   // Joins in flight, keyed by frontend.
   std::map<uint8_t, OperationPtr> joins_;

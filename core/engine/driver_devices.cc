@@ -1,4 +1,4 @@
-// Driver: start agreed device operations, and poll those in flight.
+// Part of the driver that starts agreed device operations and polls those in flight.
 #include <algorithm>
 #include <cmath>
 
@@ -65,7 +65,7 @@ Status Driver::start_on_path(const Response& response, Comm& comm, std::vector<O
   return status;
 }
 
-// Poll launched operations. Return false if any of them ends the job.
+// Poll launched operations. Return false if any of them ended the job.
 bool Driver::look_at_launched() {
   if (shutdown_state_.over()) return true;
   Status status = nccl_path_.in_flight() ? nccl_path_.look() : Status();

@@ -12,7 +12,7 @@ std::string describe(const Operation& op) {
   return std::string(name_of(op.request.kind)) + " '" + name + "'";
 }
 
-// True if the cause of the abort is a valid rank or no rank.
+// True if the abort names a valid rank, or no rank, as its cause.
 bool names_a_rank(const Message& message, int size) {
   const Abort* abort = std::get_if<Abort>(&message);
   return !abort || (abort->why.rank() >= -1 && abort->why.rank() < size);
@@ -91,7 +91,7 @@ void Driver::hear_urgent() {
 
 bool Driver::has_no_part() const { return schedule_sync_ && submissions_->progress().ready == kNoPart; }
 
-// True if no rank has left before launching an operation that this rank has launched.
+// True unless a rank left before launching an operation that this rank has launched.
 bool Driver::all_take_part() const { return !shutdown_state_.beyond(executed_); }
 
 bool Driver::past_goodbye() const { return shutdown_state_.leaving() && shutdown_state_.past(executed_, has_no_part()); }
@@ -107,7 +107,8 @@ void Driver::collective_failed(const Status& status) {
     hear_urgent();
   }
   if (!shutdown_state_.over() && stopping_.load(std::memory_order_seq_cst)) {
-    // Do not count the failed operation, because this rank's goodbye must not announce it as executed.
+    // Do not count the failed operation as executed, because this rank's goodbye announces the number of executed
+    // operations.
     --executed_;
     fail(status, false);
   } else if (!shutdown_state_.over() && shutdown_state_.beyond(executed_)) {
@@ -155,7 +156,7 @@ void Driver::fail(Status why, bool tell) {
     return;
   }
   shutdown_state_.end(why);
-  // Complete the operations that all ranks have executed.
+  // Complete the operations that all ranks have already executed.
   look_at_devices();
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));

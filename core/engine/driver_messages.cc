@@ -1,10 +1,10 @@
-// Driver: handle received messages and, on rank 0, the coordinator's decisions.
+// Part of the driver that handles received messages and, on rank 0, the coordinator's decisions.
 #include "engine/driver.h"
 
 namespace hvd {
 namespace {
 
-// Buffer for log messages, which are written later.
+// Log sink that keeps messages in memory, so that they can be written later.
 class LogBuffer {
  public:
   LogSink sink() {

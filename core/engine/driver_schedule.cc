@@ -1,4 +1,4 @@
-// Driver: adopt a schedule, run its buckets, and leave it.
+// Part of the driver that adopts a schedule, runs its buckets, and leaves it.
 #include <algorithm>
 
 #include "agree/check_response.h"
@@ -42,7 +42,7 @@ void Driver::adopt(const Response& response) {
     const Request* known = recent_.find(key_of(entry.set, entry.frontend, entry.name));
     requests.push_back(!connections_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
-  // Store the same request where the schedule contradicts this rank's requests.
+  // Also store kUnknown where the schedule contradicts this rank's requests.
   for (const auto& bucket : schedule->buckets) {
     const Comm* comm = connections_.comm(bucket.set());
     if (!comm) continue;
@@ -137,7 +137,7 @@ bool Driver::run_bucket() {
   in_bucket_ = nullptr;
   if (status.ok()) {
     observers_->tell(&Observer::bucket_done, *bucket);
-    // Skip device operations, which are still in flight and complete later.
+    // Skip device operations. They are still in flight and complete later.
     std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });
     finish(ops, status);
     return true;

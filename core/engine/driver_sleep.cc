@@ -14,7 +14,7 @@ SleepState Driver::resting_sleep_state() const {
 }
 
 double Driver::resting_seconds() const {
-  // Local NCCL or GPU errors raise no wakeup, so limit the sleep and poll for them.
+  // Limit the sleep, because local NCCL or GPU errors raise no wakeup and must be polled for.
   double seconds = resting_seconds_of_the_host();
   if (nccl_path_.in_flight()) seconds = std::min(seconds, NcclPath::resting_seconds());
   if (hierarchical_path_.in_flight()) seconds = std::min(seconds, LaunchedOperations::resting_seconds());

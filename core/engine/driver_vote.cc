@@ -1,4 +1,4 @@
-// Driver: vote in guarded schedules (engine/schedule_sync.h), and act on the results.
+// Part of the driver that votes in guarded schedules (engine/schedule_sync.h) and acts on the results.
 #include "engine/driver.h"
 
 namespace hvd {
@@ -16,7 +16,7 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
   // The timeout applies once any rank has asked to leave, because all votes should then arrive soon. Before that, ranks
   // can be arbitrarily late.
   if (const Status status = readiness_vote_.advance(schedule_sync_->frozen(), moved); !status.ok()) {
-    // Count the operation as executed from its start.
+    // Count the operation as executed already when it starts.
     ++executed_;
     collective_failed(status);
     return Vote::ended;

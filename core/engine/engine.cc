@@ -88,7 +88,7 @@ Status Engine::submit_unattended(Request request, const std::byte* in, std::byte
   HVD_RETURN_IF_ERROR(enqueue(op, &wake));
   waits_->unattended();
   watchdog_.start();
-  // Wake the thread, because no caller will drive.
+  // Wake the thread, because no caller will drive the engine.
   if (wake) waker_.notify_now();
   return {};
 }
@@ -166,7 +166,7 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   while (!op.done()) {
     if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) waker_.notify();
     if (deadline.passed()) return false;
-    // Check repeatedly, because a later schedule might be the one that is stuck.
+    // Check in slices of this length, because a later schedule might be the one that is stuck.
     const Deadline slice = Deadline::after(0.1);
     op.sleep_until(slice.when() < deadline.when() ? slice : deadline);
   }

@@ -21,9 +21,9 @@ namespace hvd {
 
 class Engine {
  public:
-  // `options` must have passed EngineOptions::check().
+  // `options` must have passed check().
   explicit Engine(EngineOptions options);
-  // Calls shutdown() unless it has already been called.
+  // Call shutdown() unless it has already been called.
   ~Engine();
   Engine(const Engine&) = delete;
 

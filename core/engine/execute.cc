@@ -64,7 +64,7 @@ Status Executor::run(const Response& response, const std::vector<Operation*>& op
   Status status;
   try {
     status = dispatch(*comm, response, operations);
-    // Not enough memory for the result, whose size depends on all ranks.
+    // Fail because there is not enough memory for the result, whose size depends on all ranks.
   } catch (const std::bad_alloc&) {
     status =
         Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
@@ -92,7 +92,7 @@ Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Opera
 Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   if (r.across_hosts && !comm.local)
     return Status(Code::internal, "a reduction within hosts first needs hosts with several ranks, but no two ranks share a host");
-  // This rank owns no slice, because another host has fewer ranks.
+  // Nothing to do: this rank owns no slice, because another host has fewer ranks.
   if (r.across_hosts && !comm.cross) return {};
   Comm& among = r.across_hosts ? *comm.cross : comm;
   pieces_.clear();

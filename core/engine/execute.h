@@ -66,7 +66,7 @@ class Executor {
 // Return a description for messages, for example "allreduce 'a' and 2 fused with it".
 std::string described(const Response& response);
 
-// Return the product of the dimensions from index `from` on.
+// Return the product of the dimensions, starting at index `from`.
 size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0);
 
 // Return the bytes of the response, which observers see as Execution::bytes.

@@ -56,7 +56,7 @@ const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   }
 }
 
-// Reduce pieces_ such that integer sums do not wrap.
+// Reduce the tensors of the current operation without overflow in integer sums.
 Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& after) {
   size_t total = 0;
   for (const Segments::Piece& piece : pieces_) total += piece.count;

@@ -23,7 +23,7 @@ size_t scattered_elements(int64_t rows, size_t row, int n, int index) {
   return static_cast<size_t>(rows / n + (index < rows % n ? 1 : 0)) * row;
 }
 
-// Add tensor `index` of `bytes` bytes to the packed tensors or to those executed alone.
+// Add tensor `index` with `bytes` bytes either to the packed tensors or to those executed alone.
 void Executor::Parts::add(size_t index, size_t bytes) {
   const bool fits = bytes <= kSmall && packed_bytes + bytes <= kMaxPacked;
   (fits ? packed : alone).push_back(index);
@@ -80,7 +80,7 @@ Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vect
   enter(Phase::carry);
   HVD_RETURN_IF_ERROR(backend_->allgather(comm, mine, const_cast<std::byte*>(all), sizes_));
   enter(Phase::copy_out);
-  // Number of bytes received so far for each result.
+  // Received bytes of each result so far.
   more_sizes_.assign(ops.size(), 0);
   for (size_t rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {
@@ -138,7 +138,7 @@ Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::
   enter(Phase::copy_in);
   std::byte* packed = comm.scratch->get(kSlotIn, total * element);
   sizes_.assign(static_cast<size_t>(n), 0);
-  // Number of packed elements of each tensor.
+  // Number of elements of each tensor that are already packed.
   more_sizes_.assign(ops.size(), 0);
   std::byte* to = packed;
   for (int rank = 0; rank < n; ++rank) {

@@ -14,7 +14,7 @@ constexpr int kNarrowSlot = 8;
 }  // namespace
 
 size_t Executor::staged_count(const Response& r) const {
-  // A barrier has the shape of a scalar but no elements.
+  // Return 0, because a barrier has no elements, although its shape is that of a scalar.
   if (r.kind != Kind::allreduce) return 0;
   size_t total = 0;
   for (const auto& shape : r.shapes) total += elements_of(shape);

@@ -25,7 +25,7 @@ class GroupAssembly {
   // Record that `q` was refused. Return the earlier operations of its group, which the rest of the engine has not seen.
   std::vector<OperationPtr> refuse(const Request& q, const Status& why);
 
-  // Remove and return the operations present in the group of `op`. Return nothing if `op` is not held here.
+  // Remove and return the operations of the group that contains `op`. Return nothing if `op` is not held here.
   std::vector<OperationPtr> take_with(const Operation& op);
   std::vector<OperationPtr> take_all();
   // Return the oldest operation that no caller waits for, or null if there is none.
@@ -45,7 +45,7 @@ class GroupAssembly {
     // Number of submitted operations, including refused ones.
     uint32_t count = 0;
     Status refused;
-    // True once the group was released to a caller that waited while other operations were missing.
+    // True once the group was released incomplete, because a caller waited for one of its operations.
     bool given_out = false;
     // Names of the group's operations, set once the group is refused or released. Unnamed operations are not included.
     std::set<std::string> names;

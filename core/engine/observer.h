@@ -46,9 +46,9 @@ struct Execution {
 
 enum class Phase : uint8_t {
   allocate_output,
-  // Several tensors are being packed, or values prescaled.
+  // Packing several tensors, or prescaling values.
   copy_in,
-  // The backend is executing the operation.
+  // Executing the operation in the backend.
   carry,
   copy_out,
 };
@@ -72,7 +72,7 @@ class Observer {
   // Called when requests are sent to the coordinator in one message. Some can be repeats, if a schedule ended before it
   // executed them.
   virtual void requested(std::span<const Request>) {}
-  // Rank 0 only: called when requests of a rank (possibly rank 0 itself) have arrived. Some can be repeats of earlier
+  // Rank 0 only: called when requests of a rank (including rank 0) have arrived. Some can be repeats of earlier
   // requests.
   virtual void noticed(int /*from*/, std::span<const Request>) {}
   // Rank 0 only: called when the coordinator has decided on these operations.

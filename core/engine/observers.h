@@ -52,7 +52,7 @@ class Observers {
   // Guarded by mutex_.
   std::vector<std::shared_ptr<Observer>> all_;
   std::atomic<bool> changed_{false}, submissions_wanted_{false}, times_wanted_{false};
-  // Used only by the driver.
+  // List that only the driver uses.
   std::vector<std::shared_ptr<Observer>> followed_;
 };
 

@@ -51,7 +51,7 @@ class Operation {
   Request request;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  // Device state, or null if the CPU reads and writes `in`, `out` and `residual`.
+  // State on the device, or null if the CPU reads and writes `in`, `out` and `residual`.
   std::unique_ptr<OnDevice> on_device;
   // Encoding error, carried to the next call (collectives/collectives.h). Null drops the error.
   float* residual = nullptr;
@@ -77,7 +77,7 @@ class Operation {
   // Time of the last submission (base/ticks.h), set if an observer needs it.
   uint64_t submitted_ticks = 0;
 
-  // Results, valid once the operation is done.
+  // Results of the operation, valid once it is done.
   std::vector<int64_t> sizes;
   std::shared_ptr<Output> output;
   // Function that allocates outputs and returns null if there is not enough memory. If empty, outputs are on the heap.

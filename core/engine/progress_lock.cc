@@ -15,7 +15,7 @@ namespace {
 // sleeps.
 constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
-// Number of turns without progress before the first clock reading. Most waits are shorter.
+// Number of turns without progress before the clock is read for the first time. Most waits are shorter.
 constexpr int kUntimedTurns = 16;
 // Resting time in seconds below which a check is due soon. A caller that stops driving must then wake the thread.
 constexpr double kLongRest = 60;
@@ -110,7 +110,7 @@ bool ProgressLock::doze(Operation& op, Deadline deadline) {
   }
   waker_->set_sleep_state(SleepState::awake);
   if (!polls[0].revents && !polls[1].revents) return true;
-  // This can consume a wakeup for the thread, which sleeps on the same event. release() triggers the event again.
+  // Draining can consume a wakeup for the thread, which sleeps on the same event. release() triggers the event again.
   waker_->drain();
   return true;
 }
@@ -129,7 +129,7 @@ void ProgressLock::release() {
   if (work) waker_->notify();
 }
 
-// Sleep without the lock until the wakeup event, a control message, or the time of the next check.
+// Sleep without the lock until the wakeup event, a control message, or the next check.
 void ProgressLock::park() {
   std::vector<std::pair<int, short>> fds;
   driver_->poll_fds(fds);

@@ -24,7 +24,7 @@ class Watchdog {
   }
   // Return a descriptor that is readable when a check is due.
   int fd() const { return timer_; }
-  // Run a check that is due. It gives up on schedules and groups that cannot complete.
+  // Run a check that is due, and give up on schedules and groups that cannot complete.
   void look();
 
   void close();

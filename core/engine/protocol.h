@@ -70,7 +70,7 @@ struct Goodbye {
   Status why;
 };
 
-// Messages between observers of different ranks (MessageBus). The engine does not read the text.
+// Messages between observers of different ranks (MessageBus). The engine does not read their text.
 struct ObserverMessageUp {
   static constexpr FrameType kType = FrameType::observer_message_up;
   uint32_t topic;

@@ -41,7 +41,7 @@ class ScheduleSync {
   bool may_run(uint64_t position) const;
   bool must_publish(uint64_t position) const { return !guarded() && !frozen_ && (!published_ || position != position_); }
   bool frozen() const { return frozen_; }
-  // Return the time since which this rank has waited for the other ranks' answers.
+  // Return the time at which this rank froze its position and started to wait for the other ranks' answers.
   Clock::time_point frozen_since() const { return frozen_since_; }
   // Ask to leave the schedule, because this rank deviates from it or another rank wants to leave.
   void revoke(bool stuck);
@@ -73,7 +73,7 @@ class ScheduleSync {
   enum class Mode { shared, coordinated, guarded };
   static Mode mode_for(const Connections& connections, const Schedule& schedule);
   Mode mode_;
-  // True if a rank wants to leave (guarded mode only).
+  // In guarded mode, true if a rank wants to leave.
   bool told_ = false;
   bool frozen_ = false;
   Clock::time_point frozen_since_{};
@@ -125,7 +125,7 @@ class ReadinessVote {
   std::byte* values_ = nullptr;
   bool carries_ = false;
   bool hurry_ = false;
-  // Time of the last progress, valid while hurry_ is set.
+  // Time of the vote's last progress, valid while hurry_ is set.
   Clock::time_point since_{};
 };
 

@@ -243,7 +243,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
   bool told = false;
   for (Operation* op : operations) {
     if (!op) continue;
-    // True if the program is notified of the completion.
+    // True if the program, not the engine, is notified of the completion.
     const bool tells = op->on_done && !op->carries;
     if (tells && !told) ++fence_;
     told |= tells;
@@ -251,7 +251,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
     if (!op->scheduled || op->on_device) forget_name(*op);
     if (!op->scheduled) continue;
     op->scheduled = false;
-    // Check the schedule, because a device operation can complete after its schedule has ended.
+    // The schedule might have ended before this device operation completed.
     if (cursor_ && op->schedule == cursor_->schedule().id) cursor_->finish(op->entry);
   }
 }

@@ -57,7 +57,7 @@ class Submissions {
   bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }
   // Take the new operations that are not part of a schedule.
   std::vector<OperationPtr> take();
-  // True if accepted device operations are not yet done, in any set or in `set`.
+  // True if device operations are unfinished, in any process set or in `set`.
   bool on_devices() const;
   bool on_devices(uint32_t set) const;
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
@@ -153,12 +153,12 @@ class Submissions {
   // cursor holds all other names.
   std::unordered_set<std::string> in_flight_;
   std::map<uint32_t, std::vector<int>> sets_;
-  // Next number of each stream, keyed by stream_of().
+  // Next number of unnamed operations and groups in each stream, keyed by stream_of().
   std::map<uint64_t, uint64_t> unnamed_, groups_;
   uint64_t next_sequence_ = 0;
   std::atomic<uint64_t> fence_{0};
   Clock::time_point last_{};
-  // Changed only by the driver.
+  // Cursor of the running schedule. Only the driver changes the pointer.
   std::unique_ptr<ScheduleCursor> cursor_;
   // Tokens of the bucket that is being taken.
   std::vector<void*> tokens_;
@@ -167,7 +167,7 @@ class Submissions {
   std::atomic<bool> deviated_{false}, stuck_{false};
   std::atomic<bool> must_watch_{false};
   Status ended_;
-  // Shared, because the counter outlives the engine.
+  // Shared ownership, because the counter outlives the engine.
   const std::shared_ptr<std::atomic<uint64_t>> failures_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 

@@ -43,7 +43,7 @@ class Waits {
 
   // ---- Functions callable from any thread ---------------------------------------------------------------------------
 
-  // Return the ticks spent in waits up to `now`, including the current wait.
+  // Return the ticks that callers have spent in waits up to `now`, including the current wait.
   uint64_t blocked(uint64_t now) const {
     const uint64_t over = ticks_.get(), since = this->since();
     return over + (since && since < now ? now - since : 0);

@@ -57,7 +57,7 @@ HVD_KERNEL_INLINE T scale_integer(T x, const Scaling& s) {
   constexpr bool kSigned = static_cast<T>(-1) < static_cast<T>(0);
   constexpr int kBits = 8 * sizeof(T) - (kSigned ? 1 : 0);
   constexpr T kMost = static_cast<T>(~uint64_t{0} >> (64 - kBits)), kLeast = kSigned ? static_cast<T>(~kMost) : T{0};
-  // This is 2^63 for int64, which is just out of range.
+  // Upper limit for the result. For int64 it is 2^63, which is just out of range.
   constexpr double kHigh = static_cast<double>(kMost), kLow = static_cast<double>(kLeast);
   const double y = static_cast<double>(x) * s.factor / s.divisor;
   if (y >= kHigh) return kMost;
@@ -75,9 +75,9 @@ namespace element {
 
 template <class T>
 struct Plain {
-  // Type in which an element is stored in memory.
+  // Type of an element in memory.
   using Value = T;
-  // Type in which an element is accumulated.
+  // Type of an element during accumulation.
   using Acc = T;
   HVD_KERNEL_INLINE static T widen(T x) { return x; }
   HVD_KERNEL_INLINE static T narrow(T x) { return x; }

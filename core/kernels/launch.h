@@ -27,7 +27,7 @@ struct Kernel {
 // device.
 std::span<const Kernel> all();
 
-// Return the index of the kernel in all().
+// Return the index of a dtype's reduction kernel in all().
 size_t reduce_of(DType d);
 size_t scale_of(DType d);
 size_t pack_of(DType d);

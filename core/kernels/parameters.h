@@ -22,7 +22,7 @@ enum class Op : uint32_t { sum = 0, min = 1, max = 2, product = 3 };
 // defines the scaling of each type.
 struct Scaling {
   double factor = 1.0, divisor = 1.0;
-  // factor / divisor, computed in double. The kernel narrows it to the accumulation type.
+  // Quotient factor / divisor, computed in double. The kernel narrows it to the accumulation type.
   double multiplier = 1.0;
   // Not 0 if factor and divisor are both 1. Integers and bools then stay unchanged.
   uint32_t identity = 1;
@@ -52,10 +52,10 @@ static_assert(sizeof(ScaleParameters) == 56 && offsetof(ScaleParameters, scaling
 
 // Tensor, or part of a tensor, to pack or unpack.
 struct Piece {
-  // Address of the source; 0 stands for zeros.
+  // Address of the source. 0 stands for zeros.
   uint64_t source;
   uint64_t destination;
-  // Number of elements; for pack_bytes, the number of bytes.
+  // Number of elements, or of bytes for pack_bytes.
   uint64_t elements;
   // Number of chunks of all pieces before this one.
   uint64_t first_chunk;

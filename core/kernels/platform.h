@@ -57,7 +57,7 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
 
 #else
 
-// Trap if the device would report the address as misaligned.
+// Trap if a device would report the address as misaligned.
 template <int kBytes>
 inline Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
   if (address % kBytes != 0) __builtin_trap();

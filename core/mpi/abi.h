@@ -45,7 +45,7 @@ struct Abi {
   Handle int8 = 0, int16 = 0, int32 = 0, int64 = 0, uint8 = 0, uint16 = 0, float32 = 0, float64 = 0;
   Handle sum = 0, min = 0, max = 0, product = 0;
   void* status_ignore = nullptr;
-  // MPI's constants for the Threads levels, in order.
+  // MPI's constants for the values of Threads, in order.
   int levels[4] = {0, 1, 2, 3};
 
   // Return the handle of an element type or reduction. The handle is 0 for 16-bit floats and booleans, because some

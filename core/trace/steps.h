@@ -100,11 +100,11 @@ class StepMeter final : public Observer {
   uint64_t started_ = 0;
   // True while a schedule is running.
   bool scheduled_ = false;
-  // Bucket of the schedule with which a step ends.
+  // Bucket of the schedule that ends a step.
   const Schedule::Bucket* last_ = nullptr;
-  // Name of the operation with which a step ends. Empty before the first schedule.
+  // Name of the operation that ends a step. Empty before the first schedule.
   std::string last_name_;
-  // Name of the last operation in a schedule that does not contain last_name_.
+  // Last operation of a schedule without last_name_. It replaces last_name_ if it occurs more often.
   std::string rival_;
   // Counts of other operations. Any of them can turn out to be the last operation of a step.
   std::unordered_map<std::string, uint64_t> executed_;

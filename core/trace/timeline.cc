@@ -67,7 +67,7 @@ Timeline::~Timeline() { close(); }
 void Timeline::close() {
   std::lock_guard once(close_mutex_);
   if (!thread_) return;
-  // Do nothing in a forked child, where the thread does not run.
+  // Nothing to do in a forked child, where the thread does not run.
   if (process_ != ::getpid()) {
     (void)thread_.release();
     return;

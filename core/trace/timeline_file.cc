@@ -65,7 +65,8 @@ Status TimelineFile::open(const std::string& path, std::unique_ptr<TimelineFile>
     *error = EMLINK;
     return file->failed("is also the name of another file", 0);
   }
-  // Lock the file until close(). Ignore other errors, because some network file systems do not support locks.
+  // Keep the file locked until close(). Ignore all other errors, because some network file systems do not support
+  // locks.
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     *error = EBUSY;
     ::close(std::exchange(file->fd_, -1));

@@ -49,9 +49,9 @@ class TimelineText {
   struct About {
     int rank = 0, size = 1;
     std::string host;
-    // Nanoseconds of the monotonic clock at which the trace's times start.
+    // Time on the monotonic clock, in nanoseconds, at which the trace starts.
     int64_t start_ns = 0;
-    // Microseconds since 1970 at which the trace's times start.
+    // The same time in microseconds since 1970.
     int64_t epoch_us = 0;
     int64_t process = 0;
   };

@@ -5,17 +5,17 @@
 namespace hvd {
 
 enum class Topic : uint32_t {
-  // Local only: Observer::waiting() as a message in a Mailbox.
+  // Never sent: Observer::waiting() as a message in this rank's Mailbox.
   waiting = 1,
-  // JSON between the Python parts of telemetry (src/horovod/common/telemetry).
+  // JSON messages between the ranks' Python telemetry (src/horovod/common/telemetry).
   python = 2,
-  // Question from rank 0 about the ranks' activity; see Question (trace/answer.h).
+  // Question from rank 0 about the activity of ranks; see Question (trace/answer.h).
   explain = 3,
   // Answer to a question, as JSON (see Answerer).
   answer = 4,
-  // Local only: an Answerer asks Python for its stacks. The body is the number of the question.
+  // Never sent: an Answerer asks this rank's Python for its stacks. The body is the number of the question.
   stacks = 5,
-  // Local only: Observer::unnoticed() as a message in a Mailbox.
+  // Never sent: Observer::unnoticed() as a message in this rank's Mailbox.
   unnoticed = 6,
   // Question to rank 0 for the time, and its answer (trace/clock.h). The question contains the time on the asker's
   // clock; the answer adds the time on rank 0's clock.

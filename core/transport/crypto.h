@@ -59,7 +59,7 @@ class CryptoLibrary {
   // the key, or if `theirs` is not a point that an honest peer sends.
   virtual bool public_key(const CipherKey& secret, CipherKey* out) const = 0;
   virtual bool shared_key(const CipherKey& secret, const CipherKey& theirs, CipherKey* out) const = 0;
-  // True if the key exchange passed the check.
+  // Return true if the key exchange passed the check.
   bool exchanges_keys() const;
 
  protected:

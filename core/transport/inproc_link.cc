@@ -43,7 +43,7 @@ class ByteQueue {
 struct InprocLink::Pipe {
   explicit Pipe(size_t capacity) : from{ByteQueue(capacity), ByteQueue(capacity)} {}
   std::mutex mutex;
-  // Queue of the bytes that each side has sent.
+  // Queues of the bytes that each side has sent.
   ByteQueue from[2];
   bool closed[2] = {false, false};
 };

@@ -22,7 +22,7 @@ class Link {
   // everything that the peer sent has been received.
   virtual int64_t try_send(ConstBytes data) = 0;
   virtual int64_t try_recv(Bytes data) = 0;
-  // Return the reason why the link is broken, or ok while it works.
+  // Return ok while the link works, or the reason why it is broken.
   virtual const Status& error() const = 0;
 
   // Return what a sleeper must watch: a descriptor (fd), and the poll(2) events that the last calls were blocked on
@@ -34,9 +34,9 @@ class Link {
   // the peer's death, which probe() checks.
   virtual bool in_memory() const { return false; }
   virtual void probe() {}
-  // True if bytes are available in memory.
+  // True if the link has received bytes in memory.
   virtual bool readable() const { return false; }
-  // True if the memory has room for more bytes.
+  // True if the link's memory has room for more bytes.
   virtual bool writable() const { return false; }
   // Called before the owner sleeps for wanted(). The link can tell the kernel not to wake the owner for fewer bytes
   // than the last try_recv requested. Therefore, a try_recv must not request more bytes than the peer sends without

@@ -35,7 +35,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     {
       const Turn turn(*this);
-      // Free nothing, because the process is ending or the context has failed.
+      // Free nothing. The process is ending, or the context has failed.
       if (!turn.status().ok()) return;
       for (Event event : events_) driver_.event_destroy(event);
       kernels_.unload();
@@ -182,10 +182,10 @@ class CudaDevice final : public Device {
   const std::string description_;
   const std::array<uint8_t, 16> uuid_;
   const int capability_, multiprocessors_;
-  // Process that opened the device. CUDA does not work in a forked child and must not be called there.
+  // Process that opened the device. A forked child must not call CUDA, which does not work there.
   const pid_t process_ = ::getpid();
   std::mutex mutex_;
-  // Events that are not in use, kept for reuse.
+  // Unused events, kept for reuse.
   std::vector<Event> events_;
   std::vector<Stream> streams_;
   CudaKernels kernels_;

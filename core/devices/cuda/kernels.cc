@@ -48,7 +48,7 @@ Status CudaKernels::load(const std::function<Status(CudaDriver::Stream*)>& make_
   status_ = load_module();
   CudaDriver::Stream stream = nullptr;
   if (status_.ok()) status_ = make_stream(&stream);
-  // Launch each kernel once, with all-zero parameters that make it do nothing.
+  // Launch each kernel once. All-zero parameters make a kernel do nothing.
   size_t most = 0;
   for (const kernels::Kernel& kernel : kernels::all()) most = std::max(most, kernel.parameter_bytes);
   const std::vector<uint64_t> zeros(most / sizeof(uint64_t) + 1);

@@ -10,7 +10,7 @@
 
 namespace hvd {
 
-// Keep the context current on the calling thread for all calls.
+// Every call requires that the context is current on the calling thread.
 class CudaKernels {
  public:
   explicit CudaKernels(const CudaDriver& driver) : driver_(driver) {}

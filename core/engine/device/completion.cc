@@ -7,12 +7,12 @@
 
 namespace hvd {
 
-// Seconds that a device has to finish its work.
+// Maximum seconds to wait until a device has finished its work.
 constexpr double kPatience = 5.0;
 
 void leave_behind(std::shared_ptr<void> memory) {
   static std::mutex mutex;
-  // Never destroyed, so that the memory stays reachable for leak checkers.
+  // List that is never destroyed, so that its memory stays reachable for leak checkers.
   static auto* const all = new std::deque<std::shared_ptr<void>>;
   std::lock_guard lock(mutex);
   all->push_back(std::move(memory));

@@ -14,7 +14,7 @@ namespace hvd {
 
 class Completion {
  public:
-  // `event` must have been recorded after the operation's work. The destructor returns it to the device's pool.
+  // `event` must have been recorded after the operation's work. The destructor returns the event to the device's pool.
   Completion(std::shared_ptr<Device> device, Device::Event event) : device_(std::move(device)), event_(event) {}
   // Record an event after the current work on `stream`. Needs a Turn on the device.
   static Status record(const std::shared_ptr<Device>& device, Device::Stream stream, std::shared_ptr<const Completion>* out) {
@@ -48,7 +48,8 @@ class Completion {
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->reached(event_, out);
   }
-  // Mark the result as failed, regardless of the event. Called once, before the step that lets the event fire.
+  // Mark the result as failed, even if the device reaches the event. Called once, before the step that lets the event
+  // fire.
   void fail(Status why) const {
     why_ = std::move(why);
     failed_.store(true, std::memory_order_release);
@@ -87,7 +88,7 @@ class DeferredRelease {
 // completions that are not ready are marked as failed, regardless of their events.
 class PendingCompletions {
  public:
-  // Add a completion. `what` describes the operation in messages.
+  // Add the completion of an operation. `what` describes the operation in messages.
   void add(const std::shared_ptr<const Completion>& completion, std::string what);
   void fail(const Status& why);
 

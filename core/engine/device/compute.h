@@ -37,7 +37,7 @@ class Compute {
   // Scale elements of `from` and store them at `to`, which can be the same memory.
   Status scale(DType dtype, std::byte* to, const std::byte* from, uint64_t elements, const Scale& scale, Device::Stream stream);
 
-  // One copy from a tensor to a buffer or back.
+  // One copy between a tensor and a buffer.
   struct Move {
     // Source memory of the copy, or null for zeros.
     const std::byte* from;

@@ -22,7 +22,7 @@ size_t total_of(const Response& r) {
 
 }  // namespace
 
-// State of a rank's NCCL communicator within its host, exchanged between the ranks of all hosts.
+// State of a rank's NCCL communicator within its host. The ranks of all hosts exchange these states.
 struct HierarchicalNcclPath::Word {
   uint8_t has = 0, never = 0;
   int32_t members = 0, version = 0, capability = 0;
@@ -185,12 +185,13 @@ Status HierarchicalNcclPath::bring(Flight& flight, Part* part) {
   return {};
 }
 
-// State of one pass over all flights, from the oldest to the newest.
+// State of one pass over all flights in order of age.
 struct HierarchicalNcclPath::Look {
   bool moved = false;
-  // True if there was no pinned memory for this or any later part. The oldest part gets memory first on all ranks.
+  // True if there was no pinned memory for a part. Later parts must then wait, so that all ranks serve the oldest part
+  // first.
   bool full = false;
-  // True if a copy is in flight. Later copies on the same stream then need no check.
+  // True if a copy is in flight. Later copies on the same stream then cannot be complete.
   bool copying = false;
 };
 
@@ -303,7 +304,8 @@ std::vector<OperationPtr> HierarchicalNcclPath::take_all() {
   std::vector<OperationPtr> out;
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
-  // The device can access this memory until the work on all three streams is done. NCCL's work is aborted first.
+  // The device can access the operations' memory until the work on all three streams is done. NCCL's work is aborted
+  // first.
   std::shared_ptr<const Completion> down, up, all;
   const Device::Stream stream = sets_.stream();
   const bool known = turn.status().ok() && pool_ && stream && Completion::record(device_, down_, &down).ok() && down->order(stream).ok() &&

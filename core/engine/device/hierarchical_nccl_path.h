@@ -79,7 +79,7 @@ class HierarchicalNcclPath {
 
  private:
   enum class Eligibility : uint8_t { unsettled, yes, no };
-  // State of a process set. The ranks of all hosts have agreed on it.
+  // State of a process set, on which the ranks of all hosts have agreed.
   struct Set {
     Eligibility eligibility = Eligibility::unsettled;
     // NCCL version and compute capability, each the minimum over all ranks.
@@ -91,11 +91,11 @@ class HierarchicalNcclPath {
     HierarchicalNcclPath* self = nullptr;
     Flight* flight = nullptr;
     PartPlan plan;
-    // Completion of the reduction within the host, set until the part has been copied.
+    // Completion of the reduction within the host. Set until the part has been copied.
     std::shared_ptr<const Completion> reduced;
     std::shared_ptr<PinnedPool::Block> pinned;
     OperationPtr host;
-    // Event of the copy, set until the data have arrived.
+    // Event of the copy to the host. Set until the data have arrived.
     Device::Event copied = nullptr;
   };
   struct Flight {
@@ -104,7 +104,7 @@ class HierarchicalNcclPath {
     std::string what;
     // NCCL communicator of the set's ranks on this host.
     std::shared_ptr<nccl::Communicator> communicator;
-    // Request that the ranks of different hosts make for each part.
+    // Request that the ranks of different hosts submit for each part.
     Request between;
     // Name of the operation for the first part.
     std::string name;
@@ -149,7 +149,7 @@ class HierarchicalNcclPath {
   std::list<Flight> flights_;
   // Number of unnamed flights of each process set so far, equal on all its ranks.
   std::map<uint32_t, uint64_t> begun_;
-  // Error of a launch since the last call of advance().
+  // Error of a launch that happened since the last call of advance().
   Status failure_;
   LaunchedOperations launched_;
   DeferredRelease deferred_;

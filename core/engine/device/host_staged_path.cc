@@ -137,7 +137,7 @@ void HostStagedPath::plan_whole(const Response& r, const Comm& comm, Operation& 
   }
 }
 
-// A load larger than the limit is copied when no other load uses the memory.
+// True if the load fits the limit, or if no other load uses the memory.
 bool HostStagedPath::room(const Loaded& load) const { return pool_->used() == 0 || pool_->used() + load.bytes <= memory_; }
 
 // Start copies in order until no pinned memory is left.
@@ -299,7 +299,7 @@ OperationPtr host_part(Request request, std::string name, uint64_t carrier) {
   op->carries = carrier;
   // The caller of the program's operation is already waiting, so the engine should negotiate without delay.
   op->awaited = true;
-  // No caller waits for this operation directly, so the Watchdog must observe it.
+  // No caller waits for this operation directly, so the watchdog must check it.
   op->on_done = [](Operation&, void*) {};
   return op;
 }

@@ -68,7 +68,7 @@ class HostStagedPath {
   // ranks.
   void forget(uint32_t set) { begun_.erase(set); }
 
-  // Operations that were launched or have failed.
+  // Operations that are done: they were launched or have failed.
   struct Done {
     std::vector<OperationPtr> operations;
     Status status;
@@ -84,7 +84,7 @@ class HostStagedPath {
 
  private:
   using Block = std::shared_ptr<PinnedPool::Block>;
-  // Copy between device memory and an offset in the memory of a load.
+  // Copy between device memory and the memory of a load, at an offset.
   struct Copy {
     std::byte* device;
     size_t at;
@@ -101,7 +101,7 @@ class HostStagedPath {
     std::vector<Copy> come, back;
     // Event of the load's copy, set until the data have arrived. Only used in the first part of a load.
     Device::Event copied = nullptr;
-    // Operation that receives the sizes and the output of `host`.
+    // Operation of the program that receives the sizes and the output of `host`.
     Operation* for_output = nullptr;
     bool submitted = false, launched = false;
   };
@@ -122,7 +122,7 @@ class HostStagedPath {
     size_t brought = 0;
     uint64_t carrier = 0;
     Status status;
-    // Number of parts that have not been launched. One more before the flight has started.
+    // Number of parts that have not been launched. It starts at 1, so that it is positive before the flight starts.
     size_t open = 1;
     Clock::time_point begun = Clock::now();
   };

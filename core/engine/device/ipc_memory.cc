@@ -21,7 +21,7 @@ namespace hvd {
 
 namespace {
 
-// Seconds allowed for reading a pattern. Processes on one device can take turns.
+// Maximum seconds for reading a pattern. Reading can take long, because processes on one device can take turns.
 constexpr double kProbeWithin = 5;
 // Minimum bytes of an allocation. Smaller allocations share a block, and a handle would expose the whole block.
 constexpr size_t kGranule = size_t{2} << 20;
@@ -94,7 +94,7 @@ struct Exchange::Retired {
 
 namespace {
 
-// Leak the mutex on purpose, because static destructors run after the driver has shut down.
+// Leak the mutex on purpose: static destructors would run after the driver has shut down.
 std::mutex& aside_mutex() {
   static std::mutex& mutex = *new std::mutex;
   return mutex;
@@ -223,7 +223,7 @@ Status Exchange::read_pattern(const Peer& peer) {
 }
 
 std::list<Exchange::Retired>& Exchange::aside() {
-  // Leak the list on purpose, because static destructors run after the driver has shut down.
+  // Leak the list on purpose: static destructors would run after the driver has shut down.
   static auto& all = *new std::list<Retired>;
   return all;
 }
@@ -237,7 +237,7 @@ void Exchange::retire(bool release) {
   counters_.reset();
   if (release) left.words->release();
   const Device::Turn turn(*device_);
-  // The device has failed. Leave its memory until the process ends.
+  // Leave the memory until the process ends, because the device has failed.
   if (!turn.status().ok()) return leave_behind(std::move(left.words));
   // Record events after the work of both streams. If that fails, the resources are never released.
   std::shared_ptr<const Completion> probed;

@@ -1,4 +1,5 @@
-// Device memory that the ranks of a host share (CUDA IPC), and counters in host memory that order the ranks' streams.
+// Device memory that the ranks of a host share (CUDA IPC), and counters in host memory that synchronize the ranks'
+// streams.
 #pragma once
 #include <array>
 #include <atomic>
@@ -32,11 +33,11 @@ class StreamCounters {
 
  private:
   struct Registered;
-  // Counter of one rank. Each value is on a separate cache line.
+  // Counter of one rank. Each of its values is on a separate cache line.
   struct Counter {
-    // Value that the GPU has written.
+    // Value written by the rank's GPU.
     alignas(64) std::atomic<uint32_t> reached;
-    // Value that the host has published.
+    // Value published by the rank's host code.
     alignas(64) std::atomic<uint32_t> told;
   };
   StreamCounters(std::shared_ptr<const Registered> registered, int local_rank)
@@ -88,7 +89,7 @@ class Exchange {
     // Number of windows for which the rank has written everything and no longer reads the other ranks' slots, with one
     // counter per slot.
     kDone = kReady + kSlots,
-    // Becomes 1 once the rank has written its pattern.
+    // Set to 1 once the rank has written its pattern.
     kWritten = kDone + kSlots,
     kWords,
   };
@@ -99,9 +100,9 @@ class Exchange {
     size_t slot_bytes = 0;
     Whereabouts where{};
     int local_rank = 0;
-    // True if the memory was opened and must be closed.
+    // True if this process has opened the memory and must close it.
     bool opened = false;
-    // True if this process can use the peer's memory.
+    // True if this process can use the memory.
     bool met = false;
   };
 
@@ -122,7 +123,8 @@ class Exchange {
   Status meet(int rank, const Card& card);
 
   std::byte* slot(const Peer& peer, uint64_t window) const { return peer.memory + window % kSlots * peer.slot_bytes; }
-  // Publish `word` (kReady or kDone) for the window's slot, or wait for a peer's `word`, both in stream order.
+  // Publish the counter `word` (kReady or kDone) for the window's slot, or wait for a peer's counter, both in stream
+  // order.
   Status tell(Word word, uint64_t window) { return counters_->tell(word + window % kSlots, stream_); }
   Status await(const Peer& peer, Word word, uint64_t window) { return counters_->await(peer.local_rank, word + window % kSlots, stream_); }
   const Peer& me() const { return me_; }

@@ -10,13 +10,13 @@
 
 namespace hvd {
 
-// Response that is being executed.
+// Response that is being executed, with its operations.
 struct IpcPath::Job {
   const Response& response;
   Comm& comm;
   const std::vector<OperationPtr>& operations;
   Sharing sharing;
-  // Number of the response's first window within the process set.
+  // Number of the response's first window, counted over all responses of the process set.
   uint64_t first;
   std::vector<Window> windows;
   size_t element;

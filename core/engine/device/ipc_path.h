@@ -63,7 +63,7 @@ class IpcPath {
   // End the path, because the job is over for the reason `why`. If `well` is true, all ranks have launched the
   // unfinished work, so it will complete. If false, the work has failed.
   void end(const Status& why, bool well);
-  // Wait up to two seconds for this rank's device to finish and the peers' memory to be closed.
+  // Wait up to two seconds until this rank's device has finished and the peers' memory is closed.
   void await_end();
 
  private:
@@ -72,7 +72,7 @@ class IpcPath {
   struct Set {
     State state = State::unasked;
     Sharing sharing = Sharing::by_slices;
-    // Bytes per window. All ranks have room for a window.
+    // Bytes of a window. All ranks have room for one window per slot.
     size_t window = 0;
     // Number of windows that the process set has processed.
     uint64_t windows = 0;

@@ -32,7 +32,7 @@ struct NcclSets::Record {
   // Not 0 if the rank has a device.
   uint8_t device = 0;
   uint8_t wanted = 0;
-  // Not 0 if the rank has created another communicator before.
+  // Not 0 if the rank has created a communicator before.
   uint8_t busy = 0;
   // Not 0 if the rank has logged a warning about ranks that share a GPU.
   uint8_t told = 0;

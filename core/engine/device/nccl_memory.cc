@@ -22,7 +22,7 @@ size_t class_of(size_t bytes) {
 
 GpuMemory::~GpuMemory() {
   const Device::Turn turn(*device_);
-  // Leave the memory. The device has failed, or the process is ending.
+  // Do not free the memory, because the device has failed or the process is ending.
   if (!turn.status().ok()) return;
   for (const auto& [size, blocks] : free_) {
     for (std::byte* block : blocks) device_->free(block);
@@ -88,7 +88,7 @@ void GpuMemory::give_back(std::byte* data, size_t bytes, bool pinned) {
 
 void LaunchedOperations::add(std::shared_ptr<const Completion> completion, std::string what) {
   constexpr size_t kMany = 64;
-  // Release what is no longer needed, because each operation holds a device event. look() reports errors.
+  // Release finished operations, because each one holds a device event. look() reports errors.
   if (all_.size() >= kMany) static_cast<void>(sweep());
   if (all_.empty()) next_look_ = Clock::now() + std::chrono::milliseconds(1);
   all_.push_back({std::move(completion), std::move(what)});

@@ -64,7 +64,7 @@ void NcclPath::end(const Status& why, bool all_take_part) {
   launched_.clear();
 }
 
-// NCCL path: launch of each kind of operation.
+// Part of the NCCL path that launches each kind of operation.
 
 namespace {
 
@@ -103,7 +103,8 @@ Status NcclPath::broadcast(const NcclSet& set, const Response& r, const Comm& co
   return bytes > 0 ? nccl::broadcast(*set.communicator, stream(), op.out, bytes, root) : Status();
 }
 
-// Allocate the result now, because its size is known only now. The program copies it to its own tensor in stream order.
+// Allocate the result now, because its size was not known earlier. The program copies it to its own tensor in stream
+// order.
 Status NcclPath::make_output(size_t bytes, Operation* op) {
   std::shared_ptr<GpuMemory::Block> block;
   if (bytes > 0) HVD_RETURN_IF_ERROR(sets_.memory().take(bytes, &block));

@@ -11,7 +11,7 @@
 namespace hvd {
 namespace {
 
-// Seconds within which communicators must shut down.
+// Maximum seconds until communicators must have shut down.
 constexpr double kEndWithin = 5;
 constexpr double kAbortWithin = 2;
 
@@ -31,7 +31,7 @@ nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
   return {&Around::enter, &Around::leave, &all.try_emplace(device.get(), Around{device}).first->second};
 }
 
-// Progress of a rank in creating the communicator.
+// State of a rank in the creation of a communicator.
 enum class Made : uint8_t { not_yet, yes, failed, late };
 
 // Return this rank's progress in creating communicator `c`. `first` is the communicator that might be warming up, and
@@ -219,7 +219,7 @@ void NcclSets::end(const Status& why) {
 void NcclSets::await_end() {
   bool all_over = true;
   for (size_t i = 0; i < leaving_.size(); ++i) {
-    // Iterate over a copy, because abort() adds elements.
+    // Copy the element, because abort() adds elements to the list.
     const Leaving l = leaving_[i];
     l.ending->wait();
     if (!l.ending->leaked()) continue;

@@ -91,7 +91,7 @@ struct NcclSet {
 struct NcclCommon {
   // Stream for the work of all communicators.
   Device::Stream stream = nullptr;
-  // First communicator of the rank, while it is being created. No other communicator can be warmed up.
+  // First communicator of this rank, while it is being created. Only this one can be warmed up.
   std::shared_ptr<nccl::Communicator> first;
   // True once this rank has logged a warning about ranks that share a GPU.
   bool told_of_sharing = false;
@@ -169,7 +169,7 @@ class NcclSets {
   NcclCommon* const common_;
   std::shared_ptr<GpuMemory> memory_;
   std::unique_ptr<Compute> compute_;
-  // Result of loading the engine's kernels.
+  // Result of loading the engine's kernels on the device.
   Status loaded_;
   // Memory used by the warm-up of communicators.
   std::vector<std::shared_ptr<GpuMemory::Block>> warmed_;
@@ -181,7 +181,7 @@ class NcclSets {
 // Launched NCCL operations that might be unfinished. They are polled at intervals, because NCCL errors raise no wakeup.
 class LaunchedOperations {
  public:
-  // Add an operation. `what` describes it in messages.
+  // Add a launched operation. `what` describes the operation in messages.
   void add(std::shared_ptr<const Completion> completion, std::string what);
   bool empty() const { return all_.empty(); }
 

@@ -38,14 +38,14 @@ std::vector<Load> cut(std::span<const size_t> tensors, size_t most);
 // Plan for moving tensors through buffers of fixed size that all ranks of a set can access, and for sharing the work.
 // All ranks compute the same plan.
 
-// Parts of the tensors that are in a buffer at the same time.
+// Window: the parts of the tensors that are in a buffer at the same time.
 struct Window {
   // Elements [first, first + count) of a tensor, located at byte offset `at` of the buffer.
   struct Part {
     size_t tensor, first, count, at;
   };
   std::vector<Part> parts;
-  // Byte offset of the end of the last part.
+  // Byte offset at which the last part ends.
   size_t bytes = 0;
 };
 
