@@ -19,7 +19,7 @@ typedef struct HvdRequest {
   uint32_t bytes;
   // Kind of operation (KIND_*), or HVD_KIND_JOIN.
   int32_t kind;
-  // Code of the frontend. Each frontend has separate operation names (src/horovod/common/frontends.py).
+  // Code of the frontend (src/horovod/common/frontends.py). The operation names of each frontend are separate.
   int32_t frontend;
   // Name of the operation. If it is "" or null, ranks match the operation by order.
   const char* name;
@@ -32,18 +32,18 @@ typedef struct HvdRequest {
   int32_t dimensions;
   int32_t dtype;
   int32_t op;
-  // Global rank of the source; only for broadcasts.
+  // Global rank of the source. Only used for broadcasts.
   int32_t root;
   double prescale, postscale;
   int32_t process_set;
   int32_t wire;
-  // Number of rows for each set rank; only for alltoall. If splits_count is 0, all ranks get equal parts.
+  // Number of rows for each set rank. Only used for alltoall. If splits_count is 0, all ranks get equal parts.
   const int64_t* splits;
   int32_t splits_count;
-  // Number of operations in the group; 0 means no group.
+  // Number of operations in the group, or 0 for no group.
   int32_t group_size;
   const char* group;
-  // Kind of memory that holds `in` and `out` (DEVICE_*); 0 is host memory.
+  // Kind of memory that holds `in` and `out` (DEVICE_*). 0 is host memory.
   int32_t device_kind;
 } HvdRequest;
 #define HVD_KIND_ALLREDUCE 0
@@ -63,7 +63,7 @@ enum HvdCode {
   HVD_PEER_LOST = 4,
   HVD_TIMEOUT = 5,
   HVD_INTERNAL = 6,
-  // The frontend has never called horovod.init(). If it has left the job, the code is HVD_SHUTDOWN.
+  // The frontend has never called horovod.init(). HVD_SHUTDOWN is used instead if it has left the job.
   HVD_NOT_INITIALIZED = 7,
 };
 

@@ -140,7 +140,7 @@ Failure Call::read(const xla::CallFrame& frame) {
                    std::to_string(numbers.size()) + " numbers, " + std::to_string(frame.arguments.size) + " arguments and " +
                    std::to_string(frame.results.size) + " results");
   }
-  // The token carries the count of the enclosing branch, or 0 outside of branches.
+  // Count of the enclosing branch that the token carries, or 0 outside of branches.
   int32_t token = 0;
   if (static_cast<size_t>(frame.arguments.size) > count) std::memcpy(&token, frame.arguments.buffers[count]->data, sizeof token);
   std::memcpy(frame.results.buffers[count]->data, &token, sizeof token);
@@ -229,7 +229,7 @@ Failure Call::take(size_t i, const HvdResult& result) const {
   const HvdRequest& r = requests_[i];
   if (r.kind != HVD_KIND_ALLGATHER && r.kind != HVD_KIND_ALLTOALL) return {};
   const xla::Buffer& out = *places_[i];
-  // The shapes of all ranks must be equal, because the shape of the result was fixed at compilation from this rank's
+  // Check that the shapes of all ranks are equal, because the result's shape was fixed at compilation from this rank's
   // input.
   bool alike = result.output_bytes == bytes_of(out);
   for (size_t k = 1; k < result.sizes_count && r.root >= 0; ++k) alike = alike && result.sizes[k] == result.sizes[0];

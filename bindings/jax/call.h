@@ -17,11 +17,11 @@ struct Failure {
   explicit operator bool() const { return code != 0; }
 };
 
-// Numbers per tensor: kind, frontend, op, root, process set and wire.
+// Number of numbers per tensor: kind, frontend, op, root, process set and wire.
 constexpr size_t kNumbers = 6;
-// Additional kind that returns its argument. Nothing is sent.
+// Additional kind of operation that returns its argument without sending anything.
 constexpr int32_t kPassOn = -1;
-// Additional kind that returns how often this rank has run the call in this job. Nothing is sent.
+// Additional kind of operation that returns how often this rank has run the call in this job, without sending anything.
 constexpr int32_t kCount = -2;
 
 // Requests of all tensors of a call, which are submitted together. They point into this object and into XLA's frame, so
@@ -46,9 +46,9 @@ class Call {
   std::vector<std::string> names_, groups_;
   // Name of the operation that compares counts. Empty if counts are not compared.
   std::string steps_;
-  // This rank's count and its negative, and the maxima of both over all ranks.
+  // How often this rank has run the branch and the negative number, and the maxima of both over all ranks.
   std::array<int64_t, 2> count_{}, most_{};
-  // Shape of count_ and most_.
+  // Shape of count_ and most_: two elements.
   int64_t pair_ = 2;
   int32_t devices_ = 0;
   std::vector<HvdRequest> requests_;

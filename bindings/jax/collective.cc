@@ -14,10 +14,10 @@
 namespace hvd::jax {
 namespace {
 
-// Function table of the engine. Set once, before the first call, and never removed.
+// Function table of the engine. It is set before the first call and never removed.
 std::atomic<const HvdFrontendApi*> engine{nullptr};
 
-// Seconds of one wait. Waits are repeated; the engine limits the total time.
+// Seconds of one wait. Waits are repeated until the engine's own timeout.
 constexpr double kSlice = 1.0;
 
 int32_t error_code(int32_t code) {
@@ -26,7 +26,7 @@ int32_t error_code(int32_t code) {
     case HVD_MISMATCH:
     case HVD_NOT_INITIALIZED: return xla::kFailedPrecondition;
     case HVD_INTERNAL: return xla::kInternal;
-    // Used for HVD_SHUTDOWN, HVD_PEER_LOST and HVD_TIMEOUT.
+    // Other errors, such as HVD_SHUTDOWN, HVD_PEER_LOST and HVD_TIMEOUT.
     default: return xla::kUnknown;
   }
 }

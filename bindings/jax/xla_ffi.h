@@ -93,7 +93,7 @@ struct Attributes {
   int64_t size;
   int32_t* types;
   Span** names;
-  // Each value points to an Array, a Scalar or a Span, depending on its type.
+  // Pointers to values. Each one is an Array, a Scalar or a Span, depending on its type.
   void** values;
 };
 
@@ -101,7 +101,7 @@ struct Attributes {
 struct Error;
 struct Context;
 
-// The codes are those of absl::StatusCode.
+// Error codes with the values of absl::StatusCode.
 enum ErrorCode : int32_t { kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9, kUnimplemented = 12, kInternal = 13 };
 
 struct ErrorArgs {
@@ -125,7 +125,7 @@ struct Api {
   const void* internal;
   Error* (*error_create)(ErrorArgs*);
   void* not_used[16];
-  // Exists since interface 0.3. Check has_device_ordinal() first.
+  // Function that exists since interface 0.3. Check has_device_ordinal() first.
   Error* (*device_ordinal_get)(DeviceOrdinalArgs*);
 };
 

@@ -8,7 +8,7 @@
 
 namespace hvd::mxnet {
 
-// Handle of an MXNet array (NDArrayHandle).
+// Handle of an array in MXNet (NDArrayHandle).
 using Handle = void*;
 
 // Callback with which an operation notifies MXNet's engine that it has finished. The engine's object is on the caller's

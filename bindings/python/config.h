@@ -31,7 +31,7 @@ struct Config {
   bool cuda_ipc = true;
   // Path of the CUDA driver library. Empty for the loader's default.
   std::string cuda_library;
-  // Operations that NCCL can execute.
+  // Kinds of operations that NCCL can execute.
   std::vector<int> nccl_kinds;
   bool nccl_by_hosts = false;
   // True to log no warning when ranks share GPUs.

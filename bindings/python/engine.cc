@@ -213,7 +213,7 @@ PyEngine::~PyEngine() {
   if (!engine) return;
   nb::gil_scoped_release nogil;
   signal_watch.reset();
-  // Close the timeline without the GIL, because its thread might need to log.
+  // Close the timeline while the GIL is released, because its thread might need to log.
   timeline.reset();
   engine.reset();
 }

@@ -26,7 +26,7 @@ static_assert(HVD_INTERNAL == static_cast<int>(Code::internal) && HVD_SHUTDOWN =
 struct Current {
   std::mutex mutex;
   std::shared_ptr<Engine> engine;
-  // Answers to questions, indexed by HvdQuestion.
+  // Answers to the questions about ranks and sizes, indexed by HvdQuestion.
   std::array<int, 4> places{};
   // Number of engines created in this process.
   int32_t jobs = 0;
@@ -38,7 +38,7 @@ Current& current() {
   static Current* const it = new Current;
   return *it;
 }
-// Return the engine, or null if the frontend is not in the job.
+// Return the running engine, or null if the frontend is not in the job.
 std::shared_ptr<Engine> running(int32_t frontend) {
   std::lock_guard lock(current().mutex);
   const bool in = frontend >= 0 && frontend <= UINT8_MAX && current().frontends[static_cast<size_t>(frontend)] == Current::Membership::in;

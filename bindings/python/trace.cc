@@ -34,7 +34,7 @@ nb::object taken(Mailbox& self, double timeout) {
   throw nb::python_error();
 }
 
-// Write to stderr directly, because Python might not be running.
+// Write to stderr directly, because Python might be hung.
 void tell(int rank, const std::string& text) {
   const std::string line = "[horovod, rank " + std::to_string(rank) + "] WARNING: " + text + "\n";
   [[maybe_unused]] const ssize_t n = ::write(2, line.data(), line.size());
@@ -257,7 +257,7 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
     auto signal = std::make_shared<EndSignal>(self.live().failures());
     if (signal->fd() < 0) raise_os_error(Status(Code::internal, "an eventfd for the end of the job cannot be created"));
     self.live().observers().add(signal);
-    // Trigger the signal if the job has already ended, because its end was not observed.
+    // Trigger the signal now if the job has already ended, because observers get no event for this.
     if (!self.live().ended().ok()) signal->give();
     return signal;
   })

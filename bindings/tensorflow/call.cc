@@ -136,7 +136,7 @@ bool read_splits(Call* call) {
   return !call->failed;
 }
 
-// Copy an output of the engine to a TensorFlow tensor.
+// Copy an output of the engine to a new TensorFlow tensor.
 static void keep_output(Member* m, const HvdResult& result) {
   Call* call = m->call;
   std::vector<int64_t> shape = m->shape;

@@ -31,7 +31,7 @@ struct Member {
   HvdWork* work = nullptr;
 };
 
-// State of one execution of a node, shared by its tensors.
+// State of one execution of a node. All tensors of the node share it.
 struct Call {
   const Kernel* kernel = nullptr;
   TF_OpKernelContext* ctx = nullptr;
@@ -56,7 +56,7 @@ bool read_splits(Call* call);
 
 // Store the scalar result of an operation as an output.
 void keep_scalar(Call* call, int32_t value);
-// Store the engine's result for a tensor in the call.
+// Store the engine's result for one tensor in the call.
 void keep(Member* m, const HvdResult& result);
 
 }  // namespace hvd::tensorflow

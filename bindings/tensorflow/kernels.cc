@@ -159,7 +159,7 @@ void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallb
   call->name = name_in_loop(k, ctx);
   std::vector<HvdRequest> requests;
   if (!prepare_all(call.get(), &requests)) {
-    // Release the tensors while the context exists.
+    // Release the tensors while the kernel's context still exists.
     call.reset();
     if (done) tf().RunAsyncOpKernelDoneCallback(done);
     return;
@@ -194,7 +194,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   const HvdFrontendApi* api = engine();
   const int32_t set = call.kernel->process_set;
   const int32_t value = api ? api->ask(kFrontend, kAsked, set) : -1;
-  // -1 is an error, except for HVD_SET_INCLUDED.
+  // Report -1 as an error, except for HVD_SET_INCLUDED, where it is a valid answer.
   if (value == -1 && kAsked != HVD_SET_INCLUDED) {
     call.fail(kFailedPrecondition, "Horovod has not been initialized in this process; call hvd.init() first");
   } else if (kAsked == HVD_SET_SIZE && value < 0) {

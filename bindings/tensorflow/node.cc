@@ -91,7 +91,8 @@ std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruc
   a.number("postscale_factor", "postscale_bits", &k->postscale);
   k->name = a.text("tensor_name");
   const bool unnamed = a.flag("unnamed");
-  // Operations in graphs get the names of their nodes.
+  // Eager operations have no name or one from the program, and the caller's thread waits for them. Operations in graphs
+  // get the names of their nodes.
   k->awaited = unnamed || !k->name.empty();
   if (k->name.empty() && !unnamed) {
     const bool scoped = !a.flag("ignore_name_scope");
@@ -110,7 +111,7 @@ std::string name_in_loop(const Kernel& k, TF_OpKernelContext* ctx) {
   if (k.name.empty() || !tf().GetIterId || !tf().GetFrameId) return k.name;
   const int64_t iteration = tf().GetIterId(ctx);
   const uint64_t frame = tf().GetFrameId(ctx);
-  // Outside of loops, the name needs no suffix.
+  // Outside of loops, the operation's name needs no suffix.
   if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;
   char suffix[48];
   // Only a nested loop needs the frame: a hash of the outer iterations and of the loops' names, which include inlining

@@ -39,7 +39,7 @@ void other_rows_of(TF_ShapeInferenceContext* c, int i, TF_Status* status) {
   if (tf().GetCode(status) != kOk) return;
   // Leave the shape unknown if the input's shape is unknown.
   if (!tf().ShapeInferenceContextRankKnown(c, in) || tf().ShapeInferenceContextRank(c, in) < 1) return;
-  // Dimensions of size -1 are unknown.
+  // Dimensions of size -1 count as unknown.
   Shape rows(tf().ShapeInferenceContextVectorFromSize(c, SIZE_MAX));
   tf().ShapeInferenceContextSubshape(c, in, 1, INT64_MAX, rest, status);
   if (tf().GetCode(status) == kOk) tf().ShapeInferenceContextConcatenateShapes(c, rows, rest, out, status);
@@ -94,7 +94,8 @@ std::string define(const Definition& d, bool named) {
 std::string define_ops() {
   constexpr const char *pre = "prescale_factor: float = 1.0", *post = "postscale_factor: float = 1.0",
                        *op = "reduce_op: int",
-                       // Attributes with the same factors as the bits of a double. 0 means that the float is exact.
+                       // Attributes with the same factors as the bits of a double, because TensorFlow has no double
+                       // attributes. 0 means that the float is exact.
                            *pre_bits = "prescale_bits: int = 0", *post_bits = "postscale_bits: int = 0", *many = "num_tensors: int >= 1",
                        *wire = "wire: int = 0", *root = "root_rank: int", *set = "process_set_id: int = 0";
   const std::vector<const char*> one_in{"tensor: T"}, one_out{"output: T"}, many_in{"tensors: num_tensors * T"},

@@ -41,7 +41,7 @@ struct Library {
 
   Abi abi;
   std::string path;
-  // Short text with the library's name and version.
+  // Name and version of the library as short text.
   std::string version;
   // True if the library is Open MPI or a derivative.
   bool open_mpi = false;

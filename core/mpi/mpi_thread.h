@@ -11,7 +11,7 @@ namespace hvd::mpi {
 
 class MpiThread {
  public:
-  // The thread is never joined and lives as long as the process, because a call might never return.
+  // The thread is never joined and lives until the process ends, because a call might never return.
   MpiThread();
   MpiThread(const MpiThread&) = delete;
 

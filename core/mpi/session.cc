@@ -38,7 +38,7 @@ Status Session::open(const StartOptions& options, Session** out) {
     return refuse(options.launcher + " has started this process, but the library is " + library->version +
                   ": the launcher is of another MPI than the library; start the job with the mpirun of " + library->version +
                   ", or choose the launcher's library");
-  // Never freed, because threads might use the session when the process ends, and MPI_Finalize calls it.
+  // Never free the session: threads might use it when the process ends, and MPI_Finalize calls it.
   auto* session = new Session;
   session->library_ = library;
   session->pid_ = ::getpid();
@@ -119,7 +119,7 @@ Status Session::watch_finalize() {
 int Session::finalizing(Handle, int, void*, void* extra) {
   auto* session = static_cast<Session*>(extra);
   session->over_.store(true, std::memory_order_seq_cst);
-  // Wait for work in progress, which ends because of the flag.
+  // Wait for work in progress, which ends soon because the flag above is set.
   std::lock_guard wait(session->using_);
   return 0;
 }

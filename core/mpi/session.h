@@ -18,9 +18,9 @@ namespace hvd::mpi {
 
 struct StartOptions {
   std::string library;
-  // Launcher that started the processes; see fits().
+  // Launcher that started the processes (see fits()).
   std::string launcher;
-  // True to request only MPI_THREAD_FUNNELED.
+  // True to request MPI_THREAD_FUNNELED instead of a higher thread level.
   bool one_thread = false;
   // Maximum seconds for MPI_Init, which waits for the other processes.
   double patience = 30;

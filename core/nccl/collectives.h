@@ -16,7 +16,7 @@ namespace hvd::nccl {
 
 struct Piece {
   const void* in;
-  // Memory for the result, which can be equal to `in`.
+  // Memory for the result of the piece. Can be equal to `in`.
   void* out;
   size_t count;
 };
@@ -25,7 +25,7 @@ struct Piece {
 // reduction.before and reduction.after.
 Status allreduce(Communicator& c, Stream stream, const Reduction& reduction, std::span<const Piece> pieces);
 
-// Broadcast in place. `root` is a rank of the communicator.
+// Broadcast `data` in place. `root` is a rank of the communicator.
 Status broadcast(Communicator& c, Stream stream, void* data, size_t bytes, int root);
 
 // Gather the contributions of all ranks. Part r of `out` has bytes[r] bytes and comes from rank r; the parts are

@@ -25,7 +25,7 @@ class Inside {
 
 constexpr auto kPause = std::chrono::microseconds(50);
 constexpr double kGrace = 0.05;
-// Number of float32 elements per rank: 16 bytes, which is NCCL's alignment.
+// Number of float32 elements per rank in the warm-up: 16 bytes, which is NCCL's alignment.
 constexpr size_t kTiny = 4;
 
 }  // namespace
@@ -46,7 +46,7 @@ Status Communicator::error() const {
 
 void Communicator::fail(Status why) {
   std::lock_guard lock(mutex_);
-  // Keep the earlier reason if the communicator was abandoned during the call.
+  // Keep the first reason for a failure: the communicator was abandoned during the call.
   if (state_.load() != State::making) return;
   error_ = std::move(why);
   state_.store(State::failed, std::memory_order_release);
@@ -261,7 +261,7 @@ Status Ending::destroy_all(Communicators communicators) {
       continue;
     }
     Status s = status_of(l, r, "ncclCommFinalize", c->handle());
-    // Release the memory even after an error.
+    // Release the communicator's memory even after an error.
     const Status freed = status_of(l, l.comm_destroy(c->handle()), "ncclCommDestroy", nullptr);
     if (s.ok()) s = freed;
     if (first.ok()) first = std::move(s);

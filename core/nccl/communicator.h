@@ -117,9 +117,9 @@ class Ending {
   bool over() const;
   // True if the deadline has passed before all communicators ended.
   bool leaked() const;
-  // Return ok, or the first error. Valid once over() is true.
+  // Return ok, or the first error. Valid once over() returns true.
   Status outcome() const;
-  // Sleep until over() is true. Used by tests and at the end of a process.
+  // Sleep until over() returns true. Used by tests and at the end of a process.
   void wait() const;
 
  private:

@@ -88,7 +88,7 @@ Reduction logical(const Question& q) {
   return r;
 }
 
-// Choose between scaling before and after the sum. For sums and averages of floats, both are equal up to rounding.
+// Choose between scaling before and after the sum of floats. Both are equal up to rounding.
 void float_sum(const Question& q, Reduction* r) {
   const int64_t divisor = q.op == ReduceOp::average ? q.size : 1;
   const double all = q.prescale * q.postscale / static_cast<double>(divisor);
@@ -110,7 +110,7 @@ void float_sum(const Question& q, Reduction* r) {
   }
   const bool exact = !format || (power_of_two(all) && representable(*format, all));
   if (exact && divisor != 1 && q.prescale * q.postscale == 1.0) {
-    // The result equals that of the next case, but NCCL needs no created operation.
+    // Use NCCL's average: its result equals that of the next case, and NCCL needs no created operation.
     r->op = Op::average;
   } else if (exact) {
     r->premultiplied = true;
@@ -169,7 +169,7 @@ Reduction decide(const Question& q) {
   if (sums && (q.op == ReduceOp::average || q.prescale != 1.0 || q.postscale != 1.0)) {
     return refused("sums of integers that are averaged or scaled wrap around in NCCL; the host carries them in more bits");
   }
-  // Keep the order of scaling and the operation, because scaling truncates integers.
+  // Do not change the order of scaling and reduction, because scaling truncates integers.
   r.before = {q.prescale, 1};
   r.after = {q.postscale, 1};
   r.op = q.op == ReduceOp::min ? Op::min : q.op == ReduceOp::max ? Op::max : q.op == ReduceOp::product ? Op::product : Op::sum;

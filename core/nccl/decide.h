@@ -57,7 +57,7 @@ struct Question {
 
 // Result of decide(): an NCCL operation, and the scaling left to the caller.
 struct Reduction {
-  // Reason why NCCL cannot execute the reduction, starting with a lower-case letter. Empty if it can.
+  // Reason why NCCL cannot execute the reduction, as text that starts with a lower-case letter. Empty if it can.
   std::string why_not;
   Type type = Type::float32;
   Op op = Op::sum;

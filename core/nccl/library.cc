@@ -9,7 +9,7 @@
 namespace hvd::nccl {
 namespace {
 
-// Each entry is X(member, name, required). Used for loading and for symbols().
+// Each entry is X(member, name, required).
 #define HVD_NCCL_FUNCTIONS(X)                                   \
   X(get_version, "ncclGetVersion", true)                        \
   X(get_unique_id, "ncclGetUniqueId", true)                     \
@@ -77,7 +77,7 @@ const Library* keep(std::unique_ptr<Library> library) {
   return all->emplace_back(std::move(library)).get();
 }
 
-// Never close the library's handles, because NCCL has threads.
+// Open a library, and never close its handle, because NCCL has threads.
 const Library* try_one(const std::string& name, int flags, std::string* reasons) {
   void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
   std::string reason;

@@ -17,9 +17,9 @@ using Result = int;
 inline constexpr Result kSuccess = 0, kUnhandledCuda = 1, kSystem = 2, kInternal = 3, kInvalidArgument = 4, kInvalidUsage = 5, kRemote = 6,
                         kInProgress = 7, kTimeout = 8;
 
-// Handle of a communicator (ncclComm_t).
+// Handle of an NCCL communicator (ncclComm_t).
 using Handle = void*;
-// Stream of the CUDA runtime or driver (cudaStream_t or CUstream).
+// CUDA stream (cudaStream_t, which is a CUstream).
 using Stream = void*;
 enum class Type : int { int8 = 0, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16, float8_e4m3, float8_e5m2 };
 // Reduction operations. Values of 5 and above were created by red_op_create_premul_sum.
@@ -39,13 +39,13 @@ struct Config {
   uint32_t magic = 0xcafebeef;
   uint32_t version = 21800;
   int blocking = 1;
-  // Fields with INT_MIN or null are not set.
+  // INT_MIN and null mean that a field is not set.
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
-  // Unused in versions before 2.26.
+  // Only padding in NCCL versions before 2.26.
   int traffic_class = INT_MIN;
 };
 static_assert(sizeof(UniqueId) == 128 && sizeof(Config) == 48 && offsetof(Config, net_name) == 32 && offsetof(Config, traffic_class) == 44);
@@ -71,16 +71,16 @@ struct Library {
   Result (*recv)(void* out, size_t count, Type, int peer, Handle, Stream) = nullptr;
   Result (*red_op_create_premul_sum)(int* op, void* scalar, Type, int residence, Handle) = nullptr;
   Result (*red_op_destroy)(int op, Handle) = nullptr;
-  // Functions added in 2.18.1, 2.19, 2.27 and 2.28.7. Null if the library lacks the function.
+  // Functions that NCCL 2.18.1, 2.19, 2.27 and 2.28.7 added. Null if the library lacks the function.
   Result (*comm_split)(Handle, int color, int key, Handle*, Config*) = nullptr;
   Result (*comm_register)(Handle, void* buffer, size_t bytes, void** handle) = nullptr;
   Result (*comm_deregister)(Handle, void* handle) = nullptr;
   Result (*comm_shrink)(Handle, int* without, int count, Handle*, Config*, int flags) = nullptr;
   Result (*comm_revoke)(Handle, int flags) = nullptr;
 
-  // Version number, for example 22809 for 2.28.9. All ranks of a communicator must have the same version.
+  // NCCL version, for example 22809 for 2.28.9. All ranks of a communicator must have the same version.
   int version = 0;
-  // File from which the functions were loaded.
+  // Path of the library from which the functions were loaded.
   std::string path;
   // True if the library was already loaded, most likely by a framework that uses it.
   bool loaded_before = false;
@@ -109,7 +109,7 @@ struct Found {
 // result.
 Found find(const Search& search);
 
-// Return the names in the table, required or not, for tests against a real library.
+// Return all names in the table, required or not. Tests compare them with a real library.
 struct Symbol {
   const char* name;
   bool required;

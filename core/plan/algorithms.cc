@@ -25,7 +25,7 @@ constexpr std::string_view kAlgorithmNames[] = {HVD_ALGORITHMS(HVD_NAME)};
 constexpr Where kPlaces[] = {HVD_ALGORITHMS(HVD_PLACE)};
 #undef HVD_PLACE
 
-// Algorithms of all collectives. The algorithms of one collective are adjacent.
+// Algorithms of all collectives, grouped by collective.
 #define HVD_COLLECTIVE(collective, algorithm, formula, seconds) Collective::collective,
 constexpr Collective kCollectives[] = {HVD_COSTS(HVD_COLLECTIVE)};
 #undef HVD_COLLECTIVE

@@ -39,13 +39,13 @@ std::span<const Algorithm> algorithms_of(Collective);
 struct WorldShape {
   int size = 1;
   int hosts = 1;
-  // True if all ranks share this host's memory.
+  // True if all ranks of the set share this host's memory.
   bool all_local = false;
-  // True if the ranks have links to each other.
+  // True if the ranks of the set have links to each other.
   bool links = true;
-  // True if there are several hosts, some with several ranks that share memory (Topology::nested).
+  // True if the set has several hosts, some with several ranks that share memory (Topology::nested).
   bool nested = false;
-  // True if `size` is a power of two.
+  // True if the number of ranks is a power of two.
   bool power_of_two = true;
 
   // Return the shape of a topology. `shared_memory` is true if ranks on one host can use shared memory.
@@ -75,7 +75,7 @@ Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Ove
 // memory. nested: several hosts, some with several ranks that share memory. flat: all ranks use only links. links:
 // nested or flat.
 enum class Where : uint8_t { local, nested, flat, links, anywhere };
-// True if a world of this shape belongs to this kind.
+// True if a world of this shape is of this kind.
 bool matches(Where, const WorldShape&);
 enum class Values : uint8_t { any, integers };
 enum class Sizes : uint8_t { any, powers_of_two };
@@ -84,9 +84,9 @@ struct Choice {
   Where where;
   Values values;
   Sizes sizes;
-  // Maximum number of ranks for this row.
+  // Maximum number of ranks for which the row matches.
   int ranks;
-  // Maximum bytes for this row, as a field of Tuning. Null means no limit.
+  // Maximum bytes for which the row matches, as a field of Tuning. Null means no limit.
   size_t Tuning::* bytes;
   Algorithm algorithm;
 };

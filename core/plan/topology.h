@@ -14,7 +14,7 @@ struct Topology {
   int size = 1;
   // Host of each rank, as an index. Hosts are numbered in the order of their first rank.
   std::vector<int> host;
-  // Ranks of each host in ascending order.
+  // Ranks of each host, in ascending order.
   std::vector<std::vector<int>> members;
   // Index of this rank among the ranks of its host.
   int local_rank = 0;
@@ -39,7 +39,7 @@ struct Topology {
   // True if there are several hosts and at least one has several ranks.
   bool nested() const { return hosts() > 1 && hosts() < size; }
 
-  // Return the ranks on this host in ascending order.
+  // Return the ranks on this host, in ascending order.
   const std::vector<int>& local_members() const { return members[host[rank]]; }
   // Return the ranks with this local rank on all hosts, in the order of the hosts. Empty if a host has no such rank
   // (local_rank >= slices).

@@ -7,12 +7,12 @@
 namespace hvd {
 namespace {
 
-// Maximum of thresholds that mean "no limit".
+// Largest accepted value of thresholds that can mean "no limit".
 constexpr size_t kMax = size_t{1} << 40;
 
 constexpr TuningField kFields[] = {
     {"direct_bytes", &Tuning::direct_bytes, 0, 4 << 20},
-    // A value above the size of the staging area has the same effect as that size.
+    // A chunk size above the size of the staging area has the same effect as the size of the staging area.
     {"chunk_bytes", &Tuning::chunk_bytes, 4 << 10, 64 << 20},
     {"stream_bytes", &Tuning::stream_bytes, 0, kMax},
     {"doubling_bytes", &Tuning::doubling_bytes, 0, kMax},

@@ -16,19 +16,19 @@ namespace hvd {
 
 // Size thresholds in bytes. tuning_fields() lists the names of the fields.
 struct Tuning {
-  // Maximum bytes of an allreduce in shared memory by the direct algorithm, for two ranks.
+  // Maximum bytes of an allreduce between two ranks in shared memory for which the direct algorithm is used.
   size_t direct_bytes = 16 << 10;
-  // Bytes that a rank stages per round; at most half of a typical L2 cache.
+  // Bytes that a rank stages per round. Should be at most half of an L2 cache.
   size_t chunk_bytes = 128 << 10;
-  // Minimum bytes of outputs that bypass the cache.
+  // Minimum bytes of an output that bypasses the cache.
   size_t stream_bytes = 8 << 20;
-  // Maximum bytes of an allreduce over links by recursive doubling.
+  // Maximum bytes of an allreduce over links for which recursive doubling is used.
   size_t doubling_bytes = 16 << 10;
-  // Maximum bytes of an allreduce over links by recursive doubling between two ranks, if larger than doubling_bytes.
+  // The same limit for two ranks, if it is larger than doubling_bytes.
   size_t pair_bytes = 512 << 10;
-  // Maximum bytes of a broadcast by the tree, if some hosts have several ranks. Larger broadcasts use the pipeline.
+  // Maximum bytes of a broadcast over links for which the tree is used, if some hosts have several ranks.
   size_t tree_bytes = 256 << 10;
-  // Maximum bytes of a broadcast by the tree, if every host has one rank.
+  // Maximum bytes of a broadcast over links for which the tree is used, if every host has one rank.
   size_t flat_tree_bytes = 1 << 20;
 
   // Parse "name=bytes" items separated by commas. Values that are not named keep their defaults. Errors name the
@@ -47,7 +47,7 @@ struct Tuning {
 struct TuningField {
   std::string_view name;
   size_t Tuning::* value;
-  // Minimum and maximum bytes that the field accepts.
+  // Minimum and maximum value of the field in bytes.
   size_t low, high;
 };
 std::span<const TuningField> tuning_fields();

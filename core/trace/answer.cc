@@ -110,7 +110,7 @@ void Answerer::heard(int, uint32_t topic, std::string_view body) {
 }
 
 void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool asked) {
-  // Only report stalls. A request for answers, such as the live page makes every second, is not a stall.
+  // Ignore requests for answers, such as the live page makes every second, because they are not stalls.
   if (asked || all.empty() || !means_.alone) return;
   {
     std::lock_guard lock(mutex_);
@@ -159,7 +159,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
     const auto over = [&] { return closed_ || given_.count(number); };
     changed_.wait_for(lock, std::chrono::duration<double>(kPatience), [&] { return over() || begun_.count(number); });
     if (begun_.count(number)) changed_.wait_for(lock, std::chrono::duration<double>(kWork), over);
-    // A closed object means that Python is running, because only Python closes it.
+    // Only Python closes this object, so Python is running if the object is closed.
     const bool runs = closed_ || begun_.erase(number);
     if (const auto found = given_.extract(number)) given = std::move(found.mapped());
     if (runs) given.forced = false;
@@ -186,7 +186,7 @@ std::string Answerer::answer(const Question& question, bool full) {
   if (full) {
     given = ask(question.number);
     std::unique_lock lock(mutex_);
-    // Wait between the two readings, so that rates can be computed.
+    // Wait between the two readings, so that the answer shows rates.
     changed_.wait_until(lock, apart.when(), [this] { return closed_; });
   }
   std::string out = "{";

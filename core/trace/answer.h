@@ -49,11 +49,11 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
     std::function<void(uint64_t)> ask_python;
     // Function that receives the stacks if Python is hung and cannot report a stall. Only set on rank 0.
     std::function<void(std::string)> alone;
-    // Seconds after which `alone` is called.
+    // Seconds until `alone` is called.
     double notice = kNotice;
   };
   explicit Answerer(Means means);
-  // Closes the answerer.
+  // Close the answerer.
   ~Answerer() override;
 
   // Record that Python has received ask_python and is therefore running. Its stacks must then not be read from outside,
@@ -87,7 +87,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   Given ask(uint64_t number);
 
   const Means means_;
-  // PID of the owner. A forked child has no thread to end.
+  // PID of the process that owns the thread. In a forked child, the thread does not exist.
   const int process_;
   std::mutex mutex_;
   std::condition_variable changed_;

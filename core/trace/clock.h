@@ -30,15 +30,14 @@ class ClockOffset {
     next_ = now + kBetween;
     return pack(now);
   }
-  // Return the answer of rank 0 to another rank's question.
+  // Return rank 0's answer to another rank's question.
   static std::optional<std::string> answer(std::string_view question, int64_t now) {
     if (question.size() != sizeof(int64_t)) return {};
     std::string both(question);
     both.append(reinterpret_cast<const char*>(&now), sizeof now);
     return both;
   }
-  // Process an answer. Return the offset after the very first answer, and the best offset after the last answer of each
-  // series.
+  // Process an answer. Return the offset after the very first answer, and the best offset after each series of answers.
   std::optional<Known> hear(std::string_view answer, int64_t now) {
     uint64_t times[2];
     if (answer.size() != sizeof times) return {};

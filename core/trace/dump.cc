@@ -57,7 +57,7 @@ Status open_given(const std::string& folder, int* out) {
   return *out < 0 ? failure("cannot create or open the folder", folder) : Status();
 }
 
-// Open the folder `name` in the open folder `parent`, creating it if missing, and get its status.
+// Open the folder `name` in the open folder `parent`, and get its status. Create the folder if it is missing.
 int open_folder(int parent, const std::string& name, struct stat* about) {
   ::mkdirat(parent, name.c_str(), 0700);
   const int fd = ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

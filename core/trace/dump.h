@@ -18,9 +18,9 @@ namespace hvd {
 void append_entry(std::string* out, const FlightRecorder::Entry& entry, const TickScale::Line& line);
 
 enum class FolderKind {
-  // The user chose the folder. It can be shared, and symbolic links are followed.
+  // Folder that the user chose. It can be shared, and symbolic links are followed.
   given,
-  // The folder was created for this job's reports. If another user can write to it, a new folder beside it is used.
+  // Folder that was created for this job's reports. If another user can write to it, a new folder beside it is used.
   own,
 };
 

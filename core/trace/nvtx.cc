@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-// Struct with the same layout as nvtxEventAttributes_t, version 3.
+// Attributes of a range, with the same layout as nvtxEventAttributes_t version 3.
 struct Attributes {
   uint16_t version = 3, size = 48;
   uint32_t category = 0;
@@ -16,7 +16,7 @@ struct Attributes {
   uint32_t color = 0;
   int32_t payload_type = 0, reserved = 0;
   uint64_t payload = 0;
-  // Type of the message: ASCII text.
+  // Type of the message (ASCII text).
   int32_t message_type = 1;
   const char* message = nullptr;
 };

@@ -86,7 +86,7 @@ void append_thread(std::string* out, const std::string& process, int id) {
   append_member(out, "cpu", stat->cpu());
   const std::string wait = contents(folder + "/wchan");
   append_member(out, "wait", wait == "0" ? "" : wait);
-  // The text is "running", or has the number, the arguments and two addresses.
+  // Text of /proc/PID/syscall: "running", or the number, the arguments and two addresses.
   const std::string call = contents(folder + "/syscall");
   char* rest = nullptr;
   const long number = std::strtol(call.c_str(), &rest, 10);

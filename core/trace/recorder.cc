@@ -27,7 +27,7 @@ void set_shape(Entry& entry, const std::vector<int64_t>& shape) {
   std::copy_n(shape.begin(), std::min(shape.size(), Entry::kShape), entry.shape.begin());
 }
 
-// The type `Type` is Request or Response.
+// Record the fields of a Request or Response.
 template <class Asked>
 void set_kind(Entry& entry, const Asked& asked) {
   entry.kind = asked.kind;

@@ -19,9 +19,9 @@ namespace hvd {
 class FlightRecorder final : public Observer {
  public:
   enum class What : uint8_t {
-    // This rank is ready for the operation. Not recorded for operations of a schedule.
+    // This rank became ready for the operation. Not recorded for operations of a schedule.
     requested,
-    // The operation was executed, together with count - 1 others.
+    // The operation was executed together with count - 1 others.
     carried_out,
     // The execution failed, and the job is over.
     broke_off,
@@ -33,12 +33,12 @@ class FlightRecorder final : public Observer {
     // The job ended. `name` is the beginning of the reason.
     ended,
   };
-  // Entry of the recorder. Fields that do not apply to `what` are 0.
+  // Entry of the flight recorder. Fields that do not apply to `what` are 0.
   struct Entry {
     static constexpr size_t kName = 87, kShape = 4;
-    // Index of the entry on this rank, from 0.
+    // Number of the entry on this rank, counted from 0.
     uint64_t number;
-    // Start and end in ticks; equal except for carried_out and broke_off.
+    // Start and end in ticks. They differ only for carried_out and broke_off.
     uint64_t begin, end;
     uint64_t bytes;
     // Id of the schedule that contains the operation, or 0 for a negotiated operation.

@@ -110,7 +110,7 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
     std::lock_guard lock(mutex_);
     if (found && told_) return;
     const Reading now = read();
-    // Drop the steps that were detected earlier.
+    // Drop all steps that were detected earlier.
     if (!found && !told_) {
       told_ = true;
       begun_ = false;

@@ -34,18 +34,18 @@ class StepMeter final : public Observer {
     uint64_t time;
     // Nanoseconds that the program waited for data, as reported by the program.
     uint64_t data;
-    // Time that callers waited for operations (Waits).
+    // Ticks that callers waited for operations (see Waits).
     uint64_t blocked;
     // Ticks that this rank spent in collectives.
     uint64_t collectives;
     // Ticks that this rank spent in collectives while no caller waited.
     uint64_t hidden;
-    // Bytes of tensors; see Execution::bytes.
+    // Bytes of the tensors in collectives (see Execution::bytes).
     uint64_t bytes;
     // Minimum bytes that any algorithm has to send over this rank's link.
     uint64_t moved;
     uint64_t operations, tensors;
-    // Time at which a caller last started to wait for an operation or left one unattended.
+    // Time in ticks at which a caller last started to wait for an operation or left one unattended.
     uint64_t arrival;
     // Number of operations whose callers' waiting time is unknown.
     uint64_t unattended;
@@ -83,7 +83,7 @@ class StepMeter final : public Observer {
   }
 
  private:
-  // Totals of all measurements at one time.
+  // Totals of all measurements at the time of the reading.
   struct Reading {
     uint64_t at, blocked, collectives, hidden, bytes, moved, operations, tensors, unattended;
   };

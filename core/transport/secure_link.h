@@ -27,7 +27,7 @@ class SecureLink final : public Link {
   struct Keys {
     CipherKey send, receive;
   };
-  // Create the link. Only tests change `records_per_key`.
+  // Create an encrypted link on top of `inner`. Only tests change `records_per_key`.
   static Status make(std::unique_ptr<Link> inner, std::shared_ptr<const CryptoLibrary> library, Cipher cipher, const Keys& keys,
                      std::unique_ptr<Link>* out, uint64_t records_per_key = kRecordsPerKey);
 
@@ -46,7 +46,7 @@ class SecureLink final : public Link {
  private:
   using Length = uint32_t;
   static constexpr size_t kAround = sizeof(Length) + kCipherTag;
-  // Capacity for bytes that were received but not decrypted.
+  // Bytes of the buffer for received data that are not decrypted yet.
   static constexpr size_t kRoom = 2 * (kMaxText + kAround);
 
   // One direction of the link, with its current key and the next one.

@@ -44,7 +44,7 @@ struct SegmentHeader {
   std::atomic<uint64_t> let_go;
 };
 
-// Words of one local rank in one process set.
+// Shared words of one local rank in one process set.
 struct SetLine {
   // Number of collective stages that this rank has finished (NodeGroup). Peers wait for this counter in every
   // operation.

@@ -21,7 +21,7 @@ inline void cpu_relax() {
 #endif
 }
 
-// Number of spins between two checks of the abort flag.
+// Number of spins between two checks of the waiter's abort flag.
 constexpr int kHookEvery = 256;
 
 }  // namespace
@@ -57,7 +57,7 @@ Status Waiter::sleep(SleepState sleep_state, Deadline deadline, const std::funct
     }
     int longest = deadline.remaining_ms();
     if (longest_sleep_ > 0) longest = std::min(longest, static_cast<int>(longest_sleep_ * 1000));
-    // An interrupted poll (EINTR) counts as a wakeup.
+    // Treat an interrupted poll (EINTR) as a wakeup.
     ::poll(polls_.data(), polls_.size(), longest);
   }
   word.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);
@@ -147,7 +147,7 @@ Status Wait::pause() {
     return Status(Code::timeout, "no progress for " + std::string(seconds) + " s while waiting for " + what);
   }
   slept_ = true;
-  // After a sleep, do not spin again; yield a few times, then sleep.
+  // Do not spin again after a sleep: yield a few times, then sleep.
   rounds_ = policy.spins;
   return {};
 }

@@ -23,7 +23,7 @@
 
 namespace hvd {
 
-// Durations of spinning and yielding before a sleep.
+// Number of rounds of spinning and yielding before a sleep.
 struct SpinPolicy {
   // Number of cpu_relax() rounds before the first yield; 0 if there are more ranks than cores.
   int spins = 2000;
@@ -36,7 +36,7 @@ class Waiter {
   // `wakeup` is the wakeup event of this engine. `wakeup` and all watched links must outlive the waiter.
   Waiter(WakeupEvent wakeup, SpinPolicy policy);
 
-  // Watch a link's wanted() events in every sleep.
+  // Watch the wanted() events of `link` in every sleep.
   void watch(Link* link);
   void unwatch_all();
 
@@ -47,7 +47,7 @@ class Waiter {
   // Sleep for a condition without a wakeup (transport/polled_wait.h). The sleep ends after `longest`, at the wakeup
   // event, or at an event of the control plane. Then the hook runs.
   Status rest(Clock::duration longest);
-  // Run the hook if the abort flag is set.
+  // Run the hook if the abort flag is set. Return its error.
   Status glance();
 
   // Function that advances the control plane. The waiter calls it after every sleep and occasionally between spins. Its
@@ -86,7 +86,7 @@ class Waiter {
   HookFds hook_fds_;
   HookPending hook_pending_;
   const std::atomic<uint32_t>* abort_flag_ = nullptr;
-  // Seconds of the longest sleep; 0 means no limit.
+  // Maximum seconds of a sleep; 0 means no limit.
   double longest_sleep_ = 0;
   std::vector<::pollfd> polls_;
   std::vector<std::pair<int, short>> extra_;

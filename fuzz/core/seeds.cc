@@ -44,7 +44,7 @@ Request request(Kind kind, const char* name, std::vector<int64_t> shape) {
   return q;
 }
 
-// Return the same requests as in driver.cc.
+// Return the requests that driver.cc also uses.
 std::vector<Request> requests(int rank) {
   std::vector<Request> all = {request(Kind::allreduce, "a", {2, 3}),
                               request(Kind::allreduce, "b", {5}),
