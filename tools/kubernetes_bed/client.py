@@ -1,4 +1,4 @@
-"""API server client for the simulated components, which uses paths and plain dicts."""
+"""Client of the API server for the simulated components, with plain dicts as objects."""
 
 import http.client
 import json

@@ -1,6 +1,6 @@
 """Storage of Job fields that Kubernetes 1.20 lacks, as an annotation of the Job.
 
-Clients see the fields in the Job's spec. The test cluster's controller implements them; the API server only stores
+Clients see the fields in the Job's spec. The test cluster's controller implements them, and the API server only stores
 them.
 """
 

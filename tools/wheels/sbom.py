@@ -38,7 +38,7 @@ def linked(nanobind: str, robin_map: str, compilers: Iterable[str]) -> list[Comp
     Args:
         nanobind: Version of nanobind.
         robin_map: Version of the hash map that nanobind includes.
-        compilers: Versions of GCC, which may differ between CPU architectures.
+        compilers: Versions of GCC, which can differ between CPU architectures.
     """
     return [
         _package("nanobind", nanobind, licenses=[LICENSE.make_with_expression("BSD-3-Clause")]),

@@ -24,7 +24,7 @@ _SLICE_SECONDS = 0.5
 
 Works = Sequence[Any]
 
-# Unfinished operations without a waiting caller, and the memory that they use.
+# Unfinished operations for which no caller waits, and the memory that they use.
 _parked: list[tuple[Works, Any]] = []
 # Memory of submissions that Ctrl-C has interrupted. If the engine has accepted the operation, it uses the memory.
 _held: list[Any] = []

@@ -218,7 +218,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         """Reduce a value over all ranks.
 
         Args:
-            value (Tensor, array or number): Value to reduce; shape and dtype must be the same on all ranks.
+            value (Tensor, array or number): Value to reduce. Shape and dtype must be the same on all ranks.
             name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
                 order.
             average (bool, optional): Deprecated; use ``op``.
@@ -262,7 +262,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         """Return the value of one rank on all ranks.
 
         Args:
-            value (Tensor, array or number): Value to send; shape and dtype must be the same on all ranks.
+            value (Tensor, array or number): Value to send. Shape and dtype must be the same on all ranks.
             root_rank (int): Rank whose value is sent.
             name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
                 order.
@@ -276,7 +276,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         """Reduce a value over all ranks and return this rank's rows of the result.
 
         Args:
-            value (Tensor or array): Value with at least one dimension; shape and dtype must be the same on all ranks.
+            value (Tensor or array): Value with at least one dimension. Shape and dtype must be the same on all ranks.
             name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
                 order.
             op (int): ``Average`` (default) or ``Sum``.
@@ -312,7 +312,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             str: SHA-256 of the compared values, in hexadecimal.
 
         Raises:
-            OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, as in
+            OutOfSyncError: Values differ. Raised on all ranks. The message names the first difference, as in
                 ``model.weights[3]``, the ranks, and small values.
             ValueError: An argument contains nothing that can be compared.
             RuntimeError: Called in a graph of tf.compat.v1.

@@ -127,7 +127,9 @@ def check_plan(frontend: Any, steps: int | None) -> None:
 
 
 def all_built(frontend: Any, shapes: list[str] | None) -> bool:
-    """Return True if the variables to broadcast exist on all ranks; all ranks must call this.
+    """Return True if the variables to broadcast exist on all ranks.
+
+    All ranks must call this function.
 
     Args:
         frontend: ``api.Frontend`` of this process.

@@ -78,7 +78,7 @@ class ModelState(ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: The state has other attributes or variables; the message names them.
+            ValueError: The state has other attributes or variables. The message names them.
         """
         self._check_loaded(state_dict, ["variables", *self._attributes()])
         variables, values = self._variables(), state_dict["variables"]

@@ -156,7 +156,7 @@ class GradientReduction:
         return reduced
 
     def _weighted(self, grads: list[Any], names: list[str], variables: list[Any], **how: Any) -> list[Any]:
-        """Return the weighted means of the gradients over all ranks; sparse gradients become dense."""
+        """Return the weighted means of the gradients over all ranks, as dense tensors."""
         xp, cast, dense = self.adapter.weighing()
         dtypes = [grad.dtype for grad in grads]
         wide = [cast(dense(g), xp.float64 if "float64" in str(g.dtype) else xp.float32) for g in grads]

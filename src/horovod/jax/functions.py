@@ -36,7 +36,7 @@ def broadcast_parameters(
         pytree: The root's values.
 
     Raises:
-        ValueError: A leaf cannot be sent; the message names it.
+        ValueError: A leaf cannot be sent. The message names it.
         HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     leaves, structure = tree_util.tree_flatten(params)

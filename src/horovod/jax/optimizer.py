@@ -156,7 +156,7 @@ def DistributedOptimizer(
         optax.GradientTransformationExtraArgs: Distributed transformation.
 
     Raises:
-        ValueError: An argument is invalid; the message names it, its value and what is accepted.
+        ValueError: An argument is invalid. The message names it, its value and what is accepted.
         ImportError: Optax is not installed.
     """
     if not callable(getattr(optimizer, "init", None)) or not callable(getattr(optimizer, "update", None)):

@@ -101,7 +101,7 @@ def _load() -> ctypes.CDLL:
     """Load the native library, connect it to Horovod's engine and to MXNet, and return it.
 
     Raises:
-        ImportError: The library cannot be loaded; the message says why.
+        ImportError: The library cannot be loaded. The message says why.
     """
     what = f"horovod.mxnet cannot load its native part {LIBRARY} into MXNet {mx.__version__}"
     try:
@@ -286,7 +286,7 @@ class _Arriving:
 
 
 class ArrivingNDArray(_Arriving, mx.nd.NDArray):
-    """Result of an allgather or alltoall; its first use waits for the operation."""
+    """Result of an allgather or alltoall, whose first use waits for the operation."""
 
 
 class arriving_ndarray(_Arriving, _numpy_array):

@@ -115,7 +115,7 @@ def broadcast_parameters(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: ``params`` or an entry is not accepted; the message names it. Also an MXNetError.
+        ValueError: ``params`` or an entry is not accepted. The message names it. Also an MXNetError.
         HorovodInternalError: Ranks disagree, or a rank was lost. Also an MXNetError.
     """
     prefix = "" if prefix is None else prefix

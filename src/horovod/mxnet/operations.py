@@ -431,7 +431,7 @@ def reducescatter(
     more.
 
     Args:
-        tensor (NDArray): Array with at least one dimension; shape and dtype must be the same on all ranks.
+        tensor (NDArray): Array with at least one dimension. Shape and dtype must be the same on all ranks.
         op (int): ``Average`` (default) or ``Sum``.
         name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
             order.

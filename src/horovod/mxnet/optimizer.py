@@ -51,7 +51,7 @@ class Reducer:
         """Check the arguments and create the reduction.
 
         Raises:
-            ValueError: An argument is invalid; the message names it.
+            ValueError: An argument is invalid. The message names it.
         """
         if not isinstance(process_set, ProcessSet):
             raise ValueError(f"process_set must be a ProcessSet, got a {type(process_set).__name__}")
@@ -112,7 +112,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         process_set (ProcessSet): Ranks that take part; other ranks use their own gradients. Default: all ranks.
 
     Raises:
-        ValueError: An argument is invalid; the message names it.
+        ValueError: An argument is invalid. The message names it.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: An argument is invalid; the message names it.
+        ValueError: An argument is invalid. The message names it.
     """
 
     def __init__(

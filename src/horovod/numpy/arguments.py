@@ -67,7 +67,7 @@ def take_all(values: Any, what: str, in_place: bool = False) -> list[Given]:
 
 
 def _own(value: Any, what: str) -> Array | None:
-    """Convert a NumPy or Python value to an array; return None for any other object."""
+    """Convert a NumPy or Python value to an array, or return None for any other object."""
     if isinstance(value, np.ma.MaskedArray):
         raise ValueError(
             f"{what}: the tensor must not be a masked array, whose mask would be lost; pass its data and its mask "

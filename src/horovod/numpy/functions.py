@@ -27,7 +27,7 @@ def broadcast_parameters(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: ``params`` is not accepted; the message names its type.
+        ValueError: ``params`` is not accepted. The message names its type.
         HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     if isinstance(params, Mapping):
@@ -101,7 +101,7 @@ def check_in_sync(
         str: SHA-256 of the compared values, in hexadecimal.
 
     Raises:
-        OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, the ranks, and small
+        OutOfSyncError: Values differ. Raised on all ranks. The message names the first difference, the ranks, and small
             values.
         ValueError: An argument contains nothing that can be compared.
         HorovodInternalError: A rank was lost.

@@ -75,7 +75,7 @@ def allreduce(
     """Reduce an array over all ranks and return the result as a new array.
 
     Args:
-        tensor (array): NumPy array, or another object accepted by ``arguments``; shape and dtype must be the same on
+        tensor (array): NumPy array, or another object accepted by ``arguments``. Shape and dtype must be the same on
             all ranks.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
@@ -350,7 +350,7 @@ def reducescatter(
     more.
 
     Args:
-        tensor (array): Array with at least one dimension; shape and dtype must be the same on all ranks.
+        tensor (array): Array with at least one dimension. Shape and dtype must be the same on all ranks.
         name (str, optional): As for ``allreduce``.
         compression (Compressor): As for ``allreduce``. Default: none.
         op (int): ``Average`` (default) or ``Sum``.

@@ -62,7 +62,7 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     """Return the module of generated op wrappers, such as ``horovod_allreduce``, and the library's C functions.
 
     Raises:
-        ImportError: The library cannot be loaded; the message says why.
+        ImportError: The library cannot be loaded. The message says why.
     """
     try:
         from horovod import _core

@@ -63,7 +63,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
 
     Args:
         root: Rank whose arrays are sent.
-        arrays: This rank's arrays; shapes and dtypes must be equal on all ranks.
+        arrays: This rank's arrays. Shapes and dtypes must be equal on all ranks.
         name: Prefix of the operations' names.
         face: Frontend that submits the operations.
 
@@ -212,7 +212,7 @@ class TensorFlowState(ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: The state has other attributes or variables; the message names them.
+            ValueError: The state has other attributes or variables. The message names them.
         """
         self._check_loaded(state_dict, ["variables", *self._attributes()])
         values = state_dict["variables"]

@@ -43,7 +43,7 @@ def _check_one_kind(variables: Sequence[Any]) -> None:
     """Check that one operation can overwrite all of these variables.
 
     Raises:
-        ArgumentError: The variables differ in kind, device or dtype; the message says how.
+        ArgumentError: The variables differ in kind, device or dtype. The message says how.
     """
     kinds = {"resource" if _is_resource(variable) else "reference" for variable in variables}
     if len(kinds) > 1:
@@ -278,7 +278,7 @@ def check_in_sync(
         str: SHA-256 of the compared values, in hexadecimal.
 
     Raises:
-        OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, as in
+        OutOfSyncError: Values differ. Raised on all ranks. The message names the first difference, as in
             ``model.weights[3]``, the ranks, and small values.
         ValueError: An argument contains nothing that can be compared.
         RuntimeError: Called in a graph or tf.function.

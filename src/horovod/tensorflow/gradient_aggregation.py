@@ -87,7 +87,7 @@ class PassCounter:
         return session if session is not None and session.graph is self.variable.graph else None
 
     def was_last(self) -> Any:
-        """Return a bool tensor that is true if the pass was the last of its cycle; call this after ``end``."""
+        """Return a bool tensor that is true if the last pass of a cycle has ended."""
         # Outside of sessions, read the counter again: the tensor ``last`` can belong to another function.
         return self.last if in_session() else tf.equal(self.variable.read_value(), 0)
 
@@ -158,7 +158,7 @@ class LocalGradientAggregationHelper:
                 None if the variable never had a gradient.
 
         Raises:
-            ValueError: A gradient is an IndexedSlices and ``sparse_as_dense`` is False; the message names the variable.
+            ValueError: A gradient is an IndexedSlices and ``sparse_as_dense`` is False. The message names the variable.
         """
         gradients = [self._checked(gradient, variable) for gradient, variable in zip(grads, vars, strict=True)]
         if self.backward_passes_per_step == 1:
@@ -327,7 +327,7 @@ class WeightDeltas:
         """Run an optimizer step, and combine the ranks' weight changes in the last step of a cycle.
 
         ``step(pairs)`` applies the (gradient, variable) pairs. ``moved`` are the variables that it changes. In a graph,
-        this returns the operation to run; in eager mode it returns None.
+        the result is the operation to run. In eager mode, it is None.
         """
         starts = [self._start_of(variable) for variable in moved]
         self._passes.begin()

@@ -63,7 +63,7 @@ def DistributedGradientTape(
         tf.GradientTape: Distributed tape.
 
     Raises:
-        ValueError: An argument is invalid; the message names it.
+        ValueError: An argument is invalid. The message names it.
     """
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"gradtape must be a tf.GradientTape, got a {type(gradtape).__name__}")
@@ -245,7 +245,7 @@ def check_layers(local_layers: Any) -> list[Any]:
     """Return the layers as a list.
 
     Raises:
-        ValueError: An entry is not a layer; the message names its type.
+        ValueError: An entry is not a layer. The message names its type.
     """
     if local_layers is None:
         return []

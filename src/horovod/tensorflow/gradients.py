@@ -107,7 +107,7 @@ def _own_rank(process_set_id: int) -> Any:
 @tf.RegisterGradient("HorovodBroadcast")
 def _of_broadcast(op: Any, gradient: Any) -> Any:
     averaged = calls._allreduce(_like(op.inputs[0], gradient), op=Average, **_naming(op))
-    # Return a result that depends on the allreduce, on all ranks. If other ranks returned constant zeros, TensorFlow
+    # On all ranks, return a result that depends on the allreduce. If other ranks returned constant zeros, TensorFlow
     # could prune their allreduce, and the root would wait forever. Selecting between both values does the same for
     # second derivatives.
     with tf.control_dependencies([averaged]):

@@ -70,7 +70,7 @@ def DistributedOptimizer(
         Optimizer: Distributed optimizer.
 
     Raises:
-        ValueError: An argument is invalid; the message names it. This includes ``Adasum`` with
+        ValueError: An argument is invalid. The message names it. This includes ``Adasum`` with
             ``average_aggregated_gradients``, and a tf.compat.v1 optimizer with ``backward_passes_per_step`` above 1 in
             eager mode.
     """

@@ -79,7 +79,7 @@ def make_allreduce_grads(
             called in each reduction. None to let all ranks count alike.
 
     Raises:
-        ValueError: An argument is invalid; the message names it.
+        ValueError: An argument is invalid. The message names it.
         NotImplementedError: Adasum on a number of ranks that is not a power of two.
     """
     op = check_op(op)

@@ -31,7 +31,7 @@ def vars_to_refs(vars: Any) -> Any:
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """Convert references from ``vars_to_refs`` back to variables; tuples become lists.
+    """Convert references from ``vars_to_refs`` back to variables, and tuples back to lists.
 
     Args:
         refs (reference or nested tuple): References.

@@ -26,8 +26,8 @@ class Sampler(ElasticSampler):
     """Sampler that resumes from a checkpoint with any number of ranks.
 
     Each sample is visited exactly once per epoch. The position is the epoch and the number of samples that all ranks
-    together have recorded. The number of samples differs by at most one between ranks, and so can the number of
-    batches; ``hvd.sync`` gives all ranks the same number of iterations.
+    together have recorded. The numbers of samples on two ranks differ by at most one, and the numbers of batches can
+    differ too. ``hvd.sync`` gives all ranks the same number of iterations.
 
     Example::
 

@@ -270,7 +270,7 @@ def broadcast_parameters(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: An entry is not supported or differs between ranks. Raised on every rank; the message names the rank
+        ValueError: An entry is not supported or differs between ranks. Raised on every rank. The message names the rank
             and the entry.
         HorovodInternalError: Ranks disagree in another way, or a rank was lost.
     """

@@ -293,7 +293,7 @@ batches = _Batches()
 
 
 def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Count a step of an optimizer that is not distributed; ignore distributed optimizers."""
+    """Count a step of an optimizer, unless the optimizer is distributed."""
     if any(hasattr(optimizer, name) for name in ("_hvd", "_hvd_shards", "_hvd_strategy")):
         return
     if not training.watched:

@@ -144,7 +144,7 @@ def DistributedOptimizer(
         torch.optim.Optimizer: ``optimizer``.
 
     Raises:
-        ValueError: An argument is invalid; the message names it.
+        ValueError: An argument is invalid. The message names it.
         NotImplementedError: ``op`` is ``Adasum`` and the process set does not support it.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):

@@ -170,7 +170,7 @@ _LOOPBACK = "127.0.0.1"
 _MOST = 256
 # Maximum interval between checks of the dispatcher, in seconds.
 _MOST_SECONDS = 5.0
-# Beginning of a gRPC connection (RFC 9113, 3.4) with an empty SETTINGS frame; the server replies with its own settings.
+# Beginning of a gRPC connection (RFC 9113, 3.4) with an empty SETTINGS frame. The server replies with its settings.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 _service = tf.data.experimental.service

@@ -21,7 +21,7 @@ class Part(NamedTuple):
 
     Attributes:
         ranks: Number of parts.
-        groups: Options of the parameter groups, such as the learning rate; equal in all parts.
+        groups: Options of the parameter groups, such as the learning rate. They are equal in all parts.
         segments: (index of the parameter, first element, end, entries) of each segment that the rank owns. An entry is
             (dtype, shape) of a tensor in ``data``, or the value itself.
         data: Bytes of all tensors, in the order of ``segments``.

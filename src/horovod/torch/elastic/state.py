@@ -49,7 +49,7 @@ class BeforeForward:
     """Snapshot of buffers and random state, taken at the first forward pass of a step."""
 
     def __init__(self, begun: Callable[[], None] = lambda: None) -> None:
-        """Create the snapshot; ``begun`` is called before the first forward pass of each step."""
+        """Create the snapshot. ``begun`` is called before the first forward pass of each step."""
         self._begun = begun
         self._hooks: dict[int, tuple[torch.nn.Module, Any]] = {}
         # True until the first forward pass of the next training step.
@@ -135,7 +135,7 @@ class _Nothing:
 
 
 class TorchState(Keeping, ObjectState):
-    """Elastic state of a PyTorch program; each value is saved and synchronized according to its type.
+    """Elastic state of a PyTorch program, which handles each value according to its type.
 
     Example::
 
@@ -298,7 +298,7 @@ class TorchState(Keeping, ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: The attributes differ; the message names them. Or the state has a ShardedOptimizer.
+            ValueError: The attributes differ. The message names them. Or the state has a ShardedOptimizer.
         """
         self._refuse_sharded("load_state_dict")
         self._check_loaded(state_dict, [*self._attributes(), *self._handlers])
@@ -318,7 +318,7 @@ class TorchState(Keeping, ObjectState):
     def _in_a_step(self) -> bool:
         return self._steps.in_a_step() or super()._in_a_step()
 
-    # Methods of the interface ``Keeping``.
+    # The following methods implement the interface ``Keeping``.
 
     def failed(self, error: HorovodInternalError) -> None:
         bound = self._sharded or self._of_rank_0() or not self._steps.can_hand_over()

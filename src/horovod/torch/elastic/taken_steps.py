@@ -12,16 +12,11 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch.reducer.gradients import GradientReducer
 from horovod.torch.reducer.rounds import fill, kind_of
 
-# Detection of programs that update their counters right after each optimizer step.
-#
-# Such a program can resume from its state between two steps: when its function is called again, it begins where its
-# counters are. No return to a commit is necessary if the counters show exactly how many steps are done::
-#
-#     for state.batch in range(state.batch, n):    # "batch" changes between any two steps, and not
-#         zero_grad, backward, step                #  between the beginning of the function and its first step
-#
-# A return to a commit is necessary if the program counts several steps as one, updates its counters only for a commit,
-# counts a step before taking it, or changes parameters for a second backward pass and changes them back.
+# Detection of programs that count each optimizer step right after it, such as a loop `for state.batch in
+# range(state.batch, n)` with one step per iteration. After a failure, the counters of such a program show exactly how
+# many steps are done, so the program can resume from its current state. All other programs must return to the last
+# commit. Examples are programs that count several steps as one, update their counters only for a commit, count a step
+# before taking it, or change parameters for a second backward pass and change them back.
 
 
 class StepByStep:
@@ -189,7 +184,7 @@ class Steps:
         self._resumed_gradients = self._committed_gradients
 
     def committed(self) -> None:
-        """Record a commit, by which the program declares that training can resume from the current state."""
+        """Record a commit. The program thereby declares that training can resume from the current state."""
         self._committed_gradients = self._gradients()
         if self._by_step.begins:
             self.go_on()

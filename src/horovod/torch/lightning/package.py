@@ -10,7 +10,7 @@ def package_of(who: str, model: Any = None) -> Any:
     """Return the Lightning package of a LightningModule, or the installed package for other values.
 
     Raises:
-        ImportError: Lightning is not installed; the message says that ``who`` needs it.
+        ImportError: Lightning is not installed. The message says that ``who`` needs it.
     """
     for kind in type(model).__mro__:
         for name in NAMES:

@@ -1,7 +1,7 @@
 """Strategy for Lightning, which connects the Trainer to the ranks of a Horovod job.
 
-The cluster environment describes ranks that are already running. ``Gathering`` synchronizes torchmetrics metrics
-through Horovod; by default they support only torch.distributed. ``own_device`` selects a rank's device.
+The cluster environment describes ranks that are already running. ``Gathering`` synchronizes the metrics of
+torchmetrics, which by default support only torch.distributed, through Horovod. ``own_device`` selects a rank's device.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

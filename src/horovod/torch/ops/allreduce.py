@@ -254,7 +254,7 @@ def allreduce(
     ``Min``, ``Max`` and ``Product`` have no gradient: ``backward()`` raises NotImplementedError.
 
     Args:
-        tensor (torch.Tensor): Dense, contiguous tensor of any shape; shape and dtype must be the same on all ranks.
+        tensor (torch.Tensor): Dense, contiguous tensor of any shape. Shape and dtype must be the same on all ranks.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
             order.

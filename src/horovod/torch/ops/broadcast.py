@@ -117,7 +117,7 @@ def broadcast(
     zero.
 
     Args:
-        tensor (torch.Tensor): Dense, contiguous tensor; shape and dtype must be the same on all ranks.
+        tensor (torch.Tensor): Dense, contiguous tensor. Shape and dtype must be the same on all ranks.
         root_rank (int): World rank of the root, which must be in ``process_set``.
         name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
             order.

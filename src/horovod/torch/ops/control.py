@@ -15,7 +15,7 @@ joins = 0
 def join(device: int = -1) -> int:
     """Declare that this rank has no more data, and block until every rank has called ``join``.
 
-    Meanwhile this rank contributes zeros to allreduces with ``Sum`` and ``Average``; ``Average`` still divides by the
+    Meanwhile this rank contributes zeros to allreduces with ``Sum`` and ``Average``. ``Average`` still divides by the
     number of all ranks. Joined ranks do not affect the results of ``Min``, ``Max`` and ``Product``. Other collectives
     fail while a rank has joined.
 

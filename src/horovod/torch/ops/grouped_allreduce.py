@@ -146,8 +146,8 @@ def grouped_allreduce_async_(
     """Start an allreduce of several tensors as one operation, in place, and return one handle for them.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results; equally many on all
-            ranks.
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results. All ranks must pass
+            the same number of tensors.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
             order.
@@ -182,8 +182,8 @@ def grouped_allreduce_(
     """Reduce several tensors over all ranks as one operation, in place and without gradients for autograd.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results; equally many on all
-            ranks.
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results. All ranks must pass
+            the same number of tensors.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
             order.

@@ -116,7 +116,7 @@ def reducescatter(
     factors, and by the number of ranks if ``op`` is ``Sum``.
 
     Args:
-        tensor (torch.Tensor): Dense, contiguous tensor with at least one dimension; shape and dtype must be the same on
+        tensor (torch.Tensor): Dense, contiguous tensor with at least one dimension. Shape and dtype must be the same on
             all ranks.
         name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
             order.

@@ -16,8 +16,8 @@ import torch
 from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet
 
-# Maximum number of stored names; the least recently used name is dropped. The limit matters for programs that never
-# reuse a name. It exceeds the number of parameters of most models.
+# Maximum number of stored names. Beyond it, the least recently used name is dropped. The limit matters for programs
+# that never reuse a name. It exceeds the number of parameters of most models.
 _LIMIT = 8192
 
 _NONE: Any = object()

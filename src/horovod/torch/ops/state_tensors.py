@@ -52,7 +52,7 @@ def form_of(tensor: torch.Tensor) -> Form | None:
     """Return the form of a tensor, or None if the engine's check of shape and dtype is enough.
 
     Raises:
-        ValueError: The tensor cannot be sent; the message says why.
+        ValueError: The tensor cannot be sent. The message says why.
     """
     if tensor.is_quantized:
         raise ValueError(f"must not be quantized, got dtype {tensor.dtype}; send tensor.int_repr() and the scale")

@@ -82,7 +82,7 @@ def submitter(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> An
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor`` if its values are contiguous and in order in memory, else a contiguous copy.
 
-    Gradients can have any layout; they can be transposed or lazily negated views.
+    Gradients can have any layout, such as transposed or lazily negated views.
     """
     return tensor.contiguous().resolve_neg()
 

@@ -291,7 +291,7 @@ class Weighing:
         """Determine this rank's weight, and return the factor for its gradients before the reduction.
 
         Args:
-            counts: True if this rank's gradients count; otherwise its weight is 0.
+            counts: True if this rank's gradients count. If not, its weight is 0.
             again: True if a backward pass of this round has already ended.
             half: True if some gradients are fp16.
 

@@ -123,7 +123,7 @@ class GradientReducer(backward.PassState):
         self._hook_thawed()
 
     def close(self) -> None:
-        """Remove the hooks; no operation must be in flight."""
+        """Remove the hooks. The caller ensures that no operation is in flight."""
         for slot in self._slots:
             if slot.hook is not None:
                 slot.hook.remove()

@@ -64,7 +64,7 @@ def check_compression(compression: Any, names: dict[torch.Tensor, str], op: int)
     """Check that ``compression`` supports all trainable parameters.
 
     Raises:
-        ValueError: A parameter is not supported; the message names the first one.
+        ValueError: A parameter is not supported. The message names the first one.
     """
     for p, name in names.items():
         if p.requires_grad:
@@ -75,7 +75,7 @@ def check_dtypes(names: dict[torch.Tensor, str]) -> None:
     """Check that the gradients of all trainable parameters can be reduced.
 
     Raises:
-        ValueError: A parameter's dtype is not supported; the message names the first one.
+        ValueError: A parameter's dtype is not supported. The message names the first one.
     """
     for p, name in names.items():
         if p.requires_grad and p.dtype not in CODES:

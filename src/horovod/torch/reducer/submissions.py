@@ -91,7 +91,7 @@ def check_unchanged(slot: Slot) -> None:
     """Raise an error unless the slot's gradient is still the submitted tensor, unchanged.
 
     Raises:
-        RuntimeError: The gradient was changed or replaced; the message names the parameter.
+        RuntimeError: The gradient was changed or replaced. The message names the parameter.
     """
     watched = slot.watched
     if watched is None or (slot.parameter.grad is watched and watched._version == slot.version):

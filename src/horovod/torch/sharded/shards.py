@@ -248,7 +248,7 @@ class Shards(backward.PassState):
         self._turn.end_round()
 
     def close(self) -> None:
-        """Remove the hooks; no operation must be in flight."""
+        """Remove the hooks. The caller ensures that no operation is in flight."""
         self._leave_pass()
         self._hooks.remove()
 
