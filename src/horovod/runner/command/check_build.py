@@ -52,11 +52,6 @@ def described(versions: Mapping[str, str]) -> list[str]:
     return [f"{name} {version}" for name, version in sorted(versions.items())]
 
 
-def titles(distributions: Collection[str]) -> set[str]:
-    """Return the names of the frameworks that these pip distributions contain."""
-    return {OF_DISTRIBUTION[name].title for name in distributions if name in OF_DISTRIBUTION}
-
-
 def usable(distributions: Collection[str]) -> bool:
     """Return True if one of the pip distributions contains a supported framework."""
     return any(name in OF_DISTRIBUTION for name in distributions)

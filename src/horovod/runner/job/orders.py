@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import msgspec
 
@@ -72,7 +73,62 @@ def store_connections(fleet: Fleet) -> int:
     return count
 
 
-class Orders:
+class _JobOrders:
+    """Parts of the messages that elastic jobs and jobs of fixed size share.
+
+    `here` is True if all workers are known to run on this machine.
+    """
+
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        environ: Mapping[str, str],
+        key: bytes,
+        store: tuple[str, int],
+        payload: bytes | None,
+        here: bool,
+    ) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._key = key
+        self._store = store
+        self._payload = payload or b""
+        self._interface = loopback() if here else None
+
+    def __repr__(self) -> str:  # The default `__repr__` would show the secret key.
+        return f"{type(self).__name__}({self._settings.command})"
+
+    def shared_environment(self, remote: bool) -> dict[str, str]:
+        """Return the environment variables that all workers on a host share."""
+        return environment.job_environment(
+            self._environ,
+            self._settings.variables,
+            self._interface,
+            allow=self._settings.env_allow,
+            deny=self._settings.options.env_deny,
+            remote=remote,
+        )
+
+    def _start_job(self, agent: Agent, slots: int, shared: Mapping[str, str], **more: Any) -> Iterator[Request]:
+        """Yield the payload and the message that starts `slots` workers. `more` are further fields of the message."""
+        for offset in range(0, len(self._payload), CHUNK):
+            yield Payload(self._payload[offset : offset + CHUNK])
+        assert agent.facts is not None
+        own_place = self._settings.options.whole_environment
+        threads = {} if own_place else {"OMP_NUM_THREADS": str(environment.omp_threads(agent.facts.cores, slots))}
+        yield StartJob(
+            command=[os.fsencode(word) for word in self._settings.command],
+            directory=b"" if own_place else linux.working_directory(),
+            environment=encode({**threads, **shared}),
+            key=bytes(self._key),
+            relay=agent.remote,
+            own_environment=agent.remote,
+            **msgspec.structs.asdict(self._settings.options),
+            **more,
+        )
+
+
+class Orders(_JobOrders):
     """Messages to the agents of a job of fixed size. Create them when all agents have sent their facts.
 
     Args:
@@ -93,21 +149,15 @@ class Orders:
         store: tuple[str, int],
         payload: bytes | None,
     ) -> None:
-        self._settings = settings
-        self._environ = environ
+        here = not any(agent.remote for agent in agents)
+        super().__init__(settings, environ, key, store, payload, here)
         self._agents = agents
-        self._key = key
-        self._store = store
-        self._payload = payload or b""
         self._debugged = terminal.of_job(settings.debug_rank, settings.slots)
-        self._on_one_machine = not any(agent.remote for agent in agents)
-        facts = {agent.host: agent.facts.interfaces for agent in agents if agent.facts is not None}
-        self._interfaces = {} if self._on_one_machine else common_interfaces(facts)
-        addresses = {} if self._on_one_machine else common_addresses(facts)
-        self._torch = self._torch_arguments(addresses) if settings.torch_env else None
-
-    def __repr__(self) -> str:  # The default `__repr__` would show the secret key.
-        return f"Orders({[agent.host for agent in self._agents]})"
+        facts = {} if here else {agent.host: agent.facts.interfaces for agent in agents if agent.facts is not None}
+        self._interfaces = common_interfaces(facts) if facts else {}
+        self._torch = (
+            self._torch_arguments(here, common_addresses(facts) if facts else {}) if settings.torch_env else None
+        )
 
     def messages(self, agent: Agent, *, stdin: bool, results: bool) -> Iterator[Request]:
         """Yield the messages to one agent, in the order in which to send them.
@@ -117,29 +167,20 @@ class Orders:
             stdin: True if rank 0 reads the launcher's standard input.
             results: True if workers write result files.
         """
-        for offset in range(0, len(self._payload), CHUNK):
-            yield Payload(self._payload[offset : offset + CHUNK])
-        assert agent.facts is not None
         slots = agent.slots
-        threads = environment.omp_threads(agent.facts.cores, slots[0].local_size)
-        local = {} if self._settings.options.whole_environment else {"OMP_NUM_THREADS": str(threads)}
         shared = self.shared_environment(agent.remote)
         # Only NCCL needs this. Horovod's own connections try all networks that two hosts share.
         if agent.host in self._interfaces:
             shared.setdefault("NCCL_SOCKET_IFNAME", self._interfaces[agent.host])
-        yield StartJob(
-            command=[os.fsencode(word) for word in self._settings.command],
-            directory=b"" if self._settings.options.whole_environment else linux.working_directory(),
-            environment=encode({**local, **shared}),
+        yield from self._start_job(
+            agent,
+            slots[0].local_size,
+            shared,
             workers=[Worker(slot.rank, encode(self._own_environment(slot))) for slot in slots],
-            key=bytes(self._key),
             stdin_rank=0 if stdin and any(slot.rank == 0 for slot in slots) else -1,
             results=results,
-            relay=agent.remote,
-            own_environment=agent.remote,
             terminal_rank=self._debugged.rank if self._debugged is not None and self.gives_terminal else -1,
             terminal=os.fsencode(self._debugged.terminal) if self._debugged is not None else b"",
-            **msgspec.structs.asdict(self._settings.options),
         )
 
     @property
@@ -152,26 +193,15 @@ class Orders:
         own = environment.worker_environment(slot, *self._store) | (terminal.OTHERS if others else {})
         return own | environment.torch_variables(slot, *self._torch) if self._torch else own
 
-    def _torch_arguments(self, addresses: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    def _torch_arguments(self, here: bool, addresses: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
         first = next(agent for agent in self._agents if agent.slots[0].rank == 0)
         assert first.facts is not None
         address = environment.TORCH_LOOPBACK
-        if not self._on_one_machine:
+        if not here:
             address = addresses.get(first.host) or (first.host if first.remote else first.facts.hostname)
         port = self._settings.torch_port or first.facts.free_port
         master = environment.torch_master(address, port, self.shared_environment(remote=False))
         return [slot.hostname for slot in self._settings.slots], master
-
-    def shared_environment(self, remote: bool) -> dict[str, str]:
-        """Return the environment variables that all workers on a host share."""
-        return environment.job_environment(
-            self._environ,
-            self._settings.variables,
-            loopback() if self._on_one_machine else None,
-            allow=self._settings.env_allow,
-            deny=self._settings.options.env_deny,
-            remote=remote,
-        )
 
     def remarks(self) -> list[str]:
         """Return warnings about the hosts that do not prevent the start of the job."""
@@ -196,7 +226,7 @@ def encode(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
 
 
-class ElasticOrders:
+class ElasticOrders(_JobOrders):
     """Messages to the agents of an elastic job.
 
     Args:
@@ -223,44 +253,21 @@ class ElasticOrders:
         foreseen: Callable[[int], Slot | None] = lambda number: None,
         machine_of: Callable[[str], str] = lambda host: host,
     ) -> None:
-        self._settings = settings
+        # Only a fixed list of hosts proves that all workers run on this machine, because discovered hosts can change.
+        here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
+        super().__init__(settings, environ, key, store, payload, here)
         self._elastic = elastic
-        self._environ = environ
-        self._key = key
-        self._store = store
-        self._payload = payload or b""
         self._results = results
         self._foreseen = foreseen
         self._machine_of = machine_of
-        # Only a fixed list of hosts proves that all workers run on this machine, because discovered hosts can change.
-        fixed_here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
-        self._interface = loopback() if fixed_here else None
-
-    def __repr__(self) -> str:  # The default `__repr__` would show the secret key.
-        return f"ElasticOrders({self._settings.command})"
 
     def prepare(self, agent: Agent, slots: int) -> Iterator[Request]:
         """Yield the messages to send to a host before its first worker starts.
 
         `slots` is the host's current number of slots.
         """
-        for offset in range(0, len(self._payload), CHUNK):
-            yield Payload(self._payload[offset : offset + CHUNK])
-        assert agent.facts is not None
-        threads = str(environment.omp_threads(agent.facts.cores, max(1, slots)))
-        local = {} if self._settings.options.whole_environment else {"OMP_NUM_THREADS": threads}
-        yield StartJob(
-            command=[os.fsencode(word) for word in self._settings.command],
-            directory=b"" if self._settings.options.whole_environment else linux.working_directory(),
-            environment=encode({**local, **self.shared_environment(agent.remote)}),
-            workers=[],
-            key=bytes(self._key),
-            results=self._results,
-            relay=agent.remote,
-            own_environment=agent.remote,
-            lasting=True,
-            **msgspec.structs.asdict(self._settings.options),
-        )
+        shared = self.shared_environment(agent.remote)
+        yield from self._start_job(agent, max(1, slots), shared, workers=[], results=self._results, lasting=True)
 
     def worker(self, number: int, host: str) -> StartWorker:
         """Return the message that starts a worker.
@@ -278,14 +285,7 @@ class ElasticOrders:
 
     def shared_environment(self, remote: bool) -> dict[str, str]:
         """Return the environment variables that all workers on a host share."""
-        shared = environment.job_environment(
-            self._environ,
-            self._settings.variables,
-            self._interface,
-            allow=self._settings.env_allow,
-            deny=self._settings.options.env_deny,
-            remote=remote,
-        )
+        shared = super().shared_environment(remote)
         told = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{self._elastic.timeout:g}"}
         return without_place(shared) | told
 

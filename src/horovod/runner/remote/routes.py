@@ -31,7 +31,6 @@ class Routes:
     """Tree that determines from which host each host is reached."""
 
     def __init__(self, hosts: Sequence[str], fanout: int) -> None:
-        self._fanout = fanout
         # Host i // fanout - 1 starts host i, so each host starts at most `fanout` others.
         self._parents = {hosts[i]: hosts[i // fanout - 1] for i in range(fanout, len(hosts))}
 
