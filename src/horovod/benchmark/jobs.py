@@ -170,7 +170,7 @@ class Job:
         return seconds
 
     def close(self) -> None:
-        """End the processes, forcibly after 10 s, and remove their temporary files."""
+        """Ask the processes to end, kill them after 10 s, and remove their temporary files."""
         for connection, stream in self._streams.values():
             try:
                 connection.shutdown(socket.SHUT_WR)  # the worker's loop stops at the end of its input
@@ -195,7 +195,7 @@ class Job:
         self.close()
 
 
-# -- installed libraries for comparison ------------------------------------------------------------------------------
+# Installed libraries for comparison.
 
 _SCRIPT = Path(__file__).resolve().parent / "standalone" / "mpi_peer.py"
 
@@ -259,7 +259,7 @@ class Mpi:
         self.about = self._job.about
 
     def measure(self, case: Case, warm_up: int) -> list[list[float]]:
-        """Measure a case and return the samples by rank. Raises JobError."""
+        """Measure a case and return the samples of each rank. Raises JobError if the MPI job fails."""
         request = {"case": dict(vars(case)), "mode": "blocking", "warm_up": warm_up}
         return self._job.ask(request, self._timeout)
 

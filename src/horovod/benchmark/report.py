@@ -18,7 +18,7 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 def slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Return each sample's maximum over ranks, because a collective ends when its last rank is done."""
+    """Return the maximum of each sample over all ranks, because a collective ends when its last rank is done."""
     return [max(sample) for sample in zip(*by_rank, strict=True)]
 
 
@@ -30,7 +30,7 @@ def microseconds(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """Result of one case in one column, with times in seconds."""
+    """Statistics of one case in one column of the results. Times are in seconds."""
 
     collective: str
     bytes: int
@@ -130,7 +130,7 @@ def to_json(machine: dict[str, Any], results: Sequence[Result], model: dict[str,
     return {"format": FORMAT, **machine, "model": model, "results": [asdict(r) for r in results]}
 
 
-# -- plots, with matplotlib (the extra horovod[benchmark]) -----------------------------------------------------------
+# Plots require matplotlib, which the extra horovod[benchmark] installs.
 
 _BANDS = 4  # maximum number of columns with bands, because more bands would cover each other
 MISSING = "no picture: matplotlib is not installed (pip install 'horovod[benchmark]')"

@@ -68,8 +68,6 @@ class Session:
             self._notes.append(text)
             print(f"note: {text}", file=sys.stderr, flush=True)
 
-    # -- set-up -------------------------------------------------------------------------------------------------------
-
     def set_up(self) -> None:
         """Start all engines and peers. Raises ValueError if an algorithm is unknown."""
         for name in self._algorithms():
@@ -125,8 +123,6 @@ class Session:
             self._mpi = Mpi(self.size, self._options.mpi_prefix, self._options.pin, self._options.timeout)
         except JobError as error:
             self.note(f"MPI is left out: {error}")
-
-    # -- measuring ----------------------------------------------------------------------------------------------------
 
     def measure(self) -> tuple[list[report.Result], dict[int, str]]:
         """Measure all cases and print a table per collective. Return the results (on rank 0) and size labels."""
@@ -217,8 +213,6 @@ class Session:
             self._mpi.stop()
             self._mpi = None
             return []
-
-    # -- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self, results: Sequence[report.Result], labels: dict[int, str]) -> None:
         """Print a description of the machine, and write JSON and plots, on rank 0 only."""

@@ -92,7 +92,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 0.001:.6g}ms"
 
 
-# -- the report of --chaos-report ------------------------------------------------------------------------------------
+# Report that ``--chaos-report`` writes.
 
 AGAIN = "steps that are done again: {}"
 """Message of a rank after a failure."""
@@ -145,7 +145,7 @@ def lines(outcomes: Sequence[Outcome], again: int | None = None) -> list[str]:
     return made
 
 
-# -- the target among the ranks of an epoch --------------------------------------------------------------------------
+# Search for an event's target among the ranks of an epoch.
 
 ON_NETWORKS = frozenset((Kind.SLOW, Kind.CUT))
 """Kinds that a rank injects into its host's network, not into itself."""
@@ -217,7 +217,7 @@ def hosts(ranks: Ranks) -> list[str]:
 
 
 def host(event: Event, ranks: Ranks) -> str:
-    """Return the host that the event cuts off from the network."""
+    """Return the host that the event disconnects from the network."""
     if event.pick is None:
         return event.host or ""
     there = list(dict.fromkeys(hosts(ranks)))

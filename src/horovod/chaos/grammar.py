@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from horovod.chaos.events import Event, Kind
 
-# -- random events, which depend only on the seed --------------------------------------------------------------------
+# Random events, which depend only on the seed.
 
 RANDOM_KINDS = (Kind.KILL, Kind.STOP, Kind.RAISE, Kind.EXIT, Kind.PREEMPT, Kind.CUT)
 CHOICE = (*RANDOM_KINDS, Kind.SLOW)

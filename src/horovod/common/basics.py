@@ -49,7 +49,7 @@ class HorovodBasics(observed.Observed):
     """Functions of one frontend: initialization, shutdown, and queries about the process, the job and statistics."""
 
     def __init__(self, face: str) -> None:
-        """Bind the functions to one frontend.
+        """Create the functions of one frontend.
 
         Args:
             face: Name of the framework's module, for example "torch"; see ``frontends``.
@@ -297,7 +297,7 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     asked = check_init_arguments(comm, process_sets)
     members, dynamic = asked.members, asked.dynamic
 
-    # Import late: the checks above need no engine, and capability queries must work even if it cannot be loaded.
+    # Import late. The checks above need no engine, and capability queries must work without one.
     from horovod.common.bootstrap import start
 
     env = worker_env.WorkerEnv.from_environ()

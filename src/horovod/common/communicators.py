@@ -79,7 +79,7 @@ def _running(what: str) -> Any:
 
 
 def _check_world(mpi: Any, what: str) -> None:
-    """Raise ValueError unless MPI.COMM_WORLD consists of the processes of this job with the same ranks."""
+    """Raise ValueError unless MPI.COMM_WORLD has the same processes and ranks as this job."""
     if mpi.Comm.Get_parent() != mpi.COMM_NULL:
         raise ValueError(
             f"{what} must be a communicator of processes that {_STARTERS} has started, got one in a process that "

@@ -28,7 +28,7 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return (tensor to send, context for ``decompress``)."""
+        """Compress a tensor. Return the tensor to send and the context for ``decompress``."""
         raise NotImplementedError("a compressor defines compress(tensor)")
 
     @staticmethod
@@ -59,7 +59,7 @@ class CastCompressor(Compressor):
 
     @staticmethod
     def is_floating(dtype: Any) -> bool:
-        """Return True if this is a floating-point dtype."""
+        """Return True if ``dtype`` is a floating-point dtype."""
         raise NotImplementedError("a face defines is_floating(dtype)")
 
     @staticmethod

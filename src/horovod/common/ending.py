@@ -364,7 +364,7 @@ stopping = Stopping()
 
 
 def should_stop(face: Frontend) -> bool:
-    """Return True if any rank has received a stop signal; see ``HorovodBasics.should_stop``."""
+    """Return True if any rank has received a stop signal. See ``HorovodBasics.should_stop``."""
     face.require_job()
     if not stopping.listens:
         stopping.listen(signals_named(Settings.from_environ().text(_SETTING)))

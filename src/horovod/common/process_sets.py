@@ -214,7 +214,7 @@ def register(process_set: ProcessSet) -> None:
 
 
 def register_as(ranks: Sequence[int], number: int) -> int:
-    """Store and return the id of a set that the engine has created."""
+    """Store the id of a set that the engine has created, and return it."""
     made = ProcessSet(ranks)
     made.process_set_id = number
     _registered[number] = [made]
@@ -270,7 +270,7 @@ def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
 
 
 def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
-    """Register all sets at one index. ``entry`` becomes the set that contains this rank, or the only set."""
+    """Register all sets of one entry of ``process_sets``. ``entry`` becomes this rank's set, or the only set."""
     entry.ranks = []
     for ranks in agreed:
         one = entry if rank in ranks or len(agreed) == 1 else ProcessSet(ranks)

@@ -22,7 +22,7 @@ _MAX_HEADERS = 16
 # Maximum number of consecutive digits in attributes.
 _MAX_DIGITS = 255
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else ord(" ") for byte in range(256))
-# Exceptions that tarfile raises for invalid headers.
+# Exceptions that tarfile raises if a header is invalid.
 _TORN = (tarfile.TarError, OSError, ValueError, ArithmeticError, LookupError)
 _ATTRIBUTES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _HEADERS = (*_ATTRIBUTES, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)

@@ -17,7 +17,7 @@ _BUILT_IN = Path(__file__).with_name("networks")
 
 @dataclass(frozen=True)
 class Layout:
-    """Number of hosts, and number of workers on each host."""
+    """Layout of a cluster: the number of hosts, and the number of workers on each host."""
 
     nodes: int
     per_node: int = 1

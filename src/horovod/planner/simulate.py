@@ -104,7 +104,7 @@ class Step:
 
     @property
     def hidden(self) -> float:
-        """Communication that overlaps with computation, in seconds."""
+        """Duration in seconds of the communication that overlaps with computation."""
         return max(self.communication - self.exposed, 0.0)
 
 
@@ -125,7 +125,7 @@ def _fused(gradients: tuple[Gradient, ...], window: float, threshold: int, compr
 def _windows(
     gradients: tuple[Gradient, ...], window: float, threshold: int
 ) -> Iterator[tuple[tuple[Gradient, ...], float]]:
-    """Yield the gradients of each window, and the time when it closes: it expires, is full, or backward ends."""
+    """Yield the gradients of each window, and its end: when it expires, when it is full, or when backward ends."""
     start = 0
     while start < len(gradients):
         end = gradients[start].ready + window
@@ -144,7 +144,7 @@ def _on_wire(gradient: Gradient, compression: str) -> int:
 
 
 def _lengths(profile: Profile, settings: Settings) -> list[float]:
-    """Return the window lengths to try, in seconds."""
+    """Return the lengths of windows to try, in seconds."""
     if profile.device == "cpu":
         return [math.inf]
     if settings.fusion_threshold == 0:
@@ -185,7 +185,7 @@ def _exchange(profile: Profile, layout: Layout, net: Network, settings: Settings
 
 
 def expected_slowest(deviation: float, workers: int) -> float:
-    """Return the expected maximum of ``workers`` normally distributed times, as a fraction above their mean.
+    """Return the expected maximum of ``workers`` normally distributed times, relative to their mean.
 
     Uses Blom's approximation of the expected maximum (Statistical Estimates and Transformed Beta-Variables, 1958).
     """

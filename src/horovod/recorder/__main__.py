@@ -18,8 +18,6 @@ import msgspec
 # each rank. Usually, the ranks' requests diverge after the last operation that all ranks have executed. In other cases,
 # some ranks have stopped earlier. If ranks have executed different operations at the same position, Horovod has a bug.
 
-# -- files of flight recorders ---------------------------------------------------------------------------------------
-
 MOST_RANKS = 1 << 20
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -183,7 +181,7 @@ def _other_operation(dumps: Sequence[Dump], executed: dict[int, dict[int, dict[s
 
 
 def _failed(dumps: Sequence[Dump], number: int) -> list[str]:
-    """Return report lines about an operation that failed because ranks requested it differently."""
+    """Return report lines about an operation that failed because the ranks' requests differed."""
     for entry in (entry for dump in dumps for entry in dump.entries if entry["what"] == "failed"):
         if entry["set"] != number:
             continue
@@ -198,7 +196,7 @@ def _failed(dumps: Sequence[Dump], number: int) -> list[str]:
 
 
 def _before_it_failed(dump: Dump, failed: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the rank's last request, before the failure, with the name of the failed operation."""
+    """Return the rank's last request of the failed operation before the failure, or None."""
     found = None
     for entry in dump.entries:
         if (entry["name"], entry["set"], entry["face"]) != (failed["name"], failed["set"], failed["face"]):

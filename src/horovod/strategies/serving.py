@@ -295,7 +295,7 @@ class Serving:
         return self._drained(None)
 
     def _drained(self, mine: Any) -> list[Any]:
-        """Exchange the final state. All ranks call this after the last update."""
+        """Exchange the final state of the training. All ranks call this after the last update."""
         hvd, found = self.vector.hvd, []
         for server, (start, _) in zip(self._roles.servers, self._ranges, strict=True):
             snapshot = hvd.broadcast_object(mine, server, f"ParameterServer.final.{server}")
@@ -355,7 +355,7 @@ class _Loop:
             raise self._failure
 
     def snapshot(self) -> dict[str, Any]:
-        """Return this server's values, the state of its update rule, and its histogram of staleness."""
+        """Return the server's values, the state of its update rule, and its histogram of staleness."""
         server = self._server
         return {
             "values": server.store.values,

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from horovod.timeline.read import Event, Trace
 
-# -- operations ------------------------------------------------------------------------------------------------------
-
 COPIES = frozenset({"MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER", "ALLOCATE_OUTPUT"})
 
 

@@ -158,7 +158,7 @@ def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
 
 
 def _events(path: str) -> tuple[list[Event], bool]:
-    # A running job may be writing to the file, so try twice.
+    # A running job can be writing to the file, so try twice.
     for _ in range(2):
         # O_NONBLOCK, because opening a pipe would block.
         with open(

@@ -11,7 +11,7 @@ from horovod.timeline.read import Trace, printable
 
 @dataclass
 class Times:
-    """Total times of several operations, in us."""
+    """Total times of several operations, in microseconds."""
 
     operations: int = 0
     waited: float = 0.0

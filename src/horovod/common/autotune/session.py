@@ -99,7 +99,7 @@ class Session:
             os.close(self._log)
             self._log = None
 
-    # ---- tuner.Report ------------------------------------------------------------------------------------------------
+    # The following methods implement tuner.Report.
 
     def say(self, text: str) -> None:
         """Log one line of text on stderr."""

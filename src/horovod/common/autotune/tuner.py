@@ -144,7 +144,7 @@ class Tuner:
         """True if no search is running and none will start automatically."""
         return self._measuring is None and self._next not in (self._starting, self._warming)
 
-    # ---- states: the current state's method gets the duration of each step that ends -----------------------------
+    # Each of the following methods is a state of the tuner, and handles a step that has just ended.
 
     def _starting(self, seconds: float) -> None:
         self._waited += 1
@@ -220,8 +220,6 @@ class Tuner:
             )
             self.progress = Progress(dict(self.progress.best))
             self._search()
-
-    # ---- actions -----------------------------------------------------------------------------------------------------
 
     def _search(self) -> None:
         self._report.say(

@@ -111,7 +111,7 @@ def make_bells(ranks: int) -> list[int]:
 
 
 def send(sock: socket.socket, descriptors: Sequence[int], timeout: float) -> None:
-    """Send descriptors in batches, each with one byte of data. Raises OSError (including TimeoutError)."""
+    """Send descriptors in batches, each with one byte of data. Raises OSError or TimeoutError on failure."""
     deadline = time.monotonic() + timeout
     for begin in range(0, len(descriptors), _BATCH):
         sock.settimeout(max(0.001, deadline - time.monotonic()))

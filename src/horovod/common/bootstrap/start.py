@@ -117,7 +117,7 @@ def _start_alone(
         raise
 
 
-# Place of this process in an elastic job, requested in each ``init``. ``listening`` handles later events.
+# Place of this process in an elastic job. Each ``init`` requests a place, and ``listening`` handles later events.
 #
 # join:  ask the launcher --> place --> form the epoch with the others (``bootstrap``) --> engine
 #          ^                                 '-- fails because a member is gone --.

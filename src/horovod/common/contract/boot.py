@@ -61,7 +61,7 @@ READY, GO = b"r", b"g"
 
 
 def main() -> None:
-    """Run ``main()`` of the module that the first argument names, with the remaining arguments."""
+    """Run another module's ``main()``. The first argument names the module, and the others are passed to it."""
     waiting = select.poll()
     waiting.register(0, select.POLLHUP)
     # Linux supports pidfd_open since version 5.3.

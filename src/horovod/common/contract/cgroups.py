@@ -34,12 +34,12 @@ class Groups:
 
 
 def groups(controller: str, own: str, mounts: str) -> Groups | None:
-    """Return the group directories for ``controller`` ("cpu", "memory" or "pids").
+    """Return the directories of this process's control groups for one controller, or None.
 
     Args:
-        controller: Name of the controller.
-        own: Text of /proc/self/cgroup.
-        mounts: Text of /proc/self/mountinfo.
+        controller: Name of the controller: "cpu", "memory" or "pids".
+        own: Contents of /proc/self/cgroup.
+        mounts: Contents of /proc/self/mountinfo.
     """
     paths = {name: path for _, names, path in _fields(own) for name in names.split(",")}
     second: Groups | None = None

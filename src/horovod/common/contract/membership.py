@@ -11,7 +11,7 @@ import msgspec
 
 
 class HostUpdateResult(IntFlag):
-    """Kind of change of an elastic job's hosts, as reported by the launcher."""
+    """Kind of a change of an elastic job's hosts, which the launcher reports."""
 
     no_update = 0
     removed = 1

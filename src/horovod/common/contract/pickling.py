@@ -22,12 +22,12 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
 
 def dump(value: object, file: IO[bytes]) -> None:
-    """Pickle ``value`` into a binary file that ``pickle.load`` can read. Raises errors of pickling and writing."""
+    """Pickle ``value`` into a binary file for ``pickle.load``. Errors of pickling and writing are raised."""
     _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
 
 
 def dumps(value: object) -> bytes:
-    """Pickle ``value`` to bytes that ``pickle.loads`` can read. Raises errors of pickling."""
+    """Pickle ``value`` to bytes for ``pickle.loads``. Errors of pickling are raised."""
     stream = io.BytesIO()
     dump(value, stream)
     return stream.getvalue()

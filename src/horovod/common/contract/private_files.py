@@ -25,7 +25,7 @@ class NotPrivateError(OSError):
 
 @contextlib.contextmanager
 def closing(fd: int) -> Iterator[int]:
-    """Close the descriptor at the end of a ``with`` statement."""
+    """Return a context manager that closes the descriptor at the end."""
     try:
         yield fd
     finally:

@@ -354,7 +354,7 @@ class Settings:
             raise ValueError(f"HOROVOD_RING_BYTES must be a power of two, got {ring}")
 
     def flag(self, name: str) -> bool:
-        """Return the value of a bool setting."""
+        """Return the value of a boolean setting."""
         return bool(self.values[name])
 
     def integer(self, name: str) -> int:
@@ -386,7 +386,7 @@ class Settings:
         return {setting.name: self.values[setting.name] for setting in TABLE if setting.agreed or setting.anyone}
 
     def with_values(self, values: Mapping[str, Value]) -> Settings:
-        """Return a copy with some values replaced."""
+        """Return a copy of the settings with some values replaced."""
         return Settings({**self.values, **values})
 
 

@@ -236,7 +236,7 @@ def take_job_key() -> None:
 
 
 def host_name() -> str:
-    """Return this host's name; used if neither the user nor the launcher provides one."""
+    """Return this host's name, for jobs in which neither the user nor the launcher specifies one."""
     return os.uname().nodename or "localhost"
 
 

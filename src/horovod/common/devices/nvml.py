@@ -85,7 +85,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """All GPUs of a host and their connections."""
+    """Information about all GPUs of a host and their connections."""
 
     gpus: Annotated[list[Gpu], _MANY] = []
     pairs: Annotated[list[Pair], msgspec.Meta(max_length=65536)] = []

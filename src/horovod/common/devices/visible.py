@@ -138,10 +138,10 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-# CPUs near a GPU, and network cards that could access its memory, read from /sys.
+# CPUs near a GPU, and network cards that could access the GPU's memory, read from /sys.
 #
-# /sys works even where NVML is missing or incomplete, and it also lists network cards. ``root`` is the location of
-# /sys, for tests. Information that cannot be read counts as unknown and raises no error.
+# /sys works even where NVML is missing or incomplete, and it also lists network cards. The argument ``root`` is the
+# location of /sys, which tests replace. Information that cannot be read counts as unknown and raises no error.
 
 SYS: Final = "/sys"
 

@@ -38,7 +38,7 @@ from typing import IO, Any, Protocol
 from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import read_key_file
 
-# Rules that decide which checkpoints may be read.
+# Rules that decide which checkpoints a rank can load.
 #
 # A checkpoint is a pickle, so loading it executes code chosen by the process that wrote it.
 #
@@ -154,7 +154,7 @@ _END = _LENGTH.size + hashlib.sha256().digest_size + len(PLAIN)
 _PIECE = 1 << 20
 _NAME = re.compile(r"step-(\d{12,})\.ckpt", re.ASCII)
 _UNFINISHED = re.compile(r"\.(?:step-\d{12,}|job)\.\d+(?:\.[0-9a-f]+)?\.tmp")
-# Age in seconds after which an unfinished file counts as abandoned, on file systems without locks.
+# Age in seconds after which an unfinished file counts as abandoned. Used on file systems without locks.
 ABANDONED = 3600.0
 
 

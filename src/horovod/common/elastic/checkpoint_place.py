@@ -161,7 +161,7 @@ def record(place: Place, job: str, steps: Iterable[int]) -> None:
 # files that are still growing, so there the file is uploaded under a temporary name and then renamed. The checksum is
 # the same as on disk (checkpoint_files.py) and is verified before anything is loaded.
 
-# fsspec protocols with which an interrupted upload leaves no visible file.
+# Protocols of fsspec for which an interrupted upload leaves no visible file.
 _WHOLE = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "ocilake", "r2", "tos", "obs", "memory"}
 )
@@ -280,7 +280,7 @@ class Objects:
         return f"{self._path}/{name}"
 
     def _names(self) -> list[str]:
-        """Return the names of the files and directories in the directory."""
+        """Return the names of all files and directories in the checkpoint directory."""
         # Clear fsspec's cached listings, because other processes might have written files since.
         self._fs.invalidate_cache()
         try:

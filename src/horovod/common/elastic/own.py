@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 
 class PerRank:
-    """State attribute whose value differs between ranks; use its ``.value``.
+    """Attribute of a state whose value differs between ranks. Its attribute ``value`` contains the value.
 
     The value must be picklable. It is neither synchronized between ranks nor written to checkpoints.
     """

@@ -115,7 +115,7 @@ def named(objects: Sequence[Any], keywords: Mapping[str, Any], name_of: Callable
 
 
 def check_ignore(ignore: Any) -> tuple[str, ...]:
-    """Check ``ignore`` and return it as a tuple. Raises ValueError if it is not a list of strings."""
+    """Check the argument ``ignore`` and return it as a tuple. Raises ValueError if it is not a list of strings."""
     if isinstance(ignore, str) or not isinstance(ignore, Collection) or not all(isinstance(p, str) for p in ignore):
         raise ValueError(f"check_in_sync: ignore must be a list of paths or patterns, got {ignore!r}")
     return tuple(ignore)
@@ -304,7 +304,7 @@ def mark_own(variables: Iterable[Any]) -> None:
 
 
 def is_own(variable: Any) -> bool:
-    """Return True if ``variable`` was marked by ``mark_own``."""
+    """Return True if ``mark_own`` has marked the variable."""
     return getattr(variable, _MARK, False) is True
 
 

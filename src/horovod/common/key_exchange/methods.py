@@ -34,7 +34,7 @@ from horovod.common.security.auth import AuthError, derive_key
 from horovod.common.store.messages import curve_pair
 from horovod.common.store.server import StoreServer
 
-# MUNGE credentials, which only processes of one user on the machines of one cluster can create and open.
+# MUNGE credentials, which only one user's processes on the machines of one cluster can create and open.
 #
 # Slurm clusters provide MUNGE (auth/munge), so a user can pass the job key to other ranks without any setup. The
 # payload is encrypted, and only this user can open it. Each machine can open a credential once.
@@ -197,7 +197,7 @@ class MeetingMethod:
 
 
 class OneHost(MeetingMethod):
-    """Method for ranks on one host, which the kernel or the user's key authenticates."""
+    """Method for ranks on one host. The kernel or the user's key authenticates the ranks."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
         """Start the store on the loopback interface, and serve its key and port."""
@@ -342,7 +342,7 @@ class AtPort(MeetingMethod):
 
 
 class ByMunge(MeetingMethod):
-    """Method for ranks on a cluster with MUNGE."""
+    """Method for ranks on a cluster with MUNGE credentials."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
         """Start the store on any free port, and the key server on a port that all ranks know."""

@@ -81,7 +81,7 @@ class Namespaces:
 
 
 def ambiguous(uid: int, overflow: int, users: str) -> bool:
-    """Return True if ``uid`` may represent several users in the user namespace ``users``."""
+    """Return True if ``uid`` can represent several users in the user namespace ``users``."""
     return uid == overflow and users != _INITIAL_USERS
 
 

@@ -165,7 +165,7 @@ class Connector(_Side):
 
     @property
     def session(self) -> Session:
-        """Session keys of the connection; available once ``done``."""
+        """Session keys of the connection, available when ``done`` is True."""
         if not self.done or self._keys is None:
             raise AuthError("the handshake is not complete")
         return Session(send=self._keys[0], receive=self._keys[1])
@@ -220,7 +220,7 @@ class Acceptor(_Side):
 
     @property
     def session(self) -> Session:
-        """Session keys of the connection; available once ``done``."""
+        """Session keys of the connection, available when ``done`` is True."""
         if not self.done or self._keys is None:
             raise AuthError("the handshake is not complete")
         return Session(send=self._keys[1], receive=self._keys[0])
@@ -296,7 +296,7 @@ def connect(sock: socket.socket, key: bytes, place: Place, timeout: float) -> No
 
 
 def accept(sock: socket.socket, key: bytes, epoch: int, rank: int, timeout: float) -> Place:
-    """Run the acceptor's side, and return the connection's place. Raises AuthError or TimeoutError."""
+    """Run the acceptor's side over a blocking socket, and return the place. Raises AuthError or TimeoutError."""
     side = Acceptor(key, epoch, rank)
     _drive(sock, side, timeout)
     return side.place

@@ -115,7 +115,7 @@ def bound_key(secret: bytes, binding: bytes) -> Secret:
 
 
 class Talk:
-    """Channel over a blocking socket, with one deadline for the whole conversation."""
+    """Encrypted channel over a blocking socket. All operations share one deadline."""
 
     def __init__(self, sock: Socket, accepts: bool, seconds: float) -> None:
         """Run the TLS handshake. Raises AuthError (including HungUp), TimeoutError or OSError."""

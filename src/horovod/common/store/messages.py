@@ -121,7 +121,7 @@ Request = Set | Get | Exchange | Come | Heard | News
 
 
 class Reply(msgspec.Struct, array_like=True):
-    """Reply to the request with the same id."""
+    """Reply to the client's request with the same id."""
 
     id: int
     values: list[bytes] = []

@@ -169,7 +169,7 @@ class AcceptControl:
         return max(0.0, self._recount_at - time.monotonic()) if self.closed else math.inf
 
     def close(self) -> None:
-        """Stop accepting and free the port."""
+        """Stop accepting connections and free the port."""
         self._sock.disable_monitor()
         self.monitor.close(linger=0)
         for listener in self._listeners:

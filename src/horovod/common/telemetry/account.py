@@ -100,9 +100,8 @@ class Account:
         if handler is not None:
             handler(rank, what)
 
-    # ---- queries of the program ------------------------------------------------------------------------------------
     def report(self, values: Mapping[str, Any]) -> None:
-        """Store values that the program reports; see ``HorovodBasics.report``."""
+        """Store values that the program reports. See ``HorovodBasics.report``."""
         numbers = {}
         for name, value in values.items():
             try:
@@ -167,7 +166,6 @@ class Account:
             found["sentence"] = sentence(found, lag) if ranks and any(r["made"] for r in ranks) else ""
             return found
 
-    # ---- the thread -------------------------------------------------------------------------------------------------
     def _go_on(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed.is_set():
@@ -266,7 +264,6 @@ class Account:
             clock = self._pings.setdefault(what["host"], Pings()).add(what["asked"], what["here"], time.monotonic_ns())
             together.clocks[what["host"]] = clock
 
-    # ---- the end ---------------------------------------------------------------------------------------------------
     def close(self, failed: bool = False) -> None:
         """Send this rank's last report, wait for those of other ranks, and print the summary.
 

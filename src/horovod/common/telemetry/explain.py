@@ -38,9 +38,6 @@ def operation_text(facts: Facts, one: Waiting) -> str:
     return described("", one.name)
 
 
-# ---- the guess ---------------------------------------------------------------------------------------------------
-
-
 class Guess(NamedTuple):
     """Most likely reason why a job is waiting."""
 
@@ -250,9 +247,6 @@ def _elsewhere(facts: Facts, missing: Sequence[int]) -> Guess | None:
         return Guess(1, f"{ranks_text(list(missing))} did not submit what the others wait for") if missing else None
     text, ranks = next(iter(places.items()))
     return Guess(2, f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {text}")
-
-
-# ---- the report --------------------------------------------------------------------------------------------------
 
 
 def summary(facts: Facts, why: str, where: str) -> str:

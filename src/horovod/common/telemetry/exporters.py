@@ -211,7 +211,7 @@ def scalars(stats: Mapping[str, Any]) -> dict[str, float]:
 
 
 def send(to: Any, numbers: Mapping[str, float], step: int) -> None:
-    """Write scalars to a writer; see ``HorovodBasics.log_stats``."""
+    """Write scalars to a writer such as TensorBoard's. See ``HorovodBasics.log_stats``."""
     if hasattr(to, "add_scalar"):
         for name, value in numbers.items():
             to.add_scalar(name, value, step)

@@ -77,7 +77,7 @@ class Hangs:
             bus.on_waiting(self._waits)
             bus.on_topic(_core.TOPIC_ANSWER, self._answered)
 
-    # ---- every rank ------------------------------------------------------------------------------------------------
+        # The following methods run on all ranks.
 
     def _look(self, _: int, what: dict[str, Any]) -> None:
         """Observe a process on this host whose rank does not answer.
@@ -122,7 +122,7 @@ class Hangs:
         job = self._job
         return Rank(rank, job.hosts[rank], job.pids[rank]) if job.hosts else Rank(rank)
 
-    # ---- rank 0 ----------------------------------------------------------------------------------------------------
+    # The following methods run only on rank 0.
 
     def _waits(self, told: dict[str, Any]) -> None:
         self._witness.answerer.noticed()

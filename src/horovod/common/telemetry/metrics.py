@@ -66,7 +66,7 @@ class _Collector:
 
 
 def families(job: dict[str, Any]) -> Iterator[Any]:
-    """Convert a job's figures to metric families."""
+    """Convert a job's figures to metric families of prometheus_client."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     ranks = job["ranks"]

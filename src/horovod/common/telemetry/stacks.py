@@ -58,7 +58,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Thread:
-    """Python stack of a thread."""
+    """Python stack of one thread."""
 
     ident: int
     frames: tuple[Frame, ...]

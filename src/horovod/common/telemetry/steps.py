@@ -87,7 +87,7 @@ class Sums:
     paused: int = 0
 
     def add(self, steps: Sequence[Step]) -> None:
-        """Add the measurements of some steps to the sums."""
+        """Add the measurements of ``steps`` to the sums."""
         self.steps += len(steps)
         for name, column in zip(Step._fields, zip(*steps, strict=True), strict=False):
             if name in _SUMMED:
@@ -229,7 +229,7 @@ class Lateness:
     by: dict[int, int] = field(default_factory=dict)
 
     def add(self, found: tuple[int, int] | None) -> None:
-        """Count a result of ``came_last``."""
+        """Add a result of ``came_last`` to the counts."""
         self.compared += 1
         if found is not None:
             rank, by = found

@@ -51,7 +51,7 @@ class Timelines:
         return ""
 
     def start(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Start a timeline; see ``HorovodBasics.start_timeline``."""
+        """Start a timeline. See ``HorovodBasics.start_timeline``."""
         if not self._asked:
             raise ValueError(
                 f"start_timeline({file_path!r}): HOROVOD_TIMELINE was not set when hvd.init() was called; "

@@ -255,7 +255,7 @@ def _parts(values: Any) -> dict[Any, Any]:
 def gather_for_metrics(values: Any, ids: Any, process_set: ProcessSet = global_process_set) -> Any:
     """Gather the predictions of all ranks, ordered by sample id and without duplicates.
 
-    Use it once after the evaluation for metrics that are not sums over samples, such as AUC and mAP.
+    Call this once after the evaluation, for metrics that are not sums over samples, such as AUC and mAP.
 
     Args:
         values: NumPy-compatible array with one row per sample, or a dict, list or tuple of such arrays.
