@@ -138,7 +138,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches) -> dict[str, list[list[float]]]:
-    """Return this rank's results by comparison, from ``walk`` and then from ``background``."""
+    """Return the results of this rank for each comparison: those of ``walk``, then that of ``background``."""
     what, mode = CASES[case]
     step = peer.prepare(what, mode)
     # Warm up until the schedule runs.

@@ -54,7 +54,7 @@ def _imported(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
 
 
 def _module_of(full: str, modules: set[str]) -> str | None:
-    """Return the module that provides the name ``a.b.c``: itself or ``a.b``. None for other packages."""
+    """Return the module to which the name ``a.b.c`` belongs, ``a.b.c`` or ``a.b``, or None for other packages."""
     for name in (full, full.rpartition(".")[0]):
         if name in modules:
             return name

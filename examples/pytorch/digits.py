@@ -108,7 +108,7 @@ def check_same_everywhere(model: nn.Module) -> None:
 
 
 def report(epoch: int, epochs: int, train: Any, test: tuple[float, float], rate: float) -> None:
-    """Print a line about an epoch; ``rate`` is the number of images per second on this rank."""
+    """Print a line about an epoch. ``rate`` is the number of images per second on this rank."""
     rates = hvd.allgather(torch.tensor([rate], dtype=torch.float64), name="rates")
     loss = train.compute()
     if hvd.rank() == 0:

@@ -31,7 +31,7 @@ class Reduction:
 
 
 def label_of(face: Frontend, full_name: str, operation: str) -> str:
-    """Return the first words of an error message, such as ``allreduce.x on rank 1``.
+    """Return the beginning of an error message, such as ``allreduce.x on rank 1``.
 
     Raises:
         ValueError: Horovod is not initialized.

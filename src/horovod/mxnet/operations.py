@@ -79,7 +79,7 @@ def reduce(
         ops.check_reduction(operation, code, op, prescale, postscale, process_set.size() or 1)
     if not tensors:
         return list(tensors)
-    # Calls in place use the same operation names as other calls, so that ranks can mix them.
+    # In-place calls use the same operation names as other calls, so that ranks can mix both.
     full, names = _names(operation.rstrip("_"), name, number, len(tensors) if grouped else None)
     outputs = tensors if in_place else [new_array(t, t.shape, number_of_dtype(t)) for t in tensors]
     how = (op, 0, priority, float(prescale), float(postscale), wire, grouped)

@@ -312,7 +312,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Return an op that checks at run time if this rank is in a process set.
+    """Return an op that finds out at run time if this rank is in a process set.
 
     Args:
         process_set_id (int): Id of the set. Default: 0, all ranks.

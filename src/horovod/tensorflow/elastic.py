@@ -230,7 +230,7 @@ class TensorFlowState(ObjectState):
         root = self._compare()
         if self.session is None:
             broadcast_variables(self.variables, root_rank=root)
-        else:  # Broadcast without ops: the graph can be finalized, and each root rank would need a separate op.
+        else:  # Broadcast without ops, because the graph can be finalized, and each root rank would need a separate op.
             values = self._travelled(self.session.run(self.variables), root)
             self.session.run(self._assign, dict(zip(self._given, values, strict=True)))
         self._sync_attributes(root)

@@ -27,7 +27,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 _MIN_BYTES = 1 << 20
 # Minimum size in bytes of a copy that takes noticeable time.
 _SLOW_BYTES = 1 << 24
-# Maximum seconds between an operation's change of a tensor and its update of the tensor's version.
+# Maximum seconds between the change of a tensor by an operation and the update of the tensor's version.
 _SETTLED = 0.02
 
 

@@ -336,7 +336,7 @@ class Bucket:
                     p.grad = view
                 return True
             except RuntimeError:
-                # For example, a gradient is sparse, or the parameters have a new dtype or device.
+                # This happens if a gradient is sparse, or the parameters have a new dtype or device.
                 pass
         for slot in self.members:
             self.take(slot)

@@ -382,7 +382,10 @@ class Shards(backward.PassState):
         return True
 
     def finish(self) -> None:
-        """Set the gradients of this rank's elements, or None where no rank has one; see ``backward.Reducer``."""
+        """Set the gradients of this rank's elements; see ``backward.Reducer``.
+
+        A gradient is None if no rank has it.
+        """
         assert self._message is not None
         (handle, message), self._message = self._message, None
         handles.synchronize(handle)
