@@ -1,4 +1,4 @@
-"""Launcher of jobs, with the command `horovodrun` (`launch`) and the function `horovod.run` (`api`)."""
+"""Job launcher: the `horovodrun` command (in `launch`) and the `horovod.run` function (in `api`)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Agent of the launcher on each host, which starts, watches and ends the workers of this host."""
+"""Launcher agent that runs on each host and starts, monitors and stops the workers there."""

@@ -98,8 +98,8 @@ def _encoded(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
 
 
-TICK = 0.05  # Pause between scans of the process tree while the job is stopping (s).
-# The agent reads no more output of workers while more than OUTPUT_LIMIT bytes are queued for the launcher.
+TICK = 0.05  # Seconds between scans of the process tree while the job is stopping.
+# The agent stops reading worker output while more than OUTPUT_LIMIT bytes are queued for the launcher.
 OUTPUT_LIMIT = 4 << 20
 READ_SIZE = 1 << 16
 
@@ -118,8 +118,8 @@ class Agent:
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
         self._state = HostState()
-        self._relays = False  # True if workers that start later connect to the store through this agent.
-        self._limit = 0.0  # The launcher counts as lost after this many seconds of silence. 0 disables the limit.
+        self._relays = False  # True if this agent relays its workers' store connections.
+        self._limit = 0.0  # Seconds without a message after which the launcher counts as lost (0: no limit).
         self._heard = self._looked = time.monotonic()
         self._next_word = 0.0  # Time at which the next heartbeat is due
         self._signals: list[int] = []
@@ -314,7 +314,10 @@ class Agent:
             ) from None
 
     def _over(self) -> bool:
-        """Continue to stop the job. Return True once all processes have ended and the launcher has all reports."""
+        """Advance the shutdown of the job.
+
+        Return True once all processes have exited and the launcher has all reports.
+        """
         now = time.monotonic()
         step = self._state.advance(now, self._workers.running, self._alive)
         if step.first:
@@ -334,7 +337,7 @@ class Agent:
         return linux.descendants(os.getpid(), without=self._streams.pids)
 
     def _finish(self, survivors: list[int]) -> None:
-        """Send the last output of the workers and the Finished report, and close all streams."""
+        """Send the workers' remaining output and the Finished report, and close all streams."""
         self._workers.reap(self._streams.reaped)
         self._workers.drain()
         self._streams.serve(listening=True)
@@ -342,7 +345,7 @@ class Agent:
         self._writer.send(Finished(survivors))
 
     def _delivered(self, now: float) -> bool:
-        """Return True if the launcher has received all reports, including those of agents behind this one.
+        """Return True if the launcher has received all reports, including those that this agent relays.
 
         If the launcher is lost, the function returns True after a timeout.
         """
@@ -371,17 +374,14 @@ def _run_agent(guard: int) -> int:
     agent = Agent(requests, reports)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, WARNING):
         signal.signal(number, agent.on_signal)
-    # Restore the default handlers, because workers would inherit that the launcher ignores these signals.
+    # Restore the default handlers. Workers would otherwise inherit the signals that the launcher ignores.
     for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     return agent.run()
 
 
 def _guard(agent: int) -> int:
-    """Wait until the agent has ended, then kill all its descendants.
-
-    The launcher detects the end when stdout closes.
-    """
+    """Wait until the agent exits, then kill all its descendants. The launcher detects the exit when stdout closes."""
     os.close(0)
     status = 0
     while True:
@@ -406,10 +406,10 @@ def _guard(agent: int) -> int:
 
 
 def main() -> None:
-    """Fork the agent, and guard it in this process until it ends."""
+    """Fork the agent process, and guard it from this process until it exits."""
     linux.become_subreaper()
-    # Slurm sends this signal to all processes of a step, and it must not kill the guard or the agent. Install a handler
-    # instead of ignoring the signal, because workers would inherit an ignored signal.
+    # Slurm sends its warning signal to all processes of a step, and the signal must not kill the guard or the agent.
+    # Install a handler instead of ignoring the signal, because workers would inherit an ignored signal.
     signal.signal(WARNING, lambda *_: None)
     guard = os.getpid()
     pid = os.fork()

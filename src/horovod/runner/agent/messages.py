@@ -28,7 +28,7 @@ from horovod.runner.plan.settings import WorkerOptions
 
 
 class HostFacts(msgspec.Struct, frozen=True):
-    """Facts about a host, which its agent reports before it starts any process.
+    """Host information that the agent reports before it starts any worker.
 
     Attributes:
         clock: Time on the host, in seconds since 1970.
@@ -48,7 +48,7 @@ class HostFacts(msgspec.Struct, frozen=True):
 
 
 def gather() -> HostFacts:
-    """Return the current facts about this host."""
+    """Collect the current information about this host."""
     return HostFacts(
         hostname=socket.gethostname(),
         version=__version__,
@@ -64,21 +64,21 @@ def gather() -> HostFacts:
 def _interfaces() -> list[Interface]:
     try:
         return scan()
-    except OSError:  # A sandbox can block netlink. The ranks raise an error if they need the interfaces.
+    except OSError:  # A sandbox can block netlink. Ranks that need the interfaces raise an error later.
         return []
 
 
 FRAME_LIMIT = 8 << 20  # Maximum size of a frame in bytes, so that a faulty peer cannot cause larger allocations.
 CHUNK = 1 << 20  # Functions, results and streams are sent in pieces of at most CHUNK bytes.
 MAGIC = b"\0HOROVOD AGENT 1\n"
-BANNER_LIMIT = 1 << 16  # At most BANNER_LIMIT bytes are skipped before MAGIC.
+BANNER_LIMIT = 1 << 16  # Skip at most this many bytes, such as a login banner, before the agent's MAGIC.
 _HEADER = struct.Struct(">I")
 
 _Shown = list[tuple[str, Any]]
 
 
 def _repr_of_shown(message: Any) -> str:
-    """Return a text for tracebacks and debuggers, without keys and without the values of environment variables."""
+    """Return a representation for tracebacks and debuggers that omits keys and the values of environment variables."""
     return f"{type(message).__name__}({', '.join(f'{name}={value!r}' for name, value in message.__rich_repr__())})"
 
 
@@ -102,10 +102,7 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 class Payload(msgspec.Struct, frozen=True, tag="payload"):
-    """Piece of a file that all workers of the next StartJob inherit.
-
-    The file contains the function of `horovod.run`.
-    """
+    """Chunk of a file that all workers of the next StartJob inherit. It contains the function for `horovod.run`."""
 
     data: bytes
 
@@ -174,19 +171,19 @@ class PassOn(msgspec.Struct, frozen=True, tag="pass_on"):
 
 
 class StdinData(msgspec.Struct, frozen=True, tag="stdin"):
-    """Data for the rank that reads stdin. Empty data means the end of the input.
+    """Input for the rank that reads stdin.
 
-    The launcher sends one piece of data after each StdinReady.
+    Empty data marks the end of the input. The launcher sends one chunk in response to each StdinReady.
     """
 
     data: bytes
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """Request to end all processes with SIGTERM, and with SIGKILL after `grace` seconds.
+    """Request to stop all processes with SIGTERM, and with SIGKILL `grace` seconds later.
 
-    If `first` is not 0, only the ranks get this signal at first. After `grace` seconds, all processes get SIGTERM, and
-    SIGKILL some seconds later.
+    If `first` is a signal number (not 0), the ranks get that signal first. All processes then get SIGTERM after `grace`
+    seconds, and SIGKILL some seconds later.
     """
 
     grace: float
@@ -194,9 +191,10 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
-    """Request to watch the launcher. The agent ends the job after `limit` seconds without a message. 0 means no limit.
+    """Request to exchange heartbeats with the launcher.
 
-    From then on, the agent also sends Alive regularly.
+    The agent stops the job after `limit` seconds without a message from the launcher (0: no limit), and itself sends
+    Alive regularly.
     """
 
     limit: float
@@ -210,7 +208,7 @@ class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message of an agent, with facts about its host."""
+    """First message that an agent sends, which describes its host."""
 
     facts: HostFacts
 
@@ -222,7 +220,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
 
 class Output(msgspec.Struct, frozen=True, tag="output"):
-    """Piece of a worker's output. `stream` is 1 for stdout and 2 for stderr."""
+    """Chunk of a worker's output. `stream` is 1 for stdout and 2 for stderr."""
 
     rank: int
     stream: int
@@ -230,13 +228,13 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
 
 
 class StdinReady(msgspec.Struct, frozen=True, tag="stdin_ready"):
-    """Report that the last piece of stdin was consumed. `open` is False if the rank no longer reads stdin."""
+    """Report that the rank has consumed the last chunk of stdin. `open` is False if the rank no longer reads stdin."""
 
     open: bool
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
-    """Piece of a worker's result file. All pieces arrive in order, before the worker's Exited."""
+    """Chunk of a worker's result file. All chunks arrive in order, before the worker's Exited."""
 
     rank: int
     data: bytes
@@ -273,7 +271,7 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
 
 
 class Notice(msgspec.Struct, frozen=True, tag="notice"):
-    """Report that the agent ends the job by itself. `reason` contains the cause."""
+    """Report that the agent itself has decided to stop the job, for this `reason`."""
 
     text: str
 

@@ -19,7 +19,7 @@ from horovod.runner.base import linux
 from horovod.runner.base.errors import AgentError
 
 READ_SIZE = 1 << 16
-EACH = 2  # Maximum number of connections of one worker to the store.
+EACH = 2  # Maximum number of store connections per worker.
 # A worker of an elastic job also needs a connection for notifications, and its old connections can still be open.
 EACH_LASTING = 4
 # Allow STRANGERS additional connections, because only the store can identify the peers that belong to the job.
@@ -32,16 +32,16 @@ assert READ_SIZE <= CHUNK
 @dataclass
 class _Stream:
     number: int
-    source: int  # File descriptor to read from. -1 after the end of its data.
+    source: int  # File descriptor to read from, or -1 after end of file.
     writer: ByteWriter | None
     popen: subprocess.Popen[bytes] | None = None
     errors: int = -1
     sock: socket.socket | None = None
-    closing: bool = False  # True if the other end is closed, so that the stream closes after queued data is written
+    closing: bool = False  # True if the peer has closed its end. The stream closes once all queued data is written.
 
 
 class Streams:
-    """Collection of all streams that one agent relays. The agent calls `report` to send a report to the launcher."""
+    """Collection of all streams that one agent relays. It sends reports to the launcher by calling `report`."""
 
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
@@ -122,7 +122,7 @@ class Streams:
         return {stream.popen.pid for stream in self._streams.values() if stream.popen is not None}
 
     def reaped(self, pid: int, status: int) -> bool:
-        """Record the end of a child process. Return False if the process does not belong to a stream."""
+        """Record that a child process has exited. Return False if the process does not belong to a stream."""
         for stream in self._streams.values():
             if stream.popen is not None and stream.popen.pid == pid:
                 stream.popen.returncode = status
@@ -155,7 +155,7 @@ class Streams:
                     self._drop(stream)
         elif stream.popen is None:
             stream.closing = True
-        elif message.status:  # Kill the command, because it takes long to notice by itself that its host is lost.
+        elif message.status:  # Kill the command, because it would take long to notice on its own that its host is lost.
             linux.send_signal(stream.popen.pid, signal.SIGKILL)
         else:
             self._close_input(stream)

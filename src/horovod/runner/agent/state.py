@@ -65,8 +65,8 @@ class HostState:
         self._linger_until: float  # Time until which children of ended workers can exit on their own
         self._kill_at: float | None = None
         self._asked: set[int] = set()  # Processes that have received SIGTERM.
-        self._first = 0  # First signal of the stop. 0 once SIGTERM has been sent.
-        # Processes that have received the first signal, or None before it is sent.
+        self._first = 0  # Signal to send to the ranks before SIGTERM (0: none, or SIGTERM was already sent).
+        # Ranks that have received the first signal, or None before it is sent.
         self._ranks: list[int] | None = None
         self._term_at = 0.0  # Time at which SIGTERM follows the first signal.
 
@@ -83,7 +83,7 @@ class HostState:
     def start(self, lasting: bool = False) -> bool:
         """Record a StartJob request. Return False if the job was already started.
 
-        If `lasting` is True, the job continues when it has no workers.
+        If `lasting` is True, the job continues even while it has no workers.
         """
         first = not self._started
         self._lasting = lasting
@@ -109,7 +109,7 @@ class HostState:
         self.phase = HostPhase.STOPPING
 
     def confirm_signalled(self, ranks: Sequence[int]) -> None:
-        """Record which processes have received the first signal of the stop."""
+        """Record which processes have received the first stop signal."""
         self._ranks = list(ranks)
         if self._first == signal.SIGTERM:
             self._asked.update(ranks)
@@ -168,7 +168,7 @@ class HostState:
 
 
 def ranks_of(workers: Collection[int], called: Collection[int], parents: Mapping[int, int]) -> list[int]:
-    """Return the processes to which the user's signal must be sent.
+    """Return the processes that must receive a signal from the user, such as Ctrl-C.
 
     A worker is the started command. This can be a shell or another wrapper around the rank, which is the process that
     has called `hvd.init()`. Only the rank gets the signal. It needs its data loaders and other helpers to shut down,

@@ -97,9 +97,9 @@ class WorkerTable:
         self._job: StartJob
         # Environment variables and descriptors that all workers inherit.
         self._inherited: list[tuple[bytes, int]] = []
-        self._deaf_until = 0.0  # Time until which warning signals are ignored.
-        self._called: set[int] = set()  # Pids of the processes that have called hvd.init().
-        # Time at which the remaining processes of an ended worker are killed, by session id.
+        self._deaf_until = 0.0  # Warning signals are ignored until this time.
+        self._called: set[int] = set()  # Pids of all processes that have called hvd.init().
+        # When to kill the leftover processes of an exited worker, keyed by session id.
         self._left: dict[int, float] = {}
         self._key_file = b""
         self._pipe: ReportPipe | None = None
@@ -315,10 +315,7 @@ class WorkerTable:
             self._report(WorkerReport(report))
 
     def _read_pipe(self, process: _Process, stream: int, size: int) -> int:
-        """Read from a pipe and return the number of bytes.
-
-        The result is 0 at the end of the data or if none is available.
-        """
+        """Read from a pipe and return the number of bytes read. Return 0 at end of file or if no data is available."""
         try:
             data = os.read(process.pipes[stream], size)
         except BlockingIOError:
@@ -339,15 +336,15 @@ class WorkerTable:
                     break
 
     def drain(self) -> None:
-        """Report all data that is left in the pipes of all workers."""
+        """Report all data left in the pipes of all workers."""
         for process in self._processes.values():
             self._drain_process(process)
 
     def reap(self, others: Callable[[int, int], object]) -> None:
-        """Collect the exit codes of all children that have ended, and report the ends of workers.
+        """Collect the exit codes of all children that have exited, and report exited workers.
 
-        Children can also be orphans that the agent adopted. The output of a worker is reported before its end, because
-        the launcher uses the output to explain the end.
+        Children include orphans that the agent adopted. A worker's output is reported before its exit, because the
+        launcher uses the output to explain the exit.
 
         Args:
             others: Function to call for each child that is not a worker, with its pid and exit code. A negative exit
@@ -395,10 +392,10 @@ class WorkerTable:
                     linux.send_signal(one, signal.SIGKILL)
 
     def warn(self, number: int) -> None:
-        """Send a warning signal to those processes of the workers that handle it.
+        """Send a warning signal to the worker processes that handle it.
 
-        A signal that is repeated within ONE_WARNING seconds is ignored. Both the launcher and Slurm send the signal,
-        and a second signal would end the rank.
+        Ignore a repeated signal within ONE_WARNING seconds. Both the launcher and Slurm send the signal, and a second
+        one would end the rank.
         """
         now = time.monotonic()
         if now < self._deaf_until:
@@ -411,7 +408,7 @@ class WorkerTable:
                         linux.send_signal(one, number)
 
     def stop_ranks(self, number: int) -> list[int]:
-        """Send the first signal of a stop to all ranks. Return the processes that do not ignore the signal."""
+        """Send the first stop signal to all ranks. Return the processes that do not ignore the signal."""
         parents = linux.parents()
         workers = [pid for pid, process in self._processes.items() if process.running]
         self._called &= parents.keys()
@@ -427,10 +424,10 @@ class WorkerTable:
         return min(self._left.values(), default=None)
 
     def clear(self, now: float) -> None:
-        """Kill the processes that are left of workers that ended at least LEFTOVERS seconds ago."""
+        """Kill the leftover child processes of workers that exited at least LEFTOVERS seconds ago."""
         for session in [pid for pid, at in self._left.items() if at <= now]:
             del self._left[session]
-            if self._processes[session].running:  # Another worker already has the same pid.
+            if self._processes[session].running:  # A new worker already uses this pid.
                 continue
             for pid in linux.descendants(os.getpid(), session=session):
                 linux.send_signal(pid, signal.SIGKILL)

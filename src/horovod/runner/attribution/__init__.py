@@ -1,1 +1,4 @@
-"""Failure attribution, which finds the rank that failed first and explains why. Only `endings` has state."""
+"""Failure attribution, which finds the rank that failed first and explains why.
+
+Only the module `endings` keeps state.
+"""

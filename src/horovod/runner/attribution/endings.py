@@ -1,4 +1,4 @@
-"""Collected reports about how the ranks of a job exited, from the ranks and the agents."""
+"""Collected reports from ranks and agents about how the ranks of a job exited."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Endings:
         self._endings: dict[int, reasons.Ending] = {}
         self._left: dict[int, str] = {}
         self._refused: set[int] = set()
-        # Last stderr output of each rank when the launcher began to stop the job. None before.
+        # Last stderr output of each rank when the launcher began to stop the job, or None before that.
         self._tails: Mapping[int, str] | None = None
         self.ends: list[RankEnd] = []
         self.called: set[int] = set()
@@ -74,7 +74,7 @@ class Endings:
         return ending is not None and ending.suffers
 
     def _checked(self, ending: reasons.Ending) -> reasons.Ending:
-        """Remove those ranks from a report about absent ranks that have since called hvd.init()."""
+        """Remove the ranks that have since called hvd.init() from a report about absent ranks."""
         ranks = [rank for rank in ending.ranks if rank in self._hosts]
         if ending.why == "absent":
             ranks = [rank for rank in ranks if rank not in self.called] or ranks

@@ -51,7 +51,7 @@ def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
 
 
 def why_left(exception: Sequence[str]) -> str:
-    """Return the reason that a rank gave for leaving the job, from another rank's exception, or an empty string."""
+    """Extract from another rank's exception why a rank left the job. Return an empty string if it gave no reason."""
     left = _LEFT.search("\n".join(exception))
     return left[2] or "" if left is not None else ""
 
@@ -95,7 +95,7 @@ _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
 # _OURS.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
 _OURS = "Horovod "
-# The debugger raises this exception for its `q` command and at the end of its input.
+# pdb raises this exception for its `q` command and at the end of its input.
 _LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")
 _MORE_LINES = 8  # At most _MORE_LINES lines of a message are kept after a blank line.
 
@@ -229,9 +229,10 @@ def _ends_message(line: str) -> bool:
 
 
 def _rest_of_message(lines: Sequence[str]) -> list[str]:
-    """Return the rest of a message after a line that ends with a colon and a blank line, as in TensorFlow.
+    """Return the part of an exception's message that follows a line ending in a colon and a blank line.
 
-    The rest ends with Horovod's last line if there is one. It omits stack traces.
+    TensorFlow formats messages this way. The result omits stack traces, and ends with Horovod's last line if there is
+    one.
     """
     end = next((i for i, line in enumerate(lines) if _ends_message(line)), len(lines))
     said = [line for line in lines[:end] if line.strip() and not line.startswith((" ", "\t"))]
@@ -329,7 +330,7 @@ def _has_own_exception(end: RankEnd) -> bool:
 
 
 def _exit_code(culprit: RankEnd) -> int:
-    # The exit status is the launcher's signal, but an exception was already ending the rank.
+    # The launcher's signal killed the rank, but an exception was already ending it.
     if culprit.stopped:
         return 1
     return 128 - culprit.status if culprit.status < 0 else culprit.status
@@ -361,7 +362,7 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
-    """Return the rank's exception or its last stderr lines, below a heading. `called` names the exception."""
+    """Return the rank's exception or its last stderr lines, below a heading. `called` is a name for the exception."""
     if culprit.error:
         return []
     lines = []

@@ -22,15 +22,12 @@ _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
 class _Frame:
     lines: tuple[str, ...]
     margin: str
-    library: str  # Name of the library, or an empty string for the user's code.
-    count: int  # Number of frames, including repetitions.
+    library: str  # Library that contains the code, or an empty string for the user's code.
+    count: int  # How many frames this entry represents, including repetitions.
 
 
 def is_marks(line: str) -> bool:
-    """Return True if the line consists of `^` and `~`, with which Python marks code.
-
-    Some versions do not indent this line.
-    """
+    """Return True if the line contains only Python's `^` and `~` code markers. Some versions do not indent it."""
     return _MARKS.match(line) is not None
 
 

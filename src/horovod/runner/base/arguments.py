@@ -1,4 +1,4 @@
-"""Checks for arguments of functions that start jobs, and names of the arguments in messages."""
+"""Checks for the arguments of functions that start jobs, and the names that error messages use for them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from horovod.common.contract.log import warn_user
 
 
 def integer(name: str, value: Any, least: int) -> int:
-    """Return `value` if it is an integer of at least `least`. Raises ValueError if it is not.
+    """Return `value` if it is an integer of at least `least`.
 
-    `name` is the name of the argument, for the message.
+    Raises ValueError if it is not. The error message calls the argument `name`.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
@@ -21,9 +21,9 @@ def integer(name: str, value: Any, least: int) -> int:
 
 
 def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
-    """Return `value` as a float if it is above 0 and at most `most`. Raises ValueError if it is not.
+    """Return `value` as a float if it is above 0 and at most `most`.
 
-    `name` is the name of the argument, for the message.
+    Raises ValueError if it is not. The error message calls the argument `name`.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         finite, limit = ("finite ", "") if most == sys.float_info.max else ("", f" and at most {most:.0f}")
@@ -55,7 +55,7 @@ def renamed(old: str, new: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Names:
-    """Names of a job's settings in messages, such as flags or arguments.
+    """Names that messages use for a job's settings, such as flags or arguments.
 
     A name is empty if the user cannot set the value.
 

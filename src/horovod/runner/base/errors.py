@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class LaunchError(ValueError):
-    """Error of a job that cannot start as requested, because a flag, host, variable or file is invalid."""
+    """Error raised if a job cannot start as requested, because a flag, host, variable or file is invalid."""
 
 
 class AgentError(RuntimeError):
-    """Error of an agent that cannot start, has ended too early, or has sent an invalid message."""
+    """Error raised if an agent cannot start, exits too early, or sends an invalid message."""
 
 
 class OutcomeError(RuntimeError):
-    """Error of `horovod.run` if a function's result or exception cannot be sent to the caller."""
+    """Error that `horovod.run` raises if a function's result or exception cannot be sent to the caller."""

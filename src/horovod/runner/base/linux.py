@@ -30,7 +30,7 @@ def become_subreaper() -> None:
 
 
 def die_with_parent(parent: int, sig: int) -> None:
-    """Request that the kernel sends `sig` to this process when its parent ends.
+    """Ask the kernel to send `sig` to this process when its parent exits.
 
     Exit immediately if the parent, process `parent`, has already ended.
     """
@@ -122,7 +122,7 @@ def parents() -> dict[int, int]:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit of open files to the hard limit, because many workers need many pipes and connections.
+    """Raise the soft limit on open files to the hard limit, because many workers need many pipes and connections.
 
     Children that are started with `dying_with` get the original limit.
     """

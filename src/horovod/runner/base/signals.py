@@ -70,8 +70,8 @@ class SignalQueue:
 def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
     """Yield a function that creates a `SignalQueue`, and restore all signal handlers afterwards.
 
-    Use this for jobs in a program that continues. Outside the main thread, the function returns None, because only the
-    main thread can handle signals.
+    Use this for jobs inside a program that continues afterwards. Outside the main thread, the function returns None,
+    because only the main thread can handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -82,10 +82,10 @@ def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
 
 @contextlib.contextmanager
 def interrupts(equals: Collection[str] = ()) -> Iterator[SignalQueue | None]:
-    """Yield a queue that receives only Ctrl-C, for a job in a program that continues.
+    """Yield a queue that receives only Ctrl-C, for a job inside a program that continues afterwards.
 
-    If the user pressed Ctrl-C, the context manager raises KeyboardInterrupt at its exit. At this time, the ranks have
-    ended. It yields None outside the main thread, or if the program has its own SIGINT handler.
+    If the user pressed Ctrl-C, the context manager raises KeyboardInterrupt on exit, after all ranks have ended. It
+    yields None outside the main thread, or if the program has its own SIGINT handler.
 
     Args:
         equals: Packages whose SIGINT handlers count as Python's default handler.

@@ -63,7 +63,7 @@ class Gathering:
     def __init__(
         self, what: str = "process", nics: Sequence[str] = (), ports: str = "", token: bytes | None = None
     ) -> None:
-        """Start to listen for connections of processes.
+        """Start listening for connections from processes.
 
         Args:
             what: Name for a process in messages, such as "Spark task".
@@ -108,7 +108,7 @@ class Gathering:
             return self._closed
 
     def fail(self, trouble: BaseException) -> None:
-        """Report that no more processes will connect. `trouble` is the reason. Thread-safe."""
+        """Report that no more processes will connect, for the reason `trouble`. Thread-safe."""
         with self._lock:
             if self._trouble is None and not self._closed:
                 self._trouble = trouble
@@ -204,7 +204,7 @@ class Gathering:
     def _has_room(self) -> bool:
         """Return True if another connection can be accepted. If there are too many, close the oldest one.
 
-        Each connection gets a minimum time, because most of many simultaneous connections are legitimate.
+        Each connection has a guaranteed minimum time, because most connections in a burst are legitimate.
         """
         with self._lock:
             if len(self._visits) >= _MOST:
@@ -212,7 +212,7 @@ class Gathering:
                 if time.monotonic() - self._visits[oldest].began < _TIME_OF_ITS_OWN:
                     return False
                 del self._visits[oldest]
-                _shut(oldest)  # The thread of this connection then closes the socket.
+                _shut(oldest)  # The thread that serves the connection then closes the socket.
             return True
 
     def _begin(self, sock: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Start of jobs whose agents were started by a cluster manager and have connected to the launcher."""
+"""Functions that run jobs on agents which a cluster manager has started."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def _run(call: Call, wishes: Wishes, job: Job) -> JobResult:
 def _settings(
     wishes: Wishes, slots: list[Slot], elastic: ElasticSettings | None
 ) -> tuple[LaunchSettings, dict[str, str]]:
-    """Return the job's settings and environment. Only variables of Horovod are copied from this process."""
+    """Return the job's settings and environment. Only Horovod's own variables are copied from this process."""
     environ = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
     settings = LaunchSettings(
         command=[*filter(None, [wishes.executable]), *boot.arguments("horovod.runner.function.worker")],

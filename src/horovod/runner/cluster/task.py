@@ -1,4 +1,4 @@
-"""Conversion of a cluster manager's process into an agent, and the ticket with which it connects.
+"""Functions that turn a cluster manager's process into an agent, and the ticket it uses to connect.
 
 The process connects to the launcher, starts the agent as a child process, and relays data between both until the job
 ends. If the launcher, the process or the agent ends, a connection or pipe closes. So the others notice immediately.
@@ -38,14 +38,14 @@ from horovod.runner.agent.messages import ByteWriter
 from horovod.runner.remote import ssh
 from horovod.runner.remote.arrived import ArrivedConnection
 
-PURPOSE = 101  # The handshake marks connections of agents with this number.
-HANDSHAKE_SECONDS = 10.0  # Time limit for the handshake and for the messages before the process is an agent (s).
-_LIMIT = 1 << 16  # Maximum size of a message (bytes).
+PURPOSE = 101  # Number that identifies agent connections in the handshake.
+HANDSHAKE_SECONDS = 10.0  # Time limit for the handshake and for each message until the process is an agent.
+_LIMIT = 1 << 16  # Maximum size in bytes of each such message.
 _HEADER = struct.Struct(">I")
 
 
 class ArrivalError(RuntimeError):
-    """Error of a process that cannot become an agent, because the launcher does not answer or refuses it."""
+    """Error raised if a process cannot become an agent, because the launcher does not answer or refuses it."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ def judge(arrival: Arrival) -> str:
     return ""
 
 
-CONNECT_SECONDS = 5.0  # Time limit for connecting to one address (s).
-ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS  # The process stops trying the launcher's addresses after ROUNDS_SECONDS.
-PAUSE = 0.2  # Minimum pause before the addresses are tried again (s). The maximum is twice as long.
+CONNECT_SECONDS = 5.0  # Time limit for connecting to one address.
+ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS  # After this time, the process stops trying to reach the launcher.
+PAUSE = 0.2  # Minimum pause in seconds before all addresses are tried again. The maximum is twice as long.
 QUEUE_LIMIT = 4 << 20  # Reading pauses while more than QUEUE_LIMIT bytes are queued in one direction.
 END_SECONDS = 15.0  # An agent that has lost its launcher gets END_SECONDS to end its workers.
 READ_SIZE = 1 << 16
@@ -262,8 +262,8 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
     assert agent.stdout is not None
     requests, reports = ByteWriter(agent.stdin.fileno()), agent.stdout.fileno()
     os.set_blocking(reports, False)
-    until: float | None = None  # Time at which relaying stops, or None for no limit.
-    says = True  # False once the agent has sent its last message.
+    until: float | None = None  # Relaying stops at this time (None: no limit).
+    says = True  # `says` is False once the agent has sent its last message.
     while says or (connection.pending and not connection.ended):
         if until is None and (connection.ended or not says):
             until = time.monotonic() + END_SECONDS

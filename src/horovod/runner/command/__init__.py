@@ -1,1 +1,1 @@
-"""Command line and config file of horovodrun: conversion into settings, help texts, and advice after mistakes."""
+"""Command line and config file of horovodrun: parsing, help texts, and suggestions for mistakes."""

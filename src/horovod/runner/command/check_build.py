@@ -48,7 +48,7 @@ OF_DISTRIBUTION = {name: framework for framework in FRAMEWORKS for name in frame
 
 
 def described(versions: Mapping[str, str]) -> list[str]:
-    """Describe the installed distributions, each as text such as `torch 2.13.0`."""
+    """Describe each installed distribution, such as `torch 2.13.0`."""
     return [f"{name} {version}" for name, version in sorted(versions.items())]
 
 
@@ -76,7 +76,7 @@ def _version(packages: Sequence[str]) -> str:
 
 
 def _row(framework: Framework, found: Collection[str]) -> tuple[str, bool]:
-    """Return the framework's name and True if both the framework and Horovod's frontend for it are installed."""
+    """Return the framework's name, and whether both the framework and Horovod's frontend for it are installed."""
     return framework.title, framework.title in found and _present(framework.face)
 
 
@@ -106,7 +106,7 @@ def report(verbose: bool = False) -> str:
         verbose: True to add versions and paths.
     """
     engine = _present("horovod._core")
-    found = {  # Installed module, and pip packages that can contain it, for each title
+    found = {  # For each framework title, its installed module and the pip packages that can provide it
         framework.title: next((m, packages) for m, packages in framework.modules.items() if _present(m))
         for framework in FRAMEWORKS
         if any(map(_present, framework.modules))

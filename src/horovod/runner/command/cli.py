@@ -53,7 +53,7 @@ class _Check:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Create the parser for the flags before the command."""
+    """Create the argparse parser for the flags that precede the command."""
     parser = _Parser(prog="horovodrun", usage=flags.USAGE, allow_abbrev=False)
     exclusive: dict[str, argparse._MutuallyExclusiveGroup] = {}
     for title in GROUPS:
@@ -129,7 +129,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         command = command_line.with_auto(command, namespace.lr_scale or "none")
         variables.setdefault(
             "PYTHONHASHSEED", environ.get("PYTHONHASHSEED", "0")
-        )  # Python can order a set differently in each process.
+        )  # All ranks must hash strings alike, so that they iterate over sets in the same order.
     elif namespace.lr_scale is not None:
         raise LaunchError("--lr-scale has no effect without --auto: add --auto, or scale the rate in the program")
     given = chosen_hosts(namespace, environ)
@@ -349,7 +349,7 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
     if machines is None:
         return []
     found = machines.hosts(size)
-    # Vertex AI's host names lead through a proxy, so do not use one for this machine.
+    # Vertex AI's host names go through a proxy, so call this machine localhost.
     if not hosts.is_local(machines.here):
         found[0] = hosts.Host("localhost", found[0].slots)
     if tell:

@@ -123,7 +123,7 @@ def missing_script(command: Sequence[str]) -> str:
         return ""
     index = 1
     while index < len(program) and program[index].startswith("-"):
-        # Python runs no file with -c or -m, and an unknown option could take a value.
+        # With -c or -m, Python runs no file. An unknown option could take the next argument as its value.
         if not _PLAIN_OPTION.fullmatch(program[index]):
             return ""
         index += 2 if program[index] in ("-W", "-X") else 1

@@ -20,7 +20,7 @@ _MARKS = (
     b"SLURM_STEP_ID",
 )
 _PATIENCE = 15.0  # The answer must arrive within _PATIENCE seconds. The job needs up to 5 seconds.
-_AGAIN = 0.1  # Pause between two attempts to connect (s).
+_AGAIN = 0.1  # Seconds between two attempts to connect.
 
 
 def run(target: str) -> str:
@@ -55,7 +55,7 @@ def run(target: str) -> str:
 
 
 def _connect(pid: int, names: Sequence[str]) -> socket.socket:
-    """Connect to the first of these sockets that process `pid` has created.
+    """Connect to the first socket in `names` that process `pid` has created.
 
     Other processes can create sockets with forged names.
 
@@ -93,7 +93,7 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
 
 
 def _genuine(found: Sequence[int], doors: Sequence[tuple[int, str]]) -> Sequence[int]:
-    """Return the processes that really created the sockets with their pids. If there are none, return `found`.
+    """Return the processes that created the socket named after them, or all of `found` if none did.
 
     Any process can create a socket whose name contains the pid of another process.
     """

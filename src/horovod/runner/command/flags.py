@@ -105,7 +105,7 @@ def _choice(metavar: str, *choices: str) -> Value:
 
 
 def _value(setting: Setting) -> Value:
-    """Return the type of a setting's value. A valid text of the user becomes the value of the environment variable."""
+    """Return the flag type for a setting. Valid user input is passed on as the environment variable's value."""
 
     def parse(text: str) -> str:
         if not text.strip():  # An empty environment variable would select the default.

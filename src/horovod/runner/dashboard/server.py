@@ -53,7 +53,7 @@ class Server:
     """HTTP server of the dashboard, which runs until `close` is called."""
 
     def __init__(self, port: int, feed: Feed) -> None:
-        """Start to serve on `port`. 0 selects a free port. Raises OSError if the port cannot be used."""
+        """Start serving on `port`, or on a free port if it is 0. Raises OSError if the port cannot be used."""
         self._token = secrets.token_urlsafe(24)
         self._over = threading.Event()
         self._closed = threading.Event()
@@ -63,7 +63,7 @@ class Server:
         self.address = f"http://{HOST}:{self.port}/{self._token}/"
 
     def finish(self, seconds: float) -> None:
-        """Wait up to `seconds` until all open pages have received the end of the job."""
+        """Wait up to `seconds` for all open pages to learn that the job has ended."""
         self._over.set()
         end = time.monotonic() + seconds
         while self._pages.used and time.monotonic() < end:
@@ -178,7 +178,7 @@ class _Handler(HttpRequest):
         super().end_headers()
 
 
-_LAST_WORD = 2.0  # When the job ends, the server waits _LAST_WORD seconds until pages have received the end.
+_LAST_WORD = 2.0  # Seconds that the server waits at the end of the job for pages to receive the last update.
 
 
 class Dashboard(DashboardSink):

@@ -32,7 +32,7 @@ class DashboardSink:
         """Report a line that a worker sent to its agent."""
 
     def exited(self, rank: int, status: int, error: str) -> None:
-        """Report the end of a worker. The arguments are the same as those of the message `Exited`."""
+        """Report that a worker has exited. The arguments are the fields of the `Exited` message."""
 
     def end(self, result: JobResult) -> None:
         """Report the end of the job, wait briefly until pages have received it, and stop serving."""

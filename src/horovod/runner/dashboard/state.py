@@ -30,7 +30,7 @@ class Series:
         self.width = 1.0
         """Seconds per point."""
         self._columns = columns
-        self._rows: dict[int, _Point] = {}  # Points of the time series, keyed by the number of their interval
+        self._rows: dict[int, _Point] = {}  # Points of the time series, keyed by interval number
 
     def add(self, version: int, at: float, values: Sequence[float | None]) -> None:
         """Add values that were measured at time `at` (seconds since the start of the job)."""
@@ -100,7 +100,7 @@ class Line(NamedTuple):
 
 
 def shown(data: bytes, length: int) -> str:
-    """Convert a line to text without colors and control characters. If `data` is incomplete, append the full length."""
+    """Convert a line to text without colors and control characters. If the line was cut, append its full length."""
     text = _ESCAPES.sub("", data.decode(errors="replace")).translate(_CONTROLS)
     if len(text) <= CUT and length <= len(data):
         return text
@@ -180,14 +180,14 @@ class Tail:
         return self.now or (self.lines[-1].text if self.lines else "")
 
 
-LINES = 100  # Number of output lines to keep of each rank. Large jobs keep fewer.
+LINES = 100  # Number of output lines to keep for each rank. Large jobs keep fewer.
 _ALL_LINES = 20_000
 _LEAST_LINES = 20
-# At most _AT_ONCE lines of all ranks are sent to a page in one update, but at least _LEAST_AT_ONCE of each rank.
+# One page update contains at most _AT_ONCE lines in total, but at least _LEAST_AT_ONCE for each rank.
 _AT_ONCE, _LEAST_AT_ONCE = 2000, 5
-NAMES = 100  # Maximum number of values that the job can report.
-_CHARTED = 8  # Number of reported values whose history is kept.
-_SAID = 50  # Number of the launcher's messages that are kept.
+NAMES = 100  # Maximum number of different values, such as the loss, that a job can report.
+_CHARTED = 8  # The history of the first _CHARTED values is kept.
+_SAID = 50  # The last _SAID messages of the launcher are kept.
 
 _PHASES = {
     "CONNECTING": "starting",
@@ -209,15 +209,15 @@ class _Rank:
     end: str = ""
     row: live.Row | None = None
     version: int = 1
-    printed: int = 0  # Version of the state at the rank's last output
+    printed: int = 0  # Version of the dashboard state when the rank last wrote output
 
 
 @dataclass
 class _Job:
     phase: str = "starting"
     overall: live.Overall | None = None
-    rate: float | None = None  # Steps per second, computed from rank 0's own timestamps, which are exact.
-    stepped: float | None = None  # Time at which the number of steps last increased, in seconds since the start.
+    rate: float | None = None  # Training speed in steps per second, from rank 0's own timestamps.
+    stepped: float | None = None  # When the step count last increased, in seconds since the start of the job.
     ended: dict[str, Any] | None = None
     version: int = 1
 
@@ -253,7 +253,7 @@ class State:
         return self.version
 
     def phase(self, name: str) -> None:
-        """Set the phase of the job. `name` is the phase of the launcher's policy."""
+        """Set the job's phase, where `name` is a phase from `job.policy`."""
         phase = _PHASES.get(name, "running")
         if phase != self._job.phase and not self.ended:
             self._job.phase, self._job.version = phase, self._next()

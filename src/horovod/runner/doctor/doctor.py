@@ -41,7 +41,7 @@ WIDTH = 160  # Width of the output in columns if it is not a terminal
 
 
 class _StoppedError(Exception):
-    """Exception that ends the checks, because the user has stopped them."""
+    """Exception that ends the checks when the user interrupts them."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
