@@ -82,6 +82,26 @@ def test_adasum():
     np.testing.assert_allclose(hvd.allreduce(alike, op=hvd.Adasum).asnumpy(), [2.0, 4.0], 1e-6)
 
 
+@on_ranks(2)
+def test_weighted_average():
+    rank = hvd.rank()
+    for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-6), ("float16", 1e-2)):
+        mine = mx.nd.arange(6).reshape((2, 3)).astype(dtype) + rank
+        for numbers in ([3, 5], [0, 2.5], [10**9, 10**8]):
+            wanted = np.arange(6).reshape(2, 3) + numbers[1] / sum(numbers)
+            found = hvd.allreduce(mine, weight=numbers[rank])
+            assert found.dtype == np.dtype(dtype)
+            np.testing.assert_allclose(found.asnumpy(), wanted, rtol=tolerance)
+    nothing = mx.nd.array([np.nan if rank == 0 else 2.0])
+    assert hvd.allreduce(nothing, weight=rank).asnumpy() == [2.0]
+    assert hvd.allreduce(nothing, weight=0).asnumpy() == [0.0]
+    for options, message in (({"op": hvd.Sum}, "requires op=Average"), ({"prescale_factor": 2.0}, "must be 1.0 with")):
+        with pytest.raises(ValueError, match=message):
+            hvd.allreduce(nothing, weight=1, **options)
+    with pytest.raises(ValueError, match="floating-point"):
+        hvd.allreduce(mx.nd.ones(2, dtype="int32"), weight=1)
+
+
 def test_fp16_casts_floats_alone():
     integers = mx.nd.array([3], dtype="int32")
     for dtype in ("float32", "float64"):

@@ -25,8 +25,9 @@ from horovod._core import (
 )
 from horovod.common import ops
 from horovod.common.frontends import MXNET as face
-from horovod.common.ops import Average
+from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.training_loop.weights import check_weight, check_weighted_op
 from horovod.mxnet._library import Arrival, Operation, arriving, new_array, push
 from horovod.mxnet.arguments import (
     check_priority,
@@ -97,6 +98,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
+    weight: float | None = None,
 ) -> Any:
     """Reduce an array over all ranks and return the result as a new array.
 
@@ -110,6 +112,10 @@ def allreduce(
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         op (int, optional): ``Average`` (default), ``Sum``, ``Adasum``, ``Min``, ``Max`` or ``Product``.
+        weight (float, optional): This rank's weight, such as a number of samples, 0 or more. The result is then
+            ``sum(weight * tensor) / sum(weight)`` over the ranks, computed in float32 or wider, and zeros if all
+            weights are 0. An array with weight 0 can be NaN. All ranks must pass it, or none. It requires a
+            floating-point array, ``Average``, and no scale factors. Default: all ranks count alike.
 
     Returns:
         NDArray: New array with the result.
@@ -121,7 +127,24 @@ def allreduce(
             MXNetError.
     """
     resolved = ops.resolve_op(op, average)
+    if weight is not None:
+        check_weighted_op(resolved, weight, prescale_factor, postscale_factor)
+        return _weighted(tensor, check_weight(weight), name, priority, process_set)
     return reduce([tensor], False, resolved, name, priority, prescale_factor, postscale_factor, process_set)[0]
+
+
+def _weighted(tensor: Any, weight: float, name: str | None, priority: int, process_set: ProcessSet) -> Any:
+    """Return the weighted mean of an array over the ranks. MXNet cannot broadcast as ``weighted_means`` requires."""
+    code_of(tensor, "allreduce", False)
+    if "float" not in str(tensor.dtype):
+        raise ValueError(f"tensor must be a floating-point tensor with weight, got {tensor.dtype.__name__}")
+    wide = "float64" if "float64" in str(tensor.dtype) else "float32"
+    value = tensor.reshape((-1,)).astype(wide)
+    value = value * weight if weight > 0 else mx.nd.zeros_like(value)
+    count = mx.nd.array([weight], ctx=tensor.context, dtype=wide)
+    (sums,) = reduce([mx.nd.concat(value, count, dim=0)], False, Sum, name, priority, process_set=process_set)
+    total = sums[-1:]
+    return mx.nd.broadcast_div(sums[:-1], total + (total == 0)).reshape(tensor.shape).astype(tensor.dtype)
 
 
 @refusing
