@@ -101,7 +101,7 @@ def allreduce(
         HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     how = (op, prescale_factor, postscale_factor, process_set)
-    if average is None and compression is Compression.none:
+    if average is None and weight is None and compression is Compression.none:
         again = run_again(name, tensor, *how, in_place=False)
         if again is not None:
             return again
