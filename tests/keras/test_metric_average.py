@@ -74,3 +74,14 @@ def test_weighted_metrics_are_those_of_one_process():
     part = (vx[mine], (vy[mine] > 0) * np.float32(1.0))
     first, second, *_ = allgather_object(model.evaluate(*part, verbose=0)[0], "evaluated")
     assert first != second
+    for metric in (keras.metrics.AUC(), keras.metrics.Mean()):
+        arrays = ((vy > 0).ravel(), np.clip(vx[:, 0], 0, 1)) if metric.name == "auc" else (vx[:, 0], vw)
+        metric.update_state(*arrays)
+        expected = float(metric.result())
+        metric.reset_state()
+        metric.update_state(*(one[mine] for one in arrays))
+        before = float(metric.result())
+        np.testing.assert_allclose(hvd.compute_metric(metric), expected, rtol=1e-5)
+        assert float(metric.result()) == before
+    with pytest.raises(ValueError, match="use hvd"):
+        hvd.compute_metric(Largest())

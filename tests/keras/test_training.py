@@ -294,7 +294,6 @@ def test_fit_with_short_batches_equals_one_process():
     for wrong, message in (
         ({"weight": "rows"}, 'weight must be a number, a tensor, a function or "batch"'),
         ({"weight": 1, "op": hvd.Sum}, "weight requires op=Average"),
-        ({"weight": 1, "backward_passes_per_step": 2}, "backward_passes_per_step must be 1 with weight"),
     ):
         with pytest.raises(ValueError, match=message):
             hvd.DistributedOptimizer(make(), **wrong)

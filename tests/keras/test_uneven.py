@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.keras.modules import hvd, keras
+from tests.keras.modules import hvd, keras, models
 
 
 def uneven(kind):
@@ -52,3 +52,59 @@ def test_ranks_with_more_batches_than_others_are_named(keras3):
     assert kind == "HorovodInternalError"
     assert f"fit: {told}" in text
     assert f"WARNING: fit: {told}" in printed
+
+
+def padded(kind, samples, accumulation=None):
+    """Train with ``samples[rank]`` samples in batches of 4; return differences from one process, and losses."""
+    x, y = models.data(sum(samples))
+    begins = [sum(samples[:rank]) for rank in range(len(samples))]
+    mine = slice(begins[hvd.rank()], begins[hvd.rank()] + samples[hvd.rank()])
+
+    class Data(keras.utils.PyDataset):
+        num_batches = -(-samples[hvd.rank()] // 4)
+
+        def __getitem__(self, index):
+            return x[mine][4 * index : 4 * index + 4], y[mine][4 * index : 4 * index + 4]
+
+    def make():
+        return keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=accumulation)
+
+    ours, alone = (models.model(kernel_regularizer="l2") for _ in range(2))
+    ours.compile(hvd.DistributedOptimizer(make()), loss="mse")
+    alone.compile(make(), loss="mse")
+    ours.fit(np.ones((4, 5)), np.ones((4, 1)), verbose=0)  # compiles a step without weights
+    ours.set_weights(alone.get_weights())
+    for variable in ours.optimizer.variables:
+        if "learning_rate" not in variable.path:
+            variable.assign(variable * 0)
+    data = {"arrays": (x[mine], y[mine]), "PyDataset": Data()}.get(kind)
+    if kind == "tf.data":
+        import tensorflow as tf
+
+        data = tf.data.Dataset.from_tensor_slices((x[mine], y[mine])).batch(4)
+    data = hvd.sync(data, **({"batch_size": 4, "shuffle": False} if kind == "arrays" else {}))
+    history = ours.fit(data, verbose=0, shuffle=False, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    losses = []
+    for step in range(max(-(-n // 4) for n in samples)):
+        ends = [begin + min(4 * step + 4, n) for begin, n in zip(begins, samples, strict=True)]
+        rows = [list(range(begin + 4 * step, end)) for begin, end in zip(begins, ends, strict=True)]
+        own, union = rows[hvd.rank()], [row for part in rows for row in part]
+        if own:
+            losses.append((alone.evaluate(x[own], y[own], verbose=0), len(own)))
+        alone.train_on_batch(x[union], y[union])
+    mean = sum(loss * n for loss, n in losses) / max(1, sum(n for _, n in losses))
+    pairs = list(zip(ours.get_weights(), alone.get_weights(), strict=True))
+    if accumulation is not None:  # nothing but copies: no momentum, no update
+        ours.fit(np.ones((4, 5)), np.ones((4, 1)), sample_weight=np.full(4, -0.0), verbose=0)
+        assert all((a == b).all() for (a, _), b in zip(pairs, ours.get_weights(), strict=True))
+    return max(float(np.abs(a - b).max()) for a, b in pairs), history.history["loss"][0] - mean
+
+
+@pytest.mark.heavy
+def test_padded_fit_equals_one_process(keras3):
+    job = keras3(2)
+    cases = [("arrays", [9, 3]), ("PyDataset", [3, 9]), ("tf.data", [9, 0]), ("arrays", [0, 9])]
+    for case in [*cases, ("PyDataset", [9, 3], 3)]:
+        for weights, loss in job.run(padded, *case):
+            assert weights < 2e-6, case
+            assert abs(loss) < 2e-6, case

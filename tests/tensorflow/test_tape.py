@@ -264,6 +264,14 @@ def test_weighted_gradients_match_one_process():
         lambda: tf.reduce_sum(one * float(hvd.rank()))
     )
     np.testing.assert_allclose(pairs[0][0], [0.75, 0.75])
+    for compile_ in (tf.function, lambda function: function):
+        count, one = tf.Variable(1.0), tf.Variable([1.0, 2.0])
+        momentum = hvd.DistributedOptimizer(tf.compat.v1.train.MomentumOptimizer(0.5, 0.9), weight=count.read_value)
+        step = compile_(lambda m=momentum, v=one: [m.minimize(lambda: tf.reduce_sum(v)), None][1])
+        for weight in (1.0, 0.0):  # with a total of 0, momentum does not move the variable either
+            count.assign(weight)
+            step()
+            np.testing.assert_allclose(one, [0.5, 1.5])
     with pytest.raises(ValueError, match="weight requires op=Average, got op=Sum"):
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum, weight=2)
     with tf.GradientTape() as tape:

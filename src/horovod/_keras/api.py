@@ -365,6 +365,59 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
 
         return load_distributed(frontend.keras, wrap, filepath, custom_optimizers, custom_objects, legacy_opts)
 
+    def compute_metric(metric: Any) -> Any:
+        """Return the result of a Keras metric over the samples of all ranks. All ranks must call it.
+
+        The metric's variables are added over the ranks, which is exact for the metrics of Keras and for subclasses of
+        its ``Mean`` and ``Sum``. The metric itself is not changed.
+
+        Args:
+            metric (keras.metrics.Metric): Metric that each rank has updated with its own samples.
+
+        Returns:
+            NumPy scalar, array, or a dict of these for a metric with several results.
+
+        Raises:
+            ValueError: ``metric`` is not such a metric, or has no variables yet. Raised on all ranks.
+            HorovodInternalError: A rank was lost.
+        """
+        return metric_average.compute(frontend, metric)
+
+    def sync(data: Any, policy: str = "pad", batch_size: int = 32, shuffle: bool = True) -> Any:
+        """Return data for ``fit`` with the same number of batches on all ranks. All ranks must call it.
+
+        With a ``DistributedOptimizer``, ``fit`` then averages gradients as with ``weight="batch"``, over the samples of
+        all ranks. Each step equals a step of one process on the samples of all ranks that still have a batch. The
+        copies of ``"pad"`` count neither in the gradients nor in ``loss`` and ``weighted_metrics``. They do count in
+        ``metrics`` and in the statistics of ``BatchNormalization``. It requires Keras 3.
+
+        Args:
+            data (PyDataset, tf.data.Dataset, or tuple of arrays): This rank's data. The number of batches must be
+                known. Arrays are (x, y) or (x, y, sample_weight).
+            policy (str): ``"pad"`` (default) gives a rank with fewer batches copies of one of its batches, with sample
+                weights of 0. ``"stop"`` leaves out the batches that other ranks do not have, and warns how many.
+            batch_size (int): Number of samples in a batch of arrays. Default: 32.
+            shuffle (bool): Shuffle arrays in each epoch. Default: True.
+
+        Returns:
+            PyDataset or tf.data.Dataset: Data for ``fit``. Its attribute ``remaining`` is the number of batches of this
+                rank that ``"stop"`` leaves out of each epoch.
+
+        Raises:
+            ValueError: An argument of a rank is invalid, a number of batches is unknown, or there are no batches.
+                Raised on all ranks.
+
+        Example::
+
+            model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss="mse")
+            model.fit(hvd.sync((x, y), batch_size=64), epochs=3)
+        """
+        if is_legacy(frontend.keras):
+            raise ValueError(f"hvd.sync requires Keras 3, got Keras {frontend.keras.__version__}")
+        from horovod._keras.uneven import synchronized
+
+        return synchronized(adapter.face, data, policy, batch_size, shuffle)
+
     return SimpleNamespace(
         **{name: value for name, value in locals().items() if name not in ("frontend", "adapter", "none")}
     )

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from horovod._keras import checks
+from horovod._keras.versions import is_legacy
 from horovod.common.frontends import state
+from horovod.common.ops import Average
 
 # -- learning rates and the velocities that contain them -------------------------------------------------------------
 
@@ -18,6 +20,13 @@ def bring_values(model: Any) -> None:
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:
         sync()
+
+
+def sample_count(model: Any) -> float | None:
+    """Return the number of samples in the model's own average of the loss, or None if it has none."""
+    bring_values(model)
+    loss = next((metric for metric in model.metrics if metric.name == "loss" and hasattr(metric, "count")), None)
+    return None if loss is None else float(loss.count)
 
 
 def _plain_optimizer(model: Any) -> Any:
@@ -112,6 +121,9 @@ class BroadcastGlobalVariables:
         self._in_epoch = 0
         # True once the ranks have compared their positions in this epoch.
         self._place_known = False
+        self._samples: float | None = None
+        # True once the ranks have compared their numbers of samples.
+        self._counted = False
         self._all_built = False
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -129,7 +141,7 @@ class BroadcastGlobalVariables:
             self._all_built = checks.all_built(self._hvd_frontend, shapes)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch, self._in_epoch, self._place_known = epoch, 0, False
+        self._epoch, self._in_epoch, self._place_known, self._samples = epoch, 0, False, None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         # At this point, other callbacks have already loaded weights or set learning rates.
@@ -149,10 +161,24 @@ class BroadcastGlobalVariables:
         if checks.is_due(self._batches):
             checks.check_model(self._hvd_frontend, model, self.local_variables)
 
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._count_samples()  # validation resets the model's metrics
+
+    def _count_samples(self) -> None:
+        """Count the samples of the first epoch, unless the optimizer weights its averages."""
+        model = self.model  # type: ignore[attr-defined]
+        control = getattr(model.optimizer, "_hvd", None)
+        alike = control is not None and control.reduction.weight is None and control.reduction.op == Average
+        if alike and not self._counted and self._samples is None and not is_legacy(self._hvd_frontend.keras):
+            self._samples = sample_count(model)
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         model = self.model  # type: ignore[attr-defined]
         if checks.concerns(model):
-            checks.check_epoch(self._hvd_frontend, epoch, self._in_epoch, bool(getattr(model, "stop_training", False)))
+            self._count_samples()
+            stopped = bool(getattr(model, "stop_training", False))
+            checks.check_epoch(self._hvd_frontend, epoch, self._in_epoch, self._samples, stopped)
+            self._counted = True
         # Check before later callbacks can write a checkpoint.
         if checks.is_due(0):
             checks.check_model(self._hvd_frontend, model, self.local_variables)

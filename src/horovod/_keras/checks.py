@@ -93,7 +93,7 @@ def _require_eager() -> None:
 
 # -- equal epochs and batches ----------------------------------------------------------------------------------------
 
-_ADVICE = "give all ranks the same number, for example with dataset.take(n) or fit(steps_per_epoch=n)"
+_ADVICE = "give all ranks the same number, for example with hvd.sync(data), dataset.take(n) or fit(steps_per_epoch=n)"
 _SAME_CALLBACKS = "pass it on all ranks, after MetricAverageCallback, so that all ranks decide the same"
 
 
@@ -206,8 +206,10 @@ def _alike(rate: float | None, other: float | None) -> bool:
     return math.isclose(rate, other, rel_tol=1e-5)
 
 
-def check_epoch(frontend: Any, epoch: int, batches: int, stopped: bool = False) -> None:
+def check_epoch(frontend: Any, epoch: int, batches: int, samples: float | None = None, stopped: bool = False) -> None:
     """Check at the end of an epoch that all ranks have processed the same number of batches.
+
+    Rank 0 warns if only the numbers of samples differ, because the ranks' means then have the same weight.
 
     All ranks must call this. If a rank does not reach the end of its epoch, this rank logs a warning after the stall
     warning time. If the wait then ends with a HorovodInternalError, the error contains the same text.
@@ -216,6 +218,7 @@ def check_epoch(frontend: Any, epoch: int, batches: int, stopped: bool = False) 
         frontend: ``api.Frontend`` of this process.
         epoch: Number of the epoch, from 0.
         batches: Number of batches on this rank.
+        samples: Number of samples on this rank, or None if unknown or if the optimizer weights its averages.
         stopped: True if a callback has stopped this rank's training.
 
     Raises:
@@ -228,8 +231,17 @@ def check_epoch(frontend: Any, epoch: int, batches: int, stopped: bool = False) 
         f"rank {state.require_job().rank} has ended epoch {epoch + 1} after {batches} batches and waits for ranks that "
         f"have more of them; {advice}"
     )
-    from_all = _waiting(frontend, "fit.end_of_epoch", batches, told)
-    _compare(from_all, from_all, f"in epoch {epoch + 1}")
+    from_all = _waiting(frontend, "fit.end_of_epoch", (batches, samples), told)
+    counts = [count for count, _ in from_all]
+    _compare(counts, counts, f"in epoch {epoch + 1}")
+    seen = [number for _, number in from_all]
+    if None not in seen and len(set(seen)) > 1 and state.require_job().rank == 0:
+        most, least = max(seen), min(seen)
+        warn_user(
+            f"fit: in epoch {epoch + 1} rank {seen.index(most)} has read {most:.0f} samples in {batches} batches, but "
+            f"rank {seen.index(least)} {least:.0f}: averages of gradients count each rank alike, not each sample. Pass "
+            'weight="batch" to hvd.DistributedOptimizer on all ranks'
+        )
 
 
 def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:

@@ -1,7 +1,8 @@
-"""Callback that combines the metrics of an epoch over all ranks."""
+"""Metrics over all ranks: a callback for the metrics of an epoch, and ``compute_metric``."""
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from horovod._arrays.collectives import Reduction, allreduce_all
 from horovod._keras import checks
-from horovod._keras.callbacks import bring_values, known_rate
+from horovod._keras.callbacks import known_rate, sample_count
 from horovod._keras.versions import dtype_name
 from horovod.common.frontends import state
 from horovod.common.objects import allgather_object
@@ -68,18 +69,54 @@ def over_all_ranks(frontend: Any, model: Any, mine: MetricSums, name: str) -> di
         mine: This rank's sums.
         name: Name of the operation.
     """
-    flat = np.concatenate([np.ravel(one).astype(np.float64) for one in mine.sums] or [np.zeros(0)])
+    with _summed(frontend, _variables(frontend.keras, _leaves(model)), mine.sums, name):
+        return _results(model)
+
+
+def compute(frontend: Any, metric: Any) -> Any:
+    """Implement ``compute_metric``, which ``api.py`` describes."""
+    keras, shapes, problem = frontend.keras, (), ""
+    if not isinstance(metric, keras.metrics.Metric):
+        problem = f"metric must be a Keras metric, got a {type(metric).__name__}"
+    elif not metric.variables:
+        problem = f"metric {metric.name!r} must have variables, which some metrics create in their first update"
+    elif not _adds_up(keras, metric):
+        problem = (
+            f"metric must be a metric of Keras or a subclass of its Mean or Sum, whose variables can be added over the "
+            f"ranks, got a {type(metric).__name__}; use hvd.gather_for_metrics"
+        )
+    else:
+        shapes = tuple(f"{tuple(one.shape)} {dtype_name(one)}" for one in metric.variables)
+    from_all = allgather_object((problem, shapes), name="compute_metric", face=frontend.adapter.face)
+    for rank, (problem, theirs) in enumerate(from_all):
+        if problem:
+            raise ValueError(f"{problem} (rank {rank})")
+        if theirs != from_all[0][1]:
+            raise ValueError(
+                f"metric must have the same variables on all ranks, got {shapes} and {theirs} (rank {rank})"
+            )
+    sums = [_array(keras, variable) for variable in metric.variables]
+    with _summed(frontend, metric.variables, sums, "compute_metric"):
+        result = metric.result()
+        if isinstance(result, dict):
+            return {name: _array(keras, value)[()] for name, value in result.items()}
+        return _array(keras, result)[()]
+
+
+@contextlib.contextmanager
+def _summed(frontend: Any, variables: Sequence[Any], sums: Sequence[Array], name: str) -> Iterator[None]:
+    """Set variables to the sums of their values over all ranks. The previous values return at the end."""
+    flat = np.concatenate([np.ravel(one).astype(np.float64) for one in sums] or [np.zeros(0)])
     total = np.asarray(
         allreduce_all(frontend.adapter.face, [flat], [f"allreduce.{name}"], Reduction(Sum, global_process_set))[0]
     )
-    variables = _variables(frontend.keras, _leaves(model))
     before = [_array(frontend.keras, variable) for variable in variables]
     try:
         at = 0
-        for variable, one in zip(variables, mine.sums, strict=True):
+        for variable, one in zip(variables, sums, strict=True):
             variable.assign(total[at : at + one.size].reshape(one.shape).astype(one.dtype))
             at += one.size
-        return _results(model)
+        yield
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
@@ -183,10 +220,7 @@ class MetricAverage:
     def _counted(self) -> tuple[float | None, MetricSums]:
         """Return the number of samples seen, or None if unknown, and the sums of the metrics."""
         model = self.model  # type: ignore[attr-defined]
-        bring_values(model)
-        loss = next((metric for metric in model.metrics if metric.name == "loss" and hasattr(metric, "count")), None)
-        samples = None if loss is None else float(loss.count)
-        return samples, take(self._hvd_frontend.keras, model)
+        return sample_count(model), take(self._hvd_frontend.keras, model)
 
 
 def _confirmed(sums: MetricSums, logs: dict[str, float], prefix: str) -> list[str]:

@@ -7,7 +7,8 @@ of the model. The reduction is part of what the backend compiles or runs eagerly
 With Keras' gradient accumulation (``gradient_accumulation_steps``) on TensorFlow and PyTorch, gradients are reduced
 only in the step that makes the update. That step clips the accumulated gradients with ``_clip_gradients``, which
 reduces them first. On JAX, with loss scaling, and for variables that their gradients overwrite, the gradients of every
-step are reduced instead. The result is the same.
+step are reduced instead. The result is the same. With weights, every step must be reduced, because each of them has its
+own total weight.
 
 With loss scaling (mixed_float16), the gradients decide whether an update takes place, so all ranks must look at the
 reduced gradients. Otherwise, if only one rank had an infinite gradient, it would skip the reduction, and the others
@@ -17,7 +18,9 @@ optimizer in one, the wrapper reduces and the wrapped optimizer does not.
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from horovod._keras import checks
@@ -82,8 +85,16 @@ class DistributedMixin:
         if control is None or control.reduced or not self.built:  # type: ignore[attr-defined]
             return plain(optimizer_variables, grads, trainable_variables)
         grads = control.reduction.reduce(list(grads), self._trainable_variables)  # type: ignore[attr-defined]
+        total = control.reduction.take_total()
         with control.no_more():
-            return plain(optimizer_variables, grads, trainable_variables)
+            new = plain(optimizer_variables, grads, trainable_variables)
+        if total is None:
+            return new
+        old = (trainable_variables, optimizer_variables)
+        return tuple(
+            [control.ops.where(total > 0, *pair) for pair in zip(*both, strict=True)]
+            for both in zip(new, old, strict=True)
+        )
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> Any:
         if self._hvd is not None:
@@ -113,6 +124,7 @@ class Control:
         inner optimizer if that is also distributed.
         """
         self.reduction = reduction
+        self.ops = keras.ops
         self.original = original
         self._inner = inner
         self.aggregation: LocalAggregation | None = None
@@ -154,6 +166,7 @@ class Control:
     def _defers(self, optimizer: Any) -> bool:
         return bool(
             self._accumulates_at_the_end
+            and self.reduction.weight is None
             and getattr(optimizer, "gradient_accumulation_steps", None)
             and not any(getattr(v, "overwrite_with_gradient", False) for v in optimizer._trainable_variables)
         )
@@ -171,10 +184,22 @@ class Control:
             self._stepped()
             return
 
+        every_pass = self.aggregation is not None and self.reduction.weight is not None
+        if every_pass:
+            grads = self.reduction.reduce(grads, known)
+
         def update(final: list[Any]) -> None:
-            final = self.reduction.reduce(final, known)
-            with self.no_more():
-                plain(final, variables)
+            final = final if every_pass else self.reduction.reduce(final, known)
+            total = self.reduction.take_total()
+
+            def step() -> None:
+                with self.no_more():
+                    plain(final, variables)
+
+            if total is None or every_pass:
+                step()
+            else:
+                self.ops.cond(total > 0, step, lambda: None)
             self._stepped()
 
         if self.aggregation is None:
@@ -243,9 +268,6 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
             f"backward_passes_per_step must be 1 with the JAX backend, got {reduction.passes}; use the optimizer's "
             "gradient_accumulation_steps instead"
         )
-    accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
-    if reduction.weight is not None and accumulates:
-        raise ValueError(f"gradient_accumulation_steps must be None with weight, got {accumulates}")
     if isinstance(optimizer, DistributedMixin):
         made = optimizer
     else:
@@ -309,6 +331,7 @@ def _prepare(keras: Any, adapter: Any) -> None:
     _prepared.add(keras.__name__)
     _move_reduction_to_loss_scaling(keras)
     _count_samples(keras)
+    _weight_synchronized_data(keras)
     if keras.config.backend() == "torch":
         adapter.watch_data()
     if keras.config.backend() == "tensorflow":
@@ -340,16 +363,85 @@ def _count_samples(keras: Any) -> None:
     plain = getattr(trainer, name)
 
     @functools.wraps(plain)
-    def compute_loss(self: Any, x: Any = None, y: Any = None, y_pred: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(self: Any, x: Any = None, y: Any = None, y_pred: Any = None, *args: Any, **options: Any) -> Any:
         control = getattr(getattr(self, "optimizer", None), "_hvd", None)
-        if control is not None and control.reduction.weight == "batch" and kwargs.get("training", True):
-            outputs = keras.tree.flatten(y_pred)
-            if any(getattr(output, "_keras_mask", None) is not None for output in outputs):
-                raise ValueError('weight must not be "batch" for masked outputs; pass a function that counts samples')
-            control.reduction.batch = keras.ops.shape(outputs[0])[0]
-        return plain(self, x, y, y_pred, *args, **kwargs)
+        sample_weight = args[0] if args else options.get("sample_weight")
+        tracker = getattr(self, "_loss_tracker", None)
+        getattr(tracker, "__dict__", {}).pop("update_state", None)  # set below, if a custom step has not called it
+        if control is not None and control.reduction.weight == "batch" and options.get("training", True):
+            count = control.reduction.batch = _samples(keras, self, y_pred, sample_weight)
+            if sample_weight is not None and tracker is not None:
+                _leave_copies_out(keras, tracker, count)
+        return plain(self, x, y, y_pred, *args, **options)
 
     setattr(trainer, name, compute_loss)
+
+
+def _samples(keras: Any, model: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Return the number of entries over which the loss of a batch is the mean; 0 for a copy from ``hvd.sync``."""
+    for loss in keras.tree.flatten(model.loss):
+        reduction = getattr(loss, "reduction", "mean")
+        if reduction not in ("mean", "sum_over_batch_size"):
+            raise ValueError(
+                f'weight must not be "batch" for a loss with reduction={reduction!r}; use "sum_over_batch_size", or '
+                "pass a function that counts samples"
+            )
+    ops, outputs = keras.ops, keras.tree.flatten(y_pred)
+    masks = [mask for mask in map(_mask, outputs) if mask is not None]
+    if masks and len(outputs) > 1:
+        raise ValueError(
+            'weight must not be "batch" for several outputs with masks; pass a function that counts samples'
+        )
+    if masks:
+        count = ops.sum(ops.cast(masks[0], "float32"))
+    else:
+        shape = ops.shape(outputs[0])
+        count = math.prod(shape[:-1]) if len(outputs) == 1 and len(shape) > 1 else shape[0]
+    if sample_weight is None:
+        return count
+    first = ops.convert_to_tensor(keras.tree.flatten(sample_weight)[0])
+    copies = ops.all(ops.logical_and(first == 0, 1 / first < 0))  # True for weights of -0.0
+    return ops.where(copies, 0, count)
+
+
+def _mask(output: Any) -> Any:
+    try:
+        from keras.src.backend.common.masking import get_keras_mask
+    except ImportError:  # an older version of Keras
+        return getattr(output, "_keras_mask", None)
+    return get_keras_mask(output)
+
+
+def _leave_copies_out(keras: Any, tracker: Any, count: Any) -> None:
+    """Ignore a copy from ``hvd.sync`` in the next update of the metric ``loss``, which counts samples by itself."""
+
+    def update_state(values: Any, sample_weight: Any = None) -> Any:
+        del tracker.update_state
+        given = 1 if sample_weight is None else sample_weight
+        return tracker.update_state(values, sample_weight=keras.ops.where(count > 0, given, 0))
+
+    tracker.update_state = update_state
+
+
+def _weight_synchronized_data(keras: Any) -> None:
+    """Make ``fit`` weight averages by the numbers of samples if its data comes from ``hvd.sync``."""
+    trainer = next(kind for kind in keras.Model.__mro__ if "fit" in vars(kind))
+    plain = trainer.fit
+
+    @functools.wraps(plain)
+    def fit(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        control = getattr(getattr(self, "optimizer", None), "_hvd", None)
+        if control is not None and getattr(x, "hvd_synchronized", False) and control.reduction.active():
+            if control.reduction.weight is None:
+                replace(control.reduction, weight="batch")  # raises an error if other settings forbid it
+                control.reduction.weight, self.train_function = "batch", None
+            if control.reduction.weight != "batch":
+                raise ValueError(
+                    f'weight must be None or "batch" with data from hvd.sync, got {control.reduction.weight!r}'
+                )
+        return plain(self, x, *args, **kwargs)
+
+    trainer.fit = fit
 
 
 def _keep_xla_off(keras: Any) -> None:

@@ -47,6 +47,8 @@ class GradientReduction:
     weight: Any = None
     batch: Any = field(default=None, compare=False)
     """Number of samples of the batch of ``fit`` whose gradients are reduced next; with weight="batch"."""
+    total: Any = field(default=None, compare=False)
+    """Total weight of the last reduction, or None if it had no weights."""
 
     def __post_init__(self) -> None:
         if isinstance(self.op, bool) or self.op not in (Average, Sum):
@@ -54,8 +56,6 @@ class GradientReduction:
         self.op = int(self.op)  # Accept NumPy integers, but convert them to Python integers.
         self.predivide = check_predivide(self.predivide, self.op)
         check_weighted_op(self.op, self.weight)
-        if self.weight is not None and self.passes != 1:
-            raise ValueError(f"backward_passes_per_step must be 1 with weight, got {self.passes!r}")
         if isinstance(self.weight, str) and self.weight != "batch":
             raise ValueError(f'weight must be a number, a tensor, a function or "batch", got {self.weight!r}')
         self.passes = check_passes(self.passes)
@@ -82,7 +82,7 @@ class GradientReduction:
                 "a distributed optimizer with local variables, groups of variables or a process set other than "
                 "global_process_set cannot be pickled; pickle the plain optimizer and make it distributed after loading"
             )
-        left_out = ("adapter", "process_set", "local", "batch")
+        left_out = ("adapter", "process_set", "local", "batch", "total")
         options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
         return _unpickled, (self.adapter.__name__, options)
 
@@ -175,8 +175,13 @@ class GradientReduction:
             return self._reduced(sent, names, variables, **{**exact, "compression": how["compression"]})
 
         late = self.compression is not self.adapter.Compression.none or any("16" in str(dtype) for dtype in dtypes)
-        means = weighted_means(xp, cast, wide, count, sum_all, sum_shares if late else None)
+        means, self.total = weighted_means(xp, cast, wide, count, sum_all, sum_shares if late else None)
         return [cast(mean, dtype) for mean, dtype in zip(means, dtypes, strict=True)]
+
+    def take_total(self) -> Any:
+        """Return ``total``, once. Steps with a total of 0 change nothing."""
+        total, self.total = self.total, None
+        return total
 
     def _number(self) -> Any:
         """Return the weight of this rank's batch, as a number or a tensor."""

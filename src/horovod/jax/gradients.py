@@ -54,9 +54,13 @@ class GradientReduction:
         """
         return anybody_else(self.process_set, face.require_job())
 
-    @refusing(face)
     def __call__(self, gradients: Any, weight: Any = None, beside: Any = ()) -> Any:
-        """Reduce the gradients over the ranks as one operation, and return them.
+        """Return the first result of ``with_total``."""
+        return self.with_total(gradients, weight, beside)[0]
+
+    @refusing(face)
+    def with_total(self, gradients: Any, weight: Any = None, beside: Any = ()) -> tuple[Any, Any]:
+        """Reduce the gradients over the ranks as one operation, and return them and the total weight or None.
 
         Args:
             gradients: Pytree of this rank's gradients.
@@ -70,17 +74,19 @@ class GradientReduction:
         count = None if weight is None else count_of(weight)
         if not self.active():
             if count is None:
-                return gradients
-            return jax.tree_util.tree_map(lambda leaf: jnp.where(count > 0, leaf, jnp.zeros_like(leaf)), gradients)
+                return gradients, None
+            nonzero = jax.tree_util.tree_map(lambda leaf: jnp.where(count > 0, leaf, jnp.zeros_like(leaf)), gradients)
+            return nonzero, count
         leaves, places, structure = flat(gradients)
         names = full_names("allreduce", self.name, places)
         others = jax.tree_util.tree_leaves(beside)
         if count is not None:
             full, how = f"allreduce.{self.name}.weight", (self.compression, self.process_set)
-            return structure.unflatten(reduce_weighted(leaves, names, full, count, *how, others, self._steps()))
+            means, total = reduce_weighted(leaves, names, full, count, *how, others, self._steps())
+            return structure.unflatten(means), total
         prescale, postscale = scales(self.predivide)
         how = (self.op, self.compression, prescale, postscale, self.process_set)
-        return structure.unflatten(reduce_leaves(leaves, names, *how, beside=others, steps=self._steps()))
+        return structure.unflatten(reduce_leaves(leaves, names, *how, beside=others, steps=self._steps())), None
 
     def _steps(self) -> str:
         return f"allreduce.{self.name}.step" if self.counted else ""

@@ -133,7 +133,8 @@ def DistributedOptimizer(
     """Return a gradient transformation that reduces gradients over the ranks before it applies ``optimizer``.
 
     In addition to the arguments of ``optimizer``, ``update(grads, state, params, weight=n)`` accepts the weight of this
-    rank's gradients. With a weight, which all ranks must then pass, the gradients are averaged with these weights. The
+    rank's gradients. With a weight, which all ranks must then pass, the gradients are averaged with these weights. If
+    all weights are 0, the updates are zeros and the state does not change. The
     extra arguments ``value``, ``grad``, ``value_fn``, ``obj_fn`` and ``grad_fn`` are reduced over all ranks. Other
     extra arguments must be equal on all ranks.
 
@@ -174,8 +175,9 @@ def DistributedOptimizer(
     if passes == 1:
 
         def update(grads: Any, state: Any, params: Any = None, *, weight: Any = None, **extra: Any) -> Any:
-            reduced = reduce(grads, weight)
-            return plain(reduced, state, params, **extra_args(extra, grads, reduced, weight))
+            reduced, total = reduce.with_total(grads, weight)
+            updates, new = plain(reduced, state, params, **extra_args(extra, grads, reduced, weight))
+            return _unless_empty(total, updates, new, state)
 
         return _transformation(optimizer.init, update)
     return _accumulating(optimizer, plain, extra_args, reduce, passes, average_aggregated_gradients)
@@ -212,9 +214,9 @@ def _accumulating(
             elif average:
                 mine = each(lambda a: a / passes, summed)
             mine = each(lambda a, g: a.astype(g.dtype), mine, grads)
-            reduced = reduce(mine, None if count is None else total)
+            reduced, everything = reduce.with_total(mine, None if count is None else total)
             more = extra_args(extra, grads, reduced, count)
-            updates, inner = plain(reduced, state.inner, params, **more)
+            updates, inner = _unless_empty(everything, *plain(reduced, state.inner, params, **more), state.inner)
             zeros = each(jnp.zeros_like, summed)
             return updates, Accumulated(inner, zeros, jnp.zeros_like(total), jnp.zeros_like(done))
 
@@ -230,6 +232,15 @@ def _accumulating(
         return step() if int(done) == passes else wait()
 
     return _transformation(init, update)
+
+
+def _unless_empty(total: Any, updates: Any, new: Any, old: Any) -> tuple[Any, Any]:
+    """Return the updates and the new state; if the total weight is 0, zeros and the old state."""
+    if total is None:
+        return updates, new
+    each = jax.tree_util.tree_map
+    kept = each(lambda a, b: a if a is b else jnp.where(total > 0, a, b), new, old)
+    return each(lambda one: jnp.where(total > 0, one, jnp.zeros_like(one)), updates), kept
 
 
 def _no_sum(leaf: Any) -> Any:

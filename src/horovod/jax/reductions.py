@@ -87,8 +87,8 @@ def reduce_weighted(
     process_set: ProcessSet,
     beside: Sequence[Any] = (),
     steps: str = "",
-) -> list[Any]:
-    """Return the weighted means of arrays over the ranks, in the arrays' dtypes.
+) -> tuple[list[Any], Any]:
+    """Return the weighted means of arrays over the ranks, in the arrays' dtypes, and the total weight.
 
     The arguments are those of ``reduce_leaves``. The weights are reduced together with the arrays. If the arrays are
     sent in less than 32 bits, the weights are reduced first. Each rank then multiplies its arrays by weight / total
@@ -118,10 +118,10 @@ def reduce_weighted(
         return reduce_leaves(sent, names, Sum, compression, 1.0, 1.0, process_set, beside=beside, steps=steps)
 
     exact = compression is Compression.none and all(leaf.dtype.itemsize >= 4 for leaf in leaves)
-    means = weighted_means(
+    means, total = weighted_means(
         jnp, lambda one, dtype: one.astype(dtype), wide, count, sum_all, None if exact else sum_shares
     )
-    return [mean.astype(leaf.dtype) for mean, leaf in zip(means, leaves, strict=True)]
+    return [mean.astype(leaf.dtype) for mean, leaf in zip(means, leaves, strict=True)], total
 
 
 def wide_of(dtype: Any) -> Any:

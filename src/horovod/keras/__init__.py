@@ -67,6 +67,8 @@ check_in_sync = _functions.check_in_sync
 reducescatter = _functions.reducescatter
 broadcast_global_variables = _functions.broadcast_global_variables
 load_model = _functions.load_model
+compute_metric = _functions.compute_metric
+sync = _functions.sync
 
 
 def DistributedOptimizer(
@@ -115,10 +117,11 @@ def DistributedOptimizer(
             reduced, by the number of ranks. Default: True.
         weight (float, Callable or "batch", optional): Number of samples over which this rank's gradients are the mean,
             or a function that returns it, as a number or a tensor, and is called in each update. Gradients are then the
-            mean over all ranks' samples. "batch" stands for the number of samples of each batch in ``fit``, also of a
-            short last one; it requires a loss that is a mean over the batch, as losses of Keras are by default, also
-            with sample weights. All ranks must pass it, or none. Sparse gradients become dense. It requires Keras 3,
-            ``Average``, and one backward pass per step.
+            mean over all ranks' samples. "batch" stands for the number of entries of the loss in each batch of ``fit``:
+            samples, or positions of a sequence, without those that are masked. It requires a loss that is a mean over
+            these, as losses of Keras are by default, also with sample weights. With several backward passes per step,
+            the gradients of each pass are reduced. All ranks must pass it, or none. Sparse gradients become dense. It
+            requires Keras 3 and ``Average``.
 
     Returns:
         Optimizer: Distributed optimizer. Errors of the backend's operations, when ranks disagree or a rank is lost, are
@@ -222,8 +225,10 @@ __all__ = [
     "broadcast_global_variables",
     "callbacks",
     "check_in_sync",
+    "compute_metric",
     "elastic",
     "load_model",
     "reducescatter",
+    "sync",
     *_frontends.SHARED_NAMES,
 ]

@@ -10,7 +10,7 @@ from horovod.common.ops import Adasum, Average
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.gradients import check_passes, groups_of
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper, WeightDeltas, in_session
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper, WeightDeltas, in_session, only_if
 from horovod.tensorflow.reduction import LocalVariables, Reduce, make_allreduce_grads, reduces
 
 
@@ -61,10 +61,11 @@ def DistributedOptimizer(
         scale_local_gradients (bool): Divide gradients of local variables by the number of ranks. Default: True.
         weight (float, tf.Tensor or Callable, optional): Number of samples over which this rank's gradients are the
             mean, or a function that returns it and is called in each reduction. Gradients are then the mean over all
-            ranks' samples, and zeros if all ranks have 0. A rank with 0 takes part; its gradients can be NaN. In a
-            tf.function, pass a tensor such as ``tf.shape(x)[0]``, because a number is a constant there. With
-            accumulation, it is the number of samples of all passes. All ranks must pass it, or none. It requires
-            ``Average``, and has no effect in a job with one rank. Keras optimizers also accept "batch".
+            ranks' samples. A rank with 0 takes part; its gradients can be NaN. If all ranks have 0, ``apply_gradients``
+            changes nothing; with accumulation, the gradients are zeros. In a tf.function, pass a tensor such as
+            ``tf.shape(x)[0]``, because a number is a constant there. With accumulation, it is the number of samples of
+            all passes. All ranks must pass it, or none. It requires ``Average``, and has no effect in a job with one
+            rank. Keras optimizers also accept "batch".
 
     Returns:
         Optimizer: Distributed optimizer.
@@ -108,7 +109,8 @@ def DistributedOptimizer(
             "tf.compat.v1, works in graphs only; in eager mode use a Keras optimizer"
         )
     name = name or f"Distributed{type(optimizer).__name__}"
-    reduce = make_allreduce_grads(
+    control = _Control(LocalVariables(scale_local_gradients, process_set), process_set)
+    reduce = control.reduce_all = make_allreduce_grads(
         f"{name}_Allreduce",
         device_dense,
         device_sparse,
@@ -119,8 +121,8 @@ def DistributedOptimizer(
         groups,
         process_set,
         weight,
+        control.on_total,
     )
-    control = _Control(reduce, LocalVariables(scale_local_gradients, process_set), process_set)
     if op == Adasum:
         control.deltas = WeightDeltas(backward_passes_per_step, reduce, name)
     elif backward_passes_per_step > 1:
@@ -153,17 +155,23 @@ def _wrap(optimizer: Any, control: "_Control") -> Any:
 class _Control:
     """Additional state of a distributed optimizer."""
 
-    def __init__(self, reduce: Reduce, local: LocalVariables, process_set: ProcessSet) -> None:
+    reduce_all: Reduce
+
+    def __init__(self, local: LocalVariables, process_set: ProcessSet) -> None:
         self.plain: Any = None
         self.original: Any = None
         self.local = local
         self.helper: LocalGradientAggregationHelper | None = None
         self.deltas: WeightDeltas | None = None
-        self._reduce = reduce
+        self._total: Any = None  # total weight of the last reduction, until it is applied
         self._process_set = process_set
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        return self.local.reduce(self._reduce, gradients, variables)
+        return self.local.reduce(self.reduce_all, gradients, variables)
+
+    def on_total(self, total: Any) -> None:
+        """Keep the total weight of a reduction, because a step with a total of 0 changes nothing."""
+        self._total = total if self.helper is None else None
 
     def compute(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         if self.deltas is not None:
@@ -178,7 +186,9 @@ class _Control:
             return self.deltas.apply(pairs, moved, apply)
         if self.helper is not None:
             return self.helper.apply_gradients(lambda: apply(pairs))
-        return apply(pairs)
+        total, self._total = self._total, None
+        here = total is not None and (tf.executing_eagerly() or tf.compat.v1.get_default_graph() is total.graph)
+        return only_if(total > 0, lambda: apply(pairs)) if here else apply(pairs)
 
 
 class _DistributedOptimizer:

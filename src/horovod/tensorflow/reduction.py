@@ -56,6 +56,7 @@ def make_allreduce_grads(
     groups: int | Sequence[Sequence[Any]] | None = None,
     process_set: ProcessSet = global_process_set,
     weight: Any = None,
+    on_total: Callable[[Any], None] | None = None,
 ) -> Reduce:
     """Return a function ``(gradients, variables) -> reduced gradients`` for eager mode, tf.function and sessions.
 
@@ -77,6 +78,7 @@ def make_allreduce_grads(
         process_set: Ranks that take part.
         weight: Weight of this rank's gradients, as a number, a scalar tensor, or a function that returns one and is
             called in each reduction. None to let all ranks count alike.
+        on_total: Function that each reduction with weights calls with the total weight.
 
     Raises:
         ValueError: An argument is invalid. The message names it.
@@ -115,7 +117,10 @@ def make_allreduce_grads(
         with tf.compat.v1.name_scope(None):
             if weight is not None:
                 count = as_weight(weight() if callable(weight) else weight)
-                return _reduce_weighted(gradients, variables, groups, count, options)
+                results, total = _reduce_weighted(gradients, variables, groups, count, options)
+                if on_total is not None:
+                    on_total(total)
+                return results
             return _reduce(gradients, _groups(gradients, variables, groups), options)
 
     return reduce
@@ -258,8 +263,8 @@ def _reduce(
 
 def _reduce_weighted(
     gradients: list[Any], variables: list[Any], groups: Any, weight: tf.Tensor, options: _Options
-) -> list[Any]:
-    """Return the weighted means of the gradients over all ranks.
+) -> tuple[list[Any], Any]:
+    """Return the weighted means of the gradients over all ranks, and the total weight.
 
     The weight is sent with the gradients, as the last entry of the list. If gradients are sent in less than 32 bits, a
     separate operation sums the weights first.
@@ -295,10 +300,10 @@ def _reduce_weighted(
         tf.cast(_values(gradients[i]), tf.float64 if dtype == tf.float64 else tf.float32)
         for i, dtype in zip(present, dtypes, strict=True)
     ]
-    means = weighted_means(tf, tf.cast, wide, tf.cast(weight, widest), sum_all, sum_shares if late else None)
+    means, total = weighted_means(tf, tf.cast, wide, tf.cast(weight, widest), sum_all, sum_shares if late else None)
     for i, mean, dtype in zip(present, means, dtypes, strict=True):
         results[i] = _with_values(results[i], tf.cast(mean, dtype))
-    return results
+    return results, total
 
 
 def _values(gradient: Any) -> Any:

@@ -152,8 +152,8 @@ def weighted_means(
     weight: Any,
     sum_all: Callable[[Sequence[Any]], Sequence[Any]],
     sum_shares: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
-) -> list[Any]:
-    """Return the weighted mean over the ranks of each value, or zeros if the total weight is 0.
+) -> tuple[list[Any], Any]:
+    """Return the weighted mean over the ranks of each value, or zeros if the total weight is 0, and the total weight.
 
     A value with weight 0 can be NaN. By default, weights and values are summed in one operation. With ``sum_shares``,
     weights are summed first. Each rank then sends its share of the mean, which cannot overflow a 16-bit float.
@@ -175,9 +175,10 @@ def weighted_means(
 
     if sum_shares is None:
         *sums, total = sum_all([*(scaled(value, weight) for value in values), weight])
-        return [value / divisor(total, value) for value in sums]
+        return [value / divisor(total, value) for value in sums], total
     (total,) = sum_all([weight])
-    return list(sum_shares([scaled(value, cast(weight, value.dtype) / divisor(total, value)) for value in values]))
+    shares = [scaled(value, cast(weight, value.dtype) / divisor(total, value)) for value in values]
+    return list(sum_shares(shares)), total
 
 
 def weighted_allreduce(
@@ -221,5 +222,5 @@ def weighted_allreduce(
         return [allreduce(arrays[0], name=name, compression=compression)]
 
     late = None if compression is None else sum_shares
-    (mean,) = weighted_means(xp, cast, [value], cast(weight, dtype), sum_all, late)
+    (mean,), _ = weighted_means(xp, cast, [value], cast(weight, dtype), sum_all, late)
     return cast(mean, tensor.dtype)

@@ -1,0 +1,178 @@
+"""Data for ``fit`` on ranks with different numbers of batches, for Keras 3.
+
+A copy that stands in for a missing batch has the sample weights -0.0. Losses and weighted metrics treat them as 0. The
+sign tells an optimizer with ``weight="batch"`` that the batch counts as 0 samples, unlike samples that the program
+itself weights with 0.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from horovod.common.contract.log import warn_user
+from horovod.common.objects import allgather_object, broadcast_object
+
+POLICIES = ("pad", "stop")
+
+
+def synchronized(face: Any, data: Any, policy: str, batch_size: int, shuffle: bool) -> Any:
+    """Implement ``sync``, which ``api.py`` describes. ``face`` is the frontend that sends messages."""
+    job = face.require_job()
+    length, problem = 0, ""
+    try:
+        data = _indexed(data, batch_size, shuffle)
+        length = _length(data)
+        if policy not in POLICIES:
+            raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    except ValueError as error:
+        problem = str(error)
+    from_all = allgather_object((problem, policy, length), "sync", face=face)
+    for rank, (problem, *_) in enumerate(from_all):
+        if problem:
+            raise ValueError(f"{problem} on rank {rank}")
+    if len({given for _, given, _ in from_all}) > 1:
+        raise ValueError(f"policy must be the same on all ranks, got {[given for _, given, _ in from_all]}")
+    lengths = [length for *_, length in from_all]
+    steps = max(lengths) if policy == "pad" else min(lengths)
+    if steps == 0:
+        raise ValueError(f"data must have batches on {'a rank' if policy == 'pad' else 'all ranks'}, got {lengths}")
+    if 0 in lengths and policy == "pad":
+        root = next(rank for rank, one in enumerate(lengths) if one)
+        copy = broadcast_object(_first(data) if job.rank == root else None, root, "sync", face=face)
+    else:
+        copy = None
+    remaining = max(0, length - steps)
+    if remaining:
+        warn_user(
+            f"hvd.sync: epochs have {steps} batches, as many as rank {lengths.index(steps)} has; {remaining} batches "
+            f"of rank {job.rank} are unused"
+        )
+    made = _of_tensorflow(data, length, steps, copy) if _is_tensorflow(data) else Batches(data, length, steps, copy)
+    made.hvd_synchronized, made.remaining = True, remaining
+    return made
+
+
+class Arrays(keras.utils.PyDataset):  # type: ignore[misc]
+    """Batches of arrays, in a new order in each epoch if ``shuffle`` is True."""
+
+    def __init__(self, arrays: tuple[Any, ...], batch_size: int, shuffle: bool) -> None:
+        super().__init__()
+        self._arrays, self._batch_size, self._shuffle = arrays, batch_size, shuffle
+        self._count = len(keras.tree.flatten(arrays[0])[0])
+        self.on_epoch_end()
+
+    def on_epoch_end(self) -> None:
+        """Choose the order of the next epoch."""
+        self._order = np.random.permutation(self._count) if self._shuffle else np.arange(self._count)
+
+    def __len__(self) -> int:
+        return -(-self._count // self._batch_size)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = self._order[index * self._batch_size : (index + 1) * self._batch_size]
+        return keras.tree.map_structure(lambda array: None if array is None else array[rows], self._arrays)
+
+
+class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+    """The first ``steps`` batches of a PyDataset with ``length`` batches, with copies in place of missing ones."""
+
+    def __init__(self, data: Any, length: int, steps: int, copy: Any) -> None:
+        super().__init__(data.workers, data.use_multiprocessing, data.max_queue_size)
+        self._data, self._length, self._steps, self._copy = data, length, steps, copy
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __getitem__(self, index: int) -> Any:
+        if self._length >= self._steps:
+            return self._data[index]
+        if index < self._length:
+            return _with_weights(self._data[index], padding=False)
+        return _with_weights(self._data[self._length - 1] if self._length else self._copy, padding=True)
+
+    def on_epoch_begin(self) -> None:
+        """Tell the original dataset that an epoch begins."""
+        self._data.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Tell the original dataset that an epoch has ended."""
+        self._data.on_epoch_end()
+
+
+def _of_tensorflow(data: Any, length: int, steps: int, copy: Any) -> Any:
+    import tensorflow as tf
+
+    def weighted(dataset: Any, padding: bool) -> Any:
+        return dataset.map(lambda *parts: _with_weights(parts if len(parts) > 1 else parts[0], padding))
+
+    if length >= steps:
+        return data.take(steps)
+    copies = weighted(data.take(1) if length else tf.data.Dataset.from_tensors(copy), True).repeat(steps - length)
+    return weighted(data, False).concatenate(copies).apply(tf.data.experimental.assert_cardinality(steps))
+
+
+def _indexed(data: Any, batch_size: int, shuffle: bool) -> Any:
+    """Return ``data``, or a PyDataset of the arrays in it."""
+    if isinstance(data, keras.utils.PyDataset) or _is_tensorflow(data):
+        return data
+    arrays = data if isinstance(data, tuple) else (data,)
+    leaves = [one for one in keras.tree.flatten(arrays) if one is not None]
+    if not all(hasattr(one, "shape") and hasattr(one, "__getitem__") and len(one.shape) for one in leaves):
+        raise ValueError(
+            "data must be a PyDataset, a tf.data.Dataset or a tuple of arrays (x, y) or (x, y, sample_weight), got a "
+            f"{type(data).__name__}; for a generator, use fit(steps_per_epoch=n) with the same n on all ranks"
+        )
+    lengths = {int(one.shape[0]) for one in leaves}
+    if len(lengths) != 1:
+        raise ValueError(f"arrays in data must have the same length, got {sorted(lengths)}")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
+    return Arrays(
+        keras.tree.map_structure(lambda one: None if one is None else np.asarray(one), arrays), batch_size, shuffle
+    )
+
+
+def _length(data: Any) -> int:
+    if _is_tensorflow(data):
+        number: int | None = int(data.cardinality())
+        advice = "set it with data.apply(tf.data.experimental.assert_cardinality(n)), or use data.take(n)"
+    else:
+        number = data.num_batches if hasattr(data, "num_batches") else len(data)
+        advice = "define num_batches, or use fit(steps_per_epoch=n) with the same n on all ranks"
+    if number is None or number < 0:
+        kind = "infinite" if number in (None, -1) else "unknown"
+        raise ValueError(f"the number of batches of data must be known, but it is {kind}; {advice}")
+    return number
+
+
+def _is_tensorflow(data: Any) -> bool:
+    return hasattr(data, "cardinality") and hasattr(data, "element_spec")
+
+
+def _first(data: Any) -> Any:
+    return _as_numpy(next(iter(data.take(1))) if _is_tensorflow(data) else data[0])
+
+
+def _as_numpy(arrays: Any) -> Any:
+    return keras.tree.map_structure(lambda one: None if one is None else np.asarray(one), arrays)
+
+
+def _with_weights(batch: Any, padding: bool) -> Any:
+    """Return (x, y, sample_weight) of a batch, with weights of 1 if it has none, or -0.0 if it is a copy."""
+    x, y, given = keras.utils.unpack_x_y_sample_weight(batch)
+    if given is None:
+        return x, y, _weights(next(one for one in keras.tree.flatten(x) if one is not None), True, padding)
+    return x, y, keras.tree.map_structure(lambda one: _weights(one, False, padding), given)
+
+
+def _weights(given: Any, inputs: bool, padding: bool) -> Any:
+    """Return weights like the array ``given``: the weights of a batch, or its inputs if ``inputs`` is True."""
+    dtype, value = "float64" if keras.config.floatx() == "float64" else "float32", -0.0 if padding else 1.0
+    if type(given).__module__.partition(".")[0] == "tensorflow":
+        import tensorflow as tf
+
+        shape = tf.shape(given)[:1] if inputs else tf.shape(given)
+        return tf.fill(shape, tf.constant(value, dtype)) if inputs or padding else tf.cast(given, dtype)
+    shape = np.shape(given)[:1] if inputs else np.shape(given)
+    return np.full(shape, value, dtype) if inputs or padding else np.asarray(given, dtype)
