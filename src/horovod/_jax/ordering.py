@@ -172,8 +172,8 @@ class _Program:
         self._thread(condition, condition.arguments[-1], in_branch)
         carried = body.arguments[-1]
         after = self._thread(body, carried, in_branch)
-        # All calls are in the condition, so XLA would treat the loop's token as a constant.
         if after == carried:
+            # All calls are in the condition, so XLA would treat the loop's token as a constant.
             with ir.InsertionPoint.at_block_terminator(body), op.location:
                 after = foreign.passed_on(carried)
         _end_with(body, after)

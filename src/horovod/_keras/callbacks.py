@@ -79,8 +79,8 @@ def scale_velocities(model: Any, factor: float) -> None:
     kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.partition(".")[0] in ("keras", "tf_keras")]
     if not any(kind.__name__ in ("SGD", "RMSprop") for kind in kinds):
         return
-    # Legacy optimizers of Keras 2 have these buffers.
     if hasattr(optimizer, "get_slot_names"):
+        # Legacy optimizers of Keras 2 have these buffers.
         if "momentum" not in optimizer.get_slot_names():
             return
         velocities = [optimizer.get_slot(variable, "momentum") for variable in model.trainable_weights]

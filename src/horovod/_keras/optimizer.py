@@ -452,8 +452,8 @@ def _keep_xla_off(keras: Any) -> None:
             trainer = kind
             break
     plain = getattr(trainer, "_resolve_auto_jit_compile", None)
-    # This version of Keras lacks the attribute. ``check_traceable`` raises an error if XLA is used.
     if plain is None:
+        # This version of Keras lacks the attribute. ``check_traceable`` raises an error if XLA is used.
         return
 
     @functools.wraps(plain)

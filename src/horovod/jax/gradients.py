@@ -25,7 +25,7 @@ class GradientReduction:
     """Settings of a reduction of gradients, after validation.
 
     ``name`` is the prefix of the operations' names. If ``counted`` is True and the reduction is in a branch, the ranks
-    check that all of them have reached the branch equally often.
+    check that all of them have reached the branch the same number of times.
     """
 
     name: str

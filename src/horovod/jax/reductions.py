@@ -34,7 +34,7 @@ def reduce_leaves(
 
     ``beside`` are other arrays of the caller. If one of them is traced, the allreduce becomes part of the compiled
     program even if ``arrays`` are constants. If ``steps`` is not empty and the call is in a branch, the ranks check
-    under this name that all of them have reached the branch equally often.
+    under this name that all of them have reached the branch the same number of times.
     """
     if not leaves:
         return []

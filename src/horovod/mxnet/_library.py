@@ -256,7 +256,7 @@ class Arrival:
 class _Arriving:
     """NDArray that is created on first use.
 
-    The first use calls ``make``. From then on, this object stands for the array that ``make`` has returned.
+    The first use calls ``make``. From then on, this object represents the array that ``make`` has returned.
     """
 
     writable = True

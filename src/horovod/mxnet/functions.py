@@ -146,8 +146,8 @@ def _by_name(params: Any) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for key in list(params.keys()):
         name = key if isinstance(key, str) else repr(key)
-        # The string contains a memory address, which differs between ranks.
         if not isinstance(key, str) and " at 0x" in name:
+            # The string contains a memory address, which differs between ranks.
             raise ValueError(
                 f"broadcast_parameters: keys of params must be names, numbers or tuples of them, got {key!r}, whose "
                 "text differs between ranks"

@@ -127,8 +127,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         object.__setattr__(self, "_reducer", _reducer(gradient_predivide_factor, num_groups, process_set))
 
     def __getattr__(self, name: str) -> Any:
-        # These attributes do not exist yet during unpickling.
         if name in _OWN:
+            # These attributes do not exist yet during unpickling.
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 

@@ -49,8 +49,10 @@ def run_again(
         pointer = _core.address_of(source)
         work.run_again(pointer, pointer if in_place else _core.address_of(target))
     except (ValueError, HorovodInternalError):
-        raise  # the engine has finished with the arrays
-    except BaseException:  # Ctrl-C has ended the wait, but the engine still uses the arrays
+        # The engine has finished with the arrays.
+        raise
+    except BaseException:
+        # Ctrl-C has ended the wait, but the engine still uses the arrays.
         handles.hold((source, target))
         raise
     _keep(name, last)

@@ -80,7 +80,7 @@ class SyncBatchNormalization(_BatchNormalization):
     """Batch normalization that uses the statistics of all ranks' batches during training.
 
     In inference, and in a job of one process, the layer behaves like ``tf.keras.layers.BatchNormalization``. The
-    batches can differ in size. All ranks must call the layer equally often and in the same order.
+    batches can differ in size. All ranks must call the layer the same number of times and in the same order.
 
     Args:
         fused (bool): Must be False, because TensorFlow's fused kernel cannot exchange statistics.

@@ -231,8 +231,8 @@ class _Control:
 
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Reduce the gradients if necessary, then run the plain optimizer's method ``step``."""
-        # Another step method of the same optimizer has called step(), so the gradients are already reduced.
         if self.in_step:
+            # Another step method of the same optimizer has called step(), so the gradients are already reduced.
             return step(*args, **kwargs)
         reducer = self.reducer
         if isinstance(reducer, DeltaReducer):

@@ -148,8 +148,8 @@ def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
 def _back(result: Any, given: Any, in_place: bool) -> Any:
     if isinstance(given, list):
         return [_back(one, like, in_place) for one, like in zip(result, given, strict=True)]
-    # The result of an alltoall is a tuple of a tensor and splits.
     if isinstance(result, tuple):
+        # The result of an alltoall is a tuple of a tensor and splits.
         return (_back(result[0], given, in_place), *result[1:])
     if not is_foreign(given):
         return result

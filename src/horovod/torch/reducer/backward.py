@@ -131,8 +131,8 @@ class Pass:
     def end(self) -> None:
         """End the backward pass. Autograd calls this function."""
         node = _node()
-        # The backward pass that has ended was nested in the execution of this node.
         if node is not None:
+            # The backward pass that has ended was nested in the execution of this node.
             self._follow(node)
             return
         self.over = True

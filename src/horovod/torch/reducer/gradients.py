@@ -252,8 +252,8 @@ class GradientReducer(backward.PassState):
                 # If weighing fails, the backward pass fails, and reports the failure to the other ranks.
                 self._notes.thread = thread if early and not self._weighing.late else 0
                 self._pass = joined or backward.without_end
-                # The end of this backward pass is not detected, so other threads must not wait for it.
                 if joined is None:
+                    # The end of this backward pass is not detected, so other threads must not wait for it.
                     self._turn.end()
 
     def weigh_from_now(self) -> None:
@@ -388,8 +388,8 @@ class GradientReducer(backward.PassState):
             self._contribution.gather()
             self._enter_job()
             self._bucketing.settle()
-            # This rank has run no backward pass in this round.
             if self._notes.number < self._first_pass:
+                # This rank has run no backward pass in this round.
                 self._weigh(self._weighing.counts_without_pass(() if only_new else self._slots))
             flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()

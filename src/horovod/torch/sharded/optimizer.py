@@ -80,8 +80,8 @@ def ShardedOptimizer(
             "optimizers that use norms or factors of whole tensors (LAMB, LARS, Adafactor, Muon) would compute other "
             "results on parts of them. Use hvd.DistributedOptimizer, or pass elementwise=True if it is element-wise"
         )
-    # A scheduler's wrapper of the plain step would only update this rank's elements.
     if "step" in vars(optimizer):
+        # A scheduler's wrapper of the plain step would only update this rank's elements.
         raise ValueError("optimizer must be sharded before its learning rate scheduler is created; swap the two lines")
     if op not in (Average, Sum):
         raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")

@@ -282,8 +282,8 @@ class Shards(backward.PassState):
             self.recover()
             joined = backward.join(self)
             self._pass = joined or backward.without_end
-            # The end of this backward pass is not detected, so step() reduces the gradients.
             if joined is None:
+                # The end of this backward pass is not detected, so step() reduces the gradients.
                 self._turn.end()
 
     def pass_ended(self) -> bool:
@@ -300,8 +300,8 @@ class Shards(backward.PassState):
         operation.
         """
         self._end_pass()
-        # The pass failed because the gradients were reduced before.
         if self.guard.grad is not None:
+            # The pass failed because the gradients were reduced before.
             return
         self._done += 1
         self._failed = True
