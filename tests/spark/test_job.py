@@ -47,7 +47,7 @@ def test_the_start_timeout(monkeypatch):
         job.start_timeout_of(None)
 
 
-def wishes(**changes):
+def options(**changes):
     given = {
         "env": None,
         "stdout": None,
@@ -61,18 +61,18 @@ def wishes(**changes):
 
 
 def test_streams_and_variables(tmp_path):
-    assert wishes(stdout=io.StringIO(), env={"A": "b"}, nics={"lo", "eth0"}).nics == ["eth0", "lo"]
-    assert wishes(nics="eth0,lo").nics == ["eth0", "lo"]
+    assert options(stdout=io.StringIO(), env={"A": "b"}, nics={"lo", "eth0"}).nics == ["eth0", "lo"]
+    assert options(nics="eth0,lo").nics == ["eth0", "lo"]
     with pytest.raises(TypeError, match=r"stdout must be a text stream, .*, got 'path'"):
-        wishes(stdout="path")
+        options(stdout="path")
     with open(tmp_path / "out", "wb") as file, pytest.raises(TypeError, match="stderr must be a text stream"):
-        wishes(stderr=file)
+        options(stderr=file)
     with pytest.raises(TypeError, match=r"stdout must be a text stream.*, got .*BytesIO"):
-        wishes(stdout=io.BytesIO())
+        options(stdout=io.BytesIO())
     with pytest.raises(TypeError, match="env must map strings to strings, got 'A': 1"):
-        wishes(env={"A": 1})
+        options(env={"A": 1})
     with pytest.raises(TypeError, match=r"env must be a mapping of strings to strings, got \['A=b'\]"):
-        wishes(env=["A=b"])
+        options(env=["A=b"])
     for value in ([1], 5):
         with pytest.raises(ValueError, match="nics must be"):
-            wishes(nics=value)
+            options(nics=value)

@@ -20,7 +20,7 @@ from typing import Any
 from horovod.common.contract.settings import BY_NAME
 from horovod.runner import cluster
 from horovod.runner.base.arguments import ARGUMENTS, integer, interfaces, renamed, seconds
-from horovod.runner.cluster import Call, Gathering, Wishes, run_fixed
+from horovod.runner.cluster import Call, Gathering, JobOptions, run_fixed
 from horovod.runner.function.outcome import WorkerError, worker_error
 from horovod.runner.plan.settings import ElasticSettings
 from horovod.spark.application import Application, Jobs, error_text, failure_message, known_failure
@@ -81,7 +81,7 @@ def job_options(
     timestamp: bool,
     timeout: float,
     executable: str | None = None,
-) -> Wishes:
+) -> JobOptions:
     """Validate the options of a job and return them.
 
     Raises:
@@ -91,7 +91,7 @@ def job_options(
     _check_stream("stderr", stderr)
     if not isinstance(verbose, (int, type(None))):
         raise TypeError(f"verbose must be an integer, got {verbose!r}; 2 shows more of what the job does")
-    return Wishes(
+    return JobOptions(
         start_timeout=timeout,
         environ=rank_environment(env),
         executable=executable,
@@ -176,7 +176,7 @@ def run(
         raise ValueError(f"extra_mpi_args must be None, got {extra_mpi_args!r}: Spark's tasks do not use MPI")
     application = Application()
     size = count("num_proc", num_proc, application.context.defaultParallelism)
-    wishes = job_options(
+    options = job_options(
         env=env,
         stdout=stdout,
         stderr=stderr,
@@ -188,13 +188,13 @@ def run(
     )
     application.check(size, "num_proc")
     call = Call(fn, args, kwargs)
-    with Gathering("Spark task", wishes.nics, ports()) as gathering:
+    with Gathering("Spark task", options.nics, ports()) as gathering:
         stage = _Stage(application, gathering, size)
         with Jobs(application, f"horovod.spark.run: {size} ranks") as jobs:
             jobs.start(lambda context: stage.run(context, jobs.over))
-            wishes = replace(wishes, advice=lambda: application.advice(size))
+            options = replace(options, advice=lambda: application.advice(size))
             try:
-                return run_fixed(gathering, call, size, wishes)
+                return run_fixed(gathering, call, size, options)
             except WorkerError as error:
                 raise stage.explained(error) from error.__cause__
 
@@ -313,7 +313,7 @@ def run_elastic(
     variables = rank_environment(env)
     if elastic_timeout is not None:
         variables["HOROVOD_ELASTIC_TIMEOUT"] = str(seconds("elastic_timeout", elastic_timeout))
-    wishes = job_options(
+    options = job_options(
         env=variables,
         stdout=stdout,
         stderr=stderr,
@@ -325,13 +325,13 @@ def run_elastic(
     application.check(size, "num_proc")
     call = Call(fn, args, kwargs)
     description = f"horovod.spark.run_elastic: {least} to {most} ranks"
-    with Gathering("Spark task", wishes.nics, ports()) as gathering, Jobs(application, description) as jobs:
+    with Gathering("Spark task", options.nics, ports()) as gathering, Jobs(application, description) as jobs:
         tasks = _Tasks(gathering, jobs.over)
         for _ in range(most):
             jobs.start(tasks.keep)
-        wishes = replace(wishes, advice=lambda: application.advice(size) + tasks.last_failure, names=_NAMES)
+        options = replace(options, advice=lambda: application.advice(size) + tasks.last_failure, names=_NAMES)
         settings = ElasticSettings(size, least, most, resets)
-        return cluster.run_elastic(gathering, call, settings, wishes)
+        return cluster.run_elastic(gathering, call, settings, options)
 
 
 class _Tasks:

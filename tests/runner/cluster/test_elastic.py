@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from horovod.runner.cluster import Call, Wishes, run_elastic
+from horovod.runner.cluster import Call, JobOptions, run_elastic
 from horovod.runner.function.outcome import WorkerError
 from horovod.runner.plan.settings import ElasticSettings
 
@@ -67,8 +67,8 @@ def test_one_is_killed_and_one_more_arrives(tasks, gathering, tmp_path):
     acting = threading.Thread(target=act, daemon=True)
     acting.start()
     err = io.StringIO()
-    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=err)
-    results = run_elastic(gathering, Call(train, (str(tmp_path), 3)), ElasticSettings(3, 2, 3), wishes)
+    options = JobOptions(start_timeout=30, stdout=io.StringIO(), stderr=err)
+    results = run_elastic(gathering, Call(train, (str(tmp_path), 3)), ElasticSettings(3, 2, 3), options)
     acting.join(5)
     assert [rank for _, rank, _ in results] == [0, 1]
     assert [local for *_, local in results] == [0, 1]
@@ -89,9 +89,9 @@ def fail_always():
 def test_slots_whose_workers_fail_get_no_others_and_the_job_ends(tasks, gathering):
     for number in range(2):
         tasks.start(gathering.ticket, number)
-    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
+    options = JobOptions(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
     with pytest.raises(WorkerError, match="never") as caught:
-        run_elastic(gathering, Call(fail_always), ElasticSettings(2, 1, 2), wishes)
+        run_elastic(gathering, Call(fail_always), ElasticSettings(2, 1, 2), options)
     assert isinstance(caught.value, ValueError), "no epoch has been formed, and its class is known all the same"
     assert (caught.value.args, type(caught.value.cause)) == (("never",), ValueError)
     assert re.fullmatch(r"\S+, task [01]", caught.value.host)
@@ -101,5 +101,5 @@ def test_slots_whose_workers_fail_get_no_others_and_the_job_ends(tasks, gatherin
 def test_too_few_are_named(tasks, gathering):
     tasks.start(gathering.ticket, 0)
     with pytest.raises(TimeoutError, match="waited 2 s for 2 tasks to start"):
-        run_elastic(gathering, Call(fail_always), ElasticSettings(2, 1, 2), Wishes(start_timeout=2))
+        run_elastic(gathering, Call(fail_always), ElasticSettings(2, 1, 2), JobOptions(start_timeout=2))
     assert tasks.end()[0][0] == 0

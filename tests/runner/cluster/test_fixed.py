@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from horovod.runner.cluster import ArrivalError, Call, Wishes, run_fixed
+from horovod.runner.cluster import ArrivalError, Call, JobOptions, run_fixed
 from horovod.runner.function.outcome import WorkerError
 from tests.runner.cluster.tasks import gone
 
@@ -41,7 +41,7 @@ def test_a_job_of_three_among_strangers(tasks, gathering, tmp_path):
         for number in (2, 0, 1):
             environ = {**os.environ, "MARK": f"task {number}"}
             tasks.start(gathering.ticket, number, directory=str(tmp_path), environ=environ)
-        results = run_fixed(gathering, Call(describe, (10,)), 3, Wishes(start_timeout=30, stdout=out, stderr=err))
+        results = run_fixed(gathering, Call(describe, (10,)), 3, JobOptions(start_timeout=30, stdout=out, stderr=err))
     assert results == [((rank, 3, rank, 3, 1), [33], f"task {rank}", str(tmp_path)) for rank in range(3)]
     assert sorted(out.getvalue().splitlines()) == [f"[{rank}]<stdout>:hello from {rank}" for rank in range(3)]
     assert {number: code for number, (code, _) in tasks.end().items()} == {0: 0, 1: 0, 2: 0}
@@ -60,7 +60,9 @@ def test_an_exception_comes_with_its_traceback(tasks, gathering):
     for number in range(2):
         tasks.start(gathering.ticket, number)
     with pytest.raises(WorkerError, match="rank 1") as caught:
-        run_fixed(gathering, Call(fail_on_one), 2, Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO()))
+        run_fixed(
+            gathering, Call(fail_on_one), 2, JobOptions(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
+        )
     assert isinstance(caught.value, KeyError)
     assert "in fail_on_one" in caught.value.remote_traceback
     tasks.end()
@@ -86,9 +88,9 @@ def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_pa
         tasks.kill(1)
 
     threading.Thread(target=kill, daemon=True).start()
-    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
+    options = JobOptions(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
     with pytest.raises(WorkerError, match=r"host \S+, task 1 of 3 \(rank 1\) is lost: the connection to"):
-        run_fixed(gathering, Call(sleep_and_tell, (str(tmp_path),)), 3, wishes)
+        run_fixed(gathering, Call(sleep_and_tell, (str(tmp_path),)), 3, options)
     assert time.monotonic() - killed[0] < 60  # well before the others would end by themselves
     pids = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert len(pids) == 3
@@ -111,7 +113,7 @@ def test_a_task_that_never_comes_is_named(tasks, gathering):
     tasks.start(gathering.ticket, 0)
     assert select.select([gathering.fd], [], [], 60)[0], "it has come"
     with pytest.raises(TimeoutError, match=r"waited 2 s for 2 tasks to start .* 1 have .*task 0.* Give it room"):
-        run_fixed(gathering, Call(describe, (1,)), 2, Wishes(start_timeout=2, advice="Give it room."))
+        run_fixed(gathering, Call(describe, (1,)), 2, JobOptions(start_timeout=2, advice="Give it room."))
     assert tasks.end()[0][0] == 0  # it was released
 
 
@@ -119,7 +121,7 @@ def test_what_does_not_fit_is_named(tasks, gathering):
     named = r"it has horovod 0\.0\.1, the launcher "
     tasks.start(gathering.ticket, 0, before="import horovod.runner.cluster.task as t; t.__version__ = '0.0.1'")
     with pytest.raises(ArrivalError, match=named):
-        run_fixed(gathering, Call(describe, (0,)), 1, Wishes(start_timeout=30))
+        run_fixed(gathering, Call(describe, (0,)), 1, JobOptions(start_timeout=30))
     code, text = tasks.end()[0]
     assert code == 1
     assert re.search("the launcher refuses this process: " + named, text)

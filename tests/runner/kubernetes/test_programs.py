@@ -24,19 +24,19 @@ def orders(*rest, port="41000", slots="1"):
 
 def test_flags_of_the_job_reach_its_settings():
     given = orders("--", "-np", "4", "--fusion-threshold-mb", "2", "--", "python", "train.py", "--", "x", slots="2")
-    settings, wishes = launcher.settings(given, {})
+    settings, options = launcher.settings(given, {})
     assert settings.command == ["python", "train.py", "--", "x"]
     assert [slot.local_size for slot in settings.slots] == [2] * 4
     assert settings.variables["HOROVOD_FUSION_THRESHOLD"] == str(2 << 20)
-    assert (settings.options.whole_environment, settings.elastic, wishes.start_timeout) == (True, None, 600.0)
+    assert (settings.options.whole_environment, settings.elastic, options.start_timeout) == (True, None, 600.0)
 
 
 def test_elastic_jobs_have_no_hosts_but_the_pods_that_come():
     given = orders("--", "-np", "2", "--min-np", "1", "--max-np", "4", "--start-timeout", "9", "--", "x")
-    settings, wishes = launcher.settings(given, {})
+    settings, options = launcher.settings(given, {})
     assert (settings.elastic.start, settings.elastic.least, settings.elastic.most) == (2, 1, 4)
     assert settings.elastic.hosts == ()
-    assert wishes.start_timeout == 9
+    assert options.start_timeout == 9
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ See `docs/adr/0030-agents-that-call-home.md`.
     launcher                                        each process that the manager starts
     gathering = Gathering("Spark task")
     gathering.ticket ------- with the closure ----> become_agent(ticket, number)     until the job ends
-    run_fixed(gathering, call, 4, wishes)           one rank, started by that agent
-    run_elastic(gathering, call, settings, wishes)
+    run_fixed(gathering, call, 4, options)           one rank, started by that agent
+    run_elastic(gathering, call, settings, options)
     run_command(gathering, settings, ...)            a command in place of a call, in pods of Kubernetes
 """
 
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from horovod.runner.cluster.gathering import Gathering
-    from horovod.runner.cluster.jobs import Call, Wishes, run_command, run_elastic, run_fixed
+    from horovod.runner.cluster.jobs import Call, JobOptions, run_command, run_elastic, run_fixed
     from horovod.runner.cluster.task import ArrivalError, Ticket, become_agent
 
 __all__ = [
     "ArrivalError",
     "Call",
     "Gathering",
+    "JobOptions",
     "Ticket",
-    "Wishes",
     "become_agent",
     "run_command",
     "run_elastic",
@@ -32,7 +32,7 @@ __all__ = [
 
 _HOMES = {
     "gathering": ("Gathering",),
-    "jobs": ("Call", "Wishes", "run_command", "run_elastic", "run_fixed"),
+    "jobs": ("Call", "JobOptions", "run_command", "run_elastic", "run_fixed"),
     "task": ("ArrivalError", "Ticket", "become_agent"),
 }
 

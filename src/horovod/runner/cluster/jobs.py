@@ -110,7 +110,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class JobOptions:
     """Options of a job whose agents were started by a cluster manager.
 
     Attributes:
@@ -146,7 +146,7 @@ class Wishes:
         return StreamOutput(self.stdout or sys.stdout, self.stderr or sys.stderr)
 
 
-def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -> list[Any]:
+def run_fixed(gathering: Gathering, call: Call, num_proc: int, options: JobOptions) -> list[Any]:
     """Call the function on `num_proc` ranks, and return the results by rank.
 
     This function waits until enough agents are connected. The agents must have the numbers 0 to num_proc - 1. The
@@ -158,23 +158,23 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
         WorkerError: A rank or its agent has failed. See `horovod.run`.
         BaseException: The error that was passed to `Gathering.fail`.
     """
-    here = gathering.wait(num_proc, wishes.start_timeout, wishes.advice)
+    here = gathering.wait(num_proc, options.start_timeout, options.advice)
     try:
         gathering.close()
         by_number = {each.number: each for each in here[:num_proc]}
         placed = hosts.place({number: each.machine for number, each in by_number.items()})
-        settings, environ = _settings(wishes, [slot for _, slot in placed], None)
+        settings, environ = _settings(options, [slot for _, slot in placed], None)
         way = arrived.Arrived()
         agents = [_agent(by_number[number], slot, way) for number, slot in placed]
         fleet = _fleet(agents, settings, way)
-        result = _run(call, wishes, FixedJob(settings, environ, fleet=fleet))
+        result = _run(call, options, FixedJob(settings, environ, fleet=fleet))
         return outcome.by_rank(result, {slot.rank: slot.hostname for _, slot in placed})
     finally:
         for each in here:
             each.connection.kill()
 
 
-def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wishes: Wishes) -> list[Any]:
+def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, options: JobOptions) -> list[Any]:
     """Call the function in an elastic job, in which each agent is one slot.
 
     The job begins when `elastic.start` agents are connected.
@@ -184,13 +184,13 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wish
     """
     way = arrived.Arrived()
     source = ArrivalSource(gathering, way, elastic.most or elastic.start)
-    for each in gathering.wait(elastic.start, wishes.start_timeout, wishes.advice):
+    for each in gathering.wait(elastic.start, options.start_timeout, options.advice):
         source.add(each)
     try:
-        settings, environ = _settings(wishes, [], elastic)
+        settings, environ = _settings(options, [], elastic)
         assert settings.elastic is not None
         fleet = _fleet([], settings, way)
-        result = _run(call, wishes, ElasticJob(settings, environ, fleet=fleet, source=source))
+        result = _run(call, options, ElasticJob(settings, environ, fleet=fleet, source=source))
     finally:
         source.close()
     return outcome.of_elastic(result, elastic.least)
@@ -200,7 +200,7 @@ def run_command(
     gathering: Gathering,
     settings: LaunchSettings,
     environ: Mapping[str, str],
-    wishes: Wishes,
+    options: JobOptions,
     take_signals: Callable[[], SignalQueue | None],
 ) -> JobResult:
     """Run a command as `horovodrun` does, on agents that connect to the launcher.
@@ -209,7 +209,7 @@ def run_command(
         gathering: Server to which the agents connect.
         settings: Settings of the job.
         environ: Environment variables of the launcher.
-        wishes: Options, of which only `start_timeout` and `advice` are used.
+        options: Options, of which only `start_timeout` and `advice` are used.
         take_signals: Function that returns the queue of signals. It is called when all agents are connected.
 
     Returns:
@@ -219,7 +219,7 @@ def run_command(
         Exception: The agents did not connect. The errors are the same as those of `run_fixed`.
     """
     way = arrived.Arrived()
-    here = gathering.wait(settings.size, wishes.start_timeout, wishes.advice)
+    here = gathering.wait(settings.size, options.start_timeout, options.advice)
     if settings.elastic is not None:
         source = ArrivalSource(gathering, way, settings.elastic.most or settings.elastic.start)
         for each in here:
@@ -239,26 +239,26 @@ def run_command(
             each.connection.kill()
 
 
-def _run(call: Call, wishes: Wishes, job: Job) -> JobResult:
+def _run(call: Call, options: JobOptions, job: Job) -> JobResult:
     """Run a job that calls the function. Ctrl-C in this process interrupts the ranks first."""
-    with interrupts(wishes.handlers) as queue:
-        return replace(job, signals=queue, payload=call.payload, results=True, output=wishes.sink()).run()
+    with interrupts(options.handlers) as queue:
+        return replace(job, signals=queue, payload=call.payload, results=True, output=options.sink()).run()
 
 
 def _settings(
-    wishes: Wishes, slots: list[Slot], elastic: ElasticSettings | None
+    options: JobOptions, slots: list[Slot], elastic: ElasticSettings | None
 ) -> tuple[LaunchSettings, dict[str, str]]:
     """Return the job's settings and environment. Only Horovod's own variables are copied from this process."""
     environ = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
     settings = LaunchSettings(
-        command=[*filter(None, [wishes.executable]), *boot.arguments("horovod.runner.function.worker")],
-        options=WorkerOptions(own_python=not wishes.executable, whole_environment=True),
+        command=[*filter(None, [options.executable]), *boot.arguments("horovod.runner.function.worker")],
+        options=WorkerOptions(own_python=not options.executable, whole_environment=True),
         slots=slots,
-        variables={**wishes.environ, **cli.interface_variables(wishes.nics, [])},
-        timestamp=wishes.timestamp,
-        verbose=wishes.verbose,
+        variables={**options.environ, **cli.interface_variables(options.nics, [])},
+        timestamp=options.timestamp,
+        verbose=options.verbose,
         elastic=elastic,
-        names=wishes.names,
+        names=options.names,
     )
     return cli.with_variables(settings, environ), environ
 

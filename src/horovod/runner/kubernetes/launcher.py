@@ -22,7 +22,7 @@ from horovod._version import __version__
 from horovod.runner.base.errors import AgentError, LaunchError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
-from horovod.runner.cluster import ArrivalError, Gathering, Wishes, run_command
+from horovod.runner.cluster import ArrivalError, Gathering, JobOptions, run_command
 from horovod.runner.command import cli
 from horovod.runner.kubernetes.manifests import TOKEN_VARIABLE
 from horovod.runner.kubernetes.request import check_elastic, check_job, most, patience
@@ -71,7 +71,7 @@ def orders(words: Sequence[str]) -> Orders:
     return Orders(known.port, known.slots_per_pod, known.of_version, rest[first + 1 : second], rest[second + 1 :])
 
 
-def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings, Wishes]:
+def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings, JobOptions]:
     """Return the settings and options of the job. Raises LaunchError if a flag is invalid.
 
     The ranks are assigned to hosts later, when the agents have connected.
@@ -93,8 +93,9 @@ def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings,
     namespace.hosts = ",".join(f"pod-{number}:{given.slots}" for number in range(pods))
     checked = cli.settings(namespace, given.command, environ)
     elastic = checked.elastic and replace(checked.elastic, hosts=())
-    options = msgspec.structs.replace(checked.options, whole_environment=True)
-    return replace(checked, options=options, elastic=elastic), Wishes(start_timeout=patience(namespace), advice=_ADVICE)
+    own_place = msgspec.structs.replace(checked.options, whole_environment=True)
+    options = JobOptions(start_timeout=patience(namespace), advice=_ADVICE)
+    return replace(checked, options=own_place, elastic=elastic), options
 
 
 def run(given: Orders, environ: dict[str, str]) -> JobResult:
@@ -103,7 +104,7 @@ def run(given: Orders, environ: dict[str, str]) -> JobResult:
     os.environ.pop(TOKEN_VARIABLE, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        checked, wishes = settings(given, environ)
+        checked, options = settings(given, environ)
     for warning in caught:
         _say(f"warning: {warning.message}")
     # Workers use the environment of their own pods. Only variables that begin with HOROVOD_ are copied from this pod.
@@ -119,7 +120,7 @@ def run(given: Orders, environ: dict[str, str]) -> JobResult:
             signal.signal(number, stop)
         many = checked.size // given.slots
         _say(f"waiting for {checked.size} ranks in {many} pods")
-        return run_command(gathering, checked, ours, wishes, SignalQueue)
+        return run_command(gathering, checked, ours, options, SignalQueue)
 
 
 def _say(text: str) -> None:
