@@ -1,5 +1,5 @@
-// Buffer: engine memory (an output, or a block of the arena) as a Python object with the buffer protocol, so that
-// frameworks can use it without a copy.
+// A Buffer makes engine memory (an output, or a block of the arena) available to Python through the buffer protocol, so
+// that frameworks can use it without a copy.
 #include "buffer.h"
 
 #include <memory>

@@ -1,5 +1,4 @@
-// EngineConfig: the configuration of an engine as set from Python, and the functions that create the engine's options
-// from it.
+// EngineConfig is the configuration of an engine as set from Python. The functions create the engine's options from it.
 #pragma once
 #include <map>
 #include <string>

@@ -1,4 +1,4 @@
-// Encryption libraries for Python: supported ciphers, and key agreement during connection setup.
+// Python interface to the encryption libraries: the supported ciphers, and key agreement during connection setup.
 #include "transport/crypto.h"
 
 #include <nanobind/stl/string.h>

@@ -1,4 +1,4 @@
-// Fusion: decide which ready operations share one buffer. These functions do no I/O and keep no state.
+// Fusion of operations. The functions decide which ready operations share one buffer. They do no I/O and keep no state.
 #pragma once
 #include <vector>
 

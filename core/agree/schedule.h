@@ -1,8 +1,8 @@
-// Schedules: execution without negotiation. Training repeats the same tensors step after step. Once the coordinator has
-// seen the same list of operations twice, it proposes the list as a schedule. All ranks adopt it at the same place in
-// the order of operations. From then on, a bucket (one fused operation) starts once every rank has submitted its
-// tensors. Buckets start in the schedule's order, without messages that describe them. A rank that deviates revokes the
-// schedule, and all ranks return to negotiation (engine/schedule_sync.h).
+// Schedules allow execution without negotiation. Training repeats the same tensors step after step. Once the
+// coordinator has seen the same list of operations twice, it proposes the list as a schedule. All ranks adopt it at the
+// same place in the order of operations. From then on, a bucket (one fused operation) starts once every rank has
+// submitted its tensors. Buckets start in the schedule's order, without messages that describe them. A rank that
+// deviates revokes the schedule, and all ranks return to negotiation (engine/schedule_sync.h).
 //
 // A schedule goes through these steps:
 //   1. On rank 0, the ScheduleDetector sees two equal periods in the decisions. make_schedule() builds the schedule.

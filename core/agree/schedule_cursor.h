@@ -62,7 +62,7 @@ class ScheduleCursor {
   std::vector<void*> outstanding() const;
 
  private:
-  // Stream of entries that only their order distinguishes: unnamed entries, and entries with a repeated name.
+  // Entries that are distinguished only by their order: unnamed entries of one kind, or entries with the same name.
   struct Stream {
     // Entries of the stream in the order of submission.
     std::vector<uint32_t> entries;

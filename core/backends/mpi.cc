@@ -31,7 +31,7 @@ using mpi::Handle;
 
 // Maximum bytes that a vote message over the engine's own connections can carry at almost no extra cost.
 constexpr size_t kRides = 4 << 10;
-// Maximum bytes received per rank for which fewer messages matter more than fewer bytes.
+// Maximum bytes received per rank for an allreduce with MPI_Iallgather, which sends fewer messages but more bytes.
 constexpr size_t kSmall = 256 << 10;
 
 // Return the number of bytes that one rank handles in one piece of an operation. Pieces are small enough for copies to

@@ -52,7 +52,7 @@ int32_t unit_of(double magnitude) {
   return std::isfinite(magnitude) ? std::ilogb(magnitude) & ~1 : 0;
 }
 
-// Return a factor that converts values to units of 2^exponent. The kernels apply it twice.
+// Return the square root of 2^-exponent. The kernels multiply by it twice to convert values to units of 2^exponent.
 double root_of_inverse(int32_t exponent) { return std::ldexp(1.0, -exponent / 2); }
 
 Sums sums_of(DType d, const std::byte* a, const std::byte* b, size_t n) {

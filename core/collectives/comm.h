@@ -1,4 +1,4 @@
-// Comm: a process set as seen by one rank, with everything that a collective needs. A collective is a free function
+// A Comm is a process set as seen by one rank, with everything that a collective needs. A collective is a free function
 // `Status allreduce_ring(Comm&, ...)`. It moves bytes through `links`, or through `node` if all ranks share this host's
 // memory. It waits only through `waiter`.
 #pragma once

@@ -44,7 +44,7 @@ Status pump(Comm& comm, const Text& text, Step step) {
 
 // ---- Receiving and combining values ---------------------------------------------------------------------------------
 struct Combine {
-  // Type of the values in memory. Always an accumulation type.
+  // Type of the values in memory, which is always an accumulation type.
   DType dtype;
   ReduceOp op;
   // True if the peer's value is the left operand, which comes from the lower rank.
@@ -190,7 +190,7 @@ struct Fold {
   }
   int rank_at(int place_of_it) const { return place_of_it < folded ? 2 * place_of_it : place_of_it + folded; }
   bool pairs(int rank) const { return rank < 2 * folded; }
-  // True if a place starts with the sum of two ranks instead of the values of one rank.
+  // True if the rank at this place starts with the sum of two ranks' values instead of only its own.
   bool begins_with_sum(int place_of_it) const { return place_of_it < folded; }
 };
 

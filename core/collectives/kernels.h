@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-// Number of reductions: sum, min, max and product, in this order.
+// Number of reductions that have kernels: sum, min, max and product, in this order.
 inline constexpr int kReduceOps = 4;
 // Maximum number of sources that a kernel combines in one pass.
 inline constexpr int kFusedSources = 4;

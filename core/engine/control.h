@@ -1,7 +1,7 @@
-// Control plane: a tree of links over which ranks request operations, agree on their order, and report failures. Rank 0
-// is the root. The first rank of each node is a child of the root and the parent of the node's other ranks, so the
-// root's work grows with the number of nodes, not ranks. These first ranks relay frames to the root. Frames from the
-// root go to all ranks. pump() never blocks.
+// The control plane is a tree of links over which ranks request operations, agree on their order, and report failures.
+// Rank 0 is the root. The first rank of each node is a child of the root and the parent of the node's other ranks, so
+// the root's work grows with the number of nodes, not ranks. These first ranks relay frames to the root. Frames from
+// the root go to all ranks. pump() never blocks.
 #pragma once
 #include <poll.h>
 #include <sys/epoll.h>
@@ -72,31 +72,31 @@ class SocketSet {
 // Types of frames, with the direction in which each travels. engine/protocol.h defines the contents. A "flooded" frame
 // goes from any rank to all others.
 enum class FrameType : uint8_t {
-  // From a rank to rank 0: tensors that are ready on this rank.
+  // Message to rank 0 with the tensors that are ready on the sender.
   request = 1,
-  // From rank 0 to all ranks: the operations to execute next.
+  // Message from rank 0 to all ranks with the operations to execute next.
   responses = 2,
-  // From a rank to rank 0: the rank's position in a schedule.
+  // Message to rank 0 with the sender's position in a schedule.
   ready = 3,
-  // From rank 0 to all ranks: the position that all ranks have reached.
+  // Message from rank 0 to all ranks with the position that all ranks have reached.
   go = 4,
-  // From a rank to rank 0: the rank wants to leave the schedule.
+  // Message to rank 0: the sender wants to leave the schedule.
   revoke = 5,
-  // From rank 0 to all ranks: the position at which they leave the schedule.
+  // Message from rank 0 to all ranks with the position at which they leave the schedule.
   revoked = 6,
-  // From a rank to rank 0: the rank has returned to negotiation.
+  // Message to rank 0: the sender has returned to negotiation.
   settled = 7,
-  // Flooded to all ranks: a rank leaves the job on purpose.
+  // Message flooded to all ranks: the sender leaves the job on purpose.
   bye = 8,
-  // Flooded to all ranks: a rank is lost, or an error has occurred.
+  // Message flooded to all ranks: a rank is lost, or an error has occurred.
   abort = 9,
-  // To a neighbour: the neighbour's bye or abort has arrived, and this rank will send it nothing more.
+  // Message to a neighbour: its bye or abort has arrived, and the sender will send it nothing more.
   ack = 10,
-  // From rank 0 to all ranks: operations that are waiting at rank 0.
+  // Message from rank 0 to all ranks with the operations that are waiting at rank 0.
   stalled = 11,
-  // From a rank to rank 0: a message from an observer to rank 0's observers.
+  // Message to rank 0 from an observer of the sender to rank 0's observers.
   observer_message_up = 12,
-  // From rank 0 to other ranks: a message from an observer of rank 0 to their observers.
+  // Message from an observer of rank 0 to the observers of other ranks.
   observer_message_down = 13,
 };
 

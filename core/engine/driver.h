@@ -1,6 +1,6 @@
-// Driver: one turn of the engine's progress loop. The thread that holds the progress lock (the engine's own thread or a
-// waiting caller) calls step(), so turns never overlap. A turn takes submissions, sends requests, handles messages and
-// executes agreed operations, in this order.
+// The Driver runs the turns of the engine's progress loop. The thread that holds the progress lock (the engine's own
+// thread or a waiting caller) calls step(), so turns never overlap. A turn takes submissions, sends requests, handles
+// messages and executes agreed operations, in this order.
 //
 // A driver has two states:
 //   - While negotiating, operations move from to_request_ to pending_, and responses from order_ to execute(). adopt()
@@ -14,9 +14,13 @@
 // all operations that a leaving rank still takes part in are done (shutdown_state_). It ends in leave() when this
 // program shuts down. Afterwards, a turn only relays the other ranks' goodbyes.
 //
-// driver.cc contains turns, requests and execution; driver_messages.cc the received messages; driver_schedule.cc and
-// driver_vote.cc the schedules; driver_devices.cc device tensors; driver_end.cc the end of the job; driver_sleep.cc the
-// wakeup conditions.
+// The class is implemented in several files:
+//   - driver.cc: turns, requests and execution
+//   - driver_messages.cc: the received messages
+//   - driver_schedule.cc and driver_vote.cc: the schedules
+//   - driver_devices.cc: operations on device tensors
+//   - driver_end.cc: the end of the job
+//   - driver_sleep.cc: the wakeup conditions
 #pragma once
 #include <atomic>
 #include <deque>

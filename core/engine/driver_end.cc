@@ -1,5 +1,5 @@
-// Driver: end the job when a rank leaves or is lost, or a collective fails. Notify the ranks and complete the
-// operations in flight.
+// Part of the driver that ends the job when a rank leaves or is lost, or a collective fails. It notifies the ranks and
+// completes the operations in flight.
 #include <algorithm>
 
 #include "engine/driver.h"

@@ -1,5 +1,5 @@
-// Driver: decide before a sleep which events must wake the thread, how long it can sleep, and whether there is work to
-// do instead.
+// Part of the driver that decides before a sleep which events must wake the thread, how long it can sleep, and whether
+// there is work to do instead.
 #include <algorithm>
 
 #include "engine/driver.h"

@@ -16,7 +16,7 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
   // The timeout applies once any rank has asked to leave, because all votes should then arrive soon. Before that, ranks
   // can be arbitrarily late.
   if (const Status status = readiness_vote_.advance(schedule_sync_->frozen(), moved); !status.ok()) {
-    // Count the operation as executed already when it starts.
+    // Count the failed operation too, because operations count as executed once they start.
     ++executed_;
     collective_failed(status);
     return Vote::ended;

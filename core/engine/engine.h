@@ -98,7 +98,8 @@ class Engine {
   Observers& observers() { return observers_; }
   // Return the measurement of the time that callers were blocked in wait().
   std::shared_ptr<const Waits> waits() const { return waits_; }
-  // Send a message to observers of other ranks. Callable from any thread. Return false if MessageBus::post() does.
+  // Send a message to observers of other ranks. Return false if it is too long or too many messages are queued.
+  // Callable from any thread.
   bool post_message(ObserverMessage message);
   void ask_who_waits();
   void set_report(std::string where) { message_bus_.set_report(std::move(where)); }

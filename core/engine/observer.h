@@ -5,10 +5,10 @@
 // A negotiated operation has the events submitted, requested, agreed, started and finished. An operation of a schedule
 // has only submitted, started and finished, between schedule_begun and schedule_ended.
 //
-// Threads: the submitting threads call submitted() and refused(), possibly at the same time. The thread that drives the
-// engine (the engine's own or a waiting caller) calls all other functions. These calls never overlap, and each call
-// sees the effects of the one before. Callbacks must not throw, wait for an operation, or keep a reference, because
-// arguments live only until the call returns.
+// The submitting threads call submitted() and refused(), possibly at the same time. The thread that drives the engine
+// (the engine's own or a waiting caller) calls all other functions. These calls never overlap, and each call sees the
+// effects of the one before. Callbacks must not throw, wait for an operation, or keep a reference, because arguments
+// live only until the call returns.
 #pragma once
 #include <cstdint>
 #include <span>

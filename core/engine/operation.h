@@ -1,4 +1,4 @@
-// Submitted operation: its request, its memory, and the handle that the caller waits on.
+// Submitted operation with its request, its memory, and the handle that the caller waits on.
 #pragma once
 #include <atomic>
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Shutdown state of this rank: which ranks have left, up to which operation each took part, and why the job ended. It
-// does no I/O; engine/driver_end.cc acts on it.
+// Shutdown state of this rank. It records which ranks have left, up to which operation each took part, and why the job
+// ended. It does no I/O; engine/driver_end.cc acts on it.
 //
 // At first, no rank has left. After a goodbye, the state is leaving. Once all operations up to the goodbye's number are
 // done, the state is over. The state changes to over directly if a rank is lost, a collective fails, or this program

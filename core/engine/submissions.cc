@@ -100,7 +100,8 @@ void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
   op->sequence = next_sequence_++;
   if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.frontend, q.kind)]++;
   if (op->on_done) {
-    // Record the time. Callers that wait do not need this, because they measure the age of their operations.
+    // Record the submission time for the watchdog. If there is no callback, the waiting caller measures the time
+    // itself.
     last_ = op->submitted = Clock::now();
     must_watch_.store(true, std::memory_order_relaxed);
   }

@@ -1,5 +1,5 @@
-// Submissions: move operations into a schedule's cursor, take them out bucket by bucket or at the schedule's end, and
-// pass them to negotiation if waiting in the schedule cannot succeed.
+// Part of the Submissions class that moves operations into a schedule's cursor and takes them out bucket by bucket or
+// at the schedule's end. If waiting in the schedule cannot succeed, it passes them to negotiation.
 #include <algorithm>
 
 #include "engine/submissions.h"

@@ -36,8 +36,8 @@ void ThreadWaker::close() {
   if (timer_ >= 0) ::close(timer_);
 }
 
-// As with the wakeup event itself, the caller publishes its work before it reads the sleep state and timer_set_. A
-// thread that clears timer_set_ checks for new work afterwards.
+// The caller must publish its work before the call. The function then reads the sleep state and timer_set_. A thread
+// that clears timer_set_ checks for new work afterwards, so no work is missed.
 void ThreadWaker::notify_soon() {
   if (wakeup_.word()->sleep_state.load(std::memory_order_seq_cst) < static_cast<uint32_t>(SleepState::idle)) return;
   if (timer_set_.load(std::memory_order_seq_cst)) return;

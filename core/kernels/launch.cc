@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kVectorBytes = 16, kBlocksPerMultiprocessor = 4;
 // Granularity of slices in bytes, chosen so that no two ranks write to the same cache line.
 constexpr uint64_t kSliceBytes = 512;
-// Granularity of chunks in bytes. A piece that starts at a multiple of 16 bytes is then also split at such multiples.
+// Granularity of chunks in bytes. It is a multiple of 16, so all chunks of an aligned piece are aligned to 16 bytes.
 constexpr uint64_t kChunkStep = 4096;
 
 #define HVD_OF_A_TYPE(cpp, text, bytes, floating) \
@@ -71,8 +71,8 @@ Scaling scaling_of(double factor, int64_t divisor) {
   return s;
 }
 
-// Give each thread one vector as long as all blocks can run at the same time, so that small work spreads over the whole
-// device. Larger work uses loops.
+// Return the launch geometry. If all blocks can run at the same time, each thread processes one vector, which spreads
+// small work over the whole device. For larger work, each thread loops over several vectors.
 Geometry geometry(uint64_t elements, size_t element_bytes, int multiprocessors) {
   const uint64_t most = kBlocksPerMultiprocessor * static_cast<uint64_t>(std::max(multiprocessors, 1));
   const uint64_t wanted = divided_up(elements * element_bytes, kVectorBytes * kThreads);

@@ -1,5 +1,5 @@
-// Host side of launching the kernels of kernels.cu: names, parameters, and numbers of blocks. These functions only
-// compute; core/devices calls the driver.
+// Host side of launching the kernels of kernels.cu. It determines names, parameters and numbers of blocks. These
+// functions only compute; core/devices calls the driver.
 #pragma once
 #include <cstddef>
 #include <cstdint>

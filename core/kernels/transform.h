@@ -11,8 +11,8 @@
 
 namespace hvd::kernels {
 
-// Elements of one thread: it processes numbers first, first + stride, and so on, of the vectors and then of the
-// remainder.
+// Share of one thread. The thread processes the vectors, and then the remaining elements, with the indices first, first
+// + stride, and so on.
 struct Share {
   uint64_t first, stride;
 };

@@ -1,5 +1,5 @@
 // Differences between MPI libraries. Their functions have the same names, but their handles and numeric constants
-// differ. There are three families of libraries, with one table each. These functions keep no state.
+// differ. There are three families of libraries, each with its own table. The functions here keep no state.
 //
 // The families, with the file names of their libraries:
 //   - Open MPI 4 and 5 and Spectrum MPI (libmpi.so.40): a handle is the address of an exported variable.

@@ -21,7 +21,7 @@ class MpiThread {
 
   // Run `work` in two steps, for callers with other work in between: call begin(), then ended() until it returns true.
   void begin(std::function<void()> work);
-  // Return true if the work has ended. Waits at most this number of seconds.
+  // Wait at most `seconds` for the work to end. Return true if it has ended.
   bool ended(double seconds);
 
  private:

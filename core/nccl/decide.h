@@ -1,4 +1,4 @@
-// Mapping of a reduction to NCCL: the NCCL operation to use, and the scaling left to the caller. The functions only
+// Mapping of a reduction to NCCL. The functions choose the NCCL operation and the scaling left to the caller. They only
 // compute.
 //
 // NCCL's arithmetic differs from the engine's. It multiplies by a scalar *of the data's type*. A premultiplied sum by

@@ -1,5 +1,5 @@
-// Topology: ranks grouped by host. A Topology is plain data and does not change during an epoch. A process set has a
-// separate topology.
+// A Topology groups ranks by host. It is plain data and does not change during an epoch. A process set has a separate
+// topology.
 #pragma once
 #include <span>
 #include <vector>

@@ -1,5 +1,5 @@
-// Flight recorder: an Observer that keeps the last operations of a rank's engine in a ring buffer. It is always on.
-// trace/dump.h reads it after a failure, on a signal, or on request. It also serves for statistics about steps.
+// The flight recorder is an Observer that keeps the last operations of a rank's engine in a ring buffer. It is always
+// on. trace/dump.h reads it after a failure, on a signal, or on request. It also provides statistics about steps.
 //
 // The thread that drives the engine writes entries, in about 50 ns each, and any thread can read them at the same time.
 // Each entry has a version that shows whether it was overwritten while being read.

@@ -1,4 +1,4 @@
-// Step meter: an Observer that measures training steps on this rank: how long callers were blocked, how long
+// The step meter is an Observer that measures training steps on this rank: how long callers were blocked, how long
 // collectives took, and how many bytes they had. A step ends when step() is called. For programs that only run compiled
 // graphs, it ends when a schedule completes a round.
 //

@@ -1,4 +1,4 @@
-// Timeline: an Observer that writes the events of operations on this rank to a file for trace viewers. The driver
+// The timeline is an Observer that writes the events of operations on this rank to a file for trace viewers. The driver
 // records events in memory, at a cost of about 100 ns each. A separate thread converts them to text (timeline_text.h)
 // and writes them to the file (timeline_file.h) ten times per second. The memory for unwritten events is limited;
 // further events are dropped and counted.

@@ -85,9 +85,9 @@ class TimelineText {
   void cycle(int64_t at, std::string* out);
   // Record the offset from this rank's monotonic clock to rank 0's, and its maximum error.
   void clock(int64_t at, int64_t offset_ns, int64_t error_ns, std::string* out);
-  // Record that recording pauses, and forget operations in flight.
+  // Append an event for the pause of the recording, and discard the state of operations in flight.
   void paused(int64_t at, std::string* out);
-  // Record that `events` events are missing here, and forget operations in flight.
+  // Append an event that reports `events` missing events, and discard the state of operations in flight.
   void lost(int64_t at, uint64_t events, std::string* out);
   void ended(int64_t at, std::string_view why, std::string* out);
 

@@ -5,7 +5,7 @@
 namespace hvd {
 
 enum class Topic : uint32_t {
-  // Never sent: Observer::waiting() as a message in this rank's Mailbox.
+  // Report of Observer::waiting() in this rank's Mailbox. Never sent to another rank.
   waiting = 1,
   // JSON messages between the ranks' Python telemetry (src/horovod/common/telemetry).
   python = 2,
@@ -13,9 +13,10 @@ enum class Topic : uint32_t {
   explain = 3,
   // Answer to a question, as JSON (see Answerer).
   answer = 4,
-  // Never sent: an Answerer asks this rank's Python for its stacks. The body is the number of the question.
+  // Request of an Answerer to this rank's Python for its stacks. Never sent to another rank. The body is the number of
+  // the question.
   stacks = 5,
-  // Never sent: Observer::unnoticed() as a message in this rank's Mailbox.
+  // Report of Observer::unnoticed() in this rank's Mailbox. Never sent to another rank.
   unnoticed = 6,
   // Question to rank 0 for the time, and its answer (trace/clock.h). The question contains the time on the asker's
   // clock; the answer adds the time on rank 0's clock.

@@ -1,6 +1,6 @@
-// Arena: this rank's region of the node's shared memory. It is divided into blocks for tensors that the neighbours read
-// and write without a copy. Allocation is first-fit over a map of free ranges, which suffices because blocks are few
-// and large (gradient buckets).
+// The Arena is this rank's region of the node's shared memory. It is divided into blocks for tensors that the
+// neighbours read and write without a copy. Allocation is first-fit over a map of free ranges, which suffices because
+// blocks are few and large (gradient buckets).
 //
 // A block can outlive its engine, because it keeps the mapping of the segment alive. Freed memory is returned to the
 // system by punching a hole into the file, and is zero when it is allocated again.

@@ -1,4 +1,4 @@
-// Link: an ordered byte channel to one peer. Implementations are tcp (a socket), shm (two rings in mapped memory),
+// A Link is an ordered byte channel to one peer. Implementations are tcp (a socket), shm (two rings in mapped memory),
 // inproc (threads of one process, for tests), and faulty (a decorator for tests). No call blocks; the Waiter does the
 // waiting. Not thread-safe. Never throws.
 #pragma once

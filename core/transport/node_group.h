@@ -1,4 +1,4 @@
-// NodeGroup: the ranks of one process set on one host, synchronized through shared memory.
+// A NodeGroup consists of the ranks of one process set on one host. They synchronize through shared memory.
 //
 // Each rank counts its finished stages in a counter on its own cache line, and the others wait for that counter. All
 // ranks run the same collectives in the same order, and the number of stages of a collective depends only on its
@@ -7,8 +7,8 @@
 // A collective first calls begin(), which returns half of the staging area. It calls publish() after each stage,
 // await(member, stage) before it reads another rank's data, and finish() at the end.
 //
-// Staging: every rank has an area that the others read. The area is split into two halves, which successive operations
-// of a group use in turn. begin() waits until all ranks have finished the previous operation in the same half. That was
+// Every rank has a staging area that the others read. The area is split into two halves, which successive operations of
+// a group use in turn. begin() waits until all ranks have finished the previous operation in the same half. That was
 // two operations ago or in another process set, so begin() rarely waits. finish() publishes that this rank no longer
 // accesses other ranks' memory for this operation. Collectives do not wait for this.
 #pragma once

@@ -1,6 +1,7 @@
 // Link decorator that encrypts all data. Bytes are sent in records.
 //
-// Format of a record: length of the text (uint32, little-endian), encrypted text, tag of both (16 bytes)
+// Each record contains the length of the text (uint32, little-endian), the encrypted text, and the tag of both (16
+// bytes).
 //
 // The n-th record of a direction has the nonce n, and each direction of each connection has a separate key. Altered,
 // repeated, dropped, foreign or reflected records are therefore detected. After kRecordsPerKey records, a direction

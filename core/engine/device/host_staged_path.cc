@@ -195,8 +195,8 @@ bool HostStagedPath::advance(std::vector<Done>* done, Status* status) {
   return moved;
 }
 
-// Check the copies of a flight. `copying` is set to true if a copy is in flight; later copies on the same stream then
-// need no check.
+// Check the copies of a flight. Set `copying` to true if a copy is in flight. Later copies on the same stream are then
+// in flight too and need no check.
 Status HostStagedPath::look(Flight& flight, bool* moved, bool* copying) {
   for (Part& part : flight.parts) {
     if (part.load >= flight.brought) break;

@@ -1,4 +1,4 @@
-// IPC path: determine whether the ranks can access each other's device memory.
+// Part of the IPC path that determines whether the ranks can access each other's device memory.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -74,7 +74,7 @@ Status IpcPath::ask(Set* set, Comm& comm) {
   std::vector<Hello> all;
   HVD_RETURN_IF_ERROR(say(comm, mine, &all));
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.has_device; }))
-    // A rank joined before it had a device. Ask again at a later operation.
+    // A rank has joined and has no device. Try again at a later operation.
     return {};
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.wanted; })) {
     set->state = State::host;

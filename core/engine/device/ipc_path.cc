@@ -28,7 +28,8 @@ struct IpcPath::Job {
   size_t elements(size_t window) const { return windows[window].bytes / element; }
 };
 
-// Return the copies of a window between the buffer and the operations' memory. Null memory stands for zeros.
+// Return the copies of a window between the buffer and the operations' memory. A joined rank has no memory and
+// contributes zeros.
 template <class Memory>
 std::vector<Compute::Move> moves_of(const Window& window, std::byte* slot, size_t element, bool into_slot, const Memory& memory) {
   std::vector<Compute::Move> moves;

@@ -1,4 +1,4 @@
-// NCCL path: determine whether NCCL can connect the ranks of a set, and which ranks share a GPU.
+// Part of the NCCL path that determines whether NCCL can connect the ranks of a set, and which ranks share a GPU.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -74,7 +74,7 @@ Status NcclSets::ask(Set* set, Comm& comm) {
   std::vector<Record> all(static_cast<size_t>(comm.size));
   std::memcpy(all.data(), said.data(), said.size());
   const auto every = [&all](uint8_t Record::* what) { return std::ranges::all_of(all, [what](const Record& r) { return r.*what != 0; }); };
-  // A rank joined before it had a device. Ask again at a later operation.
+  // A rank has joined and has no device. Try again at a later operation.
   if (!every(&Record::device)) return {};
   warn_of_sharing(comm, all);
   set->capability = std::ranges::min_element(all, {}, &Record::capability)->capability;
