@@ -32,7 +32,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install_import_hook() -> None:
-    """Change PyTorch and Keras if the script has imported them, or else when it does."""
+    """Change PyTorch and Keras now if they are already imported, or else when the script imports them."""
     sys.meta_path.insert(0, _Finder())
     for name in [name for name in _CHANGES if name in sys.modules]:
         importlib.import_module(_CHANGES.pop(name)).install()

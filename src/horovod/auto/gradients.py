@@ -89,7 +89,7 @@ def rows(items: Any, rank: int, size: int) -> Any:
 # A backward pass multiplies all gradients by the rank's fraction of the samples, which is wrong for these losses.
 
 _SCALAR = {"AddBackward0", "SubBackward0", "MulBackward0", "NegBackward0", "ToCopyBackward0", "ViewBackward0"}
-_MEAN, _SUM = 1, 2  # enumeration of the argument "reduction" in loss functions
+_MEAN, _SUM = 1, 2  # PyTorch's codes of reduction="mean" and reduction="sum" in loss functions
 
 
 def _is_penalty(node: Any) -> bool:
@@ -250,7 +250,7 @@ def _init_optimizer(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     training.optimizers[self] = False
     for options in (self.defaults, *self.param_groups):
         if "lr" in options and session.lr_factor != 1:
-            # Change the value in place if it is a tensor, which belongs to the script.
+            # Create a new value, because a tensor belongs to the script and must not change.
             options["lr"] = options["lr"] * session.lr_factor
     rate = self.param_groups[-1].get("lr")
     session.change("optimizers", f"{type(self).__name__}: gradients are reduced before they are used, lr {rate}")
@@ -286,7 +286,7 @@ def _batch_norm(plain: Any, self: Any, input: torch.Tensor) -> torch.Tensor:
 
 
 def _item(plain: Any, self: Any) -> Any:
-    """Return the mean loss over the samples of all ranks if the script reads a loss. Its decisions then agree."""
+    """Return the mean over all ranks' samples for a loss that the script reads, so that all ranks decide alike."""
     batch = training.batch() if self.grad_fn is not None and is_script(calling_frame()) else None
     if batch is None:
         return plain(self)

@@ -88,7 +88,7 @@ class _Pass:
 
 
 def _streamed(batches: Iterator[Any]) -> Iterator[tuple[Any, Batch]]:
-    """Yield batches of an IterableDataset until all ranks have finished. A finished rank repeats its last, weight 0."""
+    """Yield batches of an IterableDataset until all ranks are done. A rank that is done repeats its last batch."""
     last = None
     while True:
         training.streaming = True

@@ -148,7 +148,7 @@ def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> 
     """Derive the tuned size from the measured times of a sweep."""
     if len(sweep.values) > 2:
         return candidate(sweep, times, default)
-    # This size counts the bytes of two ranks (allreduce_shm). Its limit is the sweep's value for "always".
+    # The size direct_bytes counts the bytes of two ranks (allreduce_shm). Its limit is the sweep's value for "always".
     if sweep.name == "direct_bytes":
         return threshold(sweep, times, default, lambda size: min(size * len(node_of) // 2, sweep.values[1]))
     return threshold(sweep, times, default)

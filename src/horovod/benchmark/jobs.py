@@ -195,8 +195,6 @@ class Job:
         self.close()
 
 
-# Installed libraries for comparison.
-
 _SCRIPT = Path(__file__).resolve().parent / "standalone" / "mpi_peer.py"
 
 

@@ -157,7 +157,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(words: Sequence[str]) -> tuple[Options, int | None]:
-    """Parse the arguments. Return the options, and -np or None. Invalid arguments exit with a message."""
+    """Parse the arguments. Return the options, and the value of -np or None. Invalid arguments exit with a message."""
     args = make_parser().parse_args(words)
     peers = tuple(peer for peer in args.peers if peer != "none")
     options = Options(

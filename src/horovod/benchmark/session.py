@@ -125,7 +125,7 @@ class Session:
             self.note(f"MPI is left out: {error}")
 
     def measure(self) -> tuple[list[report.Result], dict[int, str]]:
-        """Measure all cases and print a table per collective. Return the results (on rank 0) and size labels."""
+        """Measure all cases and print a table per collective. Return rank 0's results and the labels of the sizes."""
         everything: list[report.Result] = []
         labels: dict[int, str] = {}
         parameters = fit_model(list(self._links.values()), self.rank, self.size) if self._links else {}

@@ -116,7 +116,7 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the smallest of ``values`` that at least a fraction ``part`` (0 to 1) of them do not exceed."""
+    """Return the smallest value that at least a fraction ``part`` (0 to 1) of ``values`` do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, min(len(ordered) - 1, -int(-part * len(ordered) // 1) - 1))]
 

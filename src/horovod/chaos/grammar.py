@@ -110,7 +110,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Faults to inject. ``seeded`` contains sources of random faults, see ``Seeded.events``."""
+    """Faults to inject. ``seeded`` contains sources of random faults (see ``Seeded.events``)."""
 
     events: tuple[Event, ...] = ()
     seeded: tuple[Seeded, ...] = ()

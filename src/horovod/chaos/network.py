@@ -24,7 +24,7 @@ add rule inet {TABLE} out oifname @down drop
 _NAME = re.compile(r"[\w.@:-]+", re.ASCII)
 
 _ROOT, _SLOW = "c4a0:", "c4a1:"
-# A fourth band, in addition to the three default bands.
+# Band of tc for delayed packets, in addition to the three default bands.
 _FOURTH = f"{_ROOT}4"
 # Maximum number of packets in flight. With a lower limit, packets would be lost.
 _ROOM = "100000"

@@ -29,7 +29,7 @@ from horovod.common.training_loop.observations import training
 __all__ = ["HorovodBasics"]
 
 _lock = threading.RLock()
-# When this process leaves a job: the reason why the engine had ended, and the job's members.
+# The reason why the engine had ended when this process left its last job, and the members of this job.
 _last: tuple[ending.Ended, list[int] | None] = None, None
 
 

@@ -229,7 +229,7 @@ def find_rank_above(env: WorkerEnv) -> int | None:
 
 
 def mark_rank_process(env: WorkerEnv) -> None:
-    """Mark this process as the rank that ``env`` describes."""
+    """Mark this process, so that ``find_rank_above`` recognizes its descendants."""
     if env.size == 1 and env.worker is None:
         return
     place = _place(env)

@@ -120,11 +120,11 @@ SHARED_NAMES = (
 """Names that each frontend exports, besides its reductions (``ops.OP_NAMES``) and its own functions."""
 
 
-# Job of this process, with the process's place in the job and the engine.
+# The job of this process, which contains the process's place in the job and the engine.
 
 
 class State(Access):
-    """The process's job, and its access for code that belongs to no frontend. Only ``basics`` changes the fields."""
+    """The process's job, and access to the engine for code outside of frontends. Only ``basics`` changes the fields."""
 
     __slots__ = ("faces", "left", "members")
 

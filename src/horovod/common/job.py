@@ -140,7 +140,7 @@ class Access:
         self.submit = self.run = self._refuse = refuse
 
 
-# This process's rank in error messages of argument checks.
+# Functions that add this process's rank to the error messages of argument checks.
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -52,7 +52,8 @@ class Order:
         elif shuffle:
             blocks = permutation(len(lengths), seed, epoch)
         self._windows = [tuple(blocks[begin : begin + mix]) for begin in range(0, len(lengths), mix)]
-        # For each window, the start of its blocks. Below, the start of each window. Each list also contains the end.
+        # ``_starts`` contains the start of each block in a window, and ``_begins`` the start of each window. Both
+        # include the end.
         self._starts = [[0, *itertools.accumulate(lengths[block] for block in window)] for window in self._windows]
         self._begins = [0, *itertools.accumulate(starts[-1] for starts in self._starts)]
         self._last: tuple[int, Any] = (-1, None)

@@ -82,7 +82,7 @@ class ParquetFiles(Source):
                 return load(block)
         path = self._files[number]
         with opened(path, self._filesystem, self._sizes[number]) as (file, _):
-            # Do not use threads. They would stay alive, and each rank has only one core.
+            # Do not use threads, because they would stay alive and each rank has only one core.
             table = file.read_row_group(group, columns=self._columns, use_threads=False)
         return self._arrays(block, table, f"{path}, row group {group}")
 

@@ -143,7 +143,7 @@ class Reading:
         self._rest: Any = None
         self._open = contextlib.ExitStack()
         file, _ = self._open.enter_context(open_file())
-        # Do not use threads. They would stay alive, and each rank has only one core.
+        # Do not use threads, because they would stay alive and each rank has only one core.
         self._batches = file.iter_batches(step, row_groups=[group], columns=list(columns), use_threads=False)
 
     def close(self) -> None:

@@ -131,7 +131,7 @@ class _Wrapped:
         raise ValueError("add_param_group must be called before the optimizer gets a strategy")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # The pickle contains the plain optimizer's class, as with DistributedOptimizer.
+        # As in DistributedOptimizer, the pickle contains the class of the plain optimizer.
         return _new, (self._hvd_plain,), self.__getstate__()  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Search for the settings with the shortest training step. Free of I/O: it yields what to measure and receives samples.
+"""Search for the settings with the shortest training step, which yields what to measure and receives samples.
 
 Every candidate is measured twice, each time next to the current settings: old, new, old, new. It is accepted only if
 both pairs show a gain above the noise. At the end, the result is compared with the initial settings in the same way, so
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
     def of(cls, times: Sequence[float]) -> "Sample":
         """Summarize step times, in seconds, as a sample."""
         middle = median(times)
-        # 1.4826 converts it to the standard deviation of a normal distribution.
+        # 1.4826 converts the median deviation of a normal distribution to its standard deviation.
         deviation = 1.4826 * median([abs(time - middle) for time in times])
         return cls(middle, 1.2533 * deviation / len(times) ** 0.5)
 

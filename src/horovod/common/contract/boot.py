@@ -26,7 +26,7 @@ _SAFE = "sys.path[:] = [p for p in sys.path if p]; "
 def arguments(module: str, before: str = "pass") -> list[str]:
     """Return interpreter arguments that run `main()` of a module and exit with its result.
 
-    The caller appends the program's own arguments. If the interpreter has no horovod, it imports this installation's.
+    The caller appends the program's own arguments. If the interpreter has no horovod, it uses this installation.
 
     Args:
         module: Full name of the module.

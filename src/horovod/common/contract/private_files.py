@@ -155,7 +155,7 @@ def write_private(path: Path, data: bytes) -> None:
     import tempfile  # imported here because the import is slow and starting workers do not need it
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Mkstemp creates files with mode 0600.
+    # The function mkstemp creates files with mode 0600.
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

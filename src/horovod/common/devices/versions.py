@@ -135,7 +135,7 @@ def built_for_gpus(framework: str) -> bool:
 
 
 def torch_cuda() -> str:
-    """Return the CUDA version for which PyTorch was built, without importing PyTorch. "" without CUDA."""
+    """Return the CUDA version for which PyTorch was built, or "" without CUDA. PyTorch is not imported."""
     found = re.search(r"^cuda\b[^=\n]*= *'([^'\n]*)'", _first_text("torch", "version.py"), re.MULTILINE)
     return found[1] if found is not None else ""
 

@@ -264,7 +264,7 @@ class Objects:
             except FileNotFoundError:
                 if self._is_there(self._at(name)):
                     raise
-                # Ignore the error if the file no longer exists: another process has removed it.
+                # If the file no longer exists, another process has removed it, so ignore the error.
         return f"{self._shown}/{folder}"
 
     def note(self) -> bytes:

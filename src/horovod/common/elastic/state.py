@@ -72,7 +72,7 @@ class State(ABC):
         self._load = load  # keep the function for another attempt in case this one fails
         if load is not None and root == self._rank():
             load()
-        # All ranks are new, so ``root`` is 0, and rank 0 knows who wrote the checkpoint.
+        # All ranks are new, so ``root`` is 0, and rank 0 knows the size of the job that wrote the checkpoint.
         self._adapts = self._bcast_object(self._other_size is not None and self._other_size())
 
     def on_resumed(self) -> None:
@@ -347,7 +347,7 @@ class ObjectState(State):
         self._set_attributes({name: _copy(name, value) for name, value in self._saved_state.items()})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current attributes by name, not copied."""
+        """Return the current attributes by name, without copying them."""
         return self._attributes()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

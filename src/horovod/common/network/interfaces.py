@@ -128,7 +128,7 @@ def network_identity() -> str:
 
 
 def machine_identity(shared: bool) -> str:
-    """Return an id that is equal in all processes that can pass descriptors to each other.
+    """Return an id that is equal in processes that can pass descriptors to each other.
 
     These processes must have the same kernel, user, network namespace and user namespace. Abstract Unix sockets belong
     to the network namespace, and credentials have the same meaning only within a user namespace. If ``shared`` is

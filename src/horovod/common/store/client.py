@@ -197,8 +197,8 @@ class StoreClient:
     ) -> bytes:
         """Wait for this worker's place in the next epoch of an elastic job.
 
-        The method waits until the store is gone, because the other workers can train for hours before this worker can
-        join.
+        There is no time limit while the store answers, because the other workers can train for hours before this
+        worker can join.
 
         Args:
             worker: Number of this worker.

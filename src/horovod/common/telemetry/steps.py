@@ -29,7 +29,7 @@ _REMEMBERED = 101
 _WAITING = 4096
 # Approximate maximum number of stored reports about incomplete sampled steps. Some ranks might never report them.
 _TOLD = 1 << 16
-# Number of compared steps that "lately" covers.
+# Number of most recent comparisons that count as "lately".
 _LATELY = 200
 # Standard deviations beyond which a result is significant.
 _BEYOND_CHANCE = 3

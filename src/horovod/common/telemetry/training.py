@@ -18,7 +18,7 @@ from horovod.common.training_loop.observations import OFF, training
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-# Gradient noise scale, estimated from the norms of local and averaged gradients without side effects.
+# Gradient noise scale, estimated from the norms of local and averaged gradients.
 #
 # Definition: S. McCandlish, J. Kaplan, D. Amodei, "An empirical model of large-batch training", 2018
 # (https://arxiv.org/abs/1812.06162), appendix A.1. The noise scale is tr(C) / |G|^2, where G is the true gradient and C

@@ -63,7 +63,6 @@ def overwritten(variable: Any) -> bool:
     """Return True if the "gradient" of a Keras variable is the variable's next value.
 
     This applies to the scales and amax histories of float8 training. They are maxima, so they are reduced with Max.
-    Max.
     """
     return getattr(variable, "overwrite_with_gradient", False) is True
 

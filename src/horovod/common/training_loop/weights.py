@@ -31,7 +31,7 @@ def check_weight(weight: Any) -> float:
 
 
 def check_weighted_op(op: int, weight: Any, *scales: Any) -> None:
-    """Raise ValueError if ``weight`` is not None and ``op`` is not Average, or a scale factor is not 1."""
+    """Raise ValueError if ``weight`` is used but ``op`` is not Average or a scale factor is not 1."""
     if weight is not None and op != Average:
         raise ValueError(f"weight requires op=Average, got op={op_name(op)}")
     if weight is not None and any(scale != 1 for scale in scales):
@@ -68,7 +68,7 @@ class Current:
         return self.block is not None or self.batch is not None
 
     def number(self, default: float | Callable[[], Any] | None) -> float:
-        """Return this rank's weight. Outside ``hvd.weight`` blocks, ``default`` precedes the weight of a batch."""
+        """Return this rank's weight: that of the ``hvd.weight`` block, or else ``default``, or else the batch's."""
         if self.padding:
             return 0.0
         if self.block is not None:
