@@ -16,8 +16,8 @@ from typing import Any
 
 from horovod.runner.kubernetes import pods
 from horovod.runner.kubernetes.api import Api, ApiError, Unreachable
-from horovod.runner.kubernetes.judge import Judge, Outcome
 from horovod.runner.kubernetes.manifests import COMPONENT, LAUNCHER, PATIENCE, PODS, WORKER, selector, workers_name
+from horovod.runner.kubernetes.pods import Judge, Outcome
 from horovod.runner.kubernetes.request import CONTAINER
 
 AWAY_SECONDS = 120.0
