@@ -1,4 +1,4 @@
-// The Python class Engine, shared by the files that define its methods.
+// Python class Engine. Several files define its methods.
 #pragma once
 #include <memory>
 

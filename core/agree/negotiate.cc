@@ -28,8 +28,8 @@ size_t bytes_to_fuse(const Request& like, const Response& r) {
   return bytes * size_of(like.dtype);
 }
 
-// True if only the ranks of a new process set request it. This is the case for named requests, so the coordinator must
-// not wait for other ranks.
+// True if `q` adds a process set and only the ranks of the set request it. Named requests are of this kind, so the
+// coordinator must not wait for other ranks.
 bool by_members(const Request& q) { return q.kind == Kind::add_set && !q.unnamed; }
 
 Status no_such_set(const Request& q) {

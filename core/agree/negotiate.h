@@ -72,7 +72,8 @@ class Negotiator {
   struct Pending {
     std::vector<RankRequest> by_rank;
     double first = 0;
-    // Set once all ranks have requested the operation, and held until its group is complete.
+    // Decision on the operation. It is set once all ranks have requested the operation, and sent when the group is
+    // complete.
     std::optional<Ready> decided;
   };
   struct GroupKey {

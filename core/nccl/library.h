@@ -45,7 +45,7 @@ struct Config {
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
-  // Only padding in NCCL versions before 2.26.
+  // Unused padding in NCCL versions before 2.26.
   int traffic_class = INT_MIN;
 };
 static_assert(sizeof(UniqueId) == 128 && sizeof(Config) == 48 && offsetof(Config, net_name) == 32 && offsetof(Config, traffic_class) == 44);

@@ -51,7 +51,7 @@ class TimelineText {
     std::string host;
     // Time on the monotonic clock, in nanoseconds, at which the trace starts.
     int64_t start_ns = 0;
-    // The same time in microseconds since 1970.
+    // Time at which the trace starts, in microseconds since 1970.
     int64_t epoch_us = 0;
     int64_t process = 0;
   };

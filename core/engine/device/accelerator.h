@@ -13,7 +13,7 @@
 
 namespace hvd {
 
-// Location of a tensor, and the stream on which the caller produces it.
+// Device that holds a tensor, and the stream on which the caller computes it.
 struct Place {
   DeviceKind kind = DeviceKind::host;
   int ordinal = 0;

@@ -102,7 +102,7 @@ void HostStagedPath::plan_pieces(const Response& r, bool from, const std::string
   }
 }
 
-// Plan to move one tensor as a single part.
+// Plan the transfer of one tensor as a single part.
 void HostStagedPath::plan_whole(const Response& r, const Comm& comm, Operation& op, const std::string& name, Flight* flight) {
   const size_t bytes = op.request.bytes();
   const auto& shape = op.request.shape;

@@ -82,7 +82,7 @@ class Exchange {
     std::byte* memory;
     Device::Handle handle;
   };
-  // Indices of a rank's counters.
+  // Index of each of a rank's counters.
   enum Word : size_t {
     // Number of windows whose data are in place, with one counter per slot.
     kReady,
