@@ -47,7 +47,7 @@ class Event:
         pick: Number from 0 to 1 that selects one of the ranks (or hosts) that exist when the fault occurs.
         step: Step at whose beginning the fault occurs.
         after: Seconds from the first epoch until the fault occurs.
-        lasts: Duration in seconds. None: until the job ends.
+        lasts: Duration in seconds. None means until the job ends.
         by: Delay of packets in seconds.
         code: Exit code of the program.
     """

@@ -45,7 +45,7 @@ class Seeded:
         seed: Seed of the generator.
         mtbf: Mean seconds between two events.
         kinds: Kinds to inject. If empty, any of RANDOM_KINDS. A CUT event then has no duration and has no effect.
-        until: Seconds after which there are no more events. None: no end.
+        until: Seconds after which there are no more events. None means no end.
     """
 
     seed: int

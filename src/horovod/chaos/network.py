@@ -43,7 +43,7 @@ def cut(interfaces: Iterable[str], lasts: float | None) -> str:
 
     Args:
         interfaces: Names of the interfaces.
-        lasts: Duration in seconds. None: no limit.
+        lasts: Duration in seconds. None means no limit.
 
     Raises:
         ValueError: If nft cannot use the name of an interface. The message contains the name.

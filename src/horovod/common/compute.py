@@ -55,7 +55,7 @@ class ComputeService:
             key: Secret of any length that clients must know, preferably 32 random bytes.
             nics: Network interfaces to listen on; None: all.
 
-        nics: Network interfaces to listen on. None: all interfaces.
+        nics: Network interfaces to listen on. None means all interfaces.
             ValueError: If an interface does not exist or a number is below 1.
         """
         for name, value in (("dispatchers", dispatchers), ("workers_per_dispatcher", workers_per_dispatcher)):
@@ -128,7 +128,7 @@ class ComputeClient:
         Args:
             addresses: Addresses of the service by network interface, from ``ComputeService.addresses``.
             key: Key of the service.
-            verbose: 2 or more: log actions to ``horovod.data`` at level INFO.
+            verbose: Verbosity. With 2 or more, actions are logged to ``horovod.data`` at level INFO.
             compute_addresses: Alias of ``addresses`` for existing programs.
 
         Raises:

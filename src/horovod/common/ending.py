@@ -47,7 +47,7 @@ def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | N
     Args:
         error: Exception that ends the process, or None.
         ended: Reason why the job's engine ended earlier, or None.
-        members: World rank of each rank of the job. None: all world ranks form the job.
+        members: World rank of each rank of the job. None means that all world ranks form the job.
         rank: World rank of this process.
     """
     for one in _chain(error):

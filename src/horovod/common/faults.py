@@ -271,8 +271,8 @@ class Faults:
 
         Args:
             teller: Rank that writes the log line, because the program continues from its state.
-            steps: Number of steps to repeat. None: all steps since the last commit. Nothing is logged if Horovod does
-                not detect the program's steps.
+            steps: Number of steps to repeat. None means all steps since the last commit. Nothing is logged if Horovod
+                does not detect the program's steps.
         """
         own, made = self._ranks.own, self.steps
         lost = made - self._committed if steps is None else steps

@@ -176,7 +176,7 @@ def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0
         path: Path of the file.
         filesystem: A ``pyarrow.fs`` file system, or None.
         size: Size that the file must have, or None if unknown.
-        buffers: Buffer size per column in bytes, for reading row groups in pieces. 0: read them as a whole.
+        buffers: Buffer size per column in bytes, for reading row groups in pieces. 0 reads them as a whole.
     """
     try:
         import pyarrow

@@ -95,7 +95,7 @@ def predict(
         layout: Hosts and workers.
         net: Links.
         settings: Settings of the job.
-        batch: Samples per worker and step. None: the batch size of the profile.
+        batch: Samples per worker and step. None means the batch size of the profile.
         variants: True to also predict the effects of changes of the configuration.
     """
     notes = _extrapolations(profile, layout, net, batch)

@@ -254,7 +254,7 @@ class Progress:
 
     Args:
         workers: Ranks of the workers.
-        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker. None: no limit.
+        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker. None means no limit.
 
     Attributes:
         version: Number of updates of the parameters so far.

@@ -67,7 +67,7 @@ class Joining:
     def __init__(
         self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[GivenSet], dynamic: bool
     ) -> None:
-        """Prepare the attempt. ``members[i]`` is the world rank of rank i. None: all world ranks form the job."""
+        """Prepare the attempt. ``members[i]`` is the world rank of rank i. None means that all ranks form the job."""
         self._env = env
         self._settings = settings
         self._world = members is None

@@ -56,7 +56,7 @@ def start(
 
     Args:
         env: Environment of this worker.
-        members: World rank of each rank of the job. None: all world ranks form the job.
+        members: World rank of each rank of the job. None means that all world ranks form the job.
         process_sets: Process sets passed to ``init``, which must be the same on all ranks.
         dynamic: True for dynamic process sets. Must be the same on all ranks.
 

@@ -20,7 +20,7 @@ _MISSING = 16
 
 
 class Parts(msgspec.Struct, frozen=True, array_like=True):
-    """Parts of a step's time, which add up to ``step``. ``hidden`` overlaps other parts. None: not measured."""
+    """Parts of a step's time, which add up to ``step``. ``hidden`` overlaps other parts. None means not measured."""
 
     step: float
     data: float | None = None

@@ -226,7 +226,7 @@ class Checkpoint:
         """Wait until all saved checkpoints are on disk.
 
         Args:
-            seconds: Maximum time to wait in seconds. None: no limit.
+            seconds: Maximum time to wait in seconds. None means no limit.
 
         Returns:
             True if all saved checkpoints are on disk, False if ``seconds`` have passed.

@@ -68,7 +68,7 @@ class Trust:
 
     Args:
         any_owner: True to read checkpoints of other users too.
-        key_file: Path of the file with the MAC's key. Checkpoints without this MAC are rejected. Empty: no MAC.
+        key_file: Path of the file with the MAC's key, or "" for no MAC. Checkpoints without this MAC are rejected.
     """
 
     any_owner: bool = False

@@ -294,7 +294,7 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
         global_batch: Samples of all ranks per step.
         ranks: Number of ranks.
         rank: Rank whose share to return.
-        most: Maximum number of samples per pass that fit into a rank's memory. None: unlimited.
+        most: Maximum number of samples per pass that fit into a rank's memory. None means unlimited.
 
     Raises:
         ValueError: If there are more ranks than samples, if the batch cannot be divided into the same number of passes
@@ -338,7 +338,7 @@ def batch_of_this_rank(rank: Callable[[], int], size: Callable[[], int]) -> Batc
 
         Args:
             global_batch: Samples of all ranks per step.
-            most: Maximum number of samples per pass that fit into this rank's memory. None: unlimited.
+            most: Maximum number of samples per pass that fit into this rank's memory. None means unlimited.
 
         Raises:
             ValueError: If the batch cannot be divided.

@@ -34,7 +34,7 @@ def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Me
     Args:
         env: Environment of this worker.
         settings: Settings of this process.
-        members: World ranks that form the job. Empty: all ranks.
+        members: World ranks that form the job. An empty sequence means all ranks.
 
     Raises:
         ValueError: If the store cannot be found in time or started. The message names the problem or what is missing.

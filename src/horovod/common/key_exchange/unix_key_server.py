@@ -71,7 +71,7 @@ class Namespaces:
         """Read the namespaces of a process from its directory in /proc.
 
         Args:
-            folder: Descriptor of the process's directory in /proc. None: this process.
+            folder: Descriptor of the process's directory in /proc. None means this process.
 
         Raises:
             OSError: If the process has ended or this process cannot inspect it.

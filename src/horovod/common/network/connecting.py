@@ -215,7 +215,7 @@ _MIN_RTT_AT = 148  # offset of tcpi_min_rtt in struct tcp_info, linux/tcp.h
 
 
 def congestion_choices(wanted: str, system: str, round_trip_us: int) -> tuple[str, ...]:
-    """Return the algorithms to request, in this order, until the system grants one. Empty: keep the current one.
+    """Return the algorithms to request, in this order, until the system grants one, or () to keep the current one.
 
     Args:
         wanted: Value of HOROVOD_TCP_CONGESTION.

@@ -206,7 +206,7 @@ class StoreClient:
             lost: Workers of the previous epoch that this worker has lost.
             facts: Encoded properties of the worker.
             in_sync: True if the worker's state has missed nothing since the last sync.
-            holds: True if the worker's state contains the progress of training. None: unknown.
+            holds: True if the worker's state contains the progress of training. None means unknown.
             timeout: Maximum time in seconds without any answer from the store.
 
         Returns:

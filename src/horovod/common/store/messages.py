@@ -80,7 +80,7 @@ class Come(msgspec.Struct, tag="come", array_like=True):
         facts: Encoded properties of the worker.
         in_sync: True if the worker's state has missed nothing since the last sync.
         holds: True if the worker's state has been synchronized at least once and so contains the progress of training.
-            None: unknown.
+            None means unknown.
     """
 
     id: int

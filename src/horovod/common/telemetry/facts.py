@@ -99,7 +99,7 @@ class Rank:
         self.before, self.state, self.recent = told["before"], told["state"], told["recent"]
 
     def seen(self, before: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
-        """Store two states of the rank's process that another rank on the host has observed. None: no process."""
+        """Store two states of the rank's process that another rank has observed, or None if the process is gone."""
         self.looked_at = True
         self.before, self.state = before, state
 
