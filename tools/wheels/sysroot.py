@@ -84,9 +84,8 @@ def include_folders(search_list: str) -> list[str]:
     for line in lines:
         if line.startswith("End of search list"):
             break
-        folder = posixpath.normpath(
-            line.strip()
-        )  # Resolve the paths: Debian's cross compilers print paths such as lib/gcc-cross/.../../../../TARGET/include.
+        # Resolve the paths: Debian's cross compilers print paths such as lib/gcc-cross/.../../../../TARGET/include.
+        folder = posixpath.normpath(line.strip())
         if "/c++/" in folder or "/lib/gcc" in folder:
             found.append(folder)
     return found

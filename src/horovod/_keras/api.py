@@ -366,10 +366,10 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         return load_distributed(frontend.keras, wrap, filepath, custom_optimizers, custom_objects, legacy_opts)
 
     def compute_metric(metric: Any) -> Any:
-        """Return the result of a Keras metric over the samples of all ranks. All ranks must call it.
+        """Return the result of a Keras metric over the samples of all ranks.
 
-        The metric's variables are added over the ranks, which is exact for the metrics of Keras and for subclasses of
-        its ``Mean`` and ``Sum``. The metric itself is not changed.
+        All ranks must call this. The function sums the metric's variables over the ranks, which is exact for Keras'
+        metrics and for subclasses of its ``Mean`` and ``Sum``. The metric itself is not changed.
 
         Args:
             metric (keras.metrics.Metric): Metric that each rank has updated with its own samples.
@@ -384,7 +384,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         return metric_average.compute(frontend, metric)
 
     def sync(data: Any, policy: str = "pad", batch_size: int = 32, shuffle: bool = True) -> Any:
-        """Return data for ``fit`` with the same number of batches on all ranks. All ranks must call it.
+        """Return data for ``fit`` with the same number of batches on all ranks. All ranks must call this.
 
         With a ``DistributedOptimizer``, ``fit`` then averages gradients as with ``weight="batch"``, over the samples of
         all ranks. Each step equals a step of one process on the samples of all ranks that still have a batch. The

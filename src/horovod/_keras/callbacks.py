@@ -23,7 +23,7 @@ def bring_values(model: Any) -> None:
 
 
 def sample_count(model: Any) -> float | None:
-    """Return the number of samples in the model's own average of the loss, or None if it has none."""
+    """Return the number of samples in the model's average of the loss, or None if it has no such average."""
     bring_values(model)
     loss = next((metric for metric in model.metrics if metric.name == "loss" and hasattr(metric, "count")), None)
     return None if loss is None else float(loss.count)
@@ -162,7 +162,8 @@ class BroadcastGlobalVariables:
             checks.check_model(self._hvd_frontend, model, self.local_variables)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        self._count_samples()  # validation resets the model's metrics
+        # Count now, because validation resets the model's metrics.
+        self._count_samples()
 
     def _count_samples(self) -> None:
         """Count the samples of the first epoch, unless the optimizer weights its averages."""

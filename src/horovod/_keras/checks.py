@@ -209,10 +209,9 @@ def _alike(rate: float | None, other: float | None) -> bool:
 def check_epoch(frontend: Any, epoch: int, batches: int, samples: float | None = None, stopped: bool = False) -> None:
     """Check at the end of an epoch that all ranks have processed the same number of batches.
 
-    Rank 0 warns if only the numbers of samples differ, because the ranks' means then have the same weight.
-
-    All ranks must call this. If a rank does not reach the end of its epoch, this rank logs a warning after the stall
-    warning time. If the wait then ends with a HorovodInternalError, the error contains the same text.
+    All ranks must call this. If only the numbers of samples differ, rank 0 warns that all ranks' means count equally.
+    If a rank does not reach the end of its epoch, this rank logs a warning after the stall warning time. If the wait
+    then ends with a HorovodInternalError, the error contains the same text.
 
     Args:
         frontend: ``api.Frontend`` of this process.

@@ -74,7 +74,7 @@ def over_all_ranks(frontend: Any, model: Any, mine: MetricSums, name: str) -> di
 
 
 def compute(frontend: Any, metric: Any) -> Any:
-    """Implement ``compute_metric``, which ``api.py`` describes."""
+    """Compute a metric over all ranks, as ``compute_metric`` in ``api.py`` describes."""
     keras, shapes, problem = frontend.keras, (), ""
     if not isinstance(metric, keras.metrics.Metric):
         problem = f"metric must be a Keras metric, got a {type(metric).__name__}"
@@ -105,7 +105,7 @@ def compute(frontend: Any, metric: Any) -> Any:
 
 @contextlib.contextmanager
 def _summed(frontend: Any, variables: Sequence[Any], sums: Sequence[Array], name: str) -> Iterator[None]:
-    """Set variables to the sums of their values over all ranks. The previous values return at the end."""
+    """Set variables to their sums over all ranks within the context, and then restore their values."""
     flat = np.concatenate([np.ravel(one).astype(np.float64) for one in sums] or [np.zeros(0)])
     total = np.asarray(
         allreduce_all(frontend.adapter.face, [flat], [f"allreduce.{name}"], Reduction(Sum, global_process_set))[0]

@@ -367,7 +367,8 @@ def _count_samples(keras: Any) -> None:
         control = getattr(getattr(self, "optimizer", None), "_hvd", None)
         sample_weight = args[0] if args else options.get("sample_weight")
         tracker = getattr(self, "_loss_tracker", None)
-        getattr(tracker, "__dict__", {}).pop("update_state", None)  # set below, if a custom step has not called it
+        # Remove the method that is set below, in case a custom step has not called it.
+        getattr(tracker, "__dict__", {}).pop("update_state", None)
         if control is not None and control.reduction.weight == "batch" and options.get("training", True):
             count = control.reduction.batch = _samples(keras, self, y_pred, sample_weight)
             if sample_weight is not None and tracker is not None:
@@ -378,7 +379,7 @@ def _count_samples(keras: Any) -> None:
 
 
 def _samples(keras: Any, model: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Return the number of entries over which the loss of a batch is the mean; 0 for a copy from ``hvd.sync``."""
+    """Return the number of entries in the mean that is a batch's loss, or 0 for a copy from ``hvd.sync``."""
     for loss in keras.tree.flatten(model.loss):
         reduction = getattr(loss, "reduction", "mean")
         if reduction not in ("mean", "sum_over_batch_size"):
@@ -400,20 +401,22 @@ def _samples(keras: Any, model: Any, y_pred: Any, sample_weight: Any) -> Any:
     if sample_weight is None:
         return count
     first = ops.convert_to_tensor(keras.tree.flatten(sample_weight)[0])
-    copies = ops.all(ops.logical_and(first == 0, 1 / first < 0))  # True for weights of -0.0
+    # True if the weights are -0.0.
+    copies = ops.all(ops.logical_and(first == 0, 1 / first < 0))
     return ops.where(copies, 0, count)
 
 
 def _mask(output: Any) -> Any:
     try:
         from keras.src.backend.common.masking import get_keras_mask
-    except ImportError:  # an older version of Keras
+    except ImportError:
+        # Older versions of Keras lack the function.
         return getattr(output, "_keras_mask", None)
     return get_keras_mask(output)
 
 
 def _leave_copies_out(keras: Any, tracker: Any, count: Any) -> None:
-    """Ignore a copy from ``hvd.sync`` in the next update of the metric ``loss``, which counts samples by itself."""
+    """Keep the next update of the metric ``loss`` from counting a copy from ``hvd.sync``."""
 
     def update_state(values: Any, sample_weight: Any = None) -> Any:
         del tracker.update_state
@@ -424,7 +427,7 @@ def _leave_copies_out(keras: Any, tracker: Any, count: Any) -> None:
 
 
 def _weight_synchronized_data(keras: Any) -> None:
-    """Make ``fit`` weight averages by the numbers of samples if its data comes from ``hvd.sync``."""
+    """Make ``fit`` weight averages by the number of samples if the data come from ``hvd.sync``."""
     trainer = next(kind for kind in keras.Model.__mro__ if "fit" in vars(kind))
     plain = trainer.fit
 
@@ -433,7 +436,8 @@ def _weight_synchronized_data(keras: Any) -> None:
         control = getattr(getattr(self, "optimizer", None), "_hvd", None)
         if control is not None and getattr(x, "hvd_synchronized", False) and control.reduction.active():
             if control.reduction.weight is None:
-                replace(control.reduction, weight="batch")  # raises an error if other settings forbid it
+                # Raise an error if other settings do not allow a weight.
+                replace(control.reduction, weight="batch")
                 control.reduction.weight, self.train_function = "batch", None
             if control.reduction.weight != "batch":
                 raise ValueError(

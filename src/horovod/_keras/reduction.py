@@ -179,7 +179,10 @@ class GradientReduction:
         return [cast(mean, dtype) for mean, dtype in zip(means, dtypes, strict=True)]
 
     def take_total(self) -> Any:
-        """Return ``total``, once. Steps with a total of 0 change nothing."""
+        """Return the total weight of the last reduction, and reset it.
+
+        A step with a total of 0 changes nothing.
+        """
         total, self.total = self.total, None
         return total
 

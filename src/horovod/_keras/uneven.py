@@ -1,8 +1,8 @@
-"""Data for ``fit`` on ranks with different numbers of batches, for Keras 3.
+"""Data for ``fit`` with Keras 3 on ranks that have different numbers of batches.
 
-A copy that stands in for a missing batch has the sample weights -0.0. Losses and weighted metrics treat them as 0. The
-sign tells an optimizer with ``weight="batch"`` that the batch counts as 0 samples, unlike samples that the program
-itself weights with 0.
+A copy replaces each missing batch. Its sample weights are -0.0, which losses and weighted metrics treat as 0. The sign
+marks the batch as a copy, which an optimizer with ``weight="batch"`` counts as 0 samples. Samples that the program
+itself weights with 0 still count.
 """
 
 from typing import Any
@@ -17,7 +17,10 @@ POLICIES = ("pad", "stop")
 
 
 def synchronized(face: Any, data: Any, policy: str, batch_size: int, shuffle: bool) -> Any:
-    """Implement ``sync``, which ``api.py`` describes. ``face`` is the frontend that sends messages."""
+    """Return data with the same number of batches on all ranks, as ``sync`` in ``api.py`` describes.
+
+    ``face`` is the frontend that sends the messages between ranks.
+    """
     job = face.require_job()
     length, problem = 0, ""
     try:
@@ -54,7 +57,7 @@ def synchronized(face: Any, data: Any, policy: str, batch_size: int, shuffle: bo
 
 
 class Arrays(keras.utils.PyDataset):  # type: ignore[misc]
-    """Batches of arrays, in a new order in each epoch if ``shuffle`` is True."""
+    """Dataset of batches of arrays. With ``shuffle``, each epoch has a new order."""
 
     def __init__(self, arrays: tuple[Any, ...], batch_size: int, shuffle: bool) -> None:
         super().__init__()
@@ -75,7 +78,10 @@ class Arrays(keras.utils.PyDataset):  # type: ignore[misc]
 
 
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]
-    """The first ``steps`` batches of a PyDataset with ``length`` batches, with copies in place of missing ones."""
+    """Dataset of the first ``steps`` batches of a PyDataset.
+
+    The PyDataset has ``length`` batches. Copies replace missing batches.
+    """
 
     def __init__(self, data: Any, length: int, steps: int, copy: Any) -> None:
         super().__init__(data.workers, data.use_multiprocessing, data.max_queue_size)
@@ -92,11 +98,11 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         return _with_weights(self._data[self._length - 1] if self._length else self._copy, padding=True)
 
     def on_epoch_begin(self) -> None:
-        """Tell the original dataset that an epoch begins."""
+        """Pass the beginning of an epoch on to the original dataset."""
         self._data.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        """Tell the original dataset that an epoch has ended."""
+        """Pass the end of an epoch on to the original dataset."""
         self._data.on_epoch_end()
 
 
@@ -113,7 +119,7 @@ def _of_tensorflow(data: Any, length: int, steps: int, copy: Any) -> Any:
 
 
 def _indexed(data: Any, batch_size: int, shuffle: bool) -> Any:
-    """Return ``data``, or a PyDataset of the arrays in it."""
+    """Return ``data`` if it is a dataset, else a PyDataset of its arrays."""
     if isinstance(data, keras.utils.PyDataset) or _is_tensorflow(data):
         return data
     arrays = data if isinstance(data, tuple) else (data,)
@@ -159,7 +165,10 @@ def _as_numpy(arrays: Any) -> Any:
 
 
 def _with_weights(batch: Any, padding: bool) -> Any:
-    """Return (x, y, sample_weight) of a batch, with weights of 1 if it has none, or -0.0 if it is a copy."""
+    """Return (x, y, sample_weight) of a batch.
+
+    The weights are -0.0 if the batch is a copy. Without weights, they are 1.
+    """
     x, y, given = keras.utils.unpack_x_y_sample_weight(batch)
     if given is None:
         return x, y, _weights(next(one for one in keras.tree.flatten(x) if one is not None), True, padding)
@@ -167,7 +176,7 @@ def _with_weights(batch: Any, padding: bool) -> Any:
 
 
 def _weights(given: Any, inputs: bool, padding: bool) -> Any:
-    """Return weights like the array ``given``: the weights of a batch, or its inputs if ``inputs`` is True."""
+    """Return sample weights for a batch; ``given`` are its weights, or its inputs if ``inputs`` is True."""
     dtype, value = "float64" if keras.config.floatx() == "float64" else "float32", -0.0 if padding else 1.0
     if type(given).__module__.partition(".")[0] == "tensorflow":
         import tensorflow as tf

@@ -55,12 +55,12 @@ class GradientReduction:
         return anybody_else(self.process_set, face.require_job())
 
     def __call__(self, gradients: Any, weight: Any = None, beside: Any = ()) -> Any:
-        """Return the first result of ``with_total``."""
+        """Reduce the gradients over the ranks, and return them without the total weight."""
         return self.with_total(gradients, weight, beside)[0]
 
     @refusing(face)
     def with_total(self, gradients: Any, weight: Any = None, beside: Any = ()) -> tuple[Any, Any]:
-        """Reduce the gradients over the ranks as one operation, and return them and the total weight or None.
+        """Reduce the gradients over the ranks as one operation, and return them and the total weight, or None.
 
         Args:
             gradients: Pytree of this rank's gradients.

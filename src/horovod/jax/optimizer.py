@@ -235,7 +235,10 @@ def _accumulating(
 
 
 def _unless_empty(total: Any, updates: Any, new: Any, old: Any) -> tuple[Any, Any]:
-    """Return the updates and the new state; if the total weight is 0, zeros and the old state."""
+    """Return the updates and the new state of an optimizer.
+
+    If the total weight is 0, return zeros and the old state.
+    """
     if total is None:
         return updates, new
     each = jax.tree_util.tree_map

@@ -134,7 +134,10 @@ def allreduce(
 
 
 def _weighted(tensor: Any, weight: float, name: str | None, priority: int, process_set: ProcessSet) -> Any:
-    """Return the weighted mean of an array over the ranks. MXNet cannot broadcast as ``weighted_means`` requires."""
+    """Return the weighted mean of an array over the ranks.
+
+    This does not use ``weighted_means``, because MXNet lacks the necessary broadcasting.
+    """
     code_of(tensor, "allreduce", False)
     if "float" not in str(tensor.dtype):
         raise ValueError(f"tensor must be a floating-point tensor with weight, got {tensor.dtype.__name__}")

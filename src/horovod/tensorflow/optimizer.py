@@ -163,14 +163,15 @@ class _Control:
         self.local = local
         self.helper: LocalGradientAggregationHelper | None = None
         self.deltas: WeightDeltas | None = None
-        self._total: Any = None  # total weight of the last reduction, until it is applied
+        # Total weight of the last reduction, until its gradients are applied.
+        self._total: Any = None
         self._process_set = process_set
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         return self.local.reduce(self.reduce_all, gradients, variables)
 
     def on_total(self, total: Any) -> None:
-        """Keep the total weight of a reduction, because a step with a total of 0 changes nothing."""
+        """Store the total weight of a reduction. A step with a total weight of 0 changes nothing."""
         self._total = total if self.helper is None else None
 
     def compute(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
