@@ -1,6 +1,7 @@
-"""Findings about hosts. Each check is a pure function from the hosts' answers to findings.
+"""Findings about hosts.
 
-A check that finds no problem returns at most one finding per host.
+Each check is a pure function that turns the hosts' answers into findings. A check that finds no problem returns at most
+one finding per host.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, Ho
 
 SLOW_CONNECT = 5.0  # A host is reported as slow if connecting to it takes more than SLOW_CONNECT seconds.
 CLOCK_TOLERANCE = 2.0  # Clocks that differ by more than CLOCK_TOLERANCE seconds are reported.
-LOW_MEMORY = 0.05  # A host is reported if less than this fraction of its memory is available.
+LOW_MEMORY = 0.05  # A warning appears for each host with less than this fraction of its memory available.
 LOW_PROCESSES = 2048
 SLOW_GIGABITS = 0.5
-# A stream must reach at least SLOW_PART of its interface's nominal speed. Interfaces above TRUSTED_MEGABITS Mbit/s are
-# not checked.
+# Warn if a stream is slower than the fraction SLOW_PART of its interface's nominal speed. Interfaces above
+# TRUSTED_MEGABITS Mbit/s are not checked.
 SLOW_PART = 0.25
 TRUSTED_MEGABITS = 10000
 SLOW_ROUND_TRIP_US = 1000.0

@@ -1,4 +1,4 @@
-"""MPI library of a host, which can start and connect a job's ranks (docs/mpi.md), and findings about it."""
+"""Checks of a host's MPI library, which can start and connect a job's ranks (docs/mpi.md)."""
 
 from __future__ import annotations
 

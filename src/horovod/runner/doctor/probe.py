@@ -43,7 +43,7 @@ from horovod.runner.command.check_build import OF_DISTRIBUTION
 from horovod.runner.doctor import container, devices, mpi
 from horovod.runner.doctor.report import HostReport, Measured, Tried
 
-# Facts about this host. If a fact is unknown, the report contains the reason, and no exception is raised.
+# The functions that examine this host never raise an exception. The report explains each missing value instead.
 
 DISTRIBUTIONS = (*OF_DISTRIBUTION, "numpy", "mpi4py")
 LIMITS = {
@@ -85,7 +85,7 @@ def examine() -> HostReport:
 
 
 def _engine() -> tuple[str, list[str]]:
-    """Return the reason why the engine cannot be loaded or an empty string, and the engine's ciphers."""
+    """Load the engine. Return why this failed, or an empty string, and the engine's ciphers."""
     try:
         from horovod.common.security import cipher
 
@@ -159,12 +159,12 @@ REACH, MEASURE = 100, 101
 EPOCH = 1
 # An address counts as unreachable after REACH_SECONDS. Ranks of a job already try other addresses after 0.25 s.
 REACH_SECONDS = 2.0
-ANSWER_SECONDS = 10.0  # Time limit for a handshake (s). It is long, because the peer can be busy.
-STALL_SECONDS = 10.0  # A measurement fails after STALL_SECONDS without progress.
+ANSWER_SECONDS = 10.0  # Seconds allowed for a handshake. The limit is high, because the peer can be busy.
+STALL_SECONDS = 10.0  # A speed measurement fails after STALL_SECONDS without progress.
 ECHOES = 100
 STREAM_SECONDS = 0.3
 PIECE = 256 << 10
-_COUNTED = struct.Struct("!Qd")  # Struct that contains a number of bytes and a duration in seconds
+_COUNTED = struct.Struct("!Qd")  # Wire format of a throughput result: number of bytes and duration in seconds
 _THREADS = 32
 _MOST = 4 * _THREADS  # Maximum number of connections to a listener.
 _GRACE = 1.0  # Each connection has at least _GRACE seconds for its handshake, even under heavy load.
@@ -191,7 +191,7 @@ def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
 
 
 class Server:
-    """Server that answers the connections of other ranks on all listeners until it is closed."""
+    """Server that accepts connections from other ranks on all listeners until it is closed."""
 
     def __init__(self, listeners: Listeners, key: bytes, rank: int) -> None:
         self._listeners = listeners

@@ -64,7 +64,7 @@ class DeviceReport(msgspec.Struct, frozen=True):
     """GPUs of one host, and the software that ranks need for them. Empty strings mean "absent" or "no error".
 
     Attributes:
-        survey: Facts about the GPUs, from the driver.
+        survey: Information about the GPUs, from the driver.
         usable: Entries of CUDA_VISIBLE_DEVICES that the agent can assign to workers.
         variable: CUDA_VISIBLE_DEVICES of a worker on this host, or None.
         places: CPUs and network cards near each GPU, in the order of the GPUs.
@@ -161,7 +161,7 @@ class ContainerReport(msgspec.Struct, frozen=True):
 
 
 class HostReport(msgspec.Struct, frozen=True):
-    """Facts about one host, as a worker on this host sees them. -1 means no limit or an unknown size.
+    """Information about one host, as a worker on this host sees it. -1 means no limit or an unknown size.
 
     Attributes:
         version: Version of horovod.
@@ -247,7 +247,7 @@ class HostAnswer:
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one of the checks of hosts.
+    """Result of one host check.
 
     Attributes:
         level: OK, WARN or FAIL.

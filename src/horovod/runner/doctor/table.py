@@ -186,9 +186,9 @@ def _pairs(answers: Sequence[HostAnswer]) -> Iterator[tuple[str, str, str, str]]
 
 
 def _findings(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield one line per problem, and then the numbers of findings.
+    """Yield one line per problem, and then a count of all findings.
 
-    The worst problems come last, where terminals stop.
+    The worst problems come last, where users look first.
     """
     for level in (WARN, FAIL):
         for finding in findings:

@@ -158,7 +158,7 @@ class Standstill:
     def waits(self, until: float | None) -> None:
         """Record the latest time (monotonic, s) at which the launcher's loop wakes up, or None if only events wake it.
 
-        A time before the last call of `look` is replaced by the time of this call.
+        A time before the last call of `look` counts as the time of that call.
         """
         self._due = math.inf if until is None else max(until, self._looked)
 

@@ -153,7 +153,7 @@ class HostManager:
         self._lock = threading.Lock()
         self._slots: dict[str, int] = {}
         self._order: list[str] = []  # Hosts in the order in which they were first discovered.
-        self._last: dict[str, int] = {}  # Slots of each usable host at the last update.
+        self._last: dict[str, int] = {}  # The slots that each usable host had at the last update.
 
     @property
     def current_hosts(self) -> DiscoveredHosts:

@@ -15,7 +15,7 @@ EVERY = 1.0  # Pause between two runs of the discovery script (s)
 
 @dataclass(frozen=True)
 class Found:
-    """Hosts that a discovery found.
+    """Hosts found by a discovery run.
 
     Attributes:
         slots: Slots of each host, in the order in which the job should use them.
@@ -44,7 +44,7 @@ class NotFound:
 
 
 class Source(Protocol):
-    """Interface of the sources of an elastic job's hosts. No method blocks."""
+    """Interface for sources that provide the hosts of an elastic job. No method blocks."""
 
     def events(self) -> dict[int, int]:
         """Return the file descriptors to poll, with their poll events."""

@@ -170,8 +170,8 @@ class Blacklist:
     def closes_at(self, hosts: Collection[str], full: bool, now: float) -> float:
         """Return the time after which none of these hosts can get new workers, or infinity if a host still can.
 
-        `full` is True if the remaining hosts have too few free slots. If one of them proves to be lost, its workers can
-        be replaced. So the result is then TORN_DOWN seconds after the last failure, when all lost hosts are known.
+        `full` is True if the usable hosts have too few free slots. One of these hosts can still turn out to be lost.
+        The result is then TORN_DOWN seconds after the last failure, when all lost hosts are known.
         """
         if self.bars_for_ever(hosts, now):
             return -math.inf
@@ -214,8 +214,8 @@ class Admission:
                 is the same as in later epochs.
         """
         self._wait = TOGETHER if gather is None else gather
-        self._ready_since: float | None = None  # Time since which a new worker has been waiting, or None.
-        self._told = HostUpdateResult.no_update  # Changes about which the members of this epoch have been notified.
+        self._ready_since: float | None = None  # When a new worker began to wait, or None if no new worker is waiting.
+        self._told = HostUpdateResult.no_update  # Notifications already sent to the members of this epoch.
 
     def next_time(self, now: float) -> float | None:
         """Return the time at which ready workers stop waiting for others, or None if no worker waits."""

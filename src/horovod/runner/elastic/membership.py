@@ -57,18 +57,18 @@ class Membership:
         self._patience = limits.seconds_to_come_back
         self._slots: dict[str, int] = {}
         self._complete = False
-        # True after a message about missing hosts, and the number of slots in the last message about too few slots.
+        # The last messages to the user: True if no hosts were found, and the slot count if there were too few slots.
         self._told_none, self._told_slots = False, -1
         self._resets = Resets(limits.resets)
-        self._ran = False  # True once an epoch has been running.
-        self._begun = False  # True if a worker is known to hold training state.
+        self._ran = False  # True once all members of some epoch have connected.
+        self._begun = False  # True if some worker is known to hold training state.
         self._fresh = True  # True if no member of the last epoch held training state when the epoch was formed.
         self._success = False
-        # Time since which no epoch has been running, or None while one is running
+        # Start of the current period without a running epoch, or None while an epoch is running
         self._idle_since: float | None = now
         self._admission = Admission(limits.gather)
         self._told_waiting = False
-        self._last_members: set[int] = set()  # Workers that were members of the last epoch that was running
+        self._last_members: set[int] = set()  # Members of the most recent epoch that was running
         self._out: list[Action] = []
 
     def next_time(self, now: float) -> float | None:
@@ -139,7 +139,7 @@ class Membership:
     ) -> list[Action]:
         """Record that a member has left its epoch and waits for the next one.
 
-        A member leaves an epoch that could not be formed, that has lost a rank, or that workers should join or leave.
+        A member leaves its epoch if the epoch could not be formed, has lost a rank, or must change its members.
 
         Args:
             number: Number of the member.
@@ -172,7 +172,7 @@ class Membership:
         return self._decide(now)
 
     def ending(self, number: int, now: float) -> list[Action]:
-        """Record that a member has reported that it ends because of an exception.
+        """Record a member's report that it is exiting because of an exception.
 
         The other members do not wait for it to return. Its process can still exist for some time.
         """
@@ -205,7 +205,7 @@ class Membership:
             success: True if the exit code was 0.
             now: Current time (monotonic, s).
             victim: True if the worker reported that it ended only because other workers failed.
-            how: Description of the end, for messages.
+            how: How the worker exited, for messages.
         """
         worker = self.workers.find(number)
         if worker is not None:
@@ -240,7 +240,7 @@ class Membership:
         self._blacklist.postpone(seconds)
 
     def _member(self, number: int, epoch: int) -> Worker | None:
-        """Return the worker if it is a member of this epoch and this is the last epoch. Return None if not."""
+        """Return the worker if it is a member of `epoch` and `epoch` is the latest epoch. Otherwise, return None."""
         return self.workers.at_work(number, epoch) if epoch == self.epoch else None
 
     def _run(self) -> None:

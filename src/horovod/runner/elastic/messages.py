@@ -19,7 +19,7 @@ def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names
 
     Return an empty string if none of these took part in training.
 
-    The text describes only the present, because more ranks can fail a moment later.
+    The text makes no prediction, because more ranks can fail a moment later.
     """
     if not any(worker.survivor for worker in gone):
         return ""
@@ -78,7 +78,7 @@ def outside_run(victims: int) -> str:
 
 
 def waiting(there: int, needed: int, seconds: float, names: Names) -> str:
-    """Return the message that the job waits for workers, and ends if there are too few after `seconds`."""
+    """Return the message that the job is waiting for workers, and will end if there are too few after `seconds`."""
     return (
         f"waiting for workers: {there} are there, {needed} are needed to go on; without them the job ends in "
         f"{math.ceil(seconds)} s ({names.timeout})"

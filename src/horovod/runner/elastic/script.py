@@ -1,4 +1,4 @@
-"""Run of a host discovery script with a time limit, and the discovery script for Slurm allocations.
+"""Runner for host discovery scripts with a time limit, and the discovery script for Slurm allocations.
 
 Only `ScriptRun.finish` and the script for Slurm block.
 """
@@ -21,7 +21,7 @@ from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.job_result import describe_status
 from horovod.runner.plan import allocations
 
-MOST = 65536  # maximum slots per host, which equals the maximum number of ranks per job
+MOST = 65536  # Maximum number of slots per host, which equals the maximum number of ranks per job
 FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
 _LINE = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::([0-9]+))?", re.ASCII)
 _SHOWN = 80  # Messages show at most _SHOWN characters of an invalid line.
@@ -67,7 +67,7 @@ def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> 
 
 
 def _number(digits: str) -> int:
-    """Convert digits to a number. A very long number is shortened to a small one that still exceeds MOST."""
+    """Convert digits to an integer. A very long number is replaced by a shorter one that still exceeds MOST."""
     return int((digits.lstrip("0") or "0")[: len(str(MOST)) + 1])
 
 
@@ -178,7 +178,7 @@ class ScriptRun:
         """Read the script's output. Kill the script if it exceeds its time limit or prints too much."""
         if self.done:
             return
-        # Check this before reading, so that all output is read when the script has ended.
+        # Check for the script's exit before reading, so that no output is missed.
         ended = self._process.poll() is not None
         for fd, data in self._streams.items():
             self._read(fd, data)
@@ -254,8 +254,8 @@ class ScriptRun:
         return "".join(f"\n    {line}" for line in lines)
 
 
-SLURM_EVERY = 5.0  # The script runs every EVERY seconds. Each run puts load on a controller that all users share.
-SLURM_SECONDS = 4.0  # Time limit of each of the two queries (s), so that both fit into the time limit of the script.
+SLURM_EVERY = 5.0  # Seconds between runs of the Slurm script. Each run puts load on a controller that all users share.
+SLURM_SECONDS = 4.0  # Time limit for each of the two Slurm queries. Both must fit into the script's time limit.
 
 
 def slurm_command(each: int | None) -> list[str]:

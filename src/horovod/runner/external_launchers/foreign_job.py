@@ -1,4 +1,4 @@
-"""Job that another launcher runs. The other launcher is a child process, watched by the same loop as all jobs."""
+"""Job that another launcher, such as mpirun, runs as a child process. All kinds of jobs share one event loop."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def _conclude(name: str, attempt: ForeignAttempt, watch: Watch) -> JobResult:
         message = "\n".join([*texts, f"stopped by {signal.Signals(number).name}"])
         return JobResult(128 + number, message, stopped_by=number)
     code = attempt.code or 0
-    if code == 0 or watch.screen.queue.broken:  # A broken output of this process caused the exit code.
+    if code == 0 or watch.screen.queue.broken:  # A failure to write this process's own output determines the exit code.
         exit_code = 128 + signal.SIGPIPE if watch.screen.queue.reader_gone else 1 if texts else 0
         return JobResult(exit_code, "\n".join(texts), headline="\n".join(texts))
     exit_code = 128 - code if code < 0 else code

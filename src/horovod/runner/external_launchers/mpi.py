@@ -89,11 +89,11 @@ def build(
 
     Args:
         program: Path of mpirun.
-        flavour: Family of mpirun.
+        flavour: Kind of MPI launcher, such as Open MPI.
         slots: Slots of the ranks.
         command: Command that each rank runs.
         names: Names of variables to export.
-        given: Options of the user for mpirun.
+        given: User-supplied mpirun options.
         interfaces: Network interfaces, separated by commas. If empty, mpirun chooses.
         ssh_port: Port of ssh on other hosts.
         ssh_identity_file: Private key for ssh.
@@ -233,7 +233,7 @@ def names_to_export(settings: LaunchSettings, variables: Mapping[str, str], far:
     if far:
         passing = environment.passed_on(variables, settings.env_allow, settings.options.env_deny, remote=True)
     names = {*passing, _KEY_FILE} & set(variables)
-    return exported(names if far else {*names, PIPE})  # The variable PIPE is only set when the job starts.
+    return exported(names if far else {*names, PIPE})  # Add PIPE, because it is only set when the job starts.
 
 
 def _is_local(settings: LaunchSettings) -> bool:
@@ -333,6 +333,6 @@ def run_function(
 
 
 def _first_to_fail(results: Mapping[int, bytearray], left: Mapping[int, Path]) -> int | None:
-    """Return the rank that was the first to write an exception. mpirun does not always report the failed rank."""
+    """Return the rank that was first to print an exception. mpirun does not always report the failed rank."""
     failed = [rank for rank, data in results.items() if (found := outcome.describe(data)) and found.kind == "exception"]
     return min(failed, key=lambda rank: left[rank].stat().st_mtime_ns, default=None)

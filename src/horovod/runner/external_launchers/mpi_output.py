@@ -23,14 +23,14 @@ _CODE = re.compile(r"Process name:\s+\[\S+?,\s*(\d+)\]\s+Exit code:\s+(\d+)")
 
 
 class Lines:
-    """Splitter of mpirun's output on one stream into pieces of the individual ranks."""
+    """Splitter that assigns the output on one mpirun stream to the individual ranks."""
 
     def __init__(self, ranks: Container[int] = range(1 << 30)) -> None:
         """Create a splitter. `ranks` contains all valid ranks of the job."""
         self._ranks = ranks
         self._rest = b""
         self._last: int | None = None  # Rank that wrote the beginning of the current line, or None.
-        self._bar = False  # True if the current line contains a progress bar.
+        self._bar = False  # The current line contains a progress bar.
 
     def feed(self, data: bytes) -> Iterator[tuple[int | None, bytes]]:
         """Yield (rank, line) for each complete line or state of a progress bar.
@@ -42,7 +42,7 @@ class Lines:
             yield from self._whose(piece)
 
     def finish(self) -> Iterator[tuple[int | None, bytes]]:
-        """Yield the rest of the output, which has no line end."""
+        """Yield the rest of the output, which does not end with a newline."""
         piece, self._rest = self._rest, b""
         if piece:
             yield from self._whose(piece)
@@ -52,7 +52,7 @@ class Lines:
         if tag and tag[2] and self._bar:  # The text of a progress bar can look like a tag.
             tag = None
         rank = int(tag[1] or tag[2]) if tag else self._last
-        if tag and tag[2]:  # Hydra also tags a line end that the process writes separately.
+        if tag and tag[2]:  # Hydra also adds a tag before a newline that the process writes separately.
             piece = re.sub(rb"(?<!^)\[%d\] (?=[\r\n]+$)" % int(tag[2]), b"", piece)
         text = piece[tag.end() :] if tag else piece
         if self._bar and rank is not None:
@@ -66,7 +66,7 @@ class Lines:
         self._last = None if ended else rank
 
     def _parts(self, rank: int, text: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield the state of a progress bar, and then the output that other ranks wrote behind it."""
+        """Yield the state of a progress bar, and then the output that other ranks wrote after it."""
         start = 0
         for tag in _TAG_BEHIND_BAR.finditer(text):
             other = int(tag[1] or tag[2])

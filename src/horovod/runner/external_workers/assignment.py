@@ -1,6 +1,6 @@
-"""Functions with which a worker joins a job: it describes itself, gets the job's key, and sets its variables.
+"""Functions that let a worker join a job. The worker describes itself, gets the job's key, and sets its variables.
 
-The key is not sent through the cluster manager, so a program that records the manager's traffic learns nothing. The
+The key is not sent through the cluster manager, so a program that records the manager's traffic cannot obtain it. The
 driver and the worker each create a key pair, and exchange the public keys through the manager. The driver then sends
 the job's key over a connection that only these two can decrypt (``horovod.common.key_exchange``). An attacker who can
 change the manager's messages could run programs in the workers anyway.
@@ -30,7 +30,7 @@ from horovod.runner.plan.hosts import Machines, Slot
 
 
 class AssignmentError(RuntimeError):
-    """Error of a worker that cannot join the job, because the driver does not answer."""
+    """Error raised if a worker cannot join the job, because the driver does not answer."""
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ from horovod.runner.remote.heartbeats import Heartbeats, silent
 
 # A liveness connection breaks when a process ends. But a process that is stopped, or whose host hangs, keeps its
 # connection. So the driver polls each worker, and a worker that is silent for too long counts as lost. A worker answers
-# without running Python code, because a ZeroMQ proxy echoes each message. So a program can hold the interpreter lock
-# for any time without counting as lost.
+# without running Python code, because a ZeroMQ proxy echoes each message. A program can therefore hold the interpreter
+# lock for any time without counting as lost.
 
 _NAME = struct.Struct("!cI")  # Name of a worker's socket. ZeroMQ reserves names that begin with a zero byte.
 _MARK = b"w"
-_LONGEST = 1024  # Maximum size of a message, including the handshake (bytes).
-_QUEUED = 4  # Maximum number of unanswered requests per worker.
+_LONGEST = 1024  # Maximum size in bytes of any message, including those of the handshake.
+_QUEUED = 4  # Maximum number of unanswered heartbeat requests per worker.
 
 
 def never_came(seconds: float) -> str:
@@ -52,7 +52,7 @@ class HeartbeatServer:
     """
 
     def __init__(self, listener: socket.socket, job_key: bytes, silence: float) -> None:
-        """Start to listen for heartbeat connections.
+        """Start listening for heartbeat connections.
 
         Args:
             listener: Listening socket, which this object closes at the end.
@@ -78,7 +78,7 @@ class HeartbeatServer:
         self.sources = (self._gate.socket, self._socket, self._door.monitor)
 
     def begin(self, number: int) -> None:
-        """Start to request heartbeats from this worker."""
+        """Start requesting heartbeats from this worker."""
         self._heard[number] = time.monotonic()
         self._come.discard(number)
 
@@ -106,13 +106,14 @@ class HeartbeatServer:
                 self._come.add(number)
 
     def look(self) -> Mapping[int, str]:
-        """Request heartbeats if it is time to do so.
+        """Request heartbeats if they are due, and check for silent workers.
 
         Returns:
             Workers that are lost, with the reasons. No more heartbeats are requested from these workers.
         """
         now = time.monotonic()
-        if self._beats.was_deaf(now, True):  # If this process itself was stopped, no worker is late.
+        # If this process itself was stopped, do not blame the workers for the silence.
+        if self._beats.was_deaf(now, True):
             self._heard = dict.fromkeys(self._heard, now)
         if self._heard and self._beats.is_due(now):
             for number in self._heard:
@@ -144,7 +145,7 @@ class HeartbeatClient:
     """Worker's end of the heartbeats: threads that answer requests until ``close`` is called."""
 
     def __init__(self, host: str, port: int, job_key: bytes, number: int) -> None:
-        """Start to connect to the driver in the background."""
+        """Start connecting to the driver in the background."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         server, _ = curve_pair(job_key, "server")
         name = _NAME.pack(_MARK, number)
@@ -176,8 +177,8 @@ class HeartbeatClient:
 
 _LABEL = "lifeline"
 _PURPOSE = 127
-_HANDSHAKE = 5.0  # Time limit for the authentication of a peer (s).
-_SILENT = 1.0  # Time limit for the first bytes of a peer if the maximum number of peers is reached (s).
+_HANDSHAKE = 5.0  # Seconds that a peer has to authenticate.
+_SILENT = 1.0  # Seconds that a peer has to send its first bytes if other peers are waiting.
 _UNAUTHENTICATED = 64  # Maximum number of unauthenticated peers. Others wait in the kernel's backlog.
 _CLOSE = 5.0
 

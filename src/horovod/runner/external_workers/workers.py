@@ -116,7 +116,7 @@ class ExternalWorkers:
         return Assignment(number, *where, self._public, dict(variables), seconds, self._silence)
 
     def forget(self, number: int) -> None:
-        """Refuse further connections of this worker."""
+        """Refuse further connections from this worker."""
         self._known.pop(number, None)
 
     def close(self) -> None:
@@ -234,7 +234,8 @@ class ExternalElasticJob:
     def tick(self) -> None:
         """Act on deadlines that have passed. The caller must call this first in each round of its loop."""
         now = time.monotonic()
-        if stood := self._standstill.look(now):  # If the driver itself was stopped, no worker is late.
+        # If the driver itself was stopped, do not blame the workers for missed deadlines.
+        if stood := self._standstill.look(now):
             self._membership.postpone(stood)
         if self._due is not None and now >= self._due:
             self._ticked = now
@@ -250,7 +251,7 @@ class ExternalElasticJob:
         Args:
             number: Number of the worker.
             success: True if it ended normally.
-            how: Description of the end, for messages.
+            how: How the worker exited, for messages.
             victim: True if the worker ended only because other workers failed.
         """
         self.roster.end(number, success)
@@ -266,7 +267,7 @@ class ExternalElasticJob:
         self._do(self._membership.host_lost(host, time.monotonic()))
 
     def alive(self, number: int) -> bool:
-        """Return True if the end of the worker has not been recorded yet."""
+        """Return True if the worker's exit has not been recorded yet."""
         return self._membership.workers.find(number) is not None
 
     def _do(self, actions: list[Action]) -> None:

@@ -125,7 +125,7 @@ def format_traceback(error: BaseException) -> str:
 
 
 class WorkerError(RuntimeError):
-    """Error of `horovod.run` if a process of the job fails.
+    """Error that `horovod.run` raises if a process of the job fails.
 
     The message contains the rank that failed first and how it ended, with the traceback of an exception. In this case,
     the error is also an instance of the exception's class. For example, `except ValueError` catches a ValueError of a
@@ -202,7 +202,7 @@ def _of_both_classes(cause: BaseException) -> WorkerError | None:
 
 
 def _native_attributes(kind: type[BaseException]) -> dict[str, Any]:
-    """Return properties that read attributes of `cause` outside of its `__dict__`, such as OSError.errno."""
+    """Return properties for those attributes of `cause` that are not in its `__dict__`, such as OSError.errno."""
     found: dict[str, Any] = {"__module__": WorkerError.__module__}
     for base in kind.__mro__:
         if base in (BaseException, Exception):

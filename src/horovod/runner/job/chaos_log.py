@@ -17,7 +17,7 @@ _AGAIN = re.compile(AGAIN.format(r"(\d{1,9})").encode() + rb"\n")
 _LASTS = re.compile(rb" for=(\S+)")
 _NOT_COUNTED = (b"(not done", b"(the other end")
 _LATE = 1.0  # A failure is attributed to a fault if it occurs up to _LATE seconds after the end of the fault.
-_NOBODY = -1  # Marks a fault that no longer concerns any worker.
+_NOBODY = -1  # Stands for the worker number of a fault that no longer affects any worker.
 _REST = 400  # At most _REST bytes of an incomplete line are kept.
 
 
@@ -33,12 +33,12 @@ class ChaosLog:
     def __init__(self, planned: Iterable[Event] = ()) -> None:
         """Create a log. The report will list those `planned` faults that no rank announced."""
         self._silent = [str(event) for event in planned]
-        self._outcomes: list[tuple[int, Outcome]] = []  # Faults, each with the number of the worker that it concerns.
-        self._again: int | None = None  # Number of steps that ranks reported as repeated, or None.
+        self._outcomes: list[tuple[int, Outcome]] = []  # (Affected worker, fault) pairs.
+        self._again: int | None = None  # Number of training steps that ranks had to repeat, or None if unknown.
         self._rests: dict[int, bytes] = {}
         self._epoch = 0  # Number of the current epoch, or 0 if no epoch is running.
-        self._members: frozenset[int] = frozenset()  # Workers of the last epoch.
-        self._over: float | None = None  # Time at which the last epoch ended, or None while an epoch is running.
+        self._members: frozenset[int] = frozenset()  # Worker numbers in the last epoch.
+        self._over: float | None = None  # When the last epoch ended, or None while an epoch is running.
 
     def wrote(self, worker: int, data: bytes, now: float) -> None:
         """Record the faults that a worker has announced on stderr."""
@@ -65,9 +65,9 @@ class ChaosLog:
         self._silent = [event for event in self._silent if said != event and not said.startswith(event + " (")]
 
     def _speaks(self, worker: int) -> None:
-        """Forget stop faults of a worker that writes output, because it is running again.
+        """Drop the stop faults of a worker that writes output, because it is running again.
 
-        If the worker ends later, these faults cannot be the reason.
+        If the worker exits later, these faults cannot be the reason.
         """
         for place, (whose, outcome) in enumerate(self._outcomes):
             if whose == worker and outcome.event.kind is Kind.STOP:
@@ -101,7 +101,7 @@ class ChaosLog:
     def _noticed(self, outcome: Outcome, now: float) -> float:
         """Return the time at which a fault was detected, which is the end of the epoch or `now`, whichever is earlier.
 
-        A stopped rank counts as detected when it is killed.
+        A stop fault counts as detected when the stopped rank is killed.
         """
         if self._over is None or outcome.event.kind is Kind.STOP or outcome.at > self._over:
             return max(now, outcome.at)

@@ -89,7 +89,7 @@ class ElasticAttempt:
         self._end: End | None = None
         self._stopping = False
         self._launched = False  # True if at least one worker has been started.
-        # Time of the membership's next decision, as computed before the last wait.
+        # When the membership must decide next, as computed before the last wait.
         self._due: float | None = None
         self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
         self._uninitialized = UninitializedJobCheck(elastic.start, users_command(settings, payload))
@@ -320,7 +320,7 @@ class ElasticAttempt:
         self._server.gone(number)
 
     def _forget(self, number: int) -> None:
-        """Forget a worker that has ended and whose records are no longer needed."""
+        """Delete the records of a worker that has exited, if they are no longer needed."""
         self.endings.forget([number])
         self._screen.forget(number)
         self._results.pop(number, None)

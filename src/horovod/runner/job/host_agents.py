@@ -1,9 +1,9 @@
 """Agents on the hosts of an elastic job, one for each host.
 
-An agent starts with the first worker on its host, and ends when the host is removed. First, the launcher looks up
-whether the host is this machine. Then it connects to the agent. If a host is unreachable, too slow or lost, or if its
-agent ends by itself, the host is reported as lost. The agent of a removed host without workers retires: it is told to
-stop, and is forgotten when it has finished.
+An agent starts with the first worker on its host, and ends when the host is removed. First, the launcher checks whether
+the host is this machine. Then it connects to the agent. If a host is unreachable, too slow or lost, or if its agent
+ends by itself, the host is reported as lost. The agent of a removed host without workers retires: it is told to stop,
+and is forgotten when it has finished.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 from horovod.runner.remote.routes import Locality
 
-# Connections to the store from other hosts can exceed the number expected from workers by STRANGERS.
+# Allow STRANGERS more store connections from other hosts than the workers need.
 STRANGERS = 64
 
 
@@ -200,7 +200,10 @@ class HostAgents:
         self._asked = {host: since + seconds for host, since in self._asked.items()}
 
     def tick(self, now: float) -> list[HostLost | NeverStarted]:
-        """End the agents of removed hosts, and forget agents that have ended. Return the events since the last call."""
+        """Stop the agents of removed hosts, and remove agents that have exited.
+
+        Return the events since the last call.
+        """
         troubles, self._troubles = self._troubles, []
         for trouble in troubles:
             if self._agents.get(trouble.agent.host) is trouble.agent:
@@ -238,7 +241,7 @@ class HostAgents:
             agent.send(Stop(TERM_GRACE))
 
     def _end(self, agent: Agent) -> None:
-        """Forget an agent that has finished by itself or because its host was removed."""
+        """Remove an agent that has exited by itself or because its host was removed."""
         if agent.host not in self._retiring:
             why = f"its agent has ended: {agent.notice}" if agent.notice else "its agent has ended"
             self._lose(agent, f"{agent.name} is lost: {why}")

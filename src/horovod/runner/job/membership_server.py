@@ -1,4 +1,4 @@
-"""Connection between the membership of an elastic job and its workers, and records about each worker.
+"""Server that connects the membership of an elastic job to its workers, and records about each worker.
 
 `MembershipServer` answers the requests that workers send to the job's store. `Roster` stores the hosts and ranks of the
 workers. `StoppedWorkers` stores the workers that a signal has stopped.
@@ -49,14 +49,15 @@ class MembershipServer:
         self._front = front
         self._membership = membership
         self._act = act
-        self._members: dict[int, list[int]] = {}  # Workers of the last epoch in rank order, keyed by the epoch.
-        # Epoch of each store group named `formed <round>`. An epoch is formed when all its workers have joined this
-        # group.
+        # Worker numbers in rank order, keyed by epoch. Contains only the last epoch.
+        self._members: dict[int, list[int]] = {}
+        # Maps the name of each store group `formed <round>` to its epoch. An epoch is formed when all its workers have
+        # joined this group.
         self._rounds: dict[str, int] = {}
-        self._number_of: dict[int, int] = {}  # Number of the round in the name of the store group, for each epoch.
-        self._over: dict[int, str] = {}  # Reason why the last epoch is over, keyed by the epoch.
+        self._number_of: dict[int, int] = {}  # Maps each epoch to the round in its group's name.
+        self._over: dict[int, str] = {}  # Maps the last epoch to the reason why it is over.
         self._last_news = 0.0
-        self._in_sync: set[int] = set()  # Workers that reported in their last request that their state is in sync
+        self._in_sync: set[int] = set()  # Workers whose last request said that their state is in sync
 
     def serve(self, now: float) -> None:
         """Handle the requests of workers. Call this when `front.fd` is readable."""
@@ -91,7 +92,7 @@ class MembershipServer:
             if epoch in self._members:  # Ignore epochs that are already over.
                 self._number_of[epoch] = told.round
                 self._rounds[f"formed {told.round}"] = epoch
-                # The end of a process was reported before this message, so make the workers give up now.
+                # The launcher already knows that a worker of this epoch has exited, so make the others give up now.
                 if epoch in self._over:
                     self._fail_round(told.round, self._over[epoch])
         elif told.silent and (epoch := self._rounds.get(told.group, 0)):

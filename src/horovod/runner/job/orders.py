@@ -129,7 +129,7 @@ class _JobOrders:
 
 
 class Orders(_JobOrders):
-    """Messages to the agents of a job of fixed size. Create them when all agents have sent their facts.
+    """Messages to the agents of a job of fixed size. Create this object when all agents have sent their Hello messages.
 
     Args:
         settings: Settings of the job.
@@ -163,7 +163,7 @@ class Orders(_JobOrders):
         """Yield the messages to one agent, in the order in which to send them.
 
         Args:
-            agent: Agent that has sent its facts.
+            agent: Agent that has sent its Hello message.
             stdin: True if rank 0 reads the launcher's standard input.
             results: True if workers write result files.
         """

@@ -19,9 +19,9 @@ from enum import Enum
 # engine raises their HorovodInternalError within 2 s.
 SETTLE = 2.0
 TERM_GRACE = 5.0  # SIGKILL follows SIGTERM after TERM_GRACE seconds.
-USER_GRACE = 30.0  # If the user stops the job, ranks have USER_GRACE seconds to end by themselves (--grace-seconds).
-AGENT_GRACE = 12.0  # Processes that do not end are given up after AGENT_GRACE additional seconds.
-LAST_WORDS = 1.0  # If the user stops the job, output that no program reads is dropped after LAST_WORDS seconds.
+USER_GRACE = 30.0  # If the user stops the job, ranks get USER_GRACE seconds to exit on their own (--grace-seconds).
+AGENT_GRACE = 12.0  # Processes that still do not exit are abandoned after AGENT_GRACE more seconds.
+LAST_WORDS = 1.0  # If the user stops the job, output that no program reads is discarded after LAST_WORDS seconds.
 
 
 class Phase(Enum):
@@ -88,7 +88,7 @@ class Policy:
         return min((at for at in times if at is not None), default=None)
 
     def gives_up(self, now: float) -> bool:
-        """Return True if the time for processes to end has passed."""
+        """Return True if the processes' time to exit is over."""
         return self._give_up_at is not None and now >= self._give_up_at
 
     def connected(self, now: float) -> list[Action]:
@@ -150,7 +150,7 @@ class Policy:
             self._give_up_at = max(self._give_up_at, now + AGENT_GRACE)
 
     def ended(self, now: float) -> None:
-        """Record that all processes have ended. The remaining output can wait without limit for its reader."""
+        """Record that all processes have ended. The remaining output can wait for its reader indefinitely."""
         self.phase = Phase.ENDED
         self._start_by = self._settle_at = None
         if not self._interrupted:

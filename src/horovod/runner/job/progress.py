@@ -111,7 +111,8 @@ class Progress:
             return "start", missing, f"the processes of {self._host_list(state.starting)}"
         for group, (size, joined) in (state.groups or {}).items():
             if size != len(self._hosts):
-                continue  # Skip groups of some ranks only, because they number their members differently.
+                # Skip store groups that contain only some of the ranks, because they number their members differently.
+                continue
             missing_ranks = [rank for rank in range(size) if rank not in joined]
             if group == "init":
                 return group, len(missing_ranks), f"hvd.init() on {self._rank_list(missing_ranks)}"
@@ -173,7 +174,7 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
 
 
 # If no rank calls hvd.init(), the ranks train independent models, and all of them write the same files. The warning is
-# limited to Python programs, because commands such as `horovodrun -np 4 hostname` are no mistakes.
+# limited to Python programs, because commands such as `horovodrun -np 4 hostname` are legitimate.
 
 FIRST_LOOK = 60.0  # The check runs FIRST_LOOK seconds after all ranks have started.
 _PYTHON = re.compile(r"(?:i?python|pypy)[\d.]*t?")

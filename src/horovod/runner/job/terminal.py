@@ -89,7 +89,7 @@ def terminal_restored(rank: int | None) -> Iterator[None]:
                 termios.tcsetattr(0, termios.TCSANOW, before)
 
 
-# The launcher sends its standard input to rank 0 in pieces. It sends the next piece when rank 0 has consumed the last
+# The launcher sends its standard input to rank 0 in chunks. It sends the next chunk when rank 0 has consumed the last
 # one.
 
 PIECE = 1 << 16
@@ -122,7 +122,7 @@ class StdinSource:
         return self._fd if self.wanted and not self._ended and not self.in_background else None
 
     def read(self) -> bytes | None:
-        """Return the next piece of data. It is empty at the end of the input, and None if no data is available."""
+        """Return the next chunk of input. It is empty at the end of the input, and None if no data is available."""
         try:
             data = os.read(self._fd, PIECE)
         except BlockingIOError:

@@ -22,7 +22,7 @@ QUEUE_LIMIT = 4 << 20  # The launcher stops reading the processes' output while 
 
 
 class Attempt(Protocol):
-    """Interface of the processes of a job, from their start to their end. No method blocks."""
+    """Interface to a job's processes, from their start to their exit. No method blocks."""
 
     def start(self) -> None:
         """Start the attempt. The event loop calls this method first, and only once."""
@@ -104,7 +104,7 @@ class Watch:
         attempt.start()
         try:
             self._loop(attempt)
-        # A signal handler of the program raised this exception. The ranks still get their time to end.
+        # The program's own signal handler raised this exception. The ranks still get their usual time to exit.
         except KeyboardInterrupt:
             self.interrupt()
             self._loop(attempt)

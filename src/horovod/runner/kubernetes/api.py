@@ -45,7 +45,7 @@ class ApiError(RuntimeError):
 
 
 class Unreachable(ApiError):
-    """Error if the API server did not answer a request."""
+    """Error raised if the API server does not answer a request."""
 
 
 def refusal(status: int, body: bytes, verb: str, resource: str, namespace: str) -> ApiError:

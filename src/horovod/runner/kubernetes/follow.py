@@ -1,4 +1,4 @@
-"""Follower of a job on a cluster: prints the launcher's output, explains waiting pods, and detects the job's end.
+"""Follower of a job on a cluster, which prints the launcher's output, explains waiting pods, and detects the job's end.
 
 Threads watch the pods and Jobs, and read the log. They put their results into a queue. The caller's thread reads the
 queue and makes all decisions.
@@ -22,16 +22,16 @@ from horovod.runner.kubernetes.request import CONTAINER
 
 AWAY_SECONDS = 120.0
 """Seconds for which an API server may fail to answer."""
-AGAIN = 1.0  # Pause before a failed request is repeated (s).
+AGAIN = 1.0  # Seconds before a failed request is retried.
 PASSING = (410, 429, 500, 502, 503, 504)
 """HTTP statuses that can be temporary: an outdated version, or a server that is busy or restarts."""
-LAST_TRIES = 3  # Number of attempts to read the log of a pod that has ended.
+LAST_TRIES = 3  # Number of attempts to read the log of a pod that has terminated.
 SETTLES = 1.0  # A line about waiting pods is shown if it has not changed for SETTLES seconds.
-EVENTS_EVERY = 5.0  # Interval of queries for events while pods are missing (s).
+EVENTS_EVERY = 5.0  # Seconds between queries for events while pods are missing.
 
 
 class Lost(RuntimeError):
-    """Error if the API server can no longer be reached. The job continues on the cluster."""
+    """Error raised if the API server can no longer be reached. The job continues on the cluster."""
 
 
 class Watcher(threading.Thread):
@@ -107,8 +107,8 @@ class Watcher(threading.Thread):
 class LogReader(threading.Thread):
     """Thread that prints the output of the launcher's pod, each line once.
 
-    At the end of the output, it puts ``("log", None)`` into `inbox`. If reading the log is forbidden, it first reports
-    that by `say`.
+    At the end of the output, it puts ``("log", None)`` into `inbox`. If the API server forbids reading the log, the
+    thread first reports this through `say`.
     """
 
     def __init__(

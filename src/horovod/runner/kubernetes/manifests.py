@@ -207,8 +207,10 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": request.grace,
         "automountServiceAccountToken": spec.get("automountServiceAccountToken", False),
-        "enableServiceLinks": False,  # Do not add environment variables for all Services of the namespace.
-        # In the launcher's pod, other containers of the template, such as a proxy, would keep the Job from ending.
+        # Otherwise, Kubernetes adds environment variables for all Services of the namespace.
+        "enableServiceLinks": False,
+        # The launcher's pod omits other containers of the template, such as a proxy, because they would keep its Job
+        # from completing.
         "containers": [_container(request, component, ours, mounts), *(others if worker else [])],
     }
     lists = {

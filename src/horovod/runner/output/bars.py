@@ -40,8 +40,8 @@ class Bars:
 class Area:
     r"""Area below the last output line, with the progress bars in rank order and the launcher's status line.
 
-    The cursor stays behind the last character of the area. To print lines above it, erase the area, write the lines,
-    and draw it again.
+    The cursor stays after the last character of the area. To print lines above it, erase the area, write the lines, and
+    draw it again.
 
     If `full` is True, the terminal can erase lines and move the cursor up. If it is False, the area is a single row
     that is rewritten with \r. This row shows the first bar and the number of other bars.

@@ -55,7 +55,7 @@ class BarBoard:
             self._soonest = min(self._soonest, due)
 
     def due(self, now: float) -> list[tuple[Source, StreamText]]:
-        """Return the streams that need attention now: lines can be final, or progress bars must be logged."""
+        """Return the streams that need attention now, because lines are final or progress bars must be logged."""
         if now < self._soonest:
             return []
         due = [source for source, at in self._dues.items() if at <= now]
@@ -163,7 +163,7 @@ class Display:
         self.tick(now)
 
     def forget(self, worker: int) -> None:
-        """Forget a worker that will write no more output."""
+        """Remove a worker that will write no more output."""
         for stream in STREAMS:
             self._texts.pop((worker, stream), None)
 
@@ -192,7 +192,7 @@ class Display:
             self._put(group.ranks, group.stream, group.line)
 
     def flush(self) -> None:
-        """Show all lines that are still held back."""
+        """Show all lines that are still being held."""
         for rank in self._hosts:
             self.finish(rank, 0.0)
         self.tick(float("inf"))
@@ -202,7 +202,7 @@ class Display:
         self._queue.put(stream, self._prefix_of(ranks, stream) + line)
 
     def _take_lines(self, rank: int, stream: int, now: float, lines: list[bytes]) -> None:
-        if stream == 2 and self._collapser is None:  # If there is a collapser, it already merges tracebacks.
+        if stream == 2 and self._collapser is None:  # The collapser, if enabled, already merges tracebacks.
             lines = self._farewells.add(rank, lines, now)
         if not lines:
             return
@@ -237,7 +237,7 @@ class Display:
 
 
 class FirstException:
-    """Function for `cut` of `Farewells` that shortens the first exception to its message.
+    """Callable that shortens the first exception to its message, for the argument `cut` of `Farewells`.
 
     It is used if `horovod.run` raises this exception for its caller, with the full traceback. Later exceptions are
     shown in full.
@@ -314,7 +314,7 @@ class Screen:
         self._with_files(lambda files: files.join(worker))
 
     def show(self, report: Output) -> None:
-        """Show output of a worker, which can arrive after the worker's end because its children can still write.
+        """Show a worker's output, which can arrive after the worker has exited, because its children can still write.
 
         Raises:
             RankFileError: An output file cannot be written. No output files are written after this error.
@@ -346,12 +346,12 @@ class Screen:
             self._with_files(lambda files: files.finish(rank))
 
     def forget(self, worker: int) -> None:
-        """Forget a worker that has ended and whose output is no longer needed."""
+        """Remove a worker that has exited and whose output is no longer needed."""
         self._tails.pop(worker, None)
         self.display.forget(worker)
 
     def tail(self, rank: int) -> str:
-        """Return the last stderr output of the rank, or an empty string if the worker was forgotten."""
+        """Return the last stderr output of the rank, or an empty string if the worker was removed."""
         return self._tails.get(rank, b"").decode(errors="replace")
 
     def tails(self) -> dict[int, str]:

@@ -180,9 +180,9 @@ class OutputQueue(OutputSink):
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._broken_fds: set[int] = set()
-        # For each shared descriptor, the descriptor to write to instead until `close`.
+        # Maps each shared descriptor to the descriptor that is used instead until `close`.
         self._own: dict[int, int] = {}
-        self._inside: int | None = None  # Descriptor to which an incomplete line was written last, or None.
+        self._inside: int | None = None  # Descriptor whose last line is still incomplete, or None.
 
     def _size(self, stream: int) -> tuple[int, int]:
         """Return the current size of the terminal as (columns, lines). The default is (80, 24)."""

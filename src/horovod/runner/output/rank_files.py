@@ -14,7 +14,7 @@ _TOP = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class RankFileError(OSError):
-    """Error if an output file of a rank cannot be written. The message contains the path and the reason."""
+    """Error raised if an output file of a rank cannot be written. The message contains the path and the reason."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, str(path))

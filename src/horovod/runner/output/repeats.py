@@ -1,4 +1,4 @@
-"""Merging of equal lines and tracebacks that several ranks write, so that they are shown once."""
+"""Buffers that merge equal lines and tracebacks of several ranks, so that each appears only once."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ _HEADER = HEADER.encode()
 _NUMBERS = re.compile(rb"\d+")  # Numbers that differ between ranks, such as process ids and addresses
 
 Cut = Callable[[Sequence[bytes]], int]
-Shown = tuple[list[int], bytes]  # Ranks that have written a line, and the line
+Shown = tuple[list[int], bytes]  # Pair of a line's ranks and the line itself
 
 
 @dataclass
@@ -225,5 +225,5 @@ def _without_frames(lines: list[bytes]) -> list[bytes]:
 
 
 def _alike(lines: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return a key under which tracebacks are equal if their messages differ only in numbers."""
+    """Return a key that is equal for tracebacks whose messages differ only in numbers."""
     return tuple(line if line.startswith(b" ") else _NUMBERS.sub(b"#", line) for line in lines)

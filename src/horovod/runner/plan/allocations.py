@@ -12,7 +12,7 @@ from horovod.common import launchers
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan.hosts import Host
 
-# States in the %T column of `sinfo`, without suffixes, of nodes that Slurm has removed or will remove.
+# `sinfo` states (column %T, without suffixes) of nodes that Slurm has removed or is about to remove.
 _UNUSABLE = ("drain", "down", "fail", "error", "unknown", "future", "power", "reboot", "no_resp")
 _MARKS = "*~#!%$@^-+&"
 
@@ -154,7 +154,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
         source, text = SAGEMAKER_FILE, resource_config
     if text:
         config = _object(source, text)
-    elif environ.get("SM_HOSTS"):  # SageMaker's toolkit sets this variable in addition.
+    elif environ.get("SM_HOSTS"):  # SageMaker's toolkit also sets this variable.
         source = "SM_HOSTS"
         config = {"hosts": _json(source, environ[source])}
     else:

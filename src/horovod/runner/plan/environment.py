@@ -111,7 +111,7 @@ def passed_on(
 
     Args:
         environ: Environment of the launcher.
-        allow: Patterns of the user, with `*`, `?` and `[...]` as in file names. If there are any, only variables that
+        allow: User-supplied patterns, with `*`, `?` and `[...]` as in file names. If there are any, only variables that
             match one of them or NEEDED are included.
         deny: Patterns of the user. Variables that match are not included.
         remote: True for workers on another machine. They get variables of HOSTS_OWN only if `allow` contains their full
@@ -130,7 +130,7 @@ def passed_on(
 
 
 def _of_ray(name: str, value: str) -> bool:
-    """Return True for the debugger that `ray.init` sets in its own process.
+    """Return True if this is the debugger that `ray.init` sets in its own process.
 
     This debugger would fail in other processes.
     """
@@ -184,7 +184,7 @@ def job_environment(
 
 
 def omp_threads(cores: int, local_size: int) -> int:
-    """Return the number of threads per worker at which the workers on a host do not compete for its cores."""
+    """Return the number of threads per worker that avoids oversubscribing the host's cores."""
     return max(1, cores // local_size)
 
 

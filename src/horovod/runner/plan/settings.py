@@ -57,7 +57,7 @@ def patterns(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class MpiOptions:
-    """Options of the user for mpirun.
+    """User-supplied mpirun options.
 
     Attributes:
         extra: Additional arguments for mpirun.

@@ -26,8 +26,8 @@ class ArrivedConnection:
         self._sock = sock
         self._channel = channel
         self._rest = rest
-        self._queue = bytearray()  # Encrypted data that has not been sent yet.
-        self._closes = False  # True if the socket must be closed once all queued data is sent.
+        self._queue = bytearray()  # Queued data, already encrypted.
+        self._closes = False  # Close the socket once all queued data is sent.
         self.ended = False
         self.status: int | None = None
         self.stderr_tail = _BROKE
@@ -88,7 +88,7 @@ class ArrivedConnection:
                 sent = self._sock.send(memoryview(self._queue)[: 1 << 16])
             except BlockingIOError:
                 return
-            except OSError:  # Do not end the connection, because received data can still be read.
+            except OSError:  # Keep the connection, because received data can still be read.
                 self._queue.clear()
                 return
             del self._queue[:sent]
@@ -108,7 +108,7 @@ class ArrivedConnection:
         """Do nothing, because this connection does not run through another agent."""
 
     def end(self, deadline: float) -> int | None:
-        """Wait until `deadline` for the agent to end, then close the connection.
+        """Wait until `deadline` for the agent to exit, then close the connection.
 
         The exit code is unknown, so return None.
         """

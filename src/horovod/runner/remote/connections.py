@@ -71,10 +71,10 @@ class Connection(Protocol):
         """Close the connection to a lost host without waiting."""
 
     def cut_off(self) -> None:
-        """Record that the agent through which this connection runs has ended."""
+        """Record that the agent that carries this connection has exited."""
 
     def end(self, deadline: float) -> int | None:
-        """Close the agent's input, wait until `deadline` (monotonic, s) for its end, then kill the process.
+        """Close the agent's input, wait until `deadline` (monotonic, s) for it to exit, then kill the process.
 
         Returns:
             Exit code of the process, or None if it is unknown.
@@ -108,7 +108,7 @@ class ProcessConnection:
 
     def __init__(self, command: Sequence[str], *, remote: bool) -> None:
         """Start the command as a child process. Raises OSError if it cannot be run."""
-        # In a separate session, the process does not receive Ctrl-C. The launcher receives it and decides what to do.
+        # Start a new session, so that Ctrl-C reaches only the launcher, which decides what to do.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -399,7 +399,7 @@ class Agent:
             self.connection.hang_up()
 
     def end(self, deadline: float) -> int | None:
-        """Close the agent's input, wait until `deadline` for its end, then kill the agent.
+        """Close the agent's input, wait until `deadline` for it to exit, then kill it.
 
         Returns:
             Exit code of the agent, or None if it is unknown.

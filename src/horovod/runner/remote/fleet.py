@@ -304,13 +304,13 @@ class Fleet:
         return {agent.host: agent.heard for agent in self._watched()}
 
     def suspects(self, now: float) -> list[Agent]:
-        """Return the agents of hosts that have been silent for so long that the hosts might be lost."""
+        """Return the agents of hosts that have been silent long enough that they might be lost."""
         return [self._by_host[host] for host in self._heartbeats.suspects(now, self._heard())]
 
     def watch(self, active: bool) -> None:
         """Resume watching the agents.
 
-        If `active` is False, tell the agents that the launcher will be suspended and silent.
+        If `active` is False, warn them instead that the launcher will be suspended and silent.
         """
         for agent in self.agents:
             if agent.remote and agent.facts is not None:

@@ -132,7 +132,7 @@ class Reach(Protocol):
     """Interface for starting an agent on a host and connecting to it, for example over ssh."""
 
     def open(self, host: Host) -> Connection:
-        """Start to connect without blocking. Raises OSError if this machine lacks a program or resource."""
+        """Start connecting without blocking. Raises OSError if this machine lacks a program or resource."""
 
     def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
         """Explain why the connection ended before the agent's first message.
@@ -146,7 +146,7 @@ class Reach(Protocol):
 
 
 class ThisMachine:
-    """Means of starting an agent on this machine, as a child process."""
+    """Launch method that starts an agent on this machine, as a child process."""
 
     def open(self, host: Host) -> Connection:
         return ProcessConnection(ssh.agent_command(), remote=False)
@@ -156,7 +156,7 @@ class ThisMachine:
 
 
 class BySsh:
-    """Means of starting an agent on another host, over a direct ssh connection."""
+    """Launch method that starts an agent on another host, over a direct ssh connection."""
 
     def __init__(self, remote: ssh.Remote) -> None:
         self._remote = remote
@@ -169,7 +169,7 @@ class BySsh:
 
 
 class Through(BySsh):
-    """Means of starting an agent over ssh from another host, whose agent runs the ssh command."""
+    """Launch method that starts an agent over ssh from another host, whose agent runs the ssh command."""
 
     def __init__(self, parent: Agent, remote: ssh.Remote) -> None:
         super().__init__(remote)
@@ -181,7 +181,7 @@ class Through(BySsh):
 
 
 class BySrun:
-    """Means of starting an agent on a node of a Slurm allocation, as a job step.
+    """Launch method that starts an agent on a node of a Slurm allocation, as a job step.
 
     All steps are started from this machine, because Slurm distributes the work to the nodes itself.
     """
@@ -200,7 +200,7 @@ class BySrun:
 
 
 class Locality:
-    """Asynchronous check whether host names refer to this machine.
+    """Asynchronous check of whether host names refer to this machine.
 
     It uses threads, because name resolution can be slow.
 
@@ -223,7 +223,7 @@ class Locality:
         self._answers: dict[str, bool] = {}
 
     def ask(self, host: str) -> None:
-        """Start to check whether the host name refers to this machine."""
+        """Start checking whether the host name refers to this machine."""
         if not self._looks:
             self._answer(host, False)
             return

@@ -1,4 +1,4 @@
-"""Start of agents over ssh: the command to run, and explanations of its failures.
+"""Commands that start agents over ssh, and explanations of their failures.
 
 The module performs no I/O, except that it queries the user's ssh configuration.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from horovod.common.contract import boot
 from horovod.runner.agent.messages import MAGIC
 
-CONNECT_SECONDS = 8  # Time limit of ssh for connecting to an address (s).
+CONNECT_SECONDS = 8  # Seconds that ssh has to connect to an address.
 # These options end an ssh client whose host is unreachable, even if the launcher has died. The launcher's own heartbeat
 # is faster.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
