@@ -46,7 +46,8 @@ class Call {
   std::vector<std::string> names_, groups_;
   // Name of the operation that compares counts. Empty if counts are not compared.
   std::string steps_;
-  // How often this rank has run the branch and the negative number, and the maxima of both over all ranks.
+  // Number of times that this rank has run the branch, with its negative (count_), and the maximum of each over all
+  // ranks (most_).
   std::array<int64_t, 2> count_{}, most_{};
   // Shape of count_ and most_: two elements.
   int64_t pair_ = 2;

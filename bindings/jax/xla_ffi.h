@@ -97,7 +97,7 @@ struct Attributes {
   void** values;
 };
 
-// Error that a handler returns. XLA destroys it.
+// Error that a handler returns to XLA, which destroys it.
 struct Error;
 struct Context;
 
@@ -125,7 +125,7 @@ struct Api {
   const void* internal;
   Error* (*error_create)(ErrorArgs*);
   void* not_used[16];
-  // Function that exists since interface 0.3. Check has_device_ordinal() first.
+  // Function that interface 0.3 added. Check has_device_ordinal() first.
   Error* (*device_ordinal_get)(DeviceOrdinalArgs*);
 };
 

@@ -252,7 +252,7 @@ void Negotiator::release(const GroupKey& key, Group* group) {
   }
 }
 
-// Fail the operations of every group that contains `key`, as far as they are held.
+// Fail the held operations of every group that contains `key`.
 void Negotiator::spoil(const Key& key, const Status& why) {
   for (const GroupKey& g : groups_of(key, pending_.at(key))) {
     Group& group = groups_[g];

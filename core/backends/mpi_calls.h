@@ -1,7 +1,7 @@
-// Runs one MPI operation at a time by polling MPI_Test, because nothing can interrupt a blocking MPI call. MPI writes
-// only to memory of this class, never to a tensor: after a rank is lost, an abandoned operation cannot be cancelled and
-// might continue to write. Its memory is leaked on purpose, and the session becomes unusable. MPI might still read
-// freed tensors, but no rank receives those bytes.
+// Execution of MPI operations, one at a time. This class polls MPI_Test, because nothing can interrupt a blocking MPI
+// call. MPI writes only to memory of this class, never to a tensor: after a rank is lost, an abandoned operation cannot
+// be cancelled and might continue to write. Its memory is leaked on purpose, and the session becomes unusable. MPI
+// might still read freed tensors, but no rank receives those bytes.
 #pragma once
 #include <memory>
 #include <vector>

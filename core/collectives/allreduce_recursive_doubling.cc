@@ -25,7 +25,7 @@ Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, R
   HVD_RETURN_IF_ERROR(exchange(comm, peer, mine, peer, {theirs, v.count * size_of(v.d)}));
   auto* wide = reinterpret_cast<float*>(comm.scratch->get(kSlotTheirsWide, mine.size()));
   widen(v.d, wide, theirs, v.count);
-  // Use this rank's values as the left operand: only the lowest places start with sums, and this rank has sums.
+  // This rank has sums, so its place is lower than the peer's, and its values are the left operand.
   reduce2(v.acc, op, mine.data(), mine.data(), reinterpret_cast<std::byte*>(wide), v.count);
   return {};
 }

@@ -137,7 +137,7 @@ class ControlTraffic {
 
 class Control {
  public:
-  // Takes ownership of the links. `parent` is null at the root.
+  // Take ownership of the links. `parent` is null at the root.
   Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::map<int, std::unique_ptr<Link>> children);
 
   // Send a frame to the root. At the root, add it to this rank's inbox.
@@ -197,7 +197,7 @@ class Control {
     bool acked = false;
     // Index of this neighbour in children_.
     uint32_t number = 0;
-    // True if watch_ watches the neighbour's socket (watched), and also for room to send (awaits_room).
+    // True if watch_ watches the neighbour's socket for data (watched), and for room to send (awaits_room).
     bool watched = false, awaits_room = false;
   };
   short events_of(const Neighbour& n) const;

@@ -53,7 +53,6 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
     double notice = kNotice;
   };
   explicit Answerer(Means means);
-  // Close the answerer.
   ~Answerer() override;
 
   // Record that Python has received ask_python and is therefore running. Its stacks must then not be read from outside,

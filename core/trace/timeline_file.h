@@ -20,7 +20,6 @@ class TimelineFile {
   // Create or truncate the file. If it is not writable, not a regular file, or open in another process on this host,
   // set `error` to errno and return an error whose message is a full sentence.
   static Status open(const std::string& path, std::unique_ptr<TimelineFile>* out, int* error);
-  // Closes the file.
   ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
 

@@ -112,8 +112,7 @@ class HierarchicalNcclPath {
     std::shared_ptr<GpuMemory::Block> buffer;
     std::vector<Part> parts;
     uint64_t carrier = 0;
-    // Numbers of parts that have been copied to the host (brought), have been submitted, and have not been gathered
-    // (open).
+    // Numbers of parts: copied to the host (brought), submitted (submitted), and not yet gathered (open).
     size_t brought = 0, submitted = 0, open = 0;
     Status status;
     Clock::time_point begun = Clock::now();
