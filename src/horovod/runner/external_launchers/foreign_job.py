@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -19,7 +20,6 @@ from horovod.runner.base import linux
 from horovod.runner.base.job_result import JobResult, describe_status
 from horovod.runner.base.signals import SignalQueue
 from horovod.runner.dashboard import open_sink
-from horovod.runner.dashboard.sink import DashboardSink
 from horovod.runner.external_launchers import mpi_output
 from horovod.runner.job.policy import TERM_GRACE, Policy
 from horovod.runner.job.watch import Watch
@@ -41,41 +41,17 @@ def run_command(
     output: OutputSink | None = None,
 ) -> JobResult:
     """Run a command of another launcher to its end, and show its output by rank. Raises OSError if it cannot start."""
-    sink = open_sink(settings)
-    try:
-        result = _run(command, variables, settings, signals, output, sink)
-        sink.end(result)
-    finally:
-        sink.close()
-    return result
-
-
-def _run(
-    command: list[str],
-    variables: Mapping[str, str],
-    settings: LaunchSettings,
-    signals: SignalQueue | None,
-    output: OutputSink | None,
-    sink: DashboardSink,
-) -> JobResult:
-    # Only `horovod.run` passes an output, and it raises the exception of the failed rank itself.
-    screen = Screen(settings, output, told=output is not None, sink=sink)
-    screen.announce()
-    watch = Watch(screen, Policy(time.monotonic(), None, settings.grace), signals, len(settings.slots))
-    try:
+    with contextlib.closing(open_sink(settings)) as sink:
+        # Only `horovod.run` passes an output, and it raises the exception of the failed rank itself.
+        screen = Screen(settings, output, told=output is not None, sink=sink)
+        screen.announce()
         if settings.verbose:
             screen.say(f"command: {' '.join(command)}")
-        attempt = ForeignAttempt(command, variables, settings, watch)
-        try:
-            watch.run(attempt)
-        finally:
-            attempt.close()
-    finally:
-        try:
-            screen.close()
-        except RankFileError as error:
-            watch.troubles.append(str(error))
-    return _conclude(os.path.basename(command[0]), attempt, watch)
+        watch = Watch(screen, Policy(time.monotonic(), None, settings.grace), signals, len(settings.slots))
+        attempt = watch.run_to_end(lambda watch: ForeignAttempt(command, variables, settings, watch))
+        result = _conclude(os.path.basename(command[0]), attempt, watch)
+        sink.end(result)
+    return result
 
 
 class ForeignAttempt:

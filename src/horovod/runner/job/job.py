@@ -27,7 +27,6 @@ from horovod.runner.job.terminal import StdinSource
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.display import Screen
 from horovod.runner.output.output import OutputSink
-from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 from horovod.runner.remote.fleet import Fleet
 
@@ -83,18 +82,7 @@ class Job(ABC):
         """Run an attempt, and return its result. `start_timeout` is None if the attempt has its own timeout."""
         policy = Policy(time.monotonic(), start_timeout, self.settings.grace)
         watch = Watch(screen, policy, self.signals, self.settings.size)
-        try:
-            attempt = make(watch)
-            try:
-                watch.run(attempt)
-            finally:
-                attempt.close()
-        finally:
-            try:
-                screen.close()
-            except RankFileError as error:
-                watch.troubles.append(str(error))
-        return _conclude(watch, attempt)
+        return _conclude(watch, watch.run_to_end(make))
 
 
 @dataclass(repr=False)
@@ -106,8 +94,7 @@ class FixedJob(Job):
     def _run(self) -> JobResult:
         fleet = self.fleet or make_fleet(self.settings, self.environ)
         connections = store_connections(fleet)
-        sink = open_sink(self.settings)
-        try:
+        with contextlib.closing(open_sink(self.settings)) as sink:
             screen = Screen(self.settings, self.output, told=self.results, sink=sink)
             screen.announce()
             result = self._run_attempt(
@@ -125,8 +112,6 @@ class FixedJob(Job):
                 ),
             )
             sink.end(result)
-        finally:
-            sink.close()
         return result
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import select
 import signal
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
 
 from horovod.runner.base.signals import WARNING, SignalQueue
 from horovod.runner.job.policy import Action, Late, Launch, Phase, Policy, Stop
 from horovod.runner.output.display import Screen
+from horovod.runner.output.rank_files import RankFileError
 
 _LONGEST = 3600.0  # Longest single wait (s), because poll() accepts at most 24 days
 
@@ -64,6 +65,12 @@ class Attempt(Protocol):
     def late(self) -> str:
         """Return a message with the hosts or ranks that did not start within the start timeout."""
 
+    def close(self) -> None:
+        """End the remaining processes."""
+
+
+AttemptType = TypeVar("AttemptType", bound=Attempt)
+
 
 def wait_for(events: Mapping[int, int], until: float | None) -> set[int]:
     """Wait for events, and return the descriptors that are ready.
@@ -97,6 +104,21 @@ class Watch:
         self.size = size
         self._attempt: Attempt | None = None
         self._readers = True
+
+    def run_to_end(self, make: Callable[[Watch], AttemptType]) -> AttemptType:
+        """Create an attempt, run it, and return it. Closes the attempt and the screen."""
+        try:
+            attempt = make(self)
+            try:
+                self.run(attempt)
+            finally:
+                attempt.close()
+        finally:
+            try:
+                self.screen.close()
+            except RankFileError as error:
+                self.troubles.append(str(error))
+        return attempt
 
     def run(self, attempt: Attempt) -> None:
         """Run the attempt until all its processes have ended or have been given up."""
