@@ -1,4 +1,4 @@
-"""Events from actors that are added to a mailbox: the end of a call, the loss of a worker, or a log message."""
+"""Events that actors add to the driver's mailbox: a finished call, a lost worker, or a log message."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from horovod.runner.function.outcome import WorkerError, worker_error
 
 Callback = Callable[[dict[str, Any]], Any]
 _OURS = os.path.join("horovod", "ray", "")
-_LATE = 5.0  # Time to wait for the last log messages (s)
+_LATE = 5.0  # Seconds to wait for the last log messages
 ENDED = "its process has ended"
 
 
 @dataclass(frozen=True)
 class CallResult:
-    """Event that reports the end of a call in a worker.
+    """Event that reports that a call in a worker has finished.
 
     Attributes:
         turn: Identifier of the group of calls that were started together.
@@ -50,7 +50,7 @@ class CallResult:
 
     @property
     def died(self) -> bool:
-        """True if the worker's process has ended during the call."""
+        """True if the worker's process exited during the call."""
         return isinstance(self.error, RayActorError)
 
     @property
@@ -63,7 +63,7 @@ class CallResult:
         if self.died:
             return f"its process has died: {_reason(str(self.error))}"
         said = str(self.cause)
-        if isinstance(self.cause, RayError):  # Ray formats its messages for terminals.
+        if isinstance(self.cause, RayError):  # Ray's messages contain colors and internal stack frames.
             said = shortened(said)
         what = f"{type(self.cause).__name__}: {said}"
         return f"what the function has returned cannot be sent: {what}" if self._unsent else what
@@ -97,7 +97,7 @@ _COMMON = ("The actor died", "class_name:", "actor_id:", "pid:", "namespace:", "
 def shortened(text: str) -> str:
     """Remove colors and the frames of Ray and Horovod from Ray's traceback."""
     kept: list[str] = []
-    ours = True  # True while the lines belong to frames of Ray or Horovod
+    ours = True  # True while skipping frames of Ray or Horovod
     for line in _COLOUR.sub("", text).rstrip().splitlines():
         if line.startswith("  File "):
             ours = _OURS in line
@@ -111,7 +111,7 @@ def shortened(text: str) -> str:
 
 
 def _reason(text: str) -> str:
-    """Return the specific part of Ray's message about the end of an actor."""
+    """Return the informative part of Ray's message about the death of an actor."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(_COMMON)]
     return " ".join(told or lines).partition(" Some common causes")[0][:500]
@@ -220,7 +220,7 @@ class CallbackListener:
                     pass_on(event)
 
     def close(self) -> None:
-        """End the queue's actor. Further calls have no effect."""
+        """Stop the actor that implements the queue. Further calls have no effect."""
         if self.queue is not None:
             with contextlib.suppress(RayActorError):
                 ray.kill(self.queue.actor)

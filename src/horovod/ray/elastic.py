@@ -79,7 +79,7 @@ class ElasticRayExecutor:
         Args:
             min_num_proc: Minimum number of workers.
             max_num_proc: Maximum number of workers. Default: no limit.
-            reset_limit: Maximum number of changes of the set of workers. Default: no limit.
+            reset_limit: Maximum number of times that the set of workers can change. Default: no limit.
             elastic_timeout: The job ends after this many seconds without enough workers.
             timeout_s: Seconds for a worker to reach this program.
             ssh_identity_file: Ignored.

@@ -224,7 +224,7 @@ class RayExecutor:
         return self._require("execute_single").call_first("execute", fn)
 
     def shutdown(self) -> None:
-        """End the workers. Further calls have no effect. After an interrupt (Ctrl-C), it can be called again.
+        """Stop the workers. Further calls have no effect. After an interrupt (Ctrl-C), it can be called again.
 
         Methods that wait in other threads, such as ``start`` and ``run``, raise RuntimeError.
         """

@@ -31,8 +31,8 @@ from horovod.runner.external_workers.mailbox import Mailbox
 from horovod.runner.external_workers.workers import ExternalElasticJob
 from horovod.runner.function.outcome import worker_error
 
-_EVERY = 1.0  # Interval between checks of the cluster (s).
-_END = 10.0  # Killed workers get _END seconds to end.
+_EVERY = 1.0  # Seconds between checks of the cluster.
+_END = 10.0  # Killed workers get _END seconds to exit.
 
 
 class _Over:
@@ -165,7 +165,7 @@ class _Run:
         self._actors: dict[int, Any] = {}
         self._joined: set[int] = set()
         self._hosts: set[str] = set()
-        self._turns: dict[str, str] = {}  # Name of the called method, keyed by the identifier of the call
+        self._turns: dict[str, str] = {}  # Maps call identifiers to method names
         self._results: dict[int, Any] = {}
         self._failed: CallResult | None = None
         self._ear: CallbackListener | None = None
@@ -300,10 +300,10 @@ class _Run:
         self._watch(actor.describe.remote(), "describe", number)
 
     def kill(self, number: int) -> None:
-        """Kill a worker. An event reports the end of the worker later."""
+        """Kill a worker. A later event reports its exit."""
         if number in self._actors:
             ray.kill(self._actors[number], no_restart=True)
-            # The worker has no connection yet, so its end would not be noticed.
+            # The worker has no connection yet, so its exit would go unnoticed.
             if number not in self._joined:
                 self._box.put(LostWorker(number))
 
@@ -320,7 +320,7 @@ class _Run:
         self._servers.forget(number)
 
     def _note(self, event: Any) -> None:
-        """Record the end of a worker at the end of the run, when the membership no longer changes."""
+        """Record a worker's exit at the end of the run, when the membership no longer changes."""
         if isinstance(event, LostWorker):
             self._joined.discard(event.number)
 

@@ -15,7 +15,7 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-_JOINING = 5.0  # Time to wait for more nodes before the cluster is reported as too small (s)
+_JOINING = 5.0  # Seconds to wait for more nodes before the cluster is reported as too small
 
 Resources = Mapping[str, float]
 
@@ -84,7 +84,7 @@ def fitting(has: Resources, cpus: int, gpus: int) -> int:
 
 
 def _times(bundle: Resources, has: Resources) -> int:
-    """Return how often the bundle fits into the available resources ``has``."""
+    """Return how many times the bundle fits into the available resources ``has``."""
     return min((int(has.get(name, 0.0) // amount) for name, amount in bundle.items() if amount), default=0)
 
 

@@ -65,6 +65,6 @@ def trainable(
         finally:
             executor.shutdown()
 
-    trial.__name__ = getattr(func, "__name__", "trial")  # Tune stores results under this name.
+    trial.__name__ = getattr(func, "__name__", "trial")  # Tune uses the function's name in its results.
     # The first bundle is for the trial itself. It is empty, because the trial only waits for its ranks.
     return tune.with_resources(trial, tune.PlacementGroupFactory([{}, *[bundle] * size]))

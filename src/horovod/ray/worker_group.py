@@ -27,9 +27,9 @@ from horovod.runner.plan.hosts import place
 
 _GRACE = 5.0  # The other ranks get _GRACE seconds to notice that a rank has failed.
 _LATE = 5.0  # The driver waits _LATE seconds longer than the workers, so that workers report their errors first.
-_DEATH = 1.0  # After the end of a worker, the driver waits up to _DEATH seconds for Ray's reason.
+_DEATH = 1.0  # After a worker has died, the driver waits up to _DEATH seconds for Ray to report why.
 _LEAVE = 2.0  # Idle workers get _LEAVE seconds to leave the job.
-_END = 10.0  # Killed workers get _END seconds to end.
+_END = 10.0  # Killed workers get _END seconds to exit.
 
 
 class WorkerGroup:
@@ -61,10 +61,10 @@ class WorkerGroup:
         self._reservation: Reservation | None = None
         self._servers: ExternalWorkers | None = None
         self._box: Mailbox[Event] = Mailbox()
-        self._turn = threading.RLock()  # A thread holds this lock while it reads the mailbox.
-        self._listener: int | None = None  # Identifier of the thread that reads the mailbox, or None.
-        self._over = False  # True after a call of `shutdown`, even during `start`.
-        self._joined: dict[int, Any] = {}  # Ranks whose end the server reports.
+        self._turn = threading.RLock()  # Held by the thread that reads the mailbox.
+        self._listener: int | None = None  # Id of the thread that is reading the mailbox, or None.
+        self._over = False  # True once `shutdown` was called, even during `start`.
+        self._joined: dict[int, Any] = {}  # Ranks whose liveness connection reports their exit.
         self._dead: dict[int, str] = {}  # Descriptions of lost workers by rank.
         self._still: dict[int, str] = {}  # Descriptions of lost workers that are stopped but still exist, by rank.
 
@@ -301,14 +301,16 @@ class WorkerGroup:
             self._dead.setdefault(event.number, event.how)
             if event.still:
                 self._still[event.number] = event.still
-                self._kill(self.workers[event.number])  # Kill the worker, because the other ranks would wait for it.
+                # Kill the stopped worker, because the other ranks would wait for it.
+                self._kill(self.workers[event.number])
         elif isinstance(event, CallResult) and event.died and event.number not in self._still:
             self._dead[event.number] = event.words()
 
     def _first_error(self, done: Mapping[int, CallResult], gone: set[int]) -> BaseException | None:
         """Return the error of the worker that failed first, or None.
 
-        A lost worker takes precedence over a worker with its own exception, and this worker over all other failures.
+        Lost workers take precedence over workers that raised their own exception, which take precedence over all
+        others.
         """
         failed = [one for _, one in sorted(done.items()) if one.error is not None]
         for rank in sorted(gone):
@@ -331,9 +333,9 @@ class WorkerGroup:
         If ``start`` is running in another thread, it raises RuntimeError.
         """
         self._over = True
-        if ray.is_initialized():  # Without Ray, the workers have already ended.
+        if ray.is_initialized():  # If Ray is already shut down, the workers are gone.
             self._release_workers()
-        # Another thread with this lock returns soon, because its workers have ended.
+        # A thread that holds this lock releases it soon, because its workers were killed.
         mine = self._turn.acquire(timeout=_END)
         try:
             self._close(mine)

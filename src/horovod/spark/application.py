@@ -128,7 +128,7 @@ def explain(text: str) -> str:
 
 _POLL = 0.2  # Spark sends no notification, so the number of slots is checked every _POLL seconds.
 _END_SECONDS = 10.0  # Cancelled Spark jobs get _END_SECONDS to end.
-_FAREWELL = 3.0  # Tasks get _FAREWELL seconds to end after their agents have ended.
+_FAREWELL = 3.0  # Tasks get _FAREWELL seconds to end after their agents have exited.
 
 
 class Application:

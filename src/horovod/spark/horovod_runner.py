@@ -16,7 +16,7 @@ from horovod.spark.job import run
 
 DRIVER_LOG = "HOROVOD_SPARK_DRIVER_LOG"
 """Environment variable that is set for ranks whose output a DriverLog reads."""
-_MARK = "\x02driver\x03"  # Control characters that programs do not normally print and that do not end a line
+_MARK = "\x02driver\x03"  # Marks a message line with control characters that programs do not normally print
 
 
 def log_to_driver(message: str) -> None:

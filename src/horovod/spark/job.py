@@ -115,7 +115,7 @@ def ports() -> str:
     return os.environ.get("HOROVOD_PORT_RANGE", "")
 
 
-_REASON_SECONDS = 3.0  # Time to wait until Spark reports why a task was lost (s)
+_REASON_SECONDS = 3.0  # Seconds to wait for Spark to report why a task was lost
 
 
 def run(
@@ -244,7 +244,7 @@ class _Stage:
 # -- run_elastic -----------------------------------------------------------------------------------------------------
 
 _NAMES = replace(ARGUMENTS, cooldown="")
-# Pause before a task is submitted again, and maximum pause (s). Each failure doubles the pause.
+# Initial and maximum seconds before a failed task is resubmitted. Each failure doubles the pause.
 _PAUSE, _LONGEST_PAUSE = 0.25, 5.0
 
 
@@ -358,7 +358,7 @@ class _Tasks:
                 self.last_failure = f". The last task that failed: {failure_message(error)}"
                 if lasting := known_failure(
                     error_text(error)
-                ):  # This ends a job that has not begun. In a running job, it only causes a warning.
+                ):  # A lasting failure ends a job that has not begun. A running job only shows a warning.
                     self._gathering.fail(RuntimeError(lasting))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:

@@ -279,7 +279,7 @@ class Outcome:
 
 
 class Judge:
-    """Detector of the end of a job, from the states of its pods and Jobs.
+    """Detector for the end of a job, based on the states of its pods and Jobs.
 
     Args:
         name: Name of the job.
@@ -295,14 +295,14 @@ class Judge:
         self._expected = expected
         self._patience = patience
         self._began = now
-        self._now = now  # Time of the last call of `outcome`.
-        # Time since which each condition has been true, for the conditions that are true.
+        self._now = now  # The `now` of the last `outcome` call.
+        # When each condition became true. Contains only conditions that are true now.
         self._since: dict[str, float] = {}
         self._old = age > patience
         # True once all expected pods have started. Pods that are added later can wait without limit.
         self._complete = False
-        self._last: View | None = None  # Last state of the launcher's pod after it has ended.
-        self._over = ""  # "succeeded" or "failed" if the launcher's Job has ended, otherwise empty.
+        self._last: View | None = None  # Final state of the launcher's pod, or None until it has terminated.
+        self._over = ""  # "succeeded" or "failed" once the launcher's Job has ended, and empty before.
 
     def remember(self, launcher: View | None, job: Mapping[str, Any] | None) -> None:
         """Store how the launcher's pod and Job ended, because the cluster can delete them soon afterwards."""

@@ -49,7 +49,7 @@ class Backend:
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     def check(self) -> None:
-        """Raise ValueError if it is already known that the job cannot run. By default, nothing is checked."""
+        """Raise ValueError if the job certainly cannot run. The base class checks nothing."""
 
     def num_processes(self) -> int:
         """Return the number of ranks that ``run`` starts."""

@@ -49,7 +49,7 @@ def text(name: str, value: Any) -> str:
 
 
 class OneOf:
-    """Validator that accepts each of the given strings."""
+    """Validator that accepts any of the given strings."""
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices

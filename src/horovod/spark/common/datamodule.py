@@ -16,8 +16,8 @@ log = logging.getLogger("horovod.data")
 class DataModule:
     """Source of the batches for training and validation on one rank. It is a context manager.
 
-    Users can derive a class for a custom reader, and pass it as an estimator's ``data_module``. Each rank passes all
-    arguments below to the class, and others that the class can ignore.
+    Users can derive a class for a custom reader, and pass it as an estimator's ``data_module``. Each rank calls the
+    class with all arguments below, and with further ones that the class can ignore.
     """
 
     short_name = "custom"
@@ -95,7 +95,7 @@ class DataModule:
 class ParquetDataModule(DataModule):
     """Built-in reader of Parquet files, and base class of all frameworks' DataModules.
 
-    Its batches are dicts of NumPy arrays by column. A thread prefetches the next batches, also across epochs.
+    Its batches are dicts of NumPy arrays by column. A thread prefetches batches, even beyond the end of an epoch.
     """
 
     short_name = "parquet"

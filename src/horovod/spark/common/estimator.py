@@ -64,7 +64,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         """Raise ValueError if a value of the framework's own params is invalid."""
 
     def _feature_shapes(self) -> tuple[list[list[int]] | None, str]:
-        """Return the shapes of the model's inputs or None, and the name of their source for messages."""
+        """Return the shapes of the model's inputs or None, and a name for their source, for messages."""
         return None, ""
 
     def _payload(self) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[st
     """Write the history to the store. If this fails, only warn, because the trained model must not be lost."""
     try:
         store.write_text(path, json.dumps(history))
-    except Exception as error:  # Catch all exceptions, because each file system raises its own.
+    except Exception as error:  # Catch all exceptions, because each file system has its own exception types.
         warn_user(f"the history could not be written to {path}: {type(error).__name__}: {error}")
 
 

@@ -17,7 +17,7 @@ from horovod.spark.common.checks import refuse
 
 
 class StoreNotWritableError(ValueError):
-    """Error of a store in which files cannot be created."""
+    """Error raised if files cannot be created in a store."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Store:
 
 
 class AbstractFilesystemStore(Store):
-    """Store in a folder of a file system. It is picklable, and each process opens the file system at first use."""
+    """Store in a folder of a file system. It is picklable, and each process opens the file system on first use."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class AbstractFilesystemStore(Store):
 
     @property
     def fs(self) -> Any:
-        """File system of fsspec, which is opened at first use in each process."""
+        """The fsspec file system, which each process opens on first use."""
         if self._fs is None:
             self._fs = self._open()
         return self._fs
@@ -263,7 +263,7 @@ class AbstractFilesystemStore(Store):
             self.write(probe, b"")
             try:
                 self.fs.rm(probe)
-            except Exception as error:  # Catch all exceptions, because each file system raises its own.
+            except Exception as error:  # Catch all exceptions, because each file system has its own exception types.
                 raise StoreNotWritableError(
                     f"{probe} was written but cannot be removed: {type(error).__name__}: {error}; the store "
                     f"{self.prefix_path} must allow both"
@@ -319,7 +319,7 @@ class AbstractFilesystemStore(Store):
                 with tempfile.TemporaryDirectory(prefix="horovod-store-") as folder:
                     name = f"{folder}/new"
                     yield name
-                    refused = Exception  # Treat all exceptions as a failure, because each file system raises its own.
+                    refused = Exception  # Any exception means failure. Each file system has its own types.
                     self._upload(name, path)
         except refused as error:
             raise StoreNotWritableError(

@@ -1,4 +1,4 @@
-"""Description of a training run for the ranks, result of the run, and preparation of a rank."""
+"""Training plan that the driver sends to the ranks, its result, and functions that prepare a rank for training."""
 
 import multiprocessing
 import os
@@ -140,7 +140,7 @@ def gpu_number(given: Sequence[str], visible: str | None, count: int, local_rank
     address, seen = given[0], [name.strip() for name in visible.split(",")] if visible is not None else []
     if address in seen[:count]:
         return seen.index(address)
-    # In a container, GPUs can be numbered from 0, independent of their numbers on the host.
+    # In a container, GPUs can be numbered from 0, independently of their numbers on the host.
     if address.isdecimal() and int(address) < count:
         return int(address)
     raise ValueError(

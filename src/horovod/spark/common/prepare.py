@@ -1,4 +1,7 @@
-"""Functions that write a DataFrame to a store as Parquet. Spark tasks write the rows, so no row passes the driver."""
+"""Functions that write a DataFrame to a store as Parquet.
+
+Spark tasks write the rows, so no row passes through the driver.
+"""
 
 import json
 import re
@@ -66,8 +69,8 @@ def write(
 ) -> Written:
     """Write columns of a DataFrame to the store, as a new data set with a random number.
 
-    With a ``seed``, equal rows result in equal data sets. Partitions of the DataFrame and the hosts of tasks have no
-    influence. Spark computes the DataFrame only once. If an error occurs, all files are removed.
+    With a ``seed``, equal rows result in equal data sets, regardless of the DataFrame's partitions and the tasks'
+    hosts. Spark computes the DataFrame only once. If an error occurs, all files are removed.
 
     Args:
         df: DataFrame with the rows.
@@ -116,7 +119,7 @@ def remove(store: AbstractFilesystemStore, number: int) -> None:
     for folder in (store.get_train_data_path(number), store.get_val_data_path(number)):
         try:
             store.remove(folder)
-        except Exception as error:  # Catch all exceptions, because each file system raises its own.
+        except Exception as error:  # Catch all exceptions, because each file system has its own exception types.
             warn_user(f"{folder} could not be removed: {type(error).__name__}: {error}")
 
 
@@ -124,8 +127,8 @@ def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> An
     """Return the rows, shuffled into `files` partitions.
 
     With a seed, the order depends only on the contents of the rows. Equal rows get different numbers, so that they
-    spread over all partitions. Spark's round-robin would depend on the order in which data arrive. So each call would
-    choose other validation rows.
+    spread over all partitions. Spark's round-robin partitioning depends on the order in which data arrives, so each
+    call would choose different validation rows.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

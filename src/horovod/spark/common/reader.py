@@ -75,7 +75,7 @@ def _dense(column: Any, where: str, known: int | None) -> Any:
 
 @dataclass
 class Table:
-    """Data set whose metadata the driver has read. It is picklable, and contains columns and files."""
+    """Parquet data set whose metadata was already read by the driver. It is picklable, and lists columns and files."""
 
     source: TableFiles
     columns: tuple[Column, ...]
@@ -85,7 +85,7 @@ class Table:
         return sum(self.source.lengths)
 
     def mix(self, ranks: int) -> int:
-        """Return the number of blocks whose rows a rank mixes together. Blocks are row groups, or parts of large ones.
+        """Return the number of blocks across which a rank shuffles rows. Blocks are row groups, or parts of large ones.
 
         These blocks have about MIXED_BYTES in total. The result is at least 1, and at most a rank's share of the
         blocks.

@@ -53,7 +53,7 @@ def module_of(value: Any) -> Any:
 
 
 def pack(value: Any) -> Any:
-    """Pack models, optimizers and metrics, also in lists and dicts. Other objects remain unchanged."""
+    """Pack models, optimizers and metrics, including those in lists and dicts. Other objects remain unchanged."""
     if isinstance(value, (list, tuple)):
         return [pack(one) for one in value]
     if isinstance(value, Mapping):
@@ -88,7 +88,7 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
         if name in vars(optimizer):
             value = vars(optimizer)[name]
             more[name] = value.numpy() if _is_variable(value) else pack(value)
-    # Skip inner optimizers, because they were already compared when they were packed.
+    # Inner optimizers were already compared with their originals when they were packed.
     if still := [name for name in lost() if not isinstance(more.get(name), PackedObject)]:
         raise ValueError(
             f"optimizer: a {type(optimizer).__name__} cannot be sent to the ranks, because its get_config does not "
@@ -102,7 +102,7 @@ def _set_by_training(keras: Any, optimizer: Any, packed: PackedObject) -> set[st
     if not any(getattr(optimizer, name, False) for name in ("built", "_built", "_hypers_created")):
         return set()
     fresh, used = unpack(packed), unpack(packed)
-    # This step fails for optimizers that need more than a gradient. All their attributes are compared.
+    # A step with only a gradient fails for some optimizers. In that case, all of their attributes are compared.
     with contextlib.suppress(Exception):
         if is_legacy(keras):
             import tensorflow as tf

@@ -217,8 +217,8 @@ def _take_gpu(backend: str, local_rank: int) -> None:
 def _keeper(plan: TrainingPlan, given: dict[str, Any], keras: Any) -> Any:
     """Return an object that saves the model to the store after each epoch.
 
-    If the user passed a checkpoint_callback, the object saves the model that this callback has kept. The result of the
-    training is then this model.
+    If the user passed a checkpoint_callback, the object saves the model that the callback has kept, and training
+    returns that model.
     """
     users = given["checkpoint_callback"]
     folder = plan.remote.get_local_output_dir()

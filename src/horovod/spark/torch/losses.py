@@ -1,4 +1,4 @@
-"""Inputs and losses of PyTorch models, with conversion of batches to tensors and weights for outputs and rows."""
+"""Functions that convert batches to tensors and compute weighted losses of PyTorch models."""
 
 import copy
 import inspect

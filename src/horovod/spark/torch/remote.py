@@ -121,7 +121,8 @@ class _Training:
             inputs, labels, weights = split(batch, self.plan, self.given["input_shapes"], self.dtype, self.device)
             if number % passes == 0:
                 self.optimizer.zero_grad()
-            # End the epoch with a step even after fewer passes, because all ranks must run the same number of steps.
+            # The last batch of the epoch also triggers an optimizer step, because all ranks must run the same number of
+            # steps.
             self._last_pass = (number + 1) % passes == 0 or number + 1 == self.plan.steps
             outputs, loss = step(self.model, self.optimizer, losses.fitted, self.losses, inputs, labels, weights)
             self._measure(figures, outputs_of(outputs), labels, loss)
