@@ -9,6 +9,14 @@ namespace hvd {
 
 // Number of reductions that have kernels: sum, min, max and product, in this order.
 inline constexpr int kReduceOps = 4;
+constexpr int op_index(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::min: return 1;
+    case ReduceOp::max: return 2;
+    case ReduceOp::product: return 3;
+    default: return 0;
+  }
+}
 // Maximum number of sources that a kernel combines in one pass.
 inline constexpr int kFusedSources = 4;
 

@@ -57,14 +57,6 @@ std::atomic<const Kernels*>& chosen() {
 }
 const Kernels& kernels() { return *chosen().load(std::memory_order_relaxed); }
 
-int op_index(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::min: return 1;
-    case ReduceOp::max: return 2;
-    case ReduceOp::product: return 3;
-    default: return 0;
-  }
-}
 int half_index(DType d) { return d == DType::bfloat16 ? 1 : 0; }
 
 template <class T>

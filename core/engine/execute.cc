@@ -25,9 +25,6 @@ bool sums_exactly(const Response& r) {
   const bool scales = r.op == ReduceOp::average || (r.op == ReduceOp::sum && (r.prescale != 1.0 || r.postscale != 1.0));
   return reduces && scales && is_integer(r.dtype);
 }
-bool needs_neutral(const Response& r) {
-  return r.kind == Kind::allreduce && (r.op == ReduceOp::min || r.op == ReduceOp::max || r.op == ReduceOp::product);
-}
 Scale scale_after(const Response& r, int n) { return {r.postscale, r.op == ReduceOp::average ? n : 1}; }
 
 size_t bytes_of(const Response& r, const Comm& comm) {

@@ -36,6 +36,10 @@ std::byte* fill_halves(Comm& comm, size_t n, ReduceOp op, uint16_t one, uint16_t
 
 }  // namespace
 
+bool needs_neutral(const Response& r) {
+  return r.kind == Kind::allreduce && (r.op == ReduceOp::min || r.op == ReduceOp::max || r.op == ReduceOp::product);
+}
+
 // Return neutral values, as many as the longest tensor of the response has elements. For a minimum, for example, min(x,
 // neutral) = x for every x.
 const std::byte* Executor::neutral(Comm& comm, const Response& r) {

@@ -36,7 +36,7 @@ from horovod._jax.foreign import PASS_ON, TARGET, UNORDERED, Arrays, create
 from horovod._jax.ordering import order
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 from horovod.common.frontends import library_path
-from horovod.common.ops import Average, Max, Min, Product, Sum, check_differentiable
+from horovod.common.ops import WITHOUT_GRADIENT, Average, Sum, check_differentiable
 from horovod.common.process_sets import by_id
 
 try:
@@ -256,7 +256,7 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) 
     results = _primitive.bind(*primals, call=call)
     moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero and t.dtype != jax.dtypes.float0]
     moved: list[Any] = [ad.Zero(_aval(result).to_tangent_aval()) for result in results]
-    if moving and call.kind == KIND_ALLREDUCE and call.op in (Min, Max, Product):
+    if moving and call.kind == KIND_ALLREDUCE and call.op in WITHOUT_GRADIENT:
         for i in moving:
             moved[i] = _no_derivative.bind(tangents[i], call=call)
     elif moving:

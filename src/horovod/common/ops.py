@@ -18,6 +18,9 @@ OP_NAMES: tuple[str, ...] = ("Average", "Sum", "Adasum", "Min", "Max", "Product"
 
 Average, Sum, Adasum, Min, Max, Product = range(len(OP_NAMES))
 
+WITHOUT_GRADIENT = (Min, Max, Product)
+"""Operations whose gradient depends on the inputs of all ranks."""
+
 __all__ = [*OP_NAMES]  # frontends export all reductions with a star import
 
 
@@ -117,10 +120,9 @@ def check_reduction(
 def check_differentiable(operation: str, op: int) -> None:
     """Raise NotImplementedError, with ``operation`` in the message, if the reduction has no gradient.
 
-    The gradient of a minimum, maximum or product depends on the inputs of all ranks. Reducing the gradients with the
-    same operation would not give the derivative.
+    Reducing the gradients with the same operation would not give the derivative.
     """
-    if op in (Min, Max, Product):
+    if op in WITHOUT_GRADIENT:
         raise NotImplementedError(
             f"{operation}: op={OP_NAMES[op]} has no gradient; use Average or Sum, or keep its input out of the "
             "computation of gradients (x.detach(), tf.stop_gradient(x), jax.lax.stop_gradient(x))"
