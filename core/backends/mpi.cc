@@ -183,7 +183,9 @@ class MpiBackend final : public Backend {
   Status reduce_piece(Comm& c, Handle comm, const std::byte* mine, std::byte* result, size_t n, DType d, ReduceOp op) {
     const size_t element = size_of(d), bytes = n * element, ranks = static_cast<size_t>(c.size);
     const mpi::Abi& abi = session_->abi();
-    if (const Handle type = abi.type_of(d); reduces_ && type) return calls_.allreduce(c, comm, mine, result, n, type, abi.op_of(op));
+    if (const Handle type = abi.type_of(d), by = abi.op_of(op); reduces_ && type && by) {
+      return calls_.allreduce(c, comm, mine, result, n, type, by);
+    }
     if (bytes * ranks <= kSmall) {
       std::byte* all = calls_.memory(MpiCalls::kReceive, bytes * ranks);
       HVD_RETURN_IF_ERROR(calls_.allgather(c, comm, mine, all, bytes));
