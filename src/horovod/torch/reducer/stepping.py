@@ -1,0 +1,171 @@
+"""What happens in ``step()`` of a distributed optimizer: closures, reduction, and the check of what was left out."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from horovod.common.contract.log import warn_user
+from horovod.common.ops import Average, Sum
+from horovod.common.training_loop.steps import marks
+from horovod.common.training_loop.weights import current
+from horovod.torch import monitoring
+from horovod.torch.monitoring import check_after_step
+from horovod.torch.ops.allreduce import allreduce_
+from horovod.torch.reducer.adasum import DeltaReducer
+from horovod.torch.reducer.coverage import Begun, named
+from horovod.torch.reducer.gradients import GradientReducer
+from horovod.torch.reducer.parameter_names import Members
+from horovod.torch.reducer.submissions import NoiseSampler
+
+
+def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
+    """Return a closure that also reduces the loss and the gradients over the ranks.
+
+    All ranks must call it. Optimizers with a line search, such as LBFGS, use the loss to decide how often to call the
+    closure. If each rank used its own loss, ranks could make a different number of calls, and a rank with more calls
+    would wait forever.
+
+    The loss can be a number, a tensor with one element, or None. It is summed if ``op`` is Sum and averaged otherwise,
+    so that the gradients match the loss.
+    """
+
+    def run() -> Any:
+        # Reset the state of the last step, because only some ranks might run a backward pass in the closure.
+        reducer.stepped()
+        reducer.coverage.leave_alone()
+        loss = closure()
+        reducer.synchronize(only_new=True)
+        reducer.reduce_left_out()
+        return _reduce(loss, reducer)
+
+    return run
+
+
+def _reduce(loss: Any, reducer: GradientReducer) -> Any:
+    known = isinstance(loss, int | float) or (isinstance(loss, torch.Tensor) and loss.numel() == 1)
+    # Always reduce a float64, so that ranks run the same operation even if their closures return different types. Use
+    # Tensor.item(), because float() would warn about tensors that require a gradient.
+    number = loss.item() if isinstance(loss, torch.Tensor) and known else loss
+    value = torch.tensor([number if known else 0.0], dtype=torch.float64, device="cpu")
+    op = Sum if reducer.options.op == Sum else Average
+    allreduce_(value, name=f"{reducer.name}.loss", op=op, process_set=reducer.options.process_set)
+    if not known:
+        return loss
+    if isinstance(loss, torch.Tensor):
+        return torch.full_like(loss.detach(), value.item())
+    return value.item()
+
+
+def _no_step(*args: Any, **kwargs: Any) -> None:
+    """Do nothing, in place of a step whose total weight is 0."""
+
+
+class Control:
+    """Additional state of a distributed optimizer, including its reducer."""
+
+    __slots__ = (
+        *("begun", "in_step", "members", "noise", "passes", "reducer", "should_synchronize", "synchronized", "warned"),
+    )
+
+    def __init__(self, reducer: GradientReducer | DeltaReducer | None, passes: int, members: Members) -> None:
+        self.reducer = reducer
+        self.passes = passes
+        self.members = members
+        self.begun = Begun()
+        self.noise = NoiseSampler()
+        self.should_synchronize = True
+        # True if the user has called synchronize() since the last step.
+        self.synchronized = False
+        self.in_step = False
+        # True after a warning about gradients that were not reduced.
+        self.warned = False
+
+    def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Reduce the gradients if necessary, then run the plain optimizer's method ``step``."""
+        if self.in_step:
+            # Another step method of the same optimizer has called step(), so the gradients are already reduced.
+            return step(*args, **kwargs)
+        reducer = self.reducer
+        if isinstance(reducer, DeltaReducer):
+            return reducer.step(lambda: self._plain(step, args, kwargs))
+        closure = args[0] if args else kwargs.get("closure")
+        if self.should_synchronize:
+            if self.synchronized:
+                warn_user(
+                    "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(); "
+                    "gradients are reduced when backward() returns, so neither call is needed",
+                )
+            # With a closure, ignore existing gradients that no backward pass has produced, because the closure computes
+            # new ones.
+            self.synchronize(only_new=closure is not None)
+            if closure is not None and reducer is not None:
+                closure = reducing(closure, reducer)
+                args, kwargs = ((closure, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": closure})
+        elif isinstance(reducer, GradientReducer):
+            self._warn_of_left_out(
+                reducer, " in optimizer.skip_synchronize()", "call optimizer.synchronize() before it, unless"
+            )
+        if reducer is not None and closure is None and reducer.nothing_counted:
+            step = _no_step
+        return self._plain(step, args, kwargs)
+
+    def _warn_of_left_out(self, reducer: GradientReducer, where: str, advice: str) -> None:
+        if not self.warned and (left_out := reducer.coverage.left_out()):
+            self.warned = True
+            warn_user(
+                f"optimizer.step(){where} uses gradients that were not reduced: {named(left_out)}; {advice} ranks may "
+                "differ"
+            )
+
+    def _plain(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.in_step = True
+        reducer = self.reducer
+        try:
+            result = step(*args, **kwargs)
+            if (
+                self.should_synchronize
+                and isinstance(reducer, GradientReducer)
+                and monitoring.is_compared(reducer.progress.steps.now() + 1)
+            ):
+                self._warn_of_left_out(reducer, "", "set gradients before step(), not in one of its hooks, unless")
+            return result
+        finally:
+            self.in_step = False
+            self.synchronized = False
+            if self.reducer is not None:
+                self.reducer.stepped()
+
+    def synchronize(self, only_new: bool = False) -> None:
+        """Reduce all gradients; see ``GradientReducer.synchronize``.
+
+        If ``only_new`` is False, gradients that no round has included are reduced too.
+        """
+        with self.begun.apart(self.reducer) if self.begun else contextlib.nullcontext():
+            if self.reducer is not None:
+                self.reducer.synchronize(only_new=only_new)
+                if not only_new:
+                    self.reducer.reduce_left_out()
+
+    def stepped(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
+        """Record a completed step of ``optimizer``. ``names`` maps each parameter to its name."""
+        if not self.in_step:
+            marks.optimizer(self)
+        if self.reducer is not None and not self.in_step:
+            if current.batch is not None:
+                current.stepped.add(self.reducer.name)
+            count, process_set = self.reducer.progress.steps, self.reducer.options.process_set
+            steps = count.add()
+            monitoring.after_step(names, f"{self.reducer.name} {count.era}", process_set, steps, not self.warned)
+            if isinstance(self.reducer, GradientReducer):
+                self.noise.after_step(self.reducer.in_flight, self.reducer.name, process_set, steps)
+            check_after_step(optimizer, names, process_set, steps)
+
+    @contextlib.contextmanager
+    def skipping(self) -> Iterator[None]:
+        self.should_synchronize = False
+        try:
+            yield
+        finally:
+            self.should_synchronize = True
