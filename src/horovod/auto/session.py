@@ -107,7 +107,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     setattr(owner, name, call)
 
 
-# Output of rank 0 only, equal random numbers on all ranks, and rejection of processes that a script starts.
+# Functions that limit output to rank 0, give all ranks equal random numbers, and reject child processes of a script.
 
 
 class Nothing:

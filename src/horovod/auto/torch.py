@@ -246,5 +246,5 @@ def install() -> None:
 def _save(plain: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
     if isinstance(f, str) or hasattr(f, "__fspath__") or hasattr(f, "name"):
         on_rank_0(plain, obj, f, *args, **kwargs)
-    else:  # the script saves to memory
+    else:
         plain(obj, f, *args, **kwargs)

@@ -92,7 +92,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 0.001:.6g}ms"
 
 
-# Report that ``--chaos-report`` writes.
+# The report that ``--chaos-report`` writes.
 
 AGAIN = "steps that are done again: {}"
 """Message of a rank after a failure."""

@@ -92,7 +92,7 @@ def _check_world(mpi: Any, what: str) -> None:
         )
     world = mpi.COMM_WORLD
     here, told = (world.Get_rank(), world.Get_size()), (env.rank, env.size)
-    if here == told:  # also true without a launcher, because the MPI world of a single process has size one
+    if here == told:  # without a launcher, the MPI world has size one too
         return
     who = "HOROVOD_RANK and HOROVOD_SIZE say" if env.place is None else f"{env.place.launcher} says"
     name, version = mpi.get_vendor()

@@ -69,7 +69,7 @@ def _follows(error: BaseException | None, ended: Ended) -> bool:
         return ended is not None
     chain = list(_chain(error))
     if any(isinstance(one, RanksDisagreeError) for one in chain):
-        return False  # no other rank is responsible for a mistake in this program
+        return False  # a disagreement between ranks is a mistake in the program, not an effect of another rank's end
     return any(isinstance(one, HorovodInternalError) or (ended is not None and _of_tensorflow(one)) for one in chain)
 
 
@@ -311,7 +311,7 @@ class Stopping:
     def __init__(self) -> None:
         self.heard = 0
         """Number of the last received signal; 0: none."""
-        # Time at which the last signal first arrived.
+        # Time when the latest stop signal arrived for the first time.
         self._since = 0.0
         # Previous signal handlers, by signal.
         self._before: dict[int, Any] = {}

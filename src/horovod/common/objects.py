@@ -210,7 +210,7 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
         broadcast_object(outcome, 0, "rank0_first")
 
 
-# Exchange of numbers between ranks in a single operation, without pickling.
+# Functions that exchange numbers between ranks in a single operation, without pickling.
 
 _memory: dict[tuple[str, str, int], Any] = {}  # keeps memory alive that interrupted operations still use
 

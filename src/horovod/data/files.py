@@ -51,7 +51,7 @@ class ByteRanges(Source):
         Raises:
             ValueError: If a file is missing, unreadable, damaged or compressed. The message names the file.
         """
-        # Path and size in bytes of each file.
+        # Path and size in bytes of each file of the source.
         self._files: list[tuple[str, int]] = []
         # Index of the file in `_files`, and byte range, of each block.
         self._blocks: list[tuple[int, Range]] = []

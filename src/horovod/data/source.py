@@ -101,7 +101,7 @@ numbered range of names such as ``train-{000..127}.tar``.
 _ROW = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}", re.ASCII)
 _MAX_NAMES = 1 << 20
 """Maximum number of names that a numbered range, or a combination of ranges, can expand to."""
-_PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, Zstandard
+_PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # first bytes of gzip, bzip2, xz and Zstandard files
 
 
 def find_files(paths: Paths, suffix: str = "") -> list[str]:

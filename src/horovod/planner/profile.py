@@ -252,7 +252,7 @@ def profile_of_model(model: Model, batch: int, samples_per_second: float, source
     )
 
 
-# Profiles from the steps that a frontend (``horovod.torch.profiling``) has recorded.
+# Functions that compute profiles from the steps that a frontend (``horovod.torch.profiling``) has recorded.
 
 
 class RecordedStep(msgspec.Struct, frozen=True):

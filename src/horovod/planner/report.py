@@ -129,7 +129,7 @@ def _as_dict(p: Prediction, price: float | None) -> dict[str, Any]:
     }
 
 
-# Comparison of a prediction with the result of ``hvd.stats()`` on rank 0 of a run.
+# Functions that compare a prediction with the result of ``hvd.stats()`` on rank 0 of a run.
 
 _SMALL = 0.05
 """Fraction of the step's duration below which a difference is not reported as a deviation."""

@@ -135,7 +135,7 @@ class GossipRounds:
         self.vector.write(values)
         self.weight, self._mixed = weight, None if weight == 1.0 else values
 
-    # Methods for checkpoints, comparisons between ranks, and elastic jobs.
+    # The following methods serve checkpoints, comparisons between ranks, and elastic jobs.
 
     def common(self) -> dict[str, Any]:
         """Return the part of the state that is equal on all ranks, for comparison."""

@@ -132,7 +132,7 @@ class Rounds:
     def _first_rank(self) -> int:
         return self.process_set.ranks[0] if self.process_set.ranks else 0
 
-    # Methods for checkpoints, comparisons between ranks, and elastic jobs.
+    # The following methods serve checkpoints, comparisons between ranks, and elastic jobs.
 
     def common(self) -> dict[str, Any]:
         """Return the part of the state that is equal on all ranks, for comparison."""

@@ -246,7 +246,7 @@ def check_targets(targets: Sequence[Sequence[int]], size: int, push_sum: bool) -
     return found
 
 
-# Progress of the workers of a parameter server, and the staleness of their parameters.
+# A parameter server keeps track of its workers' progress and of the staleness of their parameters.
 
 
 class Progress:

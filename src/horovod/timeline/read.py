@@ -146,7 +146,7 @@ def read(path: str) -> Trace:
 
 
 def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
-    """Check the types of the fields that this package uses, and return the events. Raises ValueError on errors."""
+    """Check the types of the fields that this package uses, and return the events. Raises ValueError if one differs."""
     try:
         checked = msgspec.convert(events, list[_Event])
     except ValueError as error:
@@ -160,7 +160,7 @@ def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
 def _events(path: str) -> tuple[list[Event], bool]:
     # A running job can be writing to the file, so try twice.
     for _ in range(2):
-        # O_NONBLOCK, because opening a pipe would block.
+        # O_NONBLOCK prevents the open of a pipe from blocking.
         with open(
             os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8", errors="replace"
         ) as file:

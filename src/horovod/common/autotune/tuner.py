@@ -27,11 +27,11 @@ MAX_FUSION = 16 << 20
 _SCHEDULE_STEPS = 20
 # Minimum seconds between progress lines.
 _PROGRESS_SECONDS = 10.0
-# Number of steps in a window after tuning.
+# Number of steps in each window of measurements after tuning.
 _WINDOW = 50
 # Change of the step time after which tuning starts again, as a fraction.
 _DRIFT = 0.15
-# Number of consecutive windows that must have drifted. It doubles with each search.
+# Number of consecutive windows with a changed step time that restart the tuning. It doubles with each search.
 _DRIFT_WINDOWS = 4
 
 

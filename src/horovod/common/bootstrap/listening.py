@@ -37,9 +37,9 @@ _BLAME = (
 AT_ONCE = 0.05
 # First and maximum pause before reconnecting, in seconds.
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
-# Seconds of repeated failures after which the program is reported.
+# Seconds of repeated failures after which the program is reported to the launcher.
 _STUBBORN = 4
-# Replaces AT_ONCE if workers have only left, because operations that the ranks agreed on earlier can still succeed.
+# Seconds until the engine gives up if workers have only left. Operations on which ranks agreed can still succeed.
 SOON = 1.0
 
 

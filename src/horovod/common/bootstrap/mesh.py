@@ -41,7 +41,7 @@ _CHECK_SECONDS = 0.25
 _UNREACHABLE = 0.2
 # Minimum number of seconds before this rank gives up on a silent peer.
 _UNREACHABLE_SECONDS = 6.0
-# Seconds after which the listening rank connects itself.
+# Seconds after which the listening rank opens the connection itself.
 _REVERSE_SECONDS = 2.5
 _REVERSE_SECONDS_A_LINK = 0.1
 _UNIX = "its Unix socket"
@@ -99,7 +99,7 @@ class MeshBuilder:
         self._listeners = listeners
         self._selector = selectors.DefaultSelector()
         self._links: dict[Link, socket.socket] = {}
-        self._attempts: dict[_Attempt, None] = {}  # all attempts in order of creation
+        self._attempts: dict[_Attempt, None] = {}  # connection attempts in order of creation
         self._kinds = kinds
         self._outgoing, self._incoming = wanted_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}

@@ -19,7 +19,7 @@ _FILES = {
 
 @dataclass(frozen=True)
 class Room:
-    """Lowest limit on a resource in a group and its parents, and the unused amount available under every limit."""
+    """Limit on a resource, and the unused amount. The lowest values of a control group and its parents count."""
 
     limit: int
     free: int

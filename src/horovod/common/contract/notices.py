@@ -58,7 +58,7 @@ OLDER = frozenset(
 """Variables of other versions that resemble a setting and are accepted without effect."""
 
 _KNOWN = {setting.name: setting.name for setting in TABLE} | {name: name for name in OTHERS}
-# Flags of horovodrun, spelled like variables.
+# Flags of horovodrun, written like environment variables.
 _FLAGS = {PREFIX + s.flag.lstrip("-").replace("-", "_").upper(): s.name for s in TABLE if s.flag}
 # Minimum similarity, from 0 to 1, for which a variable counts as misspelled. Names are compared without the prefix.
 _NEAR = 0.8
@@ -84,7 +84,7 @@ def nearest_variable(name: str) -> str:
         return ""
     upper = name.upper()
     first, _, rest = upper.partition("_")
-    if not rest or first[:1] not in ("H", "O"):  # most variables are unrelated, so skip them early
+    if not rest or first[:1] not in ("H", "O"):  # most environment variables have unrelated names, so skip them early
         return ""
     import difflib  # imported here because few jobs need it
 

@@ -231,7 +231,7 @@ class Walk(Resumes):
         return Shares.equal(self._ranks)
 
 
-# Batch sizes for jobs whose number of ranks changes.
+# The following code computes batch sizes for jobs whose number of ranks changes.
 #
 # There are two options. With a fixed batch size per rank, the global batch of a step grows and shrinks with the number
 # of ranks. With a fixed ``global_batch``, training does not depend on the number of ranks. Each rank then processes a

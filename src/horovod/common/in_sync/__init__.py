@@ -308,7 +308,7 @@ def is_own(variable: Any) -> bool:
     return getattr(variable, _MARK, False) is True
 
 
-# Moving statistics of batch normalization, which each rank computes from its own batches.
+# Each rank computes the moving statistics of batch normalization from its own batches.
 _OWN = ("moving_mean", "moving_variance")
 
 

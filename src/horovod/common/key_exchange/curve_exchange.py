@@ -23,7 +23,7 @@ from horovod.common.store.sockets import HANDSHAKE_SECONDS, AcceptControl, Threa
 
 _RANK = struct.Struct("!I")
 _KEY = 32
-_ANSWER = struct.Struct(f"!H{_KEY}s")  # port of the store and job key
+_ANSWER = struct.Struct(f"!H{_KEY}s")  # the answer contains the port of the store and the job key
 _CLOSE_SECONDS = 10.0
 _LONGEST = 1024  # maximum size of a message in bytes
 

@@ -25,7 +25,7 @@ class Numbers:
     def __init__(self) -> None:
         # The next number of each operation, in order of the last call.
         self._next: dict[str, int] = {}
-        # First number of an operation that is not in `_next`, above the numbers of all removed operations.
+        # First number for an operation that is not in `_next`. It is above all numbers of operations that were removed.
         self._floor = 0
 
     def take(self, operation: str) -> int:

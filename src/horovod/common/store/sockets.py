@@ -48,7 +48,7 @@ _MOST = 65536
 _KEPT = 8
 # Maximum number of events per check, because a flood of events might not end.
 _AT_ONCE = 16
-# Descriptors are counted again after up to 1 / _TRUSTED of all might have been added.
+# Divisor for the recount: descriptors are counted again when 1 / _TRUSTED of all might have been added.
 _TRUSTED = 32
 # Socket options that Python does not define (<asm-generic/socket.h>).
 

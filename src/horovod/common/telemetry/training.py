@@ -1,6 +1,6 @@
 """Comparison of the ranks' observations (``horovod.common.training_loop.observations``), with warnings of mistakes.
 
-Also the gradient noise scale.
+The module also estimates the gradient noise scale.
 """
 
 import math
@@ -18,7 +18,7 @@ from horovod.common.training_loop.observations import OFF, training
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-# Gradient noise scale, estimated from the norms of local and averaged gradients.
+# The gradient noise scale is estimated from the norms of local and averaged gradients.
 #
 # Definition: S. McCandlish, J. Kaplan, D. Amodei, "An empirical model of large-batch training", 2018
 # (https://arxiv.org/abs/1812.06162), appendix A.1. The noise scale is tr(C) / |G|^2, where G is the true gradient and C
