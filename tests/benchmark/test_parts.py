@@ -105,3 +105,10 @@ def test_a_table_shows_the_peers_as_multiples_of_ours() -> None:
     assert lines[0].split() == ["horovod,", "us", "bus", "GB/s", "algorithm", "gloo,", "us"]
     assert lines[1].split() == ["4", "B", "10.0", "(9.0-20.0)", "0.00", "shm", "100", "(90.0-110)", "10.00x"]
     assert lines[2].split()[:5] == ["1", "MiB", "10.0", "(9.0-20.0)", "104.86"]
+
+
+def test_the_fit_gives_no_negative_times() -> None:
+    assert fitting.least_squares([([1.0, 1.0], 1.0), ([1.0, 2.0], 0.5)])[1] == 0.0
+    assert fitting.least_squares([([1e-9], 1.0), ([0.0], 1.0)]) == pytest.approx([1e9])  # whatever the units
+    with pytest.raises(ValueError, match="above 0"):
+        fitting.least_squares([([1.0], 1.0), ([1.0], 0.0)])

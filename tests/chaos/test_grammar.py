@@ -117,10 +117,7 @@ def test_what_is_written_is_what_is_read(made):
         ("exit rank=1 step=1 code=300", r"code must be an integer from 1 to 255, got '300'"),
         ("exit rank=1 step=1 code=0", r"code must be an integer from 1 to 255, got '0'"),
         ("seed=1", r"mtbf= is missing"),
-        (
-            "seed=1 mtbf=3s kinds=kill,hang",
-            r"kinds must be of kill, stop, raise, exit, preempt, cut, slow",
-        ),
+        ("seed=1 mtbf=3s kinds=kill,hang", r"kinds must be of kill, stop, raise, exit, preempt, cut, slow"),
     ],
 )
 def test_what_is_not_accepted(text, said):

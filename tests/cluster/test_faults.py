@@ -124,13 +124,7 @@ class Fault:
 FIRST = r"rank <rank> on host <host> failed first: "
 LOST = r"host <host> \(rank.* [\d-]*<rank>\) is lost"
 FAULTS = [
-    Fault(
-        "exception",
-        [FIRST + "exit code 1", 'File "', "KeyError: 'no such layer'$"],
-        1,
-        "exception",
-        within=DEATH,
-    ),
+    Fault("exception", [FIRST + "exit code 1", 'File "', "KeyError: 'no such layer'$"], 1, "exception", within=DEATH),
     Fault("is killed", [FIRST + r"killed by signal 9 \(SIGKILL\)"], 137, action=kill_worker, within=DEATH),
     Fault(
         "ends early",

@@ -34,7 +34,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     options = parser.parse_args()
     mine = int(os.environ["HOROVOD_RANK"]) == options.rank
-    if options.fault == "stubborn":
+    if options.fault == "stubborn":  # only SIGKILL ends it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if mine and options.fault == "never":
         print("ready", options.rank, socket.gethostname(), os.getpid(), flush=True)

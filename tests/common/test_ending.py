@@ -9,17 +9,7 @@ import pytest
 
 from horovod.common.bootstrap import start
 from horovod.common.contract.membership import Place
-from horovod.common.contract.reasons import (
-    PIPE,
-    Called,
-    Ending,
-    Left,
-    ReportPipe,
-    decode,
-    encode,
-    explained,
-    name_of,
-)
+from horovod.common.contract.reasons import PIPE, Called, Ending, Left, ReportPipe, decode, encode, explained, name_of
 from horovod.common.ending import Watch, reason
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 
@@ -51,11 +41,7 @@ TOLD = Ending(7, "absent", [2], 3.0)
         (lost(), ("failed", -1), Ending(7, "failed")),
         (lost(), None, Ending(7, "failed")),
         (RanksDisagreeError("shape"), None, Ending(7, "own")),
-        (
-            RanksDisagreeError("shape"),
-            ("left", 1),
-            Ending(7, "own"),
-        ),  # another rank failed first with the same error
+        (RanksDisagreeError("shape"), ("left", 1), Ending(7, "own")),  # another rank failed first with the same error
         (raised(KeyError(1), cause=lost()), ("lost", 1), FOLLOWS),
         (raised(KeyError(1), context=raised(OSError(), context=lost())), ("lost", 1), FOLLOWS),
         (UnknownError(), ("lost", 1), FOLLOWS),

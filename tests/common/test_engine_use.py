@@ -126,55 +126,53 @@ def test_static_sets_cannot_be_changed():
 
 
 def wait_for_peers():
-    """Return (the message, its time as time.time())."""
+    """Return the message of the error that ends an endless series of operations."""
     from horovod.common.objects import allgather_object
 
     try:
         while True:
             allgather_object("x")
     except HorovodInternalError as error:
-        return str(error), time.time()
+        return str(error)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_kill_minus_nine_is_noticed_and_the_rank_is_named(pool, transport, tmp_path):
-    def work(note):
+def test_kill_minus_nine_is_noticed_and_the_rank_is_named(pool, transport):
+    """No operation has a time limit here: without the closed connection the pool would give up."""
+
+    def work():
         if HorovodBasics("tests").rank() == 1:
             time.sleep(0.3)
-            note.write_text(str(time.time()))
             os.kill(os.getpid(), signal.SIGKILL)
         return wait_for_peers()
 
-    results = pool(3, HOROVOD_TRANSPORT=transport).run(work, tmp_path / "end", errors=True)
-    ended = float((tmp_path / "end").read_text())
+    results = pool(3, HOROVOD_TRANSPORT=transport).run(work, errors=True)
     assert "SIGKILL" in str(results[1])
-    for message, noticed in (results[0], results[2]):
-        assert "rank 1" in message
-        assert noticed - ended < 10, "far less than the timeout of collectives"
+    assert all(message.startswith("rank 1 ") and " was lost: " in message for message in results[::2]), results
 
 
 def test_a_forked_child_does_not_hide_the_death_of_its_parent(pool, tmp_path):
     """Data loaders fork workers, which inherit all sockets; as long as one is open, peers see no end of file."""
 
-    def work(note):
+    def work(over):
         from horovod.common.objects import allgather_object
 
         allgather_object("ready")
         if HorovodBasics("tests").rank() == 1:
-            child = os.fork()
-            if child == 0:
-                time.sleep(10)
+            if os.fork() == 0:
+                deadline = time.monotonic() + 100
+                while not over.exists() and time.monotonic() < deadline:
+                    time.sleep(0.05)
                 os._exit(0)
             time.sleep(0.3)
-            note.write_text(str(time.time()))
             os.kill(os.getpid(), signal.SIGKILL)
-        return wait_for_peers()
+        message = wait_for_peers()
+        over.touch()  # ends the child
+        return message
 
-    results = pool(2, HOROVOD_TRANSPORT="tcp").run(work, tmp_path / "end", errors=True)
-    ended = float((tmp_path / "end").read_text())
-    message, noticed = results[0]
-    assert "rank 1" in message
-    assert noticed - ended < 10, "far less than the timeout of collectives"
+    results = pool(2, HOROVOD_TRANSPORT="tcp").run(work, tmp_path / "over", errors=True)
+    assert results[0].startswith("rank 1 "), results
+    assert " was lost: " in results[0]
 
 
 def test_alone_without_a_launcher():

@@ -1,5 +1,6 @@
 """init and shutdown with real processes: success, failure, and repetition."""
 
+import contextlib
 import os
 import threading
 import time
@@ -162,7 +163,10 @@ def test_thread_affinity_is_by_local_rank(pool, transport):
         hvd.init()
         deadline = time.monotonic() + 60  # the engine's thread pins itself when it starts to run
         while time.monotonic() < deadline:
-            tasks = [os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")]
+            tasks = []
+            for task in os.listdir("/proc/self/task"):
+                with contextlib.suppress(ProcessLookupError):  # a thread that has just ended
+                    tasks.append(os.sched_getaffinity(int(task)))
             if {core} in tasks:
                 break
             time.sleep(0.01)

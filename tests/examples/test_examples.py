@@ -188,10 +188,7 @@ def test_clusters_of_both_workers_digits(tmp_path: Path) -> None:
 @pytest.mark.heavy  # tests/tensorflow/test_session.py covers such sessions
 @pytest.mark.parametrize(
     ("workers", "options"),
-    [
-        pytest.param(2, [], id="2"),
-        pytest.param(4, ["--reference-variables"], id="4-reference", marks=pytest.mark.long),
-    ],
+    [pytest.param(2, [], id="2"), pytest.param(4, ["--reference-variables"], id="4-reference", marks=pytest.mark.long)],
 )
 def test_a_session_goes_on_from_the_checkpoint_of_rank_0(tmp_path: Path, workers: int, options: list[str]) -> None:
     needs("tensorflow")

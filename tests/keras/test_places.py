@@ -103,10 +103,7 @@ def test_places_are_compared():
     compare_places([Position(3, True, None), Position(3, True, None)])
     compare_places([Position(3, False, float("nan"))] * 2)
     for places, text in (
-        (
-            [Position(0, False, 0.1), Position(0, True, None)],
-            "rank 1 has ended its training after epoch 1, but rank 0",
-        ),
+        ([Position(0, False, 0.1), Position(0, True, None)], "rank 1 has ended its training after epoch 1, but rank 0"),
         (
             [Position(0, False, 0.1), Position(0, False, 0.2)],
             "learning rate of epoch 1 is 0.1 on rank 0, but 0.2 on rank 1",

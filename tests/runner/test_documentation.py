@@ -12,10 +12,7 @@ from horovod.runner.command import cli
 from tests.documents import ROOT, blocks, programs
 
 # Definitions that the programs leave to the reader.
-AROUND = {
-    "a function": ("", "\nprint(results)\n"),
-    "an exception": ("\ndef work():\n    open('/nowhere')\n\n", ""),
-}
+AROUND = {"a function": ("", "\nprint(results)\n"), "an exception": ("\ndef work():\n    open('/nowhere')\n\n", "")}
 WORDS = {"...": ["-np", "2", "python", "train.py"]}
 """Replacements for parts that a command leaves out."""
 

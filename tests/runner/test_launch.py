@@ -64,11 +64,7 @@ def test_what_a_rank_is_given(tmp_path):
         assert (got["HOROVOD_FUSION_THRESHOLD"], got["HOROVOD_LOG_LEVEL"]) == ("2097152", "info")
         share = max(1, len(os.sched_getaffinity(0)) // (2 if rank < 2 else 1))
         assert got["OMP_NUM_THREADS"] == str(share)
-    assert places == {
-        0: "0 3 0 2 0 2 localhost",
-        1: "1 3 1 2 0 1 localhost",
-        2: "2 3 0 1 1 2 127.0.0.1",
-    }
+    assert places == {0: "0 3 0 2 0 2 localhost", 1: "1 3 1 2 0 1 localhost", 2: "2 3 0 1 1 2 127.0.0.1"}
     # --verbose prints names of variables without values.
     assert "command: " in done.err
     assert "MY_TOKEN" in done.err

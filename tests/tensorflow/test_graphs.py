@@ -290,9 +290,7 @@ def test_sessions(old):
         summed = hvd.allreduce(x, op=hvd.Sum)
         assert summed.op.name == "HorovodAllreduce_Placeholder"
         loop = V1.while_loop(
-            lambda i, y: i < 20,
-            lambda i, y: (i + 1, hvd.allreduce(y, op=hvd.Average) + 1.0),
-            (0, summed),
+            lambda i, y: i < 20, lambda i, y: (i + 1, hvd.allreduce(y, op=hvd.Average) + 1.0), (0, summed)
         )[1]
         branch = tf.cond(x[0] > 0, lambda: hvd.allreduce(x, op=hvd.Max), lambda: x)
         questions = [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()]

@@ -55,11 +55,7 @@ class Case:
         if groups == "lists":
             half = len(variables) // 2
             groups = [variables[half:], variables[:1]] if half > 0 else None
-        return {
-            "groups": groups,
-            "gradient_predivide_factor": self.predivide,
-            "sparse_as_dense": self.sparse_as_dense,
-        }
+        return {"groups": groups, "gradient_predivide_factor": self.predivide, "sparse_as_dense": self.sparse_as_dense}
 
     def batch(self, step: int, part: Any = slice(None)) -> dict[str, np.ndarray]:
         """Return this ``part`` of the combined batch of all ranks."""

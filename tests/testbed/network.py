@@ -70,10 +70,7 @@ class Switch:
         """Connect `port` of a bridge to a new interface, with these addresses, of the host with process `host`."""
         ip(
             self.pid,
-            [
-                f"link add {port} type veth peer name {interface} netns {host}",
-                f"link set {port} master {bridge} up",
-            ],
+            [f"link add {port} type veth peer name {interface} netns {host}", f"link set {port} master {bridge} up"],
         )
         ip(
             host,

@@ -6,17 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 import horovod.torch as hvd
 from tests.ranks import on_ranks
-from tests.torch.programs import (
-    OPTIMIZERS,
-    Twins,
-    assert_all_equal,
-    batch,
-    everybody,
-    loss_of,
-    network,
-    votes,
-    wrap,
-)
+from tests.torch.programs import OPTIMIZERS, Twins, assert_all_equal, batch, everybody, loss_of, network, votes, wrap
 
 ACCUMULATED = {
     "average": (hvd.Average, True),

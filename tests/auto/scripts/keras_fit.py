@@ -24,11 +24,7 @@ x_train, y_train = x[: args.samples], y[: args.samples]
 x_val, y_val = x[1400:], y[1400:]
 
 model = keras.Sequential(
-    [
-        keras.Input((64,)),
-        keras.layers.Dense(32, activation="relu"),
-        keras.layers.Dense(10, activation="softmax"),
-    ]
+    [keras.Input((64,)), keras.layers.Dense(32, activation="relu"), keras.layers.Dense(10, activation="softmax")]
 )
 model.compile(
     optimizer=keras.optimizers.SGD(learning_rate=0.05, momentum=0.9),

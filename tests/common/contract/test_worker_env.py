@@ -9,8 +9,10 @@ import pytest
 
 from horovod.common.contract.worker_env import (
     WorkerEnv,
+    is_path_of_descriptor,
     make_key,
     make_key_fd,
+    path_of_descriptor,
     read_key_fd,
     read_key_file,
 )
@@ -211,3 +213,8 @@ def test_key_file_of_another_user_is_refused(tmp_path):
     os.chown(path, 12345, 12345)
     with pytest.raises(ValueError, match="owner 12345"):
         read_key_file(str(path))
+
+
+def test_paths_of_descriptors():
+    paths = (path_of_descriptor(17, 3), "/home/me/job.key", "/proc/17/fd/3/x", "/x/proc/17/fd/3", "/proc/self/fd/3")
+    assert [is_path_of_descriptor(path) for path in paths] == [True, False, False, False, False]

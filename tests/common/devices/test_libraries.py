@@ -1,5 +1,6 @@
 """Search for NCCL, CUDA's driver and NVTX, and NCCL's version, with files that replace the libraries."""
 
+import importlib.metadata
 import subprocess
 import sys
 
@@ -151,3 +152,33 @@ def test_gpu_available(nowhere, monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(util, "_answers", {"gpus": nvml.Survey(reason="no driver")})
     assert not util.gpu_available("torch")
+
+
+def test_a_package_tells_the_version_if_it_is_the_only_one(nowhere, monkeypatch, tmp_path):
+    known = {"nvidia-nccl-cu12": "2.21.5"}
+
+    def version(name):
+        if name not in known:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return known[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    library = compile_nccl(tmp_path / "libnccl.so.2")
+    wheel = Library(str(library), "a package of Python")
+    assert [versions.of_nccl(each) for each in (wheel, Library(str(library), "the system"))] == [22105, 22809]
+    known["nvidia-nccl-cu13"] = "2.28.9"  # which of the two wrote the file is unknown
+    assert versions.of_nccl(wheel) == 22809
+    code, reason = versions.load_elsewhere(file(tmp_path / "broken.so"))
+    assert (code, "broken.so: file too short" in reason) == (0, True)
+
+
+def test_frameworks_built_for_gpus(nowhere, monkeypatch, tmp_path):
+    assert not any(map(versions.built_for_gpus, ("torch", "tensorflow", "jax", "keras", "mxnet")))
+    monkeypatch.setattr(versions, "folders_of", lambda package: [str(tmp_path)] if "jax" not in package else [])
+    info = tmp_path / "python/platform/build_info.py"
+    file(info)
+    for torch, tensorflow in (("", False), ("", True), ("13.0", False)):
+        (tmp_path / "version.py").write_text(f"cuda: Optional[str] = {torch or None!r}\n")
+        info.write_text(f"build_info = dict([('is_cuda_build', {tensorflow})])")
+        built = [versions.built_for_gpus(name) for name in ("torch", "tensorflow", "jax", "keras")]
+        assert built == [bool(torch), tensorflow, False, bool(torch) or tensorflow]

@@ -1,11 +1,13 @@
 """Checkpoints on disk are complete or absent, whatever happens to the writer or the file."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -269,3 +271,13 @@ def test_a_file_and_its_name_are_on_the_disk_when_it_is_written(tmp_path, monkey
     assert (first, then, names) == ("fsync", "rename", [unfinished, str(path)])
     assert rest == [("fsync", str(tmp_path))]
     assert path.stat().st_size > 1
+
+
+def test_without_locks_only_old_temporary_files_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("fcntl.flock", mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    old, new = (tmp_path / f".step-{step:012d}.{step}.tmp" for step in (1, 2))
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+    saved(tmp_path, 3)
+    assert sorted(os.listdir(tmp_path)) == sorted([new.name, name_of(3)])

@@ -17,10 +17,7 @@ import pytest
 from horovod.common.contract.worker_env import make_key
 from horovod.common.key_exchange import unix_key_server
 from horovod.common.key_exchange.methods import Group, MeetingError, OneHost
-from horovod.common.key_exchange.unix_key_server import (
-    receive_local,
-    serve_local,
-)
+from horovod.common.key_exchange.unix_key_server import receive_local, serve_local
 from horovod.common.launchers import Place
 from horovod.common.security.auth import AuthError
 from horovod.common.store import StoreClient

@@ -161,14 +161,14 @@ def test_this_hosts_interfaces():
 
 
 def test_addresses_are_tried_one_after_the_other_while_none_answers():
-    dialer = Dialer(["a", "b", "c"], 100.0)
+    dialer = Dialer(["a", "b", "c", "d"], 100.0)
     assert dialer.due(100.0) == ["a"]
     assert dialer.next_due() == 100 + HEAD_START
     assert dialer.due(100 + HEAD_START) == ["b"]
     assert dialer.due(100 + HEAD_START) == []
-    dialer.failed("b", "refused", 100.3)  # the next one is tried at once
+    dialer.failed("b", "refused", 100.3)  # the next one is tried at once, and no other
     assert dialer.due(100.3) == ["c"]
-    assert dialer.outcomes() == [("a", "no answer"), ("b", "refused"), ("c", "no answer")]
+    assert dialer.outcomes() == [("a", "no answer"), ("b", "refused"), ("c", "no answer"), ("d", "not tried")]
 
 
 def test_when_a_peer_is_given_up():
@@ -186,3 +186,13 @@ def test_when_a_peer_is_given_up():
     assert dialer.hopeless(24.0, 8.0)
     assert Dialer([], 0.0).hopeless(9.0, 8.0)
     assert not Dialer([], 0.0).hopeless(7.0, 8.0)  # the peer may connect to us
+
+
+def test_pauses_between_tries_grow():
+    dialer, now, times = Dialer(["a"], 0.0), 0.0, []
+    for _ in range(7):
+        assert dialer.due(now) == ["a"]
+        dialer.failed("a", "refused", now)
+        times.append(dialer.next_due() - now)
+        now = dialer.next_due()
+    assert times == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1, 1])

@@ -139,3 +139,11 @@ def test_what_is_held_is_bounded_and_what_is_over_counts_no_longer(table, monkey
     holds(rest - entry + 1)
     table.handle(b"b", Get(1, ["four", "more"], 5), 0)
     holds(rest - entry - store_table._PER_ENTRY - 2 * store_table._PER_NAME - 8 + 1)
+
+
+def test_values_read_together_are_bounded(table, monkeypatch):
+    monkeypatch.setattr(store_table, "MAX_REPLY_BYTES", 1000)
+    for key, size in (("x", 600), ("y", 400), ("z", 401)):
+        table.handle(b"a", Set(1, key, b"v" * size), 0)
+    errors = [table.handle(b"b", Get(1, ["x", key], 0), 0)[0][1].error for key in "yz"]
+    assert errors == ["", "these values have more than the accepted 1000 bytes together"]

@@ -248,3 +248,10 @@ def test_the_report_says_what_was_asked_and_shows_source():
     text = explain.report(facts(waiting=[*X, *shorter], stalled=X), "why", "now")
     assert "Operations that wait for a shorter time:\n  'y': submitted by rank 0\n" in text
     assert "Nothing waits.\n" in explain.report(Facts([], [], {}, 2), "why", "now")
+
+
+def test_a_join_waits_for_a_rank_that_does_not_wait_itself():
+    waiting = [wait("join", [0], [1, 2], 12.0), wait("h", [1], [2], 11.0)]
+    known = facts(rank(0, line=5), rank(1, line=9), rank(2, line=8), waiting=waiting, stalled=waiting, size=3)
+    text = summary(known, "")
+    assert (guess(known), text.index("rank 2 (host") < text.index("rank 1 (host")) == ("rank 2 is at train.py:8", True)

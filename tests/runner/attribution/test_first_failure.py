@@ -164,3 +164,9 @@ def test_who_has_failed_by_itself():
     # A rank that never arrived and was not started here cannot be reported.
     waiting = [end(0, 1, TRACE + WAITED.format("2, 3")), end(1, 1, TRACE + WAITED.format("2, 3"))]
     assert judge(waiting).rank == 0
+
+
+def test_long_messages_keep_their_beginning_and_end():
+    tail = TRACE + "RuntimeError: deep\n" + "".join(f"line {n}\n" for n in range(40))
+    shown = judge([end(0, 1, tail)]).text.partition("its exception:\n")[2].splitlines()
+    assert (len(shown), shown[8].strip(), shown[9:]) == (25, "...", [f"    line {n}" for n in range(24, 40)])

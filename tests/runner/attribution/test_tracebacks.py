@@ -5,7 +5,8 @@ import sys
 
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.first_failure import RankEnd
-from horovod.runner.attribution.tracebacks import shortened
+from horovod.runner.attribution.tracebacks import HEADER, shortened
+from horovod.runner.output.display import FirstException
 from horovod.runner.output.repeats import TRACEBACK_DELAY, Farewells
 from tests.runner.launching import run_job
 
@@ -125,3 +126,9 @@ def test_a_failing_job_shows_its_traceback_once(tmp_path):
         'layers.call(4, lambda: int(os.environ["WORD"]))',
         "ValueError: invalid literal for int() with base 10: 'many'",
     ]
+
+
+def test_only_the_first_exception_is_shortened_to_its_message():
+    cut = FirstException()
+    lines = [f"{line}\n".encode() for line in ("loading", HEADER, *frame("train.py"), "ValueError: bad", "batch")]
+    assert (cut(lines), cut(lines)) == (5, 0)

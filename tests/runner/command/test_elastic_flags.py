@@ -23,10 +23,7 @@ def test_a_script():
     [
         ("--max-np 4", "--max-np.* needs an elastic job; add --min-np N or --host-discovery-script FILE"),
         ("--reset-limit 4", "--reset-limit needs an elastic job"),
-        (
-            "--min-np 3 -H a:1,b:1",
-            "--min-np <= -np <= --max-np, got --min-np 3, -np 2 and --max-np any number",
-        ),
+        ("--min-np 3 -H a:1,b:1", "--min-np <= -np <= --max-np, got --min-np 3, -np 2 and --max-np any number"),
         ("--min-np 1 --max-np 1 -H a:1,b:1", "got --min-np 1, -np 2 and --max-np 1"),
         ("--min-np 1 -H a:4", "must have at least 2 of them, got 1"),
         ("--min-np 1", "must have at least 2 of them, got 1; with --host-discovery-script one host is enough"),
@@ -39,10 +36,7 @@ def test_a_script():
             "--min-np 1 -H a:1,b:1 --gpus-per-worker 1",
             "GPUS_PER_WORKER must not be set for an elastic job, got 1: the free GPUs",
         ),
-        (
-            "--min-np 1 -H a:1,b:1 --debug-rank 0",
-            "DEBUG_RANK must not be set for an elastic job, got 0: processes",
-        ),
+        ("--min-np 1 -H a:1,b:1 --debug-rank 0", "DEBUG_RANK must not be set for an elastic job, got 0: processes"),
         ("--min-np 1 -H a:1,b:1 --dashboard", "DASHBOARD must not be set for an elastic job, got True"),
     ],
 )

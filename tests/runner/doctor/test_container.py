@@ -38,10 +38,7 @@ SMALL = "/dev/shm has 64 MiB left of 64, for "
         (inside(64 * MIB, shm=64 * MIB), SMALL + "2 ranks"),  # Docker's default
         (inside(129 * MIB, shm=129 * MIB), None),
         (inside(-1), None),  # a tmpfs without a limit
-        (
-            inside(-1, shm_error="it is not there"),
-            "programs can put nothing into /dev/shm: it is not there",
-        ),
+        (inside(-1, shm_error="it is not there"), "programs can put nothing into /dev/shm: it is not there"),
         (
             inside(8 << 30, shm_error="Read-only file system"),
             "programs can put nothing into /dev/shm: Read-only file system",

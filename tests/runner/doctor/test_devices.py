@@ -89,10 +89,7 @@ ALONE = [
         {"survey": msgspec.structs.replace(SURVEY, pairs=[Pair(0, 1, "host bridge", refused="not supported")])},
         "1 of 1 pairs of GPUs cannot read each other's memory, as 0 and 1: not supported",
     ),
-    (
-        {"shm_free": 200 << 20},
-        "/dev/shm has 200 MiB left, in which NCCL and CUDA keep buffers for ranks of one host",
-    ),
+    ({"shm_free": 200 << 20}, "/dev/shm has 200 MiB left, in which NCCL and CUDA keep buffers for ranks of one host"),
 ]
 
 

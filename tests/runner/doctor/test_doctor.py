@@ -171,12 +171,7 @@ def tried(peer, *outcomes):
                 )
             ],
         ),
-        (
-            [""],
-            ["refused"],
-            "",
-            [(WARN, "b does not reach a, only the other way round: 10.0.0.1 (eth0): refused")],
-        ),
+        ([""], ["refused"], "", [(WARN, "b does not reach a, only the other way round: 10.0.0.1 (eth0): refused")]),
         (["refused"], ["refused"], "", [(FAIL, "a and b do not reach each other: 10.0.0.2 (eth0): refused")]),
         ([], [], "", [(FAIL, "a and b do not reach each other: they have no network in common")]),
         (

@@ -12,8 +12,11 @@ from horovod.runner.elastic.actions import (
     Kill,
     Notify,
     Phase,
+    Say,
     Spawn,
 )
+from horovod.runner.elastic.limits import Blacklist, Limits
+from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.workers import Workers
 from tests.runner.elastic.world import World, of, started
 
@@ -218,10 +221,7 @@ def test_somebody_of_the_last_epoch_has_to_remain():
     world.ready()
     world.lose("a")
     assert world.end is not None
-    assert (world.end.success, world.end.text) == (
-        False,
-        "no worker is left that holds the state of the training",
-    )
+    assert (world.end.success, world.end.text) == (False, "no worker is left that holds the state of the training")
 
 
 def test_all_members_of_a_lost_host_are_named_at_once_and_no_other_worker():
@@ -261,3 +261,11 @@ def test_the_same_members_again_are_no_news_and_others_in_their_place_are():
     world.back(0, 1, 2)
     world.form()
     assert world.said[-1] == "4 ranks now; new: rank 3 on host a"
+
+
+def test_a_discovery_without_hosts_is_reported_and_removes_no_rank():
+    world = started(World(), a=4)
+    world.discover()
+    assert (world.running(), world.said) == ([0, 1, 2, 3], ["no host is found; what runs goes on"])
+    said = Membership(Limits(1, 1, None), Blacklist(None), 0.0).discovered({}, 0.0, by="./hosts.sh")
+    assert next(action.text for action in said if isinstance(action, Say)) == "no host is found: ./hosts.sh names none"

@@ -69,3 +69,12 @@ def test_a_job_by_jsrun(tmp_path, monkeypatch, capfd):
     assert "[0]<stdout>:rank: 0: { hostname: n1; cpu: {0} ; gpu: * ; mem: * }" in out
     assert "['python', 'x.py'] secret 4" in err
     assert [path.name for path in tmp_path.iterdir()] == ["jsrun"], "the resource file is removed"
+
+
+@pytest.mark.parametrize("flag", ["--gloo", "--mpi"])
+def test_another_launcher_inside_lsf(tmp_path, monkeypatch, flag):
+    fake(tmp_path, "jsrun", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    namespace, _ = cli.parse(["-np", "1", flag, "python"])
+    jsrun.apply(namespace, LSF)
+    assert not namespace.jsrun

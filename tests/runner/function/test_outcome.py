@@ -85,3 +85,16 @@ def test_where_two_classes_cannot_be_joined(cause):
     assert type(error) is WorkerError
     assert error.__cause__ is cause
     assert "WorkerError: rank 1 failed first" in "".join(traceback.format_exception(error))
+
+
+class Odd(Exception):
+    name = "of the class"
+
+    def itself(self):
+        return self
+
+
+def test_methods_of_the_cause_see_the_error():
+    error = worker_error("odd", cause=Odd())
+    error.name = "mine"
+    assert (error.itself() is error, error.name, error.cause.name) == (True, "mine", "of the class")

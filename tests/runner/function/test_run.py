@@ -169,24 +169,15 @@ def test_np_is_deprecated():
         ({"hosts": "localhost:1", "hostfile": "f"}, "only one of hosts and hostfile must be given"),
         ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi"),
         ({"mpi_args": "-x A"}, "mpi_args must be None without use_mpi"),
-        (
-            {"max_num_proc": 2},
-            "max_num_proc must be None for a job of fixed size, got 2; give min_num_proc",
-        ),
-        (
-            {"min_num_proc": 1, "use_mpi": True},
-            "use_mpi must be False for an elastic job, got True: mpirun",
-        ),
+        ({"max_num_proc": 2}, "max_num_proc must be None for a job of fixed size, got 2; give min_num_proc"),
+        ({"min_num_proc": 1, "use_mpi": True}, "use_mpi must be False for an elastic job, got True: mpirun"),
         ({"min_num_proc": 2}, "got min_num_proc 2, num_proc 1 and max_num_proc any number"),
         (
             {"min_num_proc": 1, "hosts": "localhost:1"},
             r"\(min_num_proc\) must have .* got 1; with host_discovery_script one",
         ),
         ({"min_num_proc": 1, "hosts": "a:1,b:1", "reset_limit": -1}, "reset_limit must be 0 or more, got -1"),
-        (
-            {"host_discovery_script": "no.sh"},
-            "^host_discovery_script must be .*, got 'no.sh', which does not exist",
-        ),
+        ({"host_discovery_script": "no.sh"}, "^host_discovery_script must be .*, got 'no.sh', which does not exist"),
         ({"host_discovery_script": "no.sh", "slots": 0}, "^slots must be 1 or more, got 0"),
         ({"num_proc": 3, "hosts": "localhost:2"}, "3 processes.*2 slots"),
         ({"start_timeout": -1}, r"START_TIMEOUT must be a number .* got '-1'"),

@@ -2,17 +2,7 @@
 
 import signal
 
-from horovod.runner.job.policy import (
-    AGENT_GRACE,
-    SETTLE,
-    TERM_GRACE,
-    USER_GRACE,
-    Late,
-    Launch,
-    Phase,
-    Policy,
-    Stop,
-)
+from horovod.runner.job.policy import AGENT_GRACE, SETTLE, TERM_GRACE, USER_GRACE, Late, Launch, Phase, Policy, Stop
 
 
 def running(now: float = 0.0) -> Policy:

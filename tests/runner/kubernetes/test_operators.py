@@ -6,13 +6,7 @@ import os
 import pytest
 import yaml
 
-from tests.runner.kubernetes.real import (
-    ON_BED,
-    admin,
-    kubectl,
-    names_in,
-    until,
-)
+from tests.runner.kubernetes.real import ON_BED, admin, kubectl, names_in, until
 from tests.runner.kubernetes.test_deploy import DEPLOY, definition
 
 pytestmark = ON_BED

@@ -18,12 +18,7 @@ from tests.runner.kubernetes.statuses import pod
             "Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
             None,
         ),
-        (
-            statuses.pulling("ImagePullBackOff", "Back-off"),
-            "waiting",
-            "ImagePullBackOff: image app:1: Back-off",
-            None,
-        ),
+        (statuses.pulling("ImagePullBackOff", "Back-off"), "waiting", "ImagePullBackOff: image app:1: Back-off", None),
         (
             statuses.pulling("CreateContainerConfigError", 'secret "x" not found'),
             "waiting",
@@ -37,12 +32,7 @@ from tests.runner.kubernetes.statuses import pod
             None,
         ),
         (statuses.EVICTED, "failed", "Evicted: The node was low on resource: memory.", None),
-        (
-            statuses.PREEMPTED,
-            "failed",
-            "PreemptionByScheduler: preempting to accommodate a higher priority pod",
-            None,
-        ),
+        (statuses.PREEMPTED, "failed", "PreemptionByScheduler: preempting to accommodate a higher priority pod", None),
         (statuses.ended(0), "succeeded", "", 0),
         (statuses.ended(3, message="a\nb\n"), "failed", "exit code 3: a b", 3),
         (statuses.ended(137, "OOMKilled"), "failed", "OOMKilled: --memory is too small", 137),

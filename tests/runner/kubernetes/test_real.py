@@ -5,18 +5,7 @@ import signal
 import yaml
 
 from horovod.runner.kubernetes.api import Api
-from tests.runner.kubernetes.real import (
-    CLUSTER,
-    CONFIG,
-    FOREVER,
-    NAMESPACE,
-    SUM,
-    Running,
-    ask,
-    nothing_left,
-    pods,
-    run,
-)
+from tests.runner.kubernetes.real import CLUSTER, CONFIG, FOREVER, NAMESPACE, SUM, Running, ask, nothing_left, pods, run
 
 pytestmark = CLUSTER
 

@@ -36,15 +36,9 @@ def test_flags_of_both_kinds_may_be_mixed():
         ("-np 2 -- x", "--image is missing"),
         ("-np 3 --slots-per-pod 2 --image i -- x", "-np must be a multiple of --slots-per-pod 2, such as 2, got 3"),
         ("-np 2 --max-np 4 --image i -- x", "--max-np needs an elastic job; add --min-np N"),
-        (
-            "-np 2 --min-np 3 --image i -- x",
-            "<= -np <= --max-np, got --min-np 3, -np 2 and --max-np 2",
-        ),
+        ("-np 2 --min-np 3 --image i -- x", "<= -np <= --max-np, got --min-np 3, -np 2 and --max-np 2"),
         ("-np 1 --min-np 1 --image i -- x", "--max-np must be at least 2 with --min-np, got 1 with --slots-per-pod 1"),
-        (
-            "-np 2 --min-np 2 --slots-per-pod 2 --image i -- x",
-            "--max-np must be at least 4 with --min-np, got 2",
-        ),
+        ("-np 2 --min-np 2 --slots-per-pod 2 --image i -- x", "--max-np must be at least 4 with --min-np, got 2"),
         ("-np 2 --image i -H a:2 -- x", "--hosts has no meaning on Kubernetes: the cluster chooses the nodes"),
         ("-np 2 --image i --mpi -- x", "--mpi has no meaning on Kubernetes"),
         ("-np 2 --image i --version -- x", "--version has no meaning on Kubernetes: no job runs by it"),

@@ -35,10 +35,7 @@ def test_the_faster_network_wins_and_devices_come_before_bridges():
 
 
 def test_nothing_is_shared():
-    hosts = {
-        "a": [LO, DOCKER, interface("eth0", "10.0.0.1/24")],
-        "b": [LO, DOCKER, interface("eth0", "10.0.1.1/24")],
-    }
+    hosts = {"a": [LO, DOCKER, interface("eth0", "10.0.0.1/24")], "b": [LO, DOCKER, interface("eth0", "10.0.1.1/24")]}
     assert common_interfaces(hosts) == {}
     assert common_interfaces({}) == {}
     down = {"a": [interface("eth0", "10.0.0.1/24", up=False)], "b": [interface("eth0", "10.0.0.2/24")]}

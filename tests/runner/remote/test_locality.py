@@ -12,8 +12,7 @@ def test_answers_come_when_they_are_known_and_nobody_waits_for_the_others(monkey
     slow = threading.Event()
     asked = []
     monkeypatch.setattr(
-        "horovod.runner.remote.routes.hosts.is_local",
-        lambda name: name == "here" or (name == "slow" and slow.wait(60)),
+        "horovod.runner.remote.routes.hosts.is_local", lambda name: name == "here" or (name == "slow" and slow.wait(60))
     )
     monkeypatch.setattr("horovod.runner.remote.routes.ssh.ask_rules", asked.extend)
     before = len(os.listdir("/proc/self/fd"))

@@ -2,14 +2,7 @@
 
 import pytest
 
-from horovod.spark.common.columns import (
-    Column,
-    ColumnStatistics,
-    check_shapes,
-    chosen,
-    fits,
-    settled,
-)
+from horovod.spark.common.columns import Column, ColumnStatistics, check_shapes, chosen, fits, settled
 
 VECTOR = {"type": "udt", "class": "org.apache.spark.ml.linalg.VectorUDT"}
 

@@ -48,11 +48,7 @@ def test_values_are_set_read_and_taken_back():
     ("name", "value", "words"),
     [
         ("batch_size", 0, "batch_size must be an integer of at least 1, got 0"),
-        (
-            "random_seed",
-            2**63,
-            "random_seed must be an integer from 0 to 9223372036854775807, got 9223372036854775808",
-        ),
+        ("random_seed", 2**63, "random_seed must be an integer from 0 to 9223372036854775807, got 9223372036854775808"),
         ("epochs", 1.5, "epochs must be an integer of at least 1, got 1.5"),
         ("feature_cols", "features", "feature_cols must be a list of column names, got 'features'"),
         ("label_cols", ["y", "y"], "a list of column names without duplicates"),

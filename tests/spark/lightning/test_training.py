@@ -86,10 +86,7 @@ def test_it_trains_as_the_estimator_of_pytorch_does(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (
-            {"model": "net"},
-            "model must be a LightningModule, or a torch.nn.Module with optimizer and loss, got 'net'",
-        ),
+        ({"model": "net"}, "model must be a LightningModule, or a torch.nn.Module with optimizer and loss, got 'net'"),
         (
             {"model": torch.nn.Linear(4, 1)},
             "optimizer must be a torch.optim.Optimizer of the model's parameters, got None",
