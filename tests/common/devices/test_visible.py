@@ -201,3 +201,9 @@ def test_this_machine_is_looked_at_without_errors():
     for entry in os.listdir("/sys/bus/pci/devices") if os.path.isdir("/sys/bus/pci/devices") else []:
         assert isinstance(visible.near(entry).cpus, list)
         assert all(card.distance in (SWITCH, BRIDGE, NODE, FAR, "") for card in visible.cards(entry))
+
+
+def test_ports_and_gpus_without_a_driver(sys):
+    ports = [(port.device, port.number, port.state, port.rate, port.layer) for port in visible.ports(sys)]
+    assert ports == [("mlx5_2", 1, "ACTIVE", "400 Gb/sec (4X NDR)", "InfiniBand")]
+    assert visible.gpus_by_vendor(sys) == {"NVIDIA": [GPU]}

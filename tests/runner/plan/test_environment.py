@@ -113,3 +113,8 @@ def test_the_users_torch_address_and_port_take_precedence():
     given = {"MASTER_PORT": "1234"}
     assert environment.torch_master("h", 1, given) == {"MASTER_ADDR": "h", "MASTER_PORT": "1234"}
     assert environment.torch_master("h", 1, {**given, "MASTER_ADDR": "me"}) == {**given, "MASTER_ADDR": "me"}
+
+
+def test_rays_own_debugger_is_not_passed_on():
+    for debugger, passes in (("ray.util.rpdb.set_trace", False), ("ipdb.set_trace", True), ("0", True)):
+        assert ("PYTHONBREAKPOINT" in environment.passed_on({"PYTHONBREAKPOINT": debugger})) == passes

@@ -29,3 +29,8 @@ def test_a_gap_in_our_own_loop_says_nothing_about_hosts():
     assert short.is_due(100.0)
     assert (short.suspects(100.3, {"a": 100.0}), short.lost(100.5, {"a": 100.0})) == (["a"], {"a": 0.5})
     assert not short.was_deaf(100.0 + STUCK_SECONDS, listening=True)
+
+
+def test_without_heartbeats_no_host_is_lost():
+    beats = Heartbeats(0.0, 100.0)
+    assert (beats.is_due(200.0), beats.lost(1e9, {"a": 0.0}), beats.suspects(1e9, {"a": 0.0})) == (False, {}, [])
