@@ -123,7 +123,7 @@ class LostWorker:
 
     Attributes:
         number: Number of the worker.
-        still: Description of the worker if its process is stopped but still exists. Empty if the process has ended.
+        still: Description of the worker if its process is stopped but still exists. Empty if the process has exited.
     """
 
     number: int

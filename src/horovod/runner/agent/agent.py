@@ -2,7 +2,7 @@
 
 The agent uses two processes, so that no worker survives if one of them is killed with SIGKILL:
 
-    guard (subreaper)           kills all processes below it when the agent has ended
+    guard (subreaper)           kills all processes below it when the agent has exited
       agent (subreaper)         runs the loop of this file; stops when the guard dies or the launcher's pipe closes
         worker, worker, ...     each in its own session; gets SIGKILL when the agent dies
 
@@ -59,7 +59,7 @@ def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int
     """Assign GPUs and CPUs of this host to each worker, if `--gpus-per-worker` or `--gpu-affinity` requests it.
 
     Args:
-        job: Request of the launcher to start the job.
+        job: The launcher's request to start the job.
         environ: Environment of the agent. Its CUDA_VISIBLE_DEVICES limits the GPUs.
         allowed: CPUs that can be assigned.
 

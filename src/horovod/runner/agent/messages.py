@@ -115,7 +115,7 @@ class StartJob(WorkerOptions, frozen=True, tag="start"):
         directory: Working directory. If empty, the workers use the agent's directory.
         environment: Environment variables of the workers, which replace the agent's variables.
         workers: Workers to start. Empty in an elastic job.
-        key: Secret key of the job.
+        key: The job's secret key.
         stdin_rank: Rank that gets StdinData, or -1 for none. All other ranks read /dev/null.
         results: True to give each worker a result file, whose contents are sent as Result.
         relay: True to relay the workers' connections to the store. Each connection begins with StreamOpen.
@@ -250,7 +250,7 @@ class WorkerReport(msgspec.Struct, frozen=True, tag="said"):
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
-    """Report that a worker has ended.
+    """Report that a worker has exited.
 
     Attributes:
         rank: Rank of the worker.

@@ -2,14 +2,14 @@
 
 The caller passes the current time (monotonic, seconds) and the set of live processes.
 
-    WAITING --StartJob--> RUNNING --all workers have ended--> WINDING_DOWN --no process left--> FINISHED
+    WAITING --StartJob--> RUNNING --all workers have exited--> WINDING_DOWN --no process left--> FINISHED
        |                     |                                     | processes left after LINGER s
        '--- Stop, a signal, bad orders, launcher lost -------------+--> STOPPING --SIGTERM ... SIGKILL--> FINISHED
 
 A stop can begin with a signal to the ranks only, such as SIGINT after Ctrl-C. The ranks then keep their data loaders
-and other helpers. When the ranks have ended or the grace period is over, all processes get SIGTERM.
+and other helpers. When the ranks have exited or the grace period is over, all processes get SIGTERM.
 
-A lasting (elastic) job continues when all its workers have ended, because more workers can start.
+A lasting (elastic) job continues when all its workers have exited, because more workers can start.
 
 `ranks_of` chooses the processes that receive the user's Ctrl-C.
 """
@@ -25,7 +25,7 @@ TERM_GRACE = 5.0  # SIGKILL follows SIGTERM after TERM_GRACE seconds, unless the
 # Processes that still exist GIVE_UP seconds after SIGKILL, for example because of a dead network disk, are reported and
 # abandoned.
 GIVE_UP = 5.0
-LINGER = 0.2  # Children of ended workers, such as multiprocessing helpers, get LINGER seconds to end by themselves.
+LINGER = 0.2  # Children of exited workers, such as multiprocessing helpers, get LINGER seconds to exit on their own.
 
 
 class HostPhase(Enum):
@@ -62,7 +62,7 @@ class HostState:
         self.phase = HostPhase.WAITING
         self._started = False
         self._lasting = False
-        self._linger_until: float  # Time until which children of ended workers can exit on their own
+        self._linger_until: float  # Time until which children of exited workers can exit on their own
         self._kill_at: float | None = None
         self._asked: set[int] = set()  # Processes that have received SIGTERM.
         self._first = 0  # Signal to send to the ranks before SIGTERM (0: none, or SIGTERM was already sent).
@@ -138,7 +138,7 @@ class HostState:
         if self._first:
             if self._ranks is None:
                 return Step(first=self._first)
-            # Helpers such as data loaders are no longer needed, because all ranks have ended.
+            # Helpers such as data loaders are no longer needed, because all ranks have exited.
             if not set(self._ranks).intersection(alive):
                 self._term_at = min(self._term_at, now + LINGER)
             if now < self._term_at:
@@ -160,7 +160,7 @@ class HostState:
     def gives_up(self, now: float) -> bool:
         """Return True if the launcher has had enough time to read the last reports.
 
-        Call this only after all processes have ended and the launcher is lost.
+        Call this only after all processes have exited and the launcher is lost.
         """
         if self._kill_at is None:
             self._kill_at = now

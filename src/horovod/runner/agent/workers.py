@@ -37,7 +37,7 @@ REPORT_PIPE = PIPE.encode()
 STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
 STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
 ONE_WARNING = 10.0  # A warning signal that is repeated within ONE_WARNING seconds is ignored.
-LEFTOVERS = 1.0  # In elastic jobs, children of an ended worker get LEFTOVERS seconds to end by themselves.
+LEFTOVERS = 1.0  # In elastic jobs, children of an exited worker get LEFTOVERS seconds to exit on their own.
 # At most DRAIN_LIMIT bytes are read after a worker's end, because one of its children could keep writing.
 DRAIN_LIMIT = 1 << 20
 
@@ -123,7 +123,7 @@ class WorkerTable:
         """Prepare the data that all workers share, before starting workers.
 
         Args:
-            job: Request of the launcher to start the job.
+            job: The launcher's request to start the job.
             payload: Contents of a file that all workers inherit, or None.
             store: Address at which workers on this host reach the job's store, or None for the launcher's address.
         """
@@ -150,7 +150,7 @@ class WorkerTable:
         """Start all workers of a job with a fixed size.
 
         Args:
-            job: Request of the launcher to start the job.
+            job: The launcher's request to start the job.
             payload: Contents of a file that all workers inherit, or None.
             store: Address at which workers on this host reach the job's store, or None for the launcher's address.
             between: Function to call before each start.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from horovod.common.contract.log import library_of
 
 HEADER = "Traceback (most recent call last):"
-MOST = 12  # At most MOST frames of the user's code are shown, some from each end of the traceback.
+MOST = 12  # At most MOST user frames are shown, some from each end of the traceback.
 _KEPT_LIBRARY = 2  # Without user frames, the last _KEPT_LIBRARY library frames are shown.
 
 # Each line of an exception group begins with a margin of `|`.
@@ -34,7 +34,7 @@ def is_marks(line: str) -> bool:
 def shortened(lines: Sequence[str]) -> list[str]:
     """Remove library frames and code marks from a traceback. Other lines are kept.
 
-    If the traceback has no frame of the user's code, its last frames are kept.
+    If the traceback has no user frame, its last frames are kept.
     """
     shown: list[str] = []
     frames: list[_Frame] = []

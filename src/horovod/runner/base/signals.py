@@ -84,7 +84,7 @@ def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
 def interrupts(equals: Collection[str] = ()) -> Iterator[SignalQueue | None]:
     """Yield a queue that receives only Ctrl-C, for a job inside a program that continues afterwards.
 
-    If the user pressed Ctrl-C, the context manager raises KeyboardInterrupt on exit, after all ranks have ended. It
+    If the user pressed Ctrl-C, the context manager raises KeyboardInterrupt on exit, after all ranks have exited. It
     yields None outside the main thread, or if the program has its own SIGINT handler.
 
     Args:

@@ -207,8 +207,8 @@ def run_command(
 
     Args:
         gathering: Server to which the agents connect.
-        settings: Settings of the job.
-        environ: Environment variables of the launcher.
+        settings: Job settings.
+        environ: The launcher's environment variables.
         options: Options, of which only `start_timeout` and `advice` are used.
         take_signals: Function that returns the queue of signals. It is called when all agents are connected.
 

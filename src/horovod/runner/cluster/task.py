@@ -256,7 +256,7 @@ def _introduce(sock: socket.socket, ticket: Ticket, number: int, label: str) -> 
 def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> None:
     """Relay data until the agent's last message is sent, or until the launcher has read nothing for END_SECONDS.
 
-    If the launcher is lost, wait until the agent has ended.
+    If the launcher is lost, wait until the agent has exited.
     """
     assert agent.stdin is not None
     assert agent.stdout is not None

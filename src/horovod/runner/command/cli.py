@@ -98,7 +98,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     Args:
         namespace: Values of the flags, from `parse`.
         command: Command that each rank runs, with its arguments.
-        environ: Environment variables of the launcher.
+        environ: The launcher's environment variables.
 
     Raises:
         LaunchError: A flag is missing, is invalid, or contradicts another flag.
@@ -303,7 +303,7 @@ def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell
 
     Args:
         namespace: Values of the flags.
-        environ: Environment variables of the launcher.
+        environ: The launcher's environment variables.
         tell: True to print the hosts on stderr.
 
     Returns:
@@ -336,7 +336,7 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
 
     Args:
         size: Number of processes of the job.
-        environ: Environment variables of the launcher.
+        environ: The launcher's environment variables.
         tell: True to print the hosts on stderr.
 
     Returns:

@@ -48,7 +48,7 @@ def read(path: str) -> Config:
 
 
 def parse(text: str, path: str) -> Config:
-    """Parse the text of a config file. `path` is only used in messages. Raises LaunchError if the text is invalid."""
+    """Parse a config file's text. Raises LaunchError if it is invalid. `path` is used only in error messages."""
     try:
         import yaml  # Import lazily, because most jobs have no config file.
     except ImportError:

@@ -275,7 +275,7 @@ class State:
             self._said.append(Line(self._next(), 0, text(line)))
 
     def exited(self, rank: int, how: str, failed: bool) -> None:
-        """Record that the process of a rank has ended."""
+        """Record that the process of a rank has exited."""
         one = self._ranks[rank]
         one.state, one.end, one.version = "failed" if failed else "ended", text(how), self._next()
 

@@ -1,6 +1,6 @@
 """Program that the doctor runs as the only worker on each host. It writes a HostReport to its result file.
 
-The report contains facts about the host and the results of network checks with the other hosts. The program has the
+The report describes the host and the results of network checks with the other hosts. The program has the
 same environment, limits and cores as a training script.
 """
 

@@ -46,8 +46,8 @@ class Break:
 
     Attributes:
         epoch: Number of the epoch that is over.
-        why: Reason, for messages.
-        lost: Numbers of the workers whose processes have ended or will be killed.
+        why: Reason to show in messages.
+        lost: Numbers of the workers whose processes have exited or will be killed.
     """
 
     epoch: int
@@ -131,7 +131,7 @@ class Phase(Enum):
         RUNNING: All members have connected and are training.
         GATHERING: The epoch is over. A new epoch is formed when all its members have returned or ended, and at least
             min_np workers are waiting.
-        FINISHING: A worker has ended with success. The job waits for the other workers to end.
+        FINISHING: A worker has exited with success. The job waits for the other workers to end.
         ENDED: The job is over. It fails if no worker holds the training state, if the members have changed too often,
             or if no epoch is running for the elastic timeout.
     """

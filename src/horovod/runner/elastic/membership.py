@@ -198,7 +198,7 @@ class Membership:
     def exited(
         self, number: int, success: bool, now: float, victim: bool = False, how: str = "it ended"
     ) -> list[Action]:
-        """Record that the process of a worker has ended.
+        """Record that the process of a worker has exited.
 
         Args:
             number: Number of the worker.
@@ -258,7 +258,7 @@ class Membership:
     def _break(self, why: str, now: float, lost: tuple[int, ...] = ()) -> None:
         """End the epoch, even if it is still forming.
 
-        `lost` are the workers whose processes have ended or will be killed.
+        `lost` are the workers whose processes have exited or will be killed.
         """
         if self.phase not in (Phase.FORMING, Phase.RUNNING):
             return

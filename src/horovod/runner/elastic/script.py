@@ -228,7 +228,7 @@ class ScriptRun:
             self._stop()
 
     def finish(self) -> dict[str, int]:
-        """Block until the script has ended or reached its time limit, and return the slots of each host."""
+        """Block until the script has exited or reached its time limit, and return the slots of each host."""
         while not self.done:
             poll = select.poll()
             for fd, event in self.events().items():

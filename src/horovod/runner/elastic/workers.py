@@ -2,7 +2,7 @@
 
 A worker is STARTING until it calls hvd.init(), and then WAITING. As a member of an epoch it is WORKING. When its epoch
 is over, it returns to WAITING. A worker that has reported its exit is ENDING. From every state, a worker can become
-KILLED (SIGKILL was sent) or GONE (its process has ended, or its host is lost).
+KILLED (SIGKILL was sent) or GONE (its process has exited, or its host is lost).
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Workers:
         return list(dict.fromkeys(map(self._machine_of, hosts)))
 
     def remove(self, worker: Worker) -> None:
-        """Remove a worker whose process has ended. Its number is not reused."""
+        """Remove a worker whose process has exited. Its number is not reused."""
         worker.life = Life.GONE
         self._living.pop(worker.number, None)
 

@@ -283,9 +283,9 @@ def run_job(
     """Run the job through mpirun to its end.
 
     Args:
-        settings: Settings of the job.
-        environ: Environment variables of the launcher.
-        signals: Queue of the signals to which the job reacts.
+        settings: Job settings.
+        environ: The launcher's environment variables.
+        signals: Queue of signals that the job must handle.
         output: Destination of the job's output. The default is this process's stdout and stderr.
 
     Returns:

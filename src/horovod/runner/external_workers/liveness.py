@@ -56,7 +56,7 @@ class HeartbeatServer:
 
         Args:
             listener: Listening socket, which this object closes at the end.
-            job_key: Key of the job.
+            job_key: The job's secret key.
             silence: Seconds without an answer after which a worker counts as lost.
         """
         # Time (monotonic, s) of each worker's last answer. Before the first answer, it is the time of `begin`.
@@ -204,7 +204,7 @@ class LivenessServer(ThreadedServer):
         Args:
             listener: Listening socket for liveness connections, which this object closes at the end.
             heartbeats: Listening socket for heartbeats, which this object closes at the end.
-            job_key: Key of the job.
+            job_key: The job's secret key.
             silence: Seconds without an answer after which a worker or its host counts as lost.
             gone: Function to call when a worker is lost.
         """
@@ -377,7 +377,7 @@ class LivenessConnection:
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = False
         self._pid = os.getpid()
-        # A forked child must not keep the connection open after this process has ended.
+        # A forked child must not keep the connection open after this process has exited.
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._watch, args=(others,), name="horovod-line", daemon=True)
         self._thread.start()
@@ -388,7 +388,7 @@ class LivenessConnection:
             for pid, what in others.items():
                 try:
                     fd = os.pidfd_open(pid)
-                except OSError:  # The process has already ended, or the kernel does not support pidfd_open.
+                except OSError:  # The process has already exited, or the kernel does not support pidfd_open.
                     continue
                 at_end.callback(os.close, fd)
                 watched[fd] = f"{what} is gone"

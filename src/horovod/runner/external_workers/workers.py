@@ -55,7 +55,7 @@ class ExternalWorkers:
 
         Args:
             address: Address of this host that the workers can reach.
-            gone: Function to call when a worker has ended or left. It is called in another thread, with the worker's
+            gone: Function to call when a worker has exited or left. It is called in another thread, with the worker's
                 number and a text. The text is empty, or describes for how long the worker has been silent.
             front: Queue of the workers' requests. Only for elastic jobs.
             variables: Environment variables for all workers. HOROVOD_HEARTBEAT_TIMEOUT also applies to the driver.
@@ -246,7 +246,7 @@ class ExternalElasticJob:
         self._do(self._membership.discovered(slots, time.monotonic()))
 
     def exited(self, number: int, success: bool, how: str, victim: bool = False) -> None:
-        """Record that the process of a worker has ended or left the job.
+        """Record that the process of a worker has exited or left the job.
 
         Args:
             number: Number of the worker.

@@ -1,1 +1,1 @@
-"""Execution of one job, from connecting to the agents until its last process has ended."""
+"""Execution of one job, from connecting to the agents until its last process has exited."""

@@ -70,8 +70,8 @@ class Attempt:
         """Open the job's store without starting any process.
 
         Args:
-            settings: Settings of the job.
-            environ: Environment variables of the launcher.
+            settings: Job settings.
+            environ: The launcher's environment variables.
             watch: Event loop that runs this attempt.
             fleet: Agents of the job's hosts.
             connections: Maximum number of simultaneous connections to the store that agents can relay.

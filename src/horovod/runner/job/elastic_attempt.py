@@ -1,4 +1,4 @@
-"""Attempt to run an elastic job, from the discovery of hosts until its last process has ended.
+"""Attempt to run an elastic job, from the discovery of hosts until its last process has exited.
 
 The event loop in `watch` calls this module. `elastic.membership` decides which workers are members. This module reports
 events to it and carries out its actions. Hosts are found or lost (`elastic.finder`, `host_agents`), agents report that
@@ -310,7 +310,7 @@ class ElasticAttempt:
         self._do(self._membership.exited(number, report.status == 0, time.monotonic(), victim, how))
 
     def _bury(self, number: int) -> None:
-        """Release the resources of a worker whose process has ended or whose host is lost."""
+        """Release the resources of a worker whose process has exited or whose host is lost."""
         try:
             self._screen.finish(number)
         except RankFileError as error:

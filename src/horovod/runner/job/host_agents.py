@@ -33,7 +33,7 @@ class HostLost:
 
     Attributes:
         host: Name of the host.
-        why: Reason, for messages.
+        why: Reason to show in messages.
         workers: Workers on the host. They are lost, and no other event reports this.
     """
 
@@ -124,7 +124,7 @@ class HostAgents:
             agent.send(KillWorker(number))
 
     def ended(self, number: int) -> None:
-        """Record that the process of a worker has ended."""
+        """Record that the process of a worker has exited."""
         self._running.pop(number, None)
 
     @property

@@ -40,9 +40,9 @@ class Job(ABC):
     """Job that can be run once. It starts nothing before `run` is called.
 
     Attributes:
-        settings: Settings of the job.
-        environ: Environment variables of the launcher.
-        signals: Queue of the signals to which the job reacts.
+        settings: Job settings.
+        environ: The launcher's environment variables.
+        signals: Queue of signals that the job must handle.
         payload: Contents of a file that all workers inherit.
         results: True to collect the workers' result files.
         output: Destination of the job's output. The default is this process's stdout and stderr.

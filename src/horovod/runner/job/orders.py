@@ -132,10 +132,10 @@ class Orders(_JobOrders):
     """Messages to the agents of a job of fixed size. Create this object when all agents have sent their Hello messages.
 
     Args:
-        settings: Settings of the job.
-        environ: Environment variables of the launcher.
+        settings: Job settings.
+        environ: The launcher's environment variables.
         agents: All agents of the job.
-        key: Secret key of the job.
+        key: The job's secret key.
         store: Address of the store on this machine, as (host, port).
         payload: Contents of a file that all workers inherit.
     """
@@ -230,10 +230,10 @@ class ElasticOrders(_JobOrders):
     """Messages to the agents of an elastic job.
 
     Args:
-        settings: Settings of the job.
+        settings: Job settings.
         elastic: Settings for elastic jobs.
-        environ: Environment variables of the launcher.
-        key: Key of the job.
+        environ: The launcher's environment variables.
+        key: The job's secret key.
         store: Address of the store on this machine, as (host, port).
         payload: Contents of a file that all workers inherit.
         results: True if workers write result files.

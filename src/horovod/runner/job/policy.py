@@ -71,7 +71,7 @@ class Policy:
         self.phase = Phase.RUNNING if start_timeout is None else Phase.CONNECTING
         self._start_timeout = start_timeout
         self.user_grace = user_grace
-        """Seconds that ranks have to end by themselves when the user stops the job."""
+        """Seconds that ranks have to exit on their own when the user stops the job."""
         self._start_by = None if start_timeout is None else now + start_timeout
         self._settle_at: float | None = None
         self._give_up_at: float | None = None
@@ -150,7 +150,7 @@ class Policy:
             self._give_up_at = max(self._give_up_at, now + AGENT_GRACE)
 
     def ended(self, now: float) -> None:
-        """Record that all processes have ended. The remaining output can wait for its reader indefinitely."""
+        """Record that all processes have exited. The remaining output can wait for its reader indefinitely."""
         self.phase = Phase.ENDED
         self._start_by = self._settle_at = None
         if not self._interrupted:

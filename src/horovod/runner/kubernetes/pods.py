@@ -267,7 +267,7 @@ def split_time(line: bytes) -> tuple[str, bytes]:
 IMAGE_SECONDS = 30.0
 """Seconds for which failures to pull an image are tolerated, because a registry can be busy for a moment."""
 LAST_SECONDS = 20.0
-"""Seconds for the launcher to end by itself once its end is certain."""
+"""Seconds that the launcher has to exit on its own once the job is certain to end."""
 
 
 @dataclass(frozen=True)

@@ -278,7 +278,7 @@ class Screen:
         In elastic jobs, all methods take worker numbers instead of ranks, and `join` adds a worker.
 
         Args:
-            settings: Settings of the job.
+            settings: Job settings.
             output: Destination of the output. The default is this process's stdout and stderr.
             told: True if `horovod.run` raises the exception of the first failed rank. Only the exception's message is
                 shown then.
@@ -340,7 +340,7 @@ class Screen:
                 raise
 
     def finish(self, rank: int) -> None:
-        """Record that the rank has ended. Raises RankFileError if its output files cannot be written."""
+        """Record that the rank has exited. Raises RankFileError if its output files cannot be written."""
         self.display.finish(rank, time.monotonic())
         if self._leave:
             self._with_files(lambda files: files.finish(rank))

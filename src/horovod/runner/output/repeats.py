@@ -173,7 +173,7 @@ class Farewells:
         return self._held.pop(rank).lines
 
     def end(self, rank: int) -> None:
-        """Record that the rank has ended. A held traceback then counts as the rank's last output."""
+        """Record that the rank has exited. A held traceback then counts as the rank's last output."""
         self._living.discard(rank)
         if rank in self._held:
             self._held[rank].last = True
@@ -181,14 +181,14 @@ class Farewells:
     def next_due(self) -> float | None:
         """Return the time at which the caller must call `take`, or None.
 
-        If all ranks have ended, `take` returns the held tracebacks earlier.
+        If all ranks have exited, `take` returns the held tracebacks earlier.
         """
         return min((held.due for held in self._held.values()), default=None)
 
     def take(self, now: float) -> list[Shown]:
         """Return the lines to show now: tracebacks whose delay has passed, with equal tracebacks of other ranks.
 
-        Once all ranks have ended, return all tracebacks.
+        Once all ranks have exited, return all tracebacks.
         """
         shown: list[Shown] = []
         for rank, held in list(self._held.items()):

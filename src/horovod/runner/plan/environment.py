@@ -110,7 +110,7 @@ def passed_on(
     Variables in NOT_PASSED_ON and those of Ray's debugger are never included.
 
     Args:
-        environ: Environment of the launcher.
+        environ: The launcher's environment.
         allow: User-supplied patterns, with `*`, `?` and `[...]` as in file names. If there are any, only variables that
             match one of them or NEEDED are included.
         deny: Patterns of the user. Variables that match are not included.
@@ -170,7 +170,7 @@ def job_environment(
     PYTHONUNBUFFERED is set unless the user has set it, so that output appears as soon as it is written.
 
     Args:
-        environ: Environment of the launcher, as in `passed_on`.
+        environ: The launcher's environment, as in `passed_on`.
         given: Variables that flags set. They take precedence.
         interface: Network interface to use if neither `environ` nor `given` contains one.
         allow: See `passed_on`.

@@ -75,7 +75,7 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def parse_hostfile(text: str, path: str) -> list[Host]:
-    """Parse the text of a host file. `path` is only used in messages. Raises LaunchError if a line is invalid."""
+    """Parse the text of a host file. `path` is used only in error messages. Raises LaunchError if a line is invalid."""
     given = []
     # Interpreter of each host, and number of the line that sets it
     interpreters: dict[str, tuple[str, int]] = {}

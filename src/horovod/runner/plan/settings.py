@@ -143,7 +143,7 @@ class LaunchSettings:
         remote_python: Python interpreter on other hosts, or None for the same path as the launcher's.
         ssh_fanout: Maximum number of hosts to which each host connects by ssh.
         heartbeat_timeout: Seconds of silence after which a host counts as lost.
-        grace: Seconds for ranks to end by themselves if the user stops the job.
+        grace: Seconds for ranks to exit on their own if the user stops the job.
         env_allow: Patterns of variables, as in `environment.passed_on`.
         mpi: Options for mpirun, which then starts the workers, or None.
         jsrun: True if jsrun starts the workers.

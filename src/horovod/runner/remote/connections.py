@@ -288,7 +288,7 @@ class Agent:
         slots: Slots of the ranks on the host. Empty in elastic jobs.
         numbers: Ranks that have ever run on the host. In elastic jobs, these are worker numbers.
         connection: Connection to the agent, or None if it has not been opened.
-        facts: Facts about the host from the agent's Hello message, or None before this message.
+        facts: Information about the host from the agent's Hello message, or None before this message.
         clock_offset: Seconds by which the host's clock was ahead when the Hello message arrived.
         finished: True if the agent has reported that all processes of the job on the host have ended.
         gone: True if the connection has ended or could not be opened.

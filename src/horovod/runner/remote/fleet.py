@@ -34,7 +34,7 @@ class Trouble:
 
     Attributes:
         agent: Agent of the host.
-        text: Reason, for messages.
+        text: Reason to show in messages.
         lost: True if the host was already part of the job.
     """
 
