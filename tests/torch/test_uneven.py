@@ -153,6 +153,27 @@ def test_a_loop_after_a_failed_backward_pass():
     assert_all_equal(net)
 
 
+@pytest.mark.heavy
+@on_ranks(2)
+def test_join_with_sparse_gradients():
+    for make in (torch.optim.SGD, torch.optim.SparseAdam):
+        net, twin = (torch.nn.Embedding(6, 2, sparse=True, dtype=torch.float64) for _ in range(2))
+        twin.load_state_dict(hvd.broadcast_object(net.state_dict()))
+        net.load_state_dict(twin.state_dict())
+        optimizer, plain = wrap(net, lambda p, make=make: make(p, lr=0.1)), make(twin.parameters(), lr=0.1)
+        of_all = [[torch.tensor([0, rank + 1, step]) for step in range(COUNTS[2][rank])] for rank in range(2)]
+        for _ in range(2):
+            for tokens in hvd.sync(of_all[hvd.rank()], policy="join"):
+                optimizer.zero_grad()
+                net(tokens).square().mean().backward()
+                optimizer.step()
+            for step in range(3):
+                plain.zero_grad()
+                twin(torch.cat([b[step] for b in of_all if step < len(b)])).square().mean().backward()
+                plain.step()
+            torch.testing.assert_close(net.weight, twin.weight, rtol=1e-9, atol=1e-12)
+
+
 @on_ranks(3)
 def test_steps_after_join_and_ranks_without_a_pass():
     net, twin = network(), network()

@@ -129,7 +129,7 @@ def DistributedOptimizer(
     if anybody_else(process_set, face.require_job()):
         check_dtypes(names)
         # SparseAdam accepts only sparse gradients, so convert the results back to sparse tensors.
-        sparse_again = sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam)
+        sparse_again = isinstance(optimizer, torch.optim.SparseAdam)
         options = Options(
             process_set,
             compression,

@@ -67,7 +67,7 @@ class Sync(Generic[_T]):
             yield from self._loop(iter(self._batches))
         finally:
             current.batch, current.ended = None, None
-            current.last = current.padding = False
+            current.last = current.padding = current.joins = False
             current.stepped.clear()
 
     def _loop(self, source: Iterator[_T]) -> Iterator[_T]:
@@ -105,6 +105,7 @@ class Sync(Generic[_T]):
         else:
             self.weight = check_weight(samples(batch) if self._given is None else self._given)
         current.batch, current.last, current.padding = self.weight, last, self.padding
+        current.joins = self._policy == "join"
         current.ended = None
         current.index += 1
 
@@ -192,13 +193,12 @@ def make_sync(
         - ``"pad"``: a rank without further batches gets its last batch again, which counts as 0 samples. All ranks make
           the same number of iterations. Layers with batch statistics and counters of samples see the copies.
         - ``"join"``: a rank without further batches leaves the loop when all ranks are out of batches. PyTorch then
-        copies
-          the parameters and the state of each ``DistributedOptimizer`` that the loop has used from a rank that has made
-          all steps. Buffers of the model, learning rate schedulers and gradient scalers that change in the loop are not
-          copied. In TensorFlow and NumPy, broadcast the model from ``last_rank``. JAX does not support this policy.
+          copies the parameters and the state of each ``DistributedOptimizer`` that the loop has used from a rank that
+          has made all steps. Buffers of the model, learning rate schedulers and gradient scalers that change in the
+          loop are not copied. Sparse gradients become dense. In TensorFlow and NumPy, broadcast the model from
+          ``last_rank``. JAX does not support this policy.
         - ``"stop"``: all ranks leave the loop when one rank has no further batch. Ranks with remaining batches warn
-        about
-          their number.
+          about their number.
 
         All ranks must run the loop, including those without a batch, and make the same optimizer steps in each
         iteration. If one rank leaves the loop with ``break``, all ranks must leave it.

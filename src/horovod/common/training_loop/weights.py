@@ -55,6 +55,8 @@ class Current:
         """True if ``hvd.sync`` has no batch after the current one."""
         self.padding = False
         """True if the current batch of ``hvd.sync`` is a copy, which counts as 0 whatever the program says."""
+        self.joins = False
+        """True in an ``hvd.sync`` loop with the policy ``join``, where other ranks may have no gradients to gather."""
         self.ended: list[bool] | None = None
         """For each rank of the global set, True if it had no further batch in the last message of this batch."""
         self.index = 0

@@ -348,7 +348,7 @@ class Contribution:
         grad = p.grad
         if grad is None or (slot.seen < since and (slot.hook is not None or not p.requires_grad)):
             return 0
-        dense = not grad.is_sparse or self._options.sparse_as_dense or slot.bucket is not None
+        dense = not grad.is_sparse or self._options.makes_dense or slot.bucket is not None
         return self._bucketing.flag(slot) if dense else 1 + grad.sparse_dim()
 
     def submit_mine(self) -> bool:

@@ -13,6 +13,7 @@ from horovod.common.compression import leaves_alone, wire_of
 from horovod.common.ops import Average, Max
 from horovod.common.process_sets import ProcessSet
 from horovod.common.training_loop.observations import training
+from horovod.common.training_loop.weights import current
 from horovod.torch import monitoring
 from horovod.torch.compression import Compression
 from horovod.torch.ops import handles, repeats, tracing
@@ -73,6 +74,14 @@ class Options:
     """True to convert gradients that were made dense back to sparse ones."""
     weight: Any = None
     """Weight of this rank's gradients, a function that returns it, or None; see common/training_loop/weights.py."""
+
+    @property
+    def makes_dense(self) -> bool:
+        """True if sparse gradients are converted to dense ones.
+
+        Ranks that have joined can send zeros for a dense gradient, but take no part in the allgather of sparse ones.
+        """
+        return self.sparse_as_dense or current.joins
 
 
 class Group:
@@ -227,7 +236,7 @@ class Submissions:
         grad = p.grad
         assert grad is not None
         name = "allreduce." + slot.name
-        if not grad.is_sparse or self.makes_dense:
+        if not grad.is_sparse or self._options.makes_dense:
             if grad.is_sparse:
                 p.grad = grad = grad.to_dense()
                 self.watch(slot)
@@ -248,11 +257,6 @@ class Submissions:
 
         self._pending[slot] = finish
 
-    @property
-    def makes_dense(self) -> bool:
-        """True if sparse gradients are converted to dense ones."""
-        return self._options.sparse_as_dense
-
     def group(self, group: Group, stand_ins: dict[Slot, torch.Tensor] | None = None) -> None:
         """Submit the gradients of a group as one operation.
 
@@ -264,7 +268,7 @@ class Submissions:
             p = slot.parameter
             if stand_ins and slot in stand_ins:
                 grads[slot] = stand_ins[slot]
-            elif p.grad.is_sparse and not self.makes_dense:
+            elif p.grad.is_sparse and not self._options.makes_dense:
                 self.one(slot)
             else:
                 if p.grad.is_sparse:
