@@ -1,6 +1,7 @@
 """Native engine.
 
-It is independent of frameworks, host names, ports and environment variables: it gets descriptors and numbers.
+The engine does not depend on frameworks, host names, ports or environment variables. Its configuration consists of
+descriptors and numbers.
 """
 
 KIND_ALLREDUCE: int
@@ -19,7 +20,7 @@ DEVICE_CUDA: int
 class Buffer:
     """Memory of the engine: the output of an allgather or alltoall, or a result of Engine.allocate().
 
-    Supports the buffer protocol (bytes, writable).
+    The memory supports the buffer protocol, as writable bytes.
     """
 
     @property
@@ -36,19 +37,19 @@ def address_of(buffer: object) -> int:
     """
 
 class Work:
-    """Submitted operation."""
+    """Operation that has been submitted to the engine."""
 
     @property
     def name(self) -> str: ...
     def done(self) -> bool:
-        """Return True if the operation is complete, successfully or not, also on a device. Never blocks.
+        """Return True if the operation has completed or failed, also on a device. Never blocks.
 
         Raises:
             HorovodInternalError: If it was launched on a device and has failed there.
         """
 
     def in_use(self) -> bool:
-        """Return True if a device may still use the memory of a complete or failed operation. Never blocks."""
+        """Return True if a device can still use the memory of a completed or failed operation. Never blocks."""
 
     def wait(self, timeout: float = -1.0) -> bool:
         """Block, without the GIL, until the operation is complete.
@@ -64,27 +65,27 @@ class Work:
         """
 
     def order(self, stream: int) -> None:
-        """Make later work on a stream of the device wait for the result. Does not block the caller.
+        """Make later work on a stream of the device wait for the result, without blocking the caller.
 
-        The operation must be done. No effect for tensors in host memory. The tensors must stay valid until done()
+        The operation must be done. Tensors in host memory need no ordering. The tensors must stay valid until done()
         returns True, or until a later operation on the device frees them.
         """
 
     def copy_output(self, to_ptr: int, stream: int) -> None:
-        """Copy the result of an allgather or alltoall on a device to other device memory, on this stream.
+        """Copy the result of an allgather or alltoall to other memory of the device, on a stream.
 
         The operation must be done.
         """
 
     def submit_again(self, in_ptr: int, out_ptr: int) -> None:
-        """Submit the same operation with other memory, and return at once.
+        """Submit the same operation with other memory, without waiting.
 
-        This object then represents the new operation; sizes and output of the last one are lost. The call is cheaper
-        than Engine.submit(): checks are not repeated, and during a schedule nothing is compared or allocated.
+        This object then represents the new operation. Sizes and output of the last operation are lost. The call is
+        cheaper than Engine.submit(): it repeats no checks, and during a schedule it compares and allocates nothing.
 
         Args:
             in_ptr: Address of the input, as large as the first one. It must stay valid until the operation is done.
-            out_ptr: Address of the output, likewise. There is no residual.
+            out_ptr: Address of the output, which must be as large and as long-lived. There is no residual.
 
         Raises:
             ValueError: If the last operation is not complete, the name is in flight under another Work, or the process
@@ -97,63 +98,99 @@ class Work:
 
         Raises:
             ValueError, HorovodInternalError: As submit_again() and wait(). The memory is no longer in use then.
-            BaseException: An exception of a signal handler, such as KeyboardInterrupt. The engine may still use the
+            BaseException: An exception of a signal handler, such as KeyboardInterrupt. The engine can still use the
                 memory then.
         """
 
     @property
     def sizes(self) -> list[int]:
-        """Sizes of the result, valid once complete.
+        """Sizes of the result, which are valid once the operation is complete.
 
-        allgather: first dimensions by rank of the set; alltoall: received splits; join: [last rank]; add_process_set:
-        [id]; remove_process_set: [1 or 0].
+        For allgather, these are the first dimensions by rank of the process set. For alltoall, they are the received
+        splits, for join [last rank], for add_process_set [id], and for remove_process_set [1 or 0].
         """
 
     @property
     def output(self) -> Buffer | None:
-        """Result of an allgather or alltoall, valid once complete."""
+        """Result of an allgather or alltoall, which is valid once the operation is complete."""
 
 class EngineConfig:
-    """Configuration of an Engine, which takes ownership of the descriptors and closes them."""
+    """Configuration of an Engine, which takes ownership of the descriptors and closes them.
+
+    Attributes:
+        node_of: Number of each rank's shared-memory node. Nodes are numbered in the order in which they first appear.
+        labels: Name of each rank in messages, such as "rank 3 (host worker-1, pid 4711)".
+        segment_fd: Shared memory of the node, which has segment_bytes() zero bytes. -1 if the rank is alone on its
+            node.
+        event_fds: Non-blocking eventfds of the node's ranks, including this one, by local rank.
+        parent_fd: Control link to the parent: the node's first rank, or for first ranks rank 0. -1 on rank 0.
+        child_fds: Control links from the children, by rank.
+        data_fds: Data sockets to ranks on other nodes, by rank.
+        staging_bytes: Size of a rank's staging area in the segment. It is equal on all ranks of a node.
+        fusion_threshold: Maximum bytes of a fused operation.
+        timeout: Maximum seconds without progress within a collective.
+        heartbeat: Seconds of silence after which another host counts as lost. 0 means never.
+        stall_warning: Seconds until a stall is reported. 0 disables the warnings.
+        stall_shutdown: Seconds until a stall ends the job. 0 means never.
+        cuda_ipc: True if ranks of one host can access each other's GPU memory.
+        cuda_library: Library of the CUDA driver. Empty for the loader's default.
+        nccl_kinds: Kinds (KIND_*) of operations on GPU tensors that NCCL can execute.
+        nccl_by_hosts: True to allreduce with NCCL within each host and with links between hosts; see
+            core/engine/options.h.
+        shared_gpu: True if ranks share GPUs intentionally, which disables a warning.
+        nccl_library: NCCL's library. Empty to use a library that is already loaded, or else the candidates.
+        nccl_candidates: Paths of NCCL's library, or names that the loader searches for.
+        mpi_ranks: Number of each rank in MPI_COMM_WORLD, after mpi_start. Empty if the job does not use MPI.
+        mpi_reduces: True if MPI computes the allreduces that it supports, in its own order of reduction.
+        algorithm: Override of the algorithm table, such as "allreduce=ring". Empty for no override.
+        tuning: Sizes that differ from the defaults, such as "chunk_bytes=65536,direct_bytes=8192".
+        spins: Rounds of busy waiting before yielding. 0 if there are more ranks than cores.
+        cpu: Core for the engine's thread. -1 for any core.
+        log_level: Log level from 0 (trace) to 5 (fatal).
+        recorder_entries: Number of entries in the flight recorder. 0 disables it.
+        report_dir: Folder for reports and dumps of the job. Empty if none are written automatically.
+        cipher_library: Path of the encryption library. Empty if no links are encrypted.
+        cipher: Cipher, one of the results of ciphers(cipher_library).
+    """
 
     def __init__(self) -> None: ...
     rank: int
     size: int
-    node_of: list[int]  # by rank: number of its shared-memory node; nodes are numbered in order of first appearance
-    labels: list[str]  # by rank: its name in messages, e.g. "rank 3 (host worker-1, pid 4711)"
-    segment_fd: int  # the node's shared memory (segment_bytes() long, zero-filled); -1 if the rank is alone on its node
-    event_fds: list[int]  # by local rank, including this one: non-blocking eventfds
-    parent_fd: int  # control link to the parent, which is the node's first rank or, for first ranks, rank 0 (there: -1)
-    child_fds: dict[int, int]  # control links from the children, by rank
-    data_fds: dict[int, int]  # data sockets to ranks on other nodes, by rank
-    staging_bytes: int  # size of a rank's staging area in the segment; equal on all ranks of a node
+    node_of: list[int]
+    labels: list[str]
+    segment_fd: int
+    event_fds: list[int]
+    parent_fd: int
+    child_fds: dict[int, int]
+    data_fds: dict[int, int]
+    staging_bytes: int
     ring_bytes: int
-    fusion_threshold: int  # bytes
+    fusion_threshold: int
     cycle_time_ms: float
     cache_capacity: int
     groups_apart: bool
-    timeout: float  # seconds without progress within a collective
-    heartbeat: float  # seconds of silence after which another host counts as lost; 0 means never
-    stall_warning: float  # seconds; 0 disables warnings
-    stall_shutdown: float  # seconds; 0 means never
-    cuda_ipc: bool  # ranks of one host may access each other's GPU memory
-    cuda_library: str  # library of the CUDA driver; empty for the loader's default
-    nccl_kinds: list[int]  # KIND_*: operations on GPU tensors that NCCL may execute
-    nccl_by_hosts: bool  # allreduce with NCCL within each host and links between hosts, see core/engine/options.h
-    shared_gpu: bool  # ranks share GPUs intentionally, so do not warn
-    nccl_library: str  # NCCL's library; empty for one that is already loaded, or else the candidates
-    nccl_candidates: list[str]  # paths, or names that the loader searches for
-    mpi_ranks: list[int]  # ranks in MPI_COMM_WORLD, by rank, after mpi_start; empty if the job does not use MPI
-    mpi_reduces: bool  # MPI does the reductions of allreduces that it supports, in its own order
-    algorithm: str  # override, e.g. "allreduce=ring"; empty for the table's choice
-    tuning: str  # sizes that differ from the defaults, e.g. "chunk_bytes=65536,direct_bytes=8192"
-    spins: int  # rounds of busy waiting before yielding; 0 if there are more ranks than cores
-    cpu: int  # core for the engine's thread; -1 for any
-    log_level: int  # 0 (trace) to 5 (fatal)
-    recorder_entries: int  # size of the flight recorder; 0 disables it
-    report_dir: str  # folder for reports and dumps of the job; empty if none are written automatically
-    cipher_library: str  # path of the encryption library; empty if no links are encrypted
-    cipher: str  # one of ciphers(cipher_library)
+    timeout: float
+    heartbeat: float
+    stall_warning: float
+    stall_shutdown: float
+    cuda_ipc: bool
+    cuda_library: str
+    nccl_kinds: list[int]
+    nccl_by_hosts: bool
+    shared_gpu: bool
+    nccl_library: str
+    nccl_candidates: list[str]
+    mpi_ranks: list[int]
+    mpi_reduces: bool
+    algorithm: str
+    tuning: str
+    spins: int
+    cpu: int
+    log_level: int
+    recorder_entries: int
+    report_dir: str
+    cipher_library: str
+    cipher: str
 
     def encrypt(self, fd: int, send_key: bytes, receive_key: bytes) -> None:
         """Encrypt the link over this descriptor. Each direction of a connection has its own key of 32 bytes."""
@@ -166,13 +203,13 @@ TOPIC_STACKS: int
 TOPIC_UNNOTICED: int
 
 def process_state(pid: int) -> str:
-    """Return the kernel's data on a process of this host as JSON (core/trace/process_state.h); empty without one."""
+    """Return the kernel's data on a process of this host as JSON (core/trace/process_state.h), or an empty string."""
 
 class Answerer:
     """Thread that reports this process's activity when rank 0 asks on TOPIC_EXPLAIN, even if Python is blocked."""
 
     def begun(self, number: int) -> None:
-        """Confirm that Python received question `number`, so the engine need not take the stacks itself."""
+        """Confirm that Python has received question `number`, so that the engine does not take the stacks itself."""
 
     def give(self, number: int, stacks: str, json: str) -> None:
         """Answer a question of TOPIC_STACKS.
@@ -186,7 +223,7 @@ class Answerer:
     def noticed(self) -> None:
         """Confirm that rank 0's Python received a message of TOPIC_WAITING.
 
-        Without this, the engine reports after 5 s that Python is blocked, and where.
+        Without this call, the engine reports after 5 s where Python is blocked.
         """
 
     def close(self) -> None:
@@ -221,7 +258,7 @@ class Mailbox:
         """Send a message to this rank itself, on TOPIC_PYTHON."""
 
     def close(self) -> None:
-        """Stop receiving messages. The end of the job does this, too."""
+        """Stop receiving messages. The end of the job does this too."""
 
     @property
     def closed(self) -> bool: ...
@@ -230,18 +267,18 @@ class Timeline:
     """File that records events of this rank's operations (docs/timeline.md); see Engine.start_timeline."""
 
     def step(self, number: int) -> None:
-        """Mark the beginning of a step. Without calls, a step begins with each round of a schedule."""
+        """Mark the beginning of a step. By default, a step begins with each round of a schedule."""
 
     @property
     def lost(self) -> int:
-        """Number of events that were dropped because writing to the disk was too slow."""
+        """Number of events that were dropped because the disk was too slow."""
 
     @property
     def error(self) -> str:
-        """Reason why writing the file has failed; empty if it has not."""
+        """Reason why writing the file has failed, or an empty string."""
 
 class Engine:
-    """Engine of one epoch, that is, of one membership of the job with fixed rank, size and links."""
+    """Engine of one epoch: one membership of the job with fixed rank, size and links."""
 
     def __init__(self, config: EngineConfig) -> None:
         """Start the engine's thread. Raises ValueError for an inconsistent configuration."""
@@ -269,14 +306,14 @@ class Engine:
         device: int = 0,
         stream: int = 0,
     ) -> Work:
-        """Submit an operation and return at once. The memory must stay valid until the operation is done.
+        """Submit an operation without waiting. The memory must stay valid until the operation is done.
 
         Args:
             kind: KIND_*.
             name: Full name, such as "allreduce.x". Unnamed operations (empty) are matched by a counter per process set
                 and kind.
             in_ptr: Address of the input.
-            out_ptr: Address of the output for allreduce, broadcast and reducescatter; may equal in_ptr. Ignored for
+            out_ptr: Address of the output for allreduce, broadcast and reducescatter, which can be in_ptr. Ignored for
                 allgather and alltoall, for which the engine allocates memory (Work.output).
             shape: Shape of the input.
             dtype: Number of the dtype.
@@ -328,23 +365,23 @@ class Engine:
         device: int = 0,
         stream: int = 0,
     ) -> Work:
-        """Submit an operation for a caller that waits at once and executes it, instead of waking the engine's thread.
+        """Submit an operation and execute it in this thread, instead of waking the engine's thread.
 
-        Returns when the operation is done, or after a fraction of a second, so call Work.wait() next; it raises the
-        operation's errors. Arguments and exceptions are those of submit().
+        The call returns when the operation is done, or after a fraction of a second. Then call Work.wait(), which
+        raises the operation's errors. Arguments and exceptions are those of submit().
         """
 
     def join(self, face: int = 0) -> Work:
-        """Join: until all ranks have joined, this rank contributes zeros to the frontend's allreduces.
+        """Contribute zeros to the frontend's allreduces until all ranks have joined.
 
-        Other operations of the frontend fail meanwhile.
+        Other operations of the frontend fail until then.
         """
 
     def add_process_set(self, ranks: list[int], name: str = "") -> Work:
-        """Add a process set, on all ranks.
+        """Add a process set on all ranks.
 
-        All ranks must call it with the same sorted ranks. If it has a name, only the members of the set call it, with
-        the same name; the set then becomes known to the other ranks too. It fails on all callers if their arguments
+        All ranks must call this with the same sorted ranks. If the set has a name, only its members call this, with
+        the same name, and the other ranks get the set too. The operation fails on all callers if their arguments
         differ, or if the set exists.
         """
 
@@ -354,7 +391,7 @@ class Engine:
 
         An in-place allreduce needs no copies if the tensors of all ranks of a process set on one node are in such
         memory: each rank reduces its slice directly from all tensors and into all of them. Other ranks write to the
-        memory during the operation, and for a moment after it failed. The memory lives as long as the Buffer; later
+        memory during the operation, and for a moment after it has failed. The memory lives as long as the Buffer. Later
         engines treat it as ordinary memory. A forked child shares it with its parent, without copy-on-write.
 
         Returns:
@@ -364,10 +401,10 @@ class Engine:
 
     def process_sets(self) -> dict[int, list[int]]: ...
     def name_group(self, kind: int, process_set: int, face: int = 0) -> str:
-        """Return a name for an unnamed group, matched by the order of these calls on the ranks of the process set."""
+        """Return a name for an unnamed group. All ranks of the process set must make these calls in the same order."""
 
     def ended(self) -> tuple[str, int] | None:
-        """Return why operations are rejected, or None if they are not, or after this process's own shutdown.
+        """Return why the engine rejects operations, or None if it does not or this process has shut it down.
 
         Returns:
             ("lost", rank) if the connection to that rank broke, ("left", rank) if that rank called shutdown, or
@@ -375,13 +412,13 @@ class Engine:
         """
 
     def failures(self) -> int:
-        """Return the number of operations that failed because the job ended: pending and rejected ones."""
+        """Return the number of pending and rejected operations that failed because the job ended."""
 
     def give_up(self, why: str, rank: int = -1) -> None:
         """End the job because of information from outside, such as the launcher.
 
-        Pending operations fail as after a lost peer, on this rank and on all that it can notify. Does not block, and
-        can be called from any thread. No effect if the job has ended.
+        Pending operations fail as after a lost peer, on this rank and on all that it can notify. The call does
+        not block, works in any thread, and has no effect if the job has ended.
 
         Args:
             why: The reason, for messages.
@@ -391,11 +428,11 @@ class Engine:
     def shutdown(self, reason: str = "") -> None:
         """Notify the peers, fail pending operations, stop the thread and close all descriptors. Idempotent.
 
-        Blocks for a few seconds at most. ``reason`` is part of the peers' messages.
+        The call blocks for a few seconds at most. ``reason`` is part of the peers' messages.
         """
 
     def step(self, data_ns: int = 0) -> None:
-        """Mark the end of a training step; the first call begins the first one.
+        """Mark the end of a training step. The first call begins the first step.
 
         Args:
             data_ns: Time within the step that the program waited for data, in ns.
@@ -408,7 +445,7 @@ class Engine:
         """
 
     def take_steps(self) -> list[tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]]:
-        """Return and remove the measured steps, oldest first, at most the last 4,096.
+        """Return and remove the measured steps, oldest first. At most the last 4,096 steps are kept.
 
         Each is a tuple of:
 
@@ -448,7 +485,7 @@ class Engine:
         Args:
             path: Path of the file, which is overwritten.
             host: Name of this host, for the file.
-            mark_cycles: Whether to mark the engine's cycles.
+            mark_cycles: True to mark the engine's cycles.
             keep: Seconds of which at least this much, and at most twice as much, is kept. Older events are in a second
                 file with the suffix .before. 0 keeps everything.
             first_step: Step (``Timeline.step``) with which writing begins; -1 for the beginning.
@@ -468,7 +505,7 @@ class Engine:
         """Return a new mailbox that receives this rank's messages from now on until the job ends."""
 
     def leave_note(self, to: int, topic: int, body: bytes) -> bool:
-        """Send a message to the mailboxes of another rank. After the end of the job, it is discarded.
+        """Send a message to the mailboxes of another rank. After the end of the job, messages are discarded.
 
         Args:
             to: Receiving rank, if this is rank 0; -1 means all ranks, including rank 0. Other ranks always send to rank
@@ -477,7 +514,7 @@ class Engine:
             body: Content, up to 1 MiB.
 
         Returns:
-            False if it is too long, or if too many messages wait to be sent.
+            False if the message is too long, or too many messages are waiting.
         """
 
     report_dir: str
@@ -491,7 +528,7 @@ class Engine:
 
         Args:
             rank: This rank.
-            mailbox: Mailbox through which it asks Python for its stacks.
+            mailbox: Mailbox through which the Answerer asks Python for its stacks.
             signal: Signal of faulthandler, used if Python does not answer; 0 for none.
             stacks_fd: Memfd to which faulthandler writes.
         """
@@ -524,19 +561,19 @@ class Engine:
     def set_report(self, where: str) -> None:
         """Set the path of the report on waiting ranks that the message names if a stall ends the job (stall_shutdown).
 
-        An empty path means that a receiver of TOPIC_WAITING will write a report; the end of the job then waits a few
-        seconds for it.
+        An empty path means that a receiver of TOPIC_WAITING will write a report. The end of the job then waits a few
+        seconds for the report.
         """
 
     def ask_who_waits(self) -> None:
-        """Send all waiting operations to rank 0's mailboxes on TOPIC_WAITING. No effect on other ranks."""
+        """Send all waiting operations to rank 0's mailboxes on TOPIC_WAITING. Only rank 0 can do this."""
 
     def listen(self, part: str, on: bool) -> None:
-        """Disable or enable a default observer, to measure its cost. No effect if it does not exist.
+        """Enable or disable a default observer, to measure its cost. Missing observers are ignored.
 
         Args:
             part: "recorder", "steps", "hangs" or "mailbox". Others raise ValueError.
-            on: Whether to enable it.
+            on: True to enable the observer, False to disable it.
         """
 
     def serve_faces(self, rank: int, size: int, local_rank: int, local_size: int) -> None:
@@ -546,14 +583,14 @@ class Engine:
     """Size thresholds at the start of the engine, as text."""
 
     def retune(self, fusion_threshold: int, tuning: str) -> None:
-        """Change the fusion threshold and the size thresholds of all ranks; rank 0 only. Does not wait.
+        """Change the fusion threshold and the size thresholds of all ranks, without waiting. Only rank 0 can do this.
 
-        All ranks leave a running schedule at the same position, and switch with the next schedule. No result changes by
-        a bit.
+        All ranks leave a running schedule at the same position, and switch with the next schedule. The results of
+        reductions do not change.
 
         Args:
             fusion_threshold: Maximum bytes of a fused operation; 0 disables fusion.
-            tuning: Size thresholds as in EngineConfig. Those that are not named get their defaults.
+            tuning: Size thresholds as in EngineConfig. All others get their defaults.
 
         Raises:
             ValueError: On another rank than 0, or if ``tuning`` is invalid.
@@ -580,17 +617,17 @@ def face_api() -> int:
 def serve_face(face: int, in_job: bool) -> None:
     """Provide the engine to a frontend's native libraries, or report it as shut down if `in_job` is False.
 
-    Before the first call, it is reported as not initialized.
+    Before the first call, the libraries report Horovod as not initialized.
     """
 
 def serve_no_faces() -> None:
     """Report Horovod as not initialized to native libraries, until the next Engine.serve_faces()."""
 
 def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int, arena_bytes: int = 0) -> int:
-    """Return the size of the node's shared memory. The arenas' size follows from the file's length."""
+    """Return the size of the node's shared memory. The length of the file determines the size of the arenas."""
 
-# Encryption between hosts (core/transport/crypto.h). library is the path of OpenSSL's libcrypto (1.1.1 or later) or of
-# libsodium. All raise ValueError if it cannot be loaded or is a different library.
+# Encryption between hosts (core/transport/crypto.h). The argument library is the path of OpenSSL's libcrypto (1.1.1 or
+# later) or of libsodium. All functions raise ValueError if the library cannot be loaded or is a different one.
 
 def ciphers(library: str) -> list[str]:
     """Return the usable ciphers among "aes-256-gcm" and "chacha20-poly1305", the fastest on this processor first.
@@ -608,14 +645,15 @@ def shared_key(library: str, secret: bytes, theirs: bytes) -> bytes:
         ValueError: If the public key is one that only an attacker would send.
     """
 
-# Pure part of the core (core/plan). collective is allreduce, broadcast, allgather, alltoall, reducescatter or barrier;
-# node_of is as in EngineConfig. All raise ValueError for unknown values, with the accepted ones.
+# Pure part of the core (core/plan). The argument collective is allreduce, broadcast, allgather, alltoall, reducescatter
+# or barrier, and node_of is as in EngineConfig. All functions raise ValueError for unknown values, with the accepted
+# values.
 
 def algorithms(collective: str) -> list[str]:
-    """Return the names of the algorithms for a collective, those in the table first."""
+    """Return the names of the algorithms for a collective, beginning with those in the algorithm table."""
 
 def runs_in(collective: str, algorithm: str, node_of: list[int]) -> bool:
-    """Return True if the algorithm can run on these nodes. Those over links cannot if all ranks share memory."""
+    """Return True if the algorithm can run on these nodes. Algorithms over links need at least two nodes."""
 
 def choose_algorithm(
     collective: str, dtype: int, bytes: int, node_of: list[int], override: str = "", tuning: str = ""
@@ -628,15 +666,15 @@ def choose_algorithm(
 def tuning(text: str = "") -> dict[str, int]:
     """Return the size thresholds and chunk sizes of collectives in bytes.
 
-    Values in ``text`` (such as "chunk_bytes=65536") override the defaults; invalid ones raise ValueError.
+    Values in ``text``, such as "chunk_bytes=65536", override the defaults. Invalid values raise ValueError.
     """
 
 def addition_order(collective: str, algorithm: str) -> str:
     """Return the order in which ranks are added.
 
     Returns:
-        "fixed": the project's fixed order; "by host": depends on which ranks share a host; "by slice": also depends on
-        the position in the data; "": the collective does not add.
+        "fixed" for the fixed order, "by host" if the order depends on which ranks share a host, "by slice" if it also
+        depends on the position in the data, or "" if the collective does not add.
     """
 
 def cost_formula(collective: str, algorithm: str) -> str:
