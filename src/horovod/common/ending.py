@@ -1,4 +1,4 @@
-"""End of this process: reports, signals that ask the job to stop, and processes that a rank leaves behind.
+"""End of this process: reports, stop signals, and child processes that must not join in place of their rank.
 
 A rank sends an uncaught exception to its peers, and the reason of its end to the launcher (``reasons``). Sending a
 report never blocks. Each report is sent at most once, and only by the rank itself, not by forked children.

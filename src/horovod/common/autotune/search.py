@@ -1,4 +1,4 @@
-"""Search for the settings with the shortest training step, which yields what to measure and receives samples.
+"""Search for the settings with the shortest training step. It yields what to measure and receives samples.
 
 Every candidate is measured twice, each time next to the current settings: old, new, old, new. It is accepted only if
 both pairs show a gain above the noise. At the end, the result is compared with the initial settings in the same way, so

@@ -1,4 +1,4 @@
-"""Formation of a rank's connections in one loop, with one deadline, that listens, connects and authenticates.
+"""Formation of a rank's connections. A single loop with one deadline listens, connects and authenticates.
 
     dialer: due ──connect──> attempt ──hello, challenge──> proven ──welcome──> link
     listener ────accept────> attempt (unknown peer until its hello) ──> link

@@ -1,4 +1,4 @@
-"""Start of an engine from the environment variables, alone, with other ranks, or at a place in an elastic job.
+"""Start of an engine from environment variables: alone, with other ranks, or in an elastic job.
 
 The docstring of ``joining`` describes how ranks meet, connect and start, and how failures are handled. Each ``init``
 starts a separate epoch. Leftovers of an earlier epoch, whether failed or shut down, cannot be mistaken for part of the

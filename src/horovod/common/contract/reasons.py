@@ -151,7 +151,7 @@ _EXPLAINED = "_horovod_ending"
 
 
 def explained(error: E, ending: Ending) -> E:
-    """Attach the reason to report if ``error`` ends the process, and return the exception."""
+    """Attach to an exception the reason that is reported if it ends the process. Return the exception."""
     setattr(error, _EXPLAINED, ending)
     return error
 

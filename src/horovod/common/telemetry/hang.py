@@ -243,9 +243,8 @@ class Hangs:
             if rank in ranks:
                 ranks[rank].answer(told)
         silent = [one for one in ranks.values() if not one.answered]
-        if (
-            unnoticed and not missing
-        ):  # the waiting rank does not know which ranks are missing, so suspect all silent ones
+        # The waiting rank does not know which ranks are missing, so suspect all silent ones.
+        if unnoticed and not missing:
             suspects = [one.rank for one in silent]
         self._look_at_silent(number, silent, list(answers))
         return Facts(named, waiting, ranks, self._job.size, suspects=suspects, unnoticed=unnoticed, at=at)
