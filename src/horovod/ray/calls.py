@@ -131,7 +131,7 @@ class LostWorker:
 
     @property
     def how(self) -> str:
-        """Description of the loss, for messages."""
+        """How the worker was lost, for messages."""
         return self.still or ENDED
 
 

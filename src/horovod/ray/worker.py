@@ -92,7 +92,7 @@ class BaseHorovodWorker:
         return described()
 
     def join(self, order: Assignment) -> None:
-        """Accept the assignment of a rank, with which ``hvd.init()`` can join the job."""
+        """Store the rank assignment that ``hvd.init()`` needs to join the job."""
         assignment.join(order, raylet())
 
     def leave(self) -> None:

@@ -69,7 +69,7 @@ def _interfaces() -> list[Interface]:
 
 
 FRAME_LIMIT = 8 << 20  # Maximum size of a frame in bytes, so that a faulty peer cannot cause larger allocations.
-CHUNK = 1 << 20  # Functions, results and streams are sent in pieces of at most CHUNK bytes.
+CHUNK = 1 << 20  # Functions, results and streams are sent in chunks of at most CHUNK bytes.
 MAGIC = b"\0HOROVOD AGENT 1\n"
 BANNER_LIMIT = 1 << 16  # Skip at most this many bytes, such as a login banner, before the agent's MAGIC.
 _HEADER = struct.Struct(">I")
@@ -277,7 +277,7 @@ class Notice(msgspec.Struct, frozen=True, tag="notice"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """Report that all processes of the job on this host have ended, except `survivors`, which SIGKILL could not end."""
+    """Report that all of the job's processes on this host have exited, except `survivors`, which outlived SIGKILL."""
 
     survivors: list[int] = []
 

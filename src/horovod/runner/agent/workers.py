@@ -38,7 +38,7 @@ STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
 STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
 ONE_WARNING = 10.0  # A warning signal that is repeated within ONE_WARNING seconds is ignored.
 LEFTOVERS = 1.0  # In elastic jobs, children of an exited worker get LEFTOVERS seconds to exit on their own.
-# At most DRAIN_LIMIT bytes are read after a worker's end, because one of its children could keep writing.
+# At most DRAIN_LIMIT bytes are read after a worker exits, because one of its children could keep writing.
 DRAIN_LIMIT = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""Shortening of tracebacks. Frames of the user's code are kept, and each run of library frames becomes one line."""
+"""Traceback shortening, which keeps user frames and replaces each run of library frames with one line."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def die_with_parent(parent: int, sig: int) -> None:
 def dying_with(parent: int, cpus: Collection[int] = ()) -> Callable[[], None]:
     """Return a function to run in a child process between fork and exec.
 
-    The function makes the kernel kill the child when process `parent` ends. If `cpus` is not empty, it also restricts
+    The function makes the kernel kill the child when process `parent` exits. If `cpus` is not empty, it also restricts
     the child to these CPUs.
     """
 

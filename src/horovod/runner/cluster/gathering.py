@@ -1,4 +1,4 @@
-"""Server to which processes of a cluster manager connect to become agents. Each process needs the job's ticket."""
+"""Server that accepts a cluster manager's processes as agents. Each process needs the job's ticket to connect."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
         requests.flush()
         if connection.ended and not requests.pending and not agent.stdin.closed:
             requests.broken = True
-            agent.stdin.close()  # When its stdin closes, the agent ends all its workers.
+            agent.stdin.close()  # When its stdin closes, the agent stops all its workers.
         if says and connection.pending < QUEUE_LIMIT:
             says = _report(connection, reports)
 

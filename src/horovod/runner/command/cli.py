@@ -287,7 +287,7 @@ def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> di
 
 
 def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
-    """Return the hosts of -H or of the host file. Raises LaunchError if they are invalid.
+    """Return the hosts from -H or the host file. Raises LaunchError if they are invalid.
 
     The list is empty if neither is given.
     """

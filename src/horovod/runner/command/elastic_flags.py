@@ -44,7 +44,7 @@ def of_flags(
 
     Args:
         namespace: Values of the flags.
-        given: Hosts of -H or of the host file. Empty if neither is given.
+        given: Hosts from -H or the host file. Empty if neither is given.
         environ: Environment variables. They can describe a Slurm allocation, whose nodes are used if `given` is empty
             and there is no discovery script.
 

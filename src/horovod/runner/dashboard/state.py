@@ -229,7 +229,7 @@ class _Waiting:
 
 
 class State:
-    """State of one job, from which pages are updated."""
+    """State of one job, as shown on the dashboard's pages."""
 
     def __init__(self, command: str, slots: list[Slot]) -> None:
         self.version = 1
@@ -259,7 +259,7 @@ class State:
             self._job.phase, self._job.version = phase, self._next()
 
     def started(self, rank: int, pid: int) -> None:
-        """Record that the process of a rank has started."""
+        """Record that a rank's process has started."""
         one = self._ranks[rank]
         one.pid, one.state, one.version = pid, "running", self._next()
 
@@ -275,7 +275,7 @@ class State:
             self._said.append(Line(self._next(), 0, text(line)))
 
     def exited(self, rank: int, how: str, failed: bool) -> None:
-        """Record that the process of a rank has exited."""
+        """Record that a rank's process has exited."""
         one = self._ranks[rank]
         one.state, one.end, one.version = "failed" if failed else "ended", text(how), self._next()
 

@@ -65,7 +65,7 @@ class Notify:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """Request to tell a waiting worker that it has lost its slot. The worker then ends by itself."""
+    """Request to tell a waiting worker that it has lost its slot. The worker then exits on its own."""
 
     worker: int
     why: str

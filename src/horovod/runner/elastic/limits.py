@@ -292,7 +292,7 @@ class Newcomers:
     def __init__(self, same_code: bool = True, version: str = __version__) -> None:
         self._same_code = same_code
         self._version = version
-        self._job: Facts | None = None  # Facts about the first worker, or None before it joins
+        self._job: Facts | None = None  # The `Facts` of the first worker, or None before it joins
 
     @classmethod
     def wanted(cls, environ: Mapping[str, str]) -> Newcomers:

@@ -161,7 +161,10 @@ class Membership:
         return self._decide(now)
 
     def noticed_end(self, number: int, epoch: int, now: float, lost: Collection[int] = ()) -> list[Action]:
-        """Record that a member has noticed the end of its epoch. The member is alive but can still be computing."""
+        """Record that a member has noticed that its epoch is over.
+
+        The member is alive, but might still be computing.
+        """
         worker = self._member(number, epoch)
         if worker is not None:
             worker.noticed_end = True
@@ -198,7 +201,7 @@ class Membership:
     def exited(
         self, number: int, success: bool, now: float, victim: bool = False, how: str = "it ended"
     ) -> list[Action]:
-        """Record that the process of a worker has exited.
+        """Record that a worker's process has exited.
 
         Args:
             number: Number of the worker.

@@ -78,7 +78,7 @@ def _shown(text: str) -> str:
 SECONDS = 10.0
 LIMIT = 1 << 20  # The script can print at most LIMIT bytes.
 _PIECE = 1 << 16
-# One call reads at most _PIECES pieces, so that a script that writes continuously cannot block the launcher.
+# One call reads at most _PIECES chunks, so that a script that writes continuously cannot block the launcher.
 _PIECES = 16
 _LAST_WORDS = 1 << 14  # The last _LAST_WORDS bytes of stderr are kept.
 _KILLED = 1.0  # A killed script gets _KILLED seconds to end.

@@ -153,7 +153,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """True if the process is running and has not reported that it ends."""
+        """True if the process is running and has not reported that it is exiting."""
         return self.life not in (Life.ENDING, Life.KILLED, Life.GONE)
 
     def __str__(self) -> str:
@@ -248,7 +248,7 @@ class Workers:
 
     @property
     def hold_state(self) -> bool:
-        """True if any worker has the training state. Workers that are ending count too."""
+        """True if any worker has the training state. Workers that are exiting also count."""
         return any(w.holds and (w.alive or w.life is Life.ENDING) and not w.dismissed for w in self)
 
     def fit(self, slots: Mapping[str, int]) -> None:

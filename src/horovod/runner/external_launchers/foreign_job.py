@@ -40,7 +40,7 @@ def run_command(
     signals: SignalQueue | None = None,
     output: OutputSink | None = None,
 ) -> JobResult:
-    """Run a command of another launcher to its end, and show its output by rank. Raises OSError if it cannot start."""
+    """Run another launcher's command to completion, and show its output by rank. Raises OSError if it cannot start."""
     with contextlib.closing(open_sink(settings)) as sink:
         # Only `horovod.run` passes an output, and it raises the exception of the failed rank itself.
         screen = Screen(settings, output, told=output is not None, sink=sink)
@@ -94,7 +94,7 @@ class ForeignAttempt:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=lambda: linux.die_with_parent(parent, signal.SIGTERM),  # On SIGTERM, mpirun ends its processes.
+            preexec_fn=lambda: linux.die_with_parent(parent, signal.SIGTERM),  # On SIGTERM, mpirun stops its processes.
         )
         assert process.stdout is not None
         assert process.stderr is not None
@@ -161,7 +161,7 @@ class ForeignAttempt:
             self._end_output()
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Stop mpirun, which then ends its ranks.
+        """Stop mpirun, which then stops its ranks.
 
         If `first` is given, this signal is sent to ranks on this machine, and mpirun is stopped `grace` seconds later.
         """

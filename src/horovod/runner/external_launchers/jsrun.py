@@ -75,7 +75,7 @@ def build(program: str, path: str, names: Sequence[str], extra: Sequence[str], c
 
 
 def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> JobResult:
-    """Run a job through jsrun to its end. Raises OSError or LaunchError if it cannot be started."""
+    """Run a job through jsrun to completion. Raises OSError or LaunchError if it cannot be started."""
     program = check(environ)
     variables = mpi.job_variables(settings, environ)
     cores = {host.name: host.slots for host in lsf_hosts(environ)}

@@ -280,7 +280,7 @@ def run_job(
     signals: SignalQueue | None = None,
     output: OutputSink | None = None,
 ) -> JobResult:
-    """Run the job through mpirun to its end.
+    """Run the job through mpirun to completion.
 
     Args:
         settings: Job settings.

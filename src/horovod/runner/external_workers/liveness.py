@@ -45,7 +45,7 @@ def never_came(seconds: float) -> str:
 
 
 class HeartbeatServer:
-    """Driver's end of the heartbeats, for use in a single thread.
+    """Driver side of the heartbeat protocol, for use in a single thread.
 
     The caller polls ``sources``, and then calls ``hear`` and ``look``, no later than ``next_time``. Heartbeats are
     requested from each worker between ``begin`` and ``forget``.
@@ -142,7 +142,7 @@ class HeartbeatServer:
 
 
 class HeartbeatClient:
-    """Worker's end of the heartbeats: threads that answer requests until ``close`` is called."""
+    """Worker side of the heartbeat protocol. Threads answer requests until ``close`` is called."""
 
     def __init__(self, host: str, port: int, job_key: bytes, number: int) -> None:
         """Start connecting to the driver in the background."""
@@ -184,7 +184,7 @@ _CLOSE = 5.0
 
 
 class LivenessServer(ThreadedServer):
-    """Driver's ends of all liveness connections. A thread serves them until `close` is called.
+    """Driver side of all liveness connections. A thread serves them until `close` is called.
 
     When a worker's connection closes or breaks, the thread calls ``gone`` with the worker's number and an empty string.
     If a worker is silent, the string describes the silence. The thread then closes the connection, so that the worker
@@ -354,10 +354,10 @@ class LivenessAddress:
 
 
 class LivenessConnection:
-    """Worker's end of the liveness connection. A thread watches it until `close` is called.
+    """Worker side of the liveness connection. A thread watches it until `close` is called.
 
-    The thread ends this process when the driver closes the connection, or when one of the processes in ``others`` ends.
-    `others` maps pids to descriptions.
+    The thread terminates this process when the driver closes the connection, or when one of the processes in ``others``
+    exits. `others` maps pids to descriptions.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Driver's side of a job of external workers.
+"""Driver side of a job whose workers are external processes.
 
 `ExternalWorkers` has the job's key, its store, and three listening ports, which serve the key, the liveness connections
 and the heartbeats. `ExternalElasticJob` is the state of an elastic job. It takes events, and starts and ends processes
@@ -120,7 +120,7 @@ class ExternalWorkers:
         self._known.pop(number, None)
 
     def close(self) -> None:
-        """Close all servers, which ends the workers that are still connected. Further calls have no effect."""
+        """Close all servers. Workers that are still connected then exit. Further calls have no effect."""
         for one in self._open:
             one.close()
 
@@ -177,13 +177,13 @@ def of_member(number: int, host: str, timeout: float) -> dict[str, str]:
 
 
 class ProcessControl(Protocol):
-    """Interface of the system that starts and ends worker processes. No method blocks."""
+    """Interface to the system that starts and stops worker processes. No method blocks."""
 
     def start(self, number: int, host: str) -> None:
         """Start a process for a worker. The caller must call `ExternalElasticJob.exited` when this process ends."""
 
     def kill(self, number: int) -> None:
-        """End the process of a worker."""
+        """Stop a worker's process."""
 
     def say(self, text: str) -> None:
         """Show a message to the user of the job."""
@@ -246,7 +246,7 @@ class ExternalElasticJob:
         self._do(self._membership.discovered(slots, time.monotonic()))
 
     def exited(self, number: int, success: bool, how: str, victim: bool = False) -> None:
-        """Record that the process of a worker has exited or left the job.
+        """Record that a worker's process has exited or left the job.
 
         Args:
             number: Number of the worker.

@@ -33,7 +33,7 @@ _BUFFER = 1 << 20
 
 
 class Description(msgspec.Struct, frozen=True):
-    """Description at the end of a result file.
+    """Trailer of a result file, which describes its contents.
 
     Attributes:
         kind: Kind of the contents: a value or an exception.

@@ -74,7 +74,7 @@ class ChaosLog:
                 self._outcomes[place] = _NOBODY, outcome
 
     def failed(self, worker: int, now: float) -> None:
-        """Record that the process of a worker has failed."""
+        """Record that a worker's process has failed."""
         self._rests.pop(worker, None)
         for place, (whose, outcome) in enumerate(self._outcomes):
             if whose == worker and outcome.detected is None and _is_on(outcome, now):

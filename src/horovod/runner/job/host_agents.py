@@ -124,7 +124,7 @@ class HostAgents:
             agent.send(KillWorker(number))
 
     def ended(self, number: int) -> None:
-        """Record that the process of a worker has exited."""
+        """Record that a worker's process has exited."""
         self._running.pop(number, None)
 
     @property
@@ -221,7 +221,7 @@ class HostAgents:
         return told
 
     def _begin(self, now: float) -> None:
-        """Connect to the hosts whose lookup has ended. Report a host as lost if its lookup takes too long."""
+        """Connect to the hosts whose lookup has finished. Report a host as lost if its lookup takes too long."""
         for host, local in self._locality.answers().items():
             if self._asked.pop(host, None) is not None:
                 self._add(host, local)
@@ -252,7 +252,7 @@ class HostAgents:
                 self.start(number, agent.host)
 
     def stop(self) -> None:
-        """Record that the job ends. After that, no events are returned."""
+        """Record that the job is ending. From then on, `tick` returns no events."""
         self._stopping = True
         self._queued.clear()
         self._asked.clear()

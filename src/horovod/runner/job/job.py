@@ -59,7 +59,7 @@ class Job(ABC):
     fleet: Fleet | None = None
 
     def run(self) -> JobResult:
-        """Run the job to its end, and return the result.
+        """Run the job to completion, and return the result.
 
         All processes of the job have ended when this method returns or raises an exception.
 

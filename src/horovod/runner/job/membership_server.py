@@ -100,7 +100,7 @@ class MembershipServer:
                 self.do(self._membership.formed(worker, epoch, now))
 
     def gone(self, worker: int) -> None:
-        """Record that the process of a worker has exited."""
+        """Record that a worker's process has exited."""
         self._in_sync.discard(worker)
         self._front.forget(worker)
 
@@ -179,7 +179,7 @@ class Roster:
         self.hosts[number] = host
 
     def end(self, number: int, success: bool) -> None:
-        """Record that the process of a worker has exited, or that its host is lost."""
+        """Record that a worker's process has exited, or that its host is lost."""
         if not success:
             self._failed.add(number)
 

@@ -1,4 +1,4 @@
-"""Launcher's end of the streams through which workers on other hosts connect to the job's store. See `agent.relay`."""
+"""Launcher side of the streams through which workers on other hosts connect to the job's store. See `agent.relay`."""
 
 from __future__ import annotations
 

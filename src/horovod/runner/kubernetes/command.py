@@ -25,7 +25,7 @@ from horovod.runner.kubernetes.values import make_token
 USAGE_ERROR = 2
 GONE_SECONDS = 15.0
 """Seconds for pods to end, in addition to their own grace period."""
-EVERY = 0.5  # Interval at which to check whether the pods have ended (s)
+EVERY = 0.5  # Seconds between checks of whether the pods have terminated
 ARRIVES_SECONDS = 3.0
 """Seconds in which an unanswered request to create a job can still reach the API server."""
 _TEMPORARY = 8  # A generated job name ends with _TEMPORARY random characters.
@@ -336,7 +336,7 @@ def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:
 
 
 def _remove(api: Api, name: str, grace: int) -> bool:
-    """Delete all parts of the job and wait until its pods have ended. Return False if some pods remain."""
+    """Delete all parts of the job and wait until its pods have terminated. Return False if some pods remain."""
     _delete_parts(api, name)
     until = time.monotonic() + grace + GONE_SECONDS
     while True:

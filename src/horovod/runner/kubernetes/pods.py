@@ -53,7 +53,7 @@ class View:
 
     @property
     def ended(self) -> bool:
-        """True if all containers of the pod have ended."""
+        """True if all containers of the pod have terminated."""
         return self.state in ("succeeded", "failed")
 
     @property
@@ -335,7 +335,7 @@ class Judge:
         if launcher is not None and launcher.ended:
             return self._ended(launcher, views, now, log_read)
         if self._over and (launcher is None or LAUNCHER not in jobs):
-            # The API can report the end of the Job before the end of its pod, because both are watched separately.
+            # The Job can appear to end before its pod does, because both are watched separately.
             if launcher is not None and not self._lasts("launcher", True, now, LAST_SECONDS):
                 return None
             if self._over == "succeeded":

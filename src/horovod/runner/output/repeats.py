@@ -114,7 +114,7 @@ class Collapser:
 
 # A traceback is held for TRACEBACK_DELAY seconds, to merge it with equal tracebacks of other ranks.
 TRACEBACK_DELAY = 1.0
-LONG_DELAY = 5.0  # A traceback is held for LONG_DELAY seconds if its output depends on how the process ends.
+LONG_DELAY = 5.0  # A traceback is held for LONG_DELAY seconds if the way to show it depends on how the process exits.
 TRACEBACK_LIMIT = 1 << 16  # At most TRACEBACK_LIMIT bytes of each rank are held.
 
 _HEADER = HEADER.encode()

@@ -92,9 +92,9 @@ _EXTENDED = {38, 48, 58}  # Color codes that are followed by 5;index or 2;red;gr
 
 
 class Colours:
-    """Colors that are switched on in one stream of a rank.
+    """Active text colors in one output stream of a rank.
 
-    They are switched off at the end of each line and on again in the next line. So colors never affect the prefixes or
+    They are switched off at the end of each line and on again in the next line, so that they never affect prefixes or
     lines of other ranks.
     """
 

@@ -10,7 +10,7 @@ from horovod.runner.plan.hosts import Slot
 
 # These variables are never passed on: shell functions and shell state, a device selection that would differ between
 # hosts, keys of other launchers and jobs, descriptors of an outer job, and the dashboard's port, which an inner
-# launcher cannot use too.
+# launcher cannot also use.
 NOT_PASSED_ON = (
     "BASH_FUNC_*",
     "OLDPWD",

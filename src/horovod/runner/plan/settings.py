@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options with which agents start the workers of a job.
+    """Options that tell agents how to start the workers of a job.
 
     A field with the name of a setting, such as `gpu_affinity` for HOROVOD_GPU_AFFINITY, gets the value of this setting.
     This applies to horovodrun, `horovod.run`, Kubernetes and Spark. Agents receive all fields as a part of `StartJob`.

@@ -65,7 +65,7 @@ class Connection(Protocol):
         """Write as much queued data as possible without blocking."""
 
     def hang_up(self) -> None:
-        """Close the agent's input, so that the agent ends the job's processes on its host."""
+        """Close the agent's input, so that the agent stops the job's processes on its host."""
 
     def kill(self) -> None:
         """Close the connection to a lost host without waiting."""
@@ -177,7 +177,7 @@ class ProcessConnection:
             pass
 
     def hang_up(self) -> None:
-        """Close the agent's input, so that the agent ends the job's processes on its host."""
+        """Close the agent's input, so that the agent stops the job's processes on its host."""
         self._writer.broken = True
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -277,7 +277,7 @@ class StreamConnection:
         self._send(StreamEnd(self._stream, signal.SIGKILL))
 
     def end(self, deadline: float) -> int | None:
-        """Return the exit status without waiting, because the agent that runs the command ends the process."""
+        """Return the exit status without waiting, because the agent that runs the command also terminates it."""
         return self.status
 
 
@@ -394,7 +394,7 @@ class Agent:
         return messages
 
     def hang_up(self) -> None:
-        """Close the agent's input, so that the agent ends the job's processes on its host."""
+        """Close the agent's input, so that the agent stops the job's processes on its host."""
         if self.connection is not None:
             self.connection.hang_up()
 

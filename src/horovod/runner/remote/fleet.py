@@ -324,7 +324,7 @@ class Fleet:
             self.flush()
 
     def end(self, seconds: float) -> dict[str, int | None]:
-        """End all agents within about `seconds`, and return the exit code for each host.
+        """Stop all agents within about `seconds`, and return each host's exit code.
 
         An agent that was started through another agent ends before that agent.
         """

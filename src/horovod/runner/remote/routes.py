@@ -28,7 +28,7 @@ RETRY_UNTIL = 7.0
 
 
 class Routes:
-    """Tree that determines from which host each host is reached."""
+    """Tree that determines the parent host from which each host is reached."""
 
     def __init__(self, hosts: Sequence[str], fanout: int) -> None:
         # Host i // fanout - 1 starts host i, so each host starts at most `fanout` others.
@@ -212,7 +212,7 @@ class Locality:
         """Create the event descriptor.
 
         Args:
-            asks_ssh: True if other hosts are reached by ssh. The user's ssh configuration is then looked up as well.
+            asks_ssh: True if other hosts are reached by ssh. The user's ssh configuration is then also queried.
             looks: True to look up hosts. If it is False, no host counts as this machine.
         """
         self._looks = looks

@@ -203,7 +203,7 @@ class _TableParams(Params):  # type: ignore[misc]
     _rows: dict[str, Row]
 
     def __init__(self, **given: Any) -> None:
-        """Set the params that are given, and the default values of all other params.
+        """Set the given params, and the default values of all other params.
 
         Args:
             **given: Values by param name. None counts as not given.

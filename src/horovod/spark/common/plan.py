@@ -14,7 +14,7 @@ from horovod.spark.task import get_available_devices
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Description of a training run, which the driver sends to the ranks. Batch sizes are in rows per rank and step."""
+    """Plan of a training run, sent from the driver to the ranks. Batch sizes are in rows per rank and step."""
 
     remote: RemoteStore
     train: Table

@@ -173,7 +173,7 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
             try:
                 return keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
             except (TypeError, ValueError, AttributeError):
-                pass  # Ignore the error. For example, the loss can be a function of the user's program.
+                pass  # Ignore the error. For example, the loss can be a function defined in the user's program.
         try:
             return keras.models.load_model(path, custom_objects=dict(custom_objects or {}), compile=False)
         except (TypeError, ValueError) as error:

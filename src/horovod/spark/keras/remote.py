@@ -153,7 +153,7 @@ def _model(plan: TrainingPlan, given: dict[str, Any], hvd: Any) -> Any:
 
 
 def _own_metrics(model: Any) -> Any:
-    """Return the metrics with which the user compiled the model."""
+    """Return the metrics that the user passed when compiling the model."""
     config = model.get_compile_config() if hasattr(model, "get_compile_config") else None
     return (config or {}).get("metrics")
 
