@@ -46,12 +46,60 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 
 
-class Attempt:
-    """Attempt to run a job of fixed size.
+class AgentAttempt:
+    """Part of an attempt that elastic jobs and jobs of fixed size share.
 
     Attributes:
         endings: Reports about how the ranks exited.
         lost: Messages about hosts that were lost.
+    """
+
+    def __init__(self, settings: LaunchSettings, watch: Watch, fleet: Fleet, hosts: Mapping[int, str]) -> None:
+        self._settings = settings
+        self._watch = watch
+        self._screen = watch.screen
+        self._fleet = fleet
+        self.endings = Endings(hosts)
+        self.lost: list[str] = []
+
+    def _stop_agents(self, grace: float, first: int) -> None:
+        self._fleet.abandon_waiting()
+        for agent in self._fleet.agents:
+            agent.send(Stop(grace, first))
+
+    def suspend(self) -> None:
+        """Suspend only the launcher after Ctrl-Z. First tell the agents that the launcher will be silent."""
+        self._screen.queue.leave()
+        self._fleet.watch(active=False)
+        since = time.monotonic()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._postpone(time.monotonic() - since)
+        self._fleet.watch(active=True)
+
+    def _postpone(self, seconds: float) -> None:
+        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
+
+    def pass_on(self, number: int) -> None:
+        """Send a warning signal to all agents, which forward it to the processes that handle it."""
+        for agent in self._fleet.agents:
+            agent.send(PassOn(number))
+
+    def _show(self, report: Output) -> None:
+        try:
+            self._screen.show(report)
+        # For example, the disk is full. Stop the job, because the output files would be incomplete.
+        except RankFileError as error:
+            self._watch.fail(str(error))
+
+    def _tell(self, text: str) -> None:
+        if self._settings.verbose:
+            self._screen.say(text)
+
+
+class Attempt(AgentAttempt):
+    """Attempt to run a job of fixed size.
+
+    Attributes:
         results: Contents of the ranks' result files by rank.
     """
 
@@ -82,25 +130,20 @@ class Attempt:
         Raises:
             OSError: The store cannot be opened.
         """
-        self._settings = settings
+        hosts = {slot.rank: slot.hostname for slot in settings.slots}
+        super().__init__(settings, watch, fleet, hosts)
         self._environ = environ
-        self._watch = watch
-        self._screen = watch.screen
         self._sink = watch.screen.sink
         self._policy = watch.policy
         self._stdin = stdin
         self._payload = payload
         self._want_results = results
         self._size = len(settings.slots)
-        hosts = {slot.rank: slot.hostname for slot in settings.slots}
         self._started: set[str] = set()  # Hosts on which all processes of the job have started
-        self.endings = Endings(hosts)
-        self.lost: list[str] = []
         self.results: dict[int, bytearray] = {}
         self._uninitialized = UninitializedJobCheck(self._size, users_command(settings, payload))
         self._progress = Progress(hosts, self._screen.queue.rewrites)
         self._key = make_key()
-        self._fleet = fleet
         self._store = open_store(self._key)
         self._relay = StoreRelay(self._store.address, connections)
 
@@ -131,21 +174,7 @@ class Attempt:
         """Stop all workers. Later calls can only shorten the time. `policy.Stop` describes the arguments."""
         if not self.endings.stopping:
             self.endings.stop(self._screen.tails())
-        self._fleet.abandon_waiting()
-        for agent in self._fleet.agents:
-            agent.send(Stop(grace, first))
-
-    def suspend(self) -> None:
-        """Suspend only the launcher after Ctrl-Z. First tell the agents that the launcher will be silent."""
-        self._screen.queue.leave()
-        self._fleet.watch(active=False)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self._fleet.watch(active=True)
-
-    def pass_on(self, number: int) -> None:
-        """Send a warning signal to all agents, which forward it to the processes that handle it."""
-        for agent in self._fleet.agents:
-            agent.send(PassOn(number))
+        self._stop_agents(grace, first)
 
     @property
     def gone(self) -> bool:
@@ -297,13 +326,6 @@ class Attempt:
                 "one was refused"
             )
 
-    def _show(self, report: Output) -> None:
-        try:
-            self._screen.show(report)
-        # For example, the disk is full. Stop the job, because the output files would be incomplete.
-        except RankFileError as error:
-            self._watch.fail(str(error))
-
     def _end_rank(self, report: Exited) -> None:
         rank = report.rank
         self._screen.finish(rank)
@@ -321,7 +343,3 @@ class Attempt:
         for agent in self._fleet.agents:
             if any(slot.rank == 0 for slot in agent.slots):
                 agent.send(StdinData(data))
-
-    def _tell(self, text: str) -> None:
-        if self._settings.verbose:
-            self._screen.say(text)

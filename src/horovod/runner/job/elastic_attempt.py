@@ -7,9 +7,7 @@ workers end or are stopped, and workers send requests (`membership_server`).
 
 from __future__ import annotations
 
-import os
 import select
-import signal
 import time
 from collections.abc import Mapping
 
@@ -19,11 +17,9 @@ from horovod.common.store.membership import MembershipControl
 from horovod.runner.agent.messages import (
     Exited,
     Output,
-    PassOn,
     Report,
     Result,
     Started,
-    Stop,
     Stopped,
     StreamData,
     StreamEnd,
@@ -31,7 +27,6 @@ from horovod.runner.agent.messages import (
     WorkerReport,
 )
 from horovod.runner.attribution import first_failure
-from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.base.job_result import describe_status
 from horovod.runner.elastic import messages
@@ -40,6 +35,7 @@ from horovod.runner.elastic.finder import Found, Source
 from horovod.runner.elastic.limits import Blacklist, Limits, Newcomers
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.workers import candidates, foreseen
+from horovod.runner.job.attempt import AgentAttempt
 from horovod.runner.job.chaos_log import ChaosLog
 from horovod.runner.job.host_agents import STRANGERS, HostAgents, HostLost
 from horovod.runner.job.membership_server import MembershipServer, Roster, StoppedWorkers
@@ -56,7 +52,7 @@ from horovod.runner.remote.fleet import Fleet
 from horovod.runner.remote.routes import Locality
 
 
-class ElasticAttempt:
+class ElasticAttempt(AgentAttempt):
     """Attempt to run an elastic job, with the same interface as `Attempt`.
 
     Attributes:
@@ -77,14 +73,9 @@ class ElasticAttempt:
         results: bool = False,
     ) -> None:
         """Open the job's store. Raises OSError if it cannot be opened. Processes start when hosts are found."""
-        self._settings = settings
-        self._watch = watch
-        self._screen = watch.screen
-        self._fleet = fleet
+        super().__init__(settings, watch, fleet, roster.hosts)
         self._finder = finder
         self._roster = roster
-        self.endings = Endings(roster.hosts)
-        self.lost: list[str] = []
         self._results: dict[int, bytearray] = {}
         self._end: End | None = None
         self._stopping = False
@@ -127,30 +118,17 @@ class ElasticAttempt:
                 self._screen.say(line)
             self._finder.close()
             self._hosts.stop()
-        self._fleet.abandon_waiting()
-        for agent in self._fleet.agents:
-            agent.send(Stop(grace, first))
+        self._stop_agents(grace, first)
 
     def suspend(self) -> None:
-        """Suspend only the launcher after Ctrl-Z. First tell the agents that the launcher will be silent."""
-        self._screen.queue.leave()
-        self._fleet.watch(active=False)
-        since = time.monotonic()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self._postpone(time.monotonic() - since)
+        super().suspend()
         self._standstill = Standstill(time.monotonic())
-        self._fleet.watch(active=True)
 
     def _postpone(self, seconds: float) -> None:
         """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
         self._membership.postpone(seconds)
         self._hosts.postpone(seconds)
         self._stopped.postpone(seconds)
-
-    def pass_on(self, number: int) -> None:
-        """Send a warning signal to all agents, which forward it to the processes that handle it."""
-        for agent in self._fleet.agents:
-            agent.send(PassOn(number))
 
     @property
     def gone(self) -> bool:
@@ -288,11 +266,7 @@ class ElasticAttempt:
     def _show(self, report: Output) -> None:
         if self._chaos is not None and report.stream == 2:
             self._chaos.wrote(report.rank, report.data, time.monotonic())
-        try:
-            self._screen.show(report)
-        # For example, the disk is full. Stop the job, because the output files would be incomplete.
-        except RankFileError as error:
-            self._watch.fail(str(error))
+        super()._show(report)
 
     def _end_worker(self, report: Exited) -> None:
         number = report.rank
@@ -328,10 +302,6 @@ class ElasticAttempt:
     def _who(self, number: int) -> str:
         rank = self._roster.rank_of(number)
         return f"{'new worker' if rank is None else 'rank'} {number if rank is None else rank}"
-
-    def _tell(self, text: str) -> None:
-        if self._settings.verbose:
-            self._screen.say(text)
 
     def _do(self, actions: list[Action]) -> None:
         if not self._stopping:
