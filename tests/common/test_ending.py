@@ -172,12 +172,12 @@ def test_a_rank_that_caught_the_error_tells_why_its_job_ended(monkeypatch):
 
 PROGRAM = """
 import signal, sys
-from horovod.common import stopping
-stopping.SAME = float(sys.argv[1])
-stopping.stopping.listen([signal.SIGUSR1])
+from horovod.common import ending
+ending.SAME = float(sys.argv[1])
+ending.stopping.listen([signal.SIGUSR1])
 for _ in range(3):
     signal.raise_signal(signal.SIGUSR1)
-assert stopping.stopping.heard == signal.SIGUSR1
+assert ending.stopping.heard == signal.SIGUSR1
 """
 
 
@@ -189,14 +189,14 @@ def test_who_asks_twice_does_not_want_to_wait_but_one_warning_may_come_twice(sam
 ASKS = """
 import os
 from unittest import mock
-from horovod.common import stopping
+from horovod.common import ending
 registered = []
 os.register_at_fork = lambda **how: registered.append(how)
-stopping.largest = lambda heard, name, face: heard
+ending.largest = lambda heard, name, face: heard
 for _ in range(3):
-    assert not stopping.should_stop(mock.Mock())
-stopping.stopping._leave()
-assert not stopping.should_stop(mock.Mock())
+    assert not ending.should_stop(mock.Mock())
+ending.stopping._leave()
+assert not ending.should_stop(mock.Mock())
 assert len(registered) == 1, registered
 """
 
