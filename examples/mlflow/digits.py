@@ -37,7 +37,7 @@ class Tracking:
             import mlflow
 
             self.mlflow = mlflow
-            # None creates a new run. A resumed job has the run id from its checkpoint.
+            # Without a run id, MLflow creates a new run. A resumed job has the run id from its checkpoint.
             name = os.environ.get("MLFLOW_RUN_ID") or state.run_id
             state.run_id = (mlflow.active_run() or mlflow.start_run(run_id=name)).info.run_id
             if state.step == 0:

@@ -82,7 +82,7 @@ def _by_name(classes: Iterable[type]) -> dict[str, Any]:
 
 
 class Frontend:
-    """Horovod's API for one Keras module and its backend."""
+    """Implementation of Horovod's API for one Keras module and its backend."""
 
     def __init__(self, keras: Any, adapter: Any) -> None:
         """Create a frontend.

@@ -1,4 +1,4 @@
-"""Broadcast, which gives every rank the root's tensor."""
+"""Broadcast, which sends the root's tensor to every rank."""
 
 from typing import Any
 

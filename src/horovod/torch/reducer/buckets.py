@@ -34,8 +34,8 @@ from horovod.torch.reducer.agreement import Gradient, offsets
 # the program keeps views of a gradient across steps.
 _storage_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", lambda _: 0)
 
-# Minimum size in bytes of a gradient that is copied as soon as it arrives. For larger gradients, the overhead of a
-# separate copy is small.
+# Minimum size in bytes of a gradient that is copied as soon as it arrives. For smaller gradients, the overhead of a
+# separate copy is too large.
 _AT_ONCE = 32 << 10
 
 _grad_of = attrgetter("grad")

@@ -1,4 +1,4 @@
-"""What happens in ``step()`` of a distributed optimizer: closures, reduction, and the check of what was left out."""
+"""The method ``step()`` of a distributed optimizer: closures, reduction, and a check for missed gradients."""
 
 import contextlib
 from collections.abc import Callable, Iterator
