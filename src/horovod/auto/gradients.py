@@ -202,7 +202,7 @@ def _backward(plain: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **
         training.stray = training.stray if session.suspended else script_line()
         return plain(tensors, grad_tensors, *args, **kwargs)
     if training.stray and not any(p.grad is not None and bool(p.grad.any()) for p in training.position):
-        training.stray = ""  # the program has discarded the gradients of that backward pass
+        training.stray = ""  # the program has discarded the gradients of the backward pass outside a loop
     roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
     given = (grad_tensors,) if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
     factors = zip(roots, [*given, *[None] * (len(roots) - len(given))], strict=True)

@@ -66,7 +66,7 @@ def _summarize() -> None:
 
 
 def calling_frame(*through: str) -> Any:
-    """Return the frame that called a changed function, directly or through the given modules."""
+    """Return the frame that called a changed function, skipping frames of the given modules."""
     frame: Any = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_OURS) or frame.f_globals.get("__name__", "").split(".")[0] in through:
         frame = frame.f_back

@@ -52,7 +52,7 @@ def parse_size(text: str) -> int:
 
 
 def repeats(nbytes: int) -> tuple[int, int]:
-    """Return the values of (inner, samples) for one turn, for which all sizes take about the same time."""
+    """Return (inner, samples) of one turn. The numbers are chosen so that all sizes take about the same time."""
     table = ((64 * KIB, 20, 25), (MIB, 5, 20), (16 * MIB, 1, 12), (64 * MIB, 1, 6), (1 << 62, 1, 4))
     return next((inner, samples) for most, inner, samples in table if nbytes <= most)
 

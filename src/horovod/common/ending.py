@@ -311,7 +311,7 @@ class Stopping:
     def __init__(self) -> None:
         self.heard = 0
         """Number of the last received signal; 0: none."""
-        # Time when the latest stop signal arrived for the first time.
+        # Time of the first arrival of the stop signal whose number is in ``heard``.
         self._since = 0.0
         # Previous signal handlers, by signal.
         self._before: dict[int, Any] = {}

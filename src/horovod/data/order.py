@@ -173,7 +173,7 @@ def extra(left: Intervals, rank: int, ranks: int) -> int | None:
     if count(mine) == steps(left, ranks):
         return None
     if mine:
-        return mine[-1][1] - 1  # the rank has just read the block of this record
+        return mine[-1][1] - 1  # repeat the last record, whose block the rank has just read
     number = rank % count(left)
     return section(left, number, number + 1)[0][0]
 

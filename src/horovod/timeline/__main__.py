@@ -163,7 +163,7 @@ class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
             self.end_headers()
         elif f"{_COOKIE}={self._token}" not in self.headers.get("Cookie", "").replace(" ", "").split(";"):
             self.send_error(HTTPStatus.FORBIDDEN, "open the address that was printed, with its token")
-        # The page makes these requests at its start, and for source code.
+        # The viewer page requests these paths when it starts and when it shows source code.
         elif url.path in ("/vizviewer_info", "/file_info"):
             self._answer(b"{}")
         elif url.path == "/localtrace":

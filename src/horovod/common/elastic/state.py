@@ -413,7 +413,7 @@ class ObjectState(State):
         if new:
             for name, value in self._own_of.get(self._seat, {}).items():
                 own[name].put(value)
-                # The value belongs to the commit even if the rest of `sync` fails.
+                # The commit must contain the value even if the rest of `sync` fails.
                 self._saved_own[name] = _copy(name, value)
 
     def _attributes(self) -> dict[str, Any]:
