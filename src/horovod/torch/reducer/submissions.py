@@ -81,8 +81,6 @@ class Options:
 
         Ranks that have joined can send zeros for a dense gradient, but cannot take part in the allgather of a sparse
         one.
-
-        Ranks that have joined can send zeros for a dense gradient, but take no part in the allgather of sparse ones.
         """
         return self.sparse_as_dense or current.joins
 
