@@ -72,7 +72,7 @@ void talk_through_memory(EngineOptions& o) {
     link =
         std::make_unique<NodeControlLink>(std::move(link), o.segment, me, peer, WakeupEvent(o.event_fds[peer], &o.segment->wakeup(peer)));
   };
-  // Keep the socket of a node's first rank to its parent, because the parent is on another node.
+  // The first rank of a node keeps the socket to its parent, because the parent is on another node.
   if (me != 0) wrap(o.parent, locals.front());
   for (auto& [rank, link] : o.children) wrap(link, rank);
 }
@@ -171,7 +171,7 @@ void Connections::add_set(uint32_t id, uint32_t generation, const std::vector<in
 }
 
 void Connections::build_hierarchy(SetComms* set, const std::vector<int>& ranks) {
-  // Ranks of each node. Nodes are in the order of their first rank.
+  // Ranks of each node. Nodes are ordered by their first rank.
   std::vector<std::vector<int>> by_node;
   std::vector<int> nodes;
   for (int r : ranks) {

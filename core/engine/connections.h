@@ -21,7 +21,7 @@ class Connections {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(node_of_.size()); }
   bool one_node() const { return one_node_; }
-  // True if there are several ranks and each is alone on its node. Every pair of ranks then has a link.
+  // True if the job has several ranks, each on its own node. Every pair of ranks is then connected by a link.
   bool flat() const { return flat_; }
   int local_rank() const { return local_rank_; }
   int local_size() const { return static_cast<int>(locals_.size()); }
@@ -30,10 +30,10 @@ class Connections {
   Waiter& waiter() { return waiter_; }
   WakeupEvent wakeup() const { return wakeups_[local_rank_]; }
   WakeupEvent wakeup_of(int local_rank) const { return wakeups_[local_rank]; }
-  // Return an error that names a rank if its host has not acknowledged data for longer than the heartbeat timeout. The
-  // call is cheap, because it checks the connections only at intervals.
+  // Return an error that names a rank if its host has not acknowledged data within the heartbeat timeout. Cheap to call
+  // often, because connections are checked only at intervals.
   Status look_for_silence();
-  // Return the maximum number of seconds between two calls of look_for_silence() while this rank waits for peers.
+  // Return the number of seconds within which look_for_silence() must be called again while this rank waits for peers.
   double between_looks() const { return look_every_ > 0 && !one_node_ ? look_every_ : kForever; }
   const std::vector<int>& locals() const { return locals_; }
   // Return the child of rank 0 whose subtree of the control tree contains `rank`.
@@ -55,7 +55,7 @@ class Connections {
 
  private:
   struct SetComms {
-    // Shared-memory group of the process set's ranks on this node.
+    // Shared-memory group of the ranks of the process set on this node.
     std::unique_ptr<NodeGroup> group;
     Comm comm, local, cross;
   };

@@ -15,7 +15,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 12);
 
-// Maximum bytes of a valid payload. A greater length means that the stream is corrupt.
+// Maximum size of a valid payload in bytes. A larger length means that the stream is corrupt.
 constexpr uint32_t kMaxPayload = 256u << 20;
 
 }  // namespace
@@ -33,7 +33,7 @@ Control::Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::m
     n->number = static_cast<uint32_t>(children_.size());
     children_.push_back(std::move(n));
   }
-  // Minimum number of children for which one system call for all is cheaper than a recv(2) for each.
+  // Maximum number of children for which calling recv(2) on each is cheaper than one epoll_wait(2) for all.
   constexpr size_t kMany = 2;
   if (children_.size() <= kMany) return;
   for (auto& child : children_) child->watched = !child->link->in_memory() && watch_.add(child->link->fd(), child->number);
@@ -77,8 +77,8 @@ void Control::flood(FrameType type, const std::string& payload) {
   for (auto& child : children_) queue(*child, frame);
 }
 
-// A socket must be polled for room to send. A shared-memory ring needs no polling, because its reader wakes this rank
-// after making room.
+// Sockets must be polled for writability. Shared-memory rings need no polling, because the reader wakes this rank after
+// freeing space.
 short Control::events_of(const Neighbour& n) const {
   return static_cast<short>(POLLIN | (n.out.empty() || n.link->in_memory() ? 0 : POLLOUT));
 }

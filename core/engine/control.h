@@ -30,17 +30,17 @@ class SocketSet {
   }
   SocketSet(const SocketSet&) = delete;
 
-  // Add a socket. Return false if it cannot be watched; the caller must then check the socket itself.
+  // Watch a socket for incoming data. Return false on failure; the caller must then poll the socket itself.
   bool add(int socket, uint32_t number) {
     if (socket < 0) return false;
     if (epoll_ < 0) epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
     return epoll_ >= 0 && change(EPOLL_CTL_ADD, socket, number, false);
   }
-  // Set whether the socket is also watched for room to send.
+  // Start or stop watching the socket for writability.
   void want_room(int socket, uint32_t number, bool wanted) { (void)change(EPOLL_CTL_MOD, socket, number, wanted); }
   void remove(int socket) { (void)change(EPOLL_CTL_DEL, socket, 0, false); }
 
-  // Call see(number) for each socket that has data or room. Some sockets can be left for the next call.
+  // Call see(number) for each socket that is readable or writable. Some sockets can be left for the next call.
   template <class See>
   void look(See see) {
     if (epoll_ < 0) return;
@@ -55,7 +55,7 @@ class SocketSet {
   int fd() const { return epoll_; }
 
  private:
-  // Maximum number of rounds in look(). Without a limit, a peer that never stops sending would block the caller.
+  // Maximum number of epoll rounds per look(). Without a limit, a peer that never stops sending would block the caller.
   static constexpr unsigned kRounds = 16;
 
   bool change(int what, int socket, uint32_t number, bool room) {
@@ -69,32 +69,32 @@ class SocketSet {
   unsigned rounds_ = 0;
 };
 
-// Types of frames, with the direction in which each travels. engine/protocol.h defines the contents. A "flooded" frame
-// goes from any rank to all others.
+// Frame types, with the direction in which each travels. engine/protocol.h defines the payloads. A flooded frame
+// travels from any rank to all others.
 enum class FrameType : uint8_t {
-  // Message to rank 0 with the tensors that are ready on the sender.
+  // Message to rank 0 that lists the tensors that are ready on the sender.
   request = 1,
-  // Message from rank 0 to all ranks with the operations to execute next.
+  // Message from rank 0 to all ranks that lists the operations to execute next.
   responses = 2,
   // Message to rank 0 with the sender's position in a schedule.
   ready = 3,
   // Message from rank 0 to all ranks with the position that all ranks have reached.
   go = 4,
-  // Message to rank 0: the sender wants to leave the schedule.
+  // Message to rank 0 that the sender wants to leave the schedule.
   revoke = 5,
   // Message from rank 0 to all ranks with the position at which they leave the schedule.
   revoked = 6,
-  // Message to rank 0: the sender has returned to negotiation.
+  // Message to rank 0 that the sender has returned to negotiation.
   settled = 7,
-  // Message flooded to all ranks: the sender leaves the job on purpose.
+  // Message flooded to all ranks that the sender is leaving the job on purpose.
   bye = 8,
-  // Message flooded to all ranks: a rank is lost, or an error has occurred.
+  // Message flooded to all ranks that a rank is lost or that an error has occurred.
   abort = 9,
-  // Message to a neighbour: its bye or abort has arrived, and the sender will send it nothing more.
+  // Message to a neighbour that its bye or abort has arrived and that the sender will send nothing more.
   ack = 10,
-  // Message from rank 0 to all ranks with the operations that are waiting at rank 0.
+  // Message from rank 0 to all ranks that lists the operations waiting at rank 0.
   stalled = 11,
-  // Message to rank 0 from an observer of the sender to rank 0's observers.
+  // Message from an observer of the sender to the observers of rank 0.
   observer_message_up = 12,
   // Message from an observer of rank 0 to the observers of other ranks.
   observer_message_down = 13,
@@ -118,8 +118,8 @@ constexpr bool goes_down(FrameType t) {
 }
 inline constexpr FrameType kLastFrameType = FrameType::observer_message_down;
 
-// Numbers of messages (including relayed ones) and bytes exchanged with the neighbours in the tree. Written by the
-// driving thread, readable from any thread.
+// Counts of messages (including relayed ones) and bytes exchanged with the neighbours in the control tree. Written by
+// the driving thread, readable from any thread.
 class ControlTraffic {
  public:
   struct Read {
@@ -163,8 +163,8 @@ class Control {
   // Closing a socket with unread messages would reset the connection and lose the last frames.
   bool parted() const;
   bool unsent() const;
-  // True if shared memory has work for pump(): messages to read, or room for messages to send. Call this only after
-  // setting the sleep state to sleeping. Later changes then trigger the wakeup event.
+  // True if shared memory has work for pump(): messages to read, or space for messages to send. Call this only after
+  // setting the sleep state to sleeping, so that any later change triggers the wakeup event.
   bool work_in_memory() const;
 
   struct Lost {
@@ -177,7 +177,7 @@ class Control {
   // Append the file descriptors to poll while this rank sleeps.
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
 
-  // Return the descriptor in poll_fds() that belongs to no link, or -1 if there is none.
+  // Return the epoll descriptor that watches the children's sockets, or -1 if none are watched.
   int watch_fd() const { return watch_.fd(); }
 
   const ControlTraffic& sent() const { return sent_; }
@@ -187,17 +187,17 @@ class Control {
   struct Neighbour {
     int rank;
     std::unique_ptr<Link> link;
-    // Bytes that wait to be sent to this neighbour.
+    // Bytes queued for sending to this neighbour.
     std::string out;
     size_t sent = 0;
-    // Received bytes of a frame that is not complete yet.
+    // Received bytes of an incomplete frame.
     std::string in;
     bool broken = false;
     // True once the neighbour has acknowledged this rank's bye or abort.
     bool acked = false;
     // Index of this neighbour in children_.
     uint32_t number = 0;
-    // True if watch_ watches the neighbour's socket for data (watched), and for room to send (awaits_room).
+    // True if watch_ monitors the neighbour's socket for incoming data (watched) and for writability (awaits_room).
     bool watched = false, awaits_room = false;
   };
   short events_of(const Neighbour& n) const;
@@ -211,7 +211,7 @@ class Control {
   int rank_;
   std::unique_ptr<Neighbour> parent_;
   std::vector<std::unique_ptr<Neighbour>> children_;
-  // Sockets of children on other hosts, used if there are many.
+  // Epoll set of the children's sockets, used if there are more than two children.
   SocketSet watch_;
   std::deque<Frame> inbox_;
   std::deque<Frame> urgent_;

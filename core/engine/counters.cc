@@ -25,7 +25,7 @@ void Counters::schedule_begun(const Schedule& schedule) {
   for (const Schedule::Bucket& bucket : schedule.buckets) {
     for (const Response& part : bucket.parts) {
       for (size_t i = 0; i < part.names.size(); ++i) {
-        // Start value of the FNV-1a hash.
+        // Offset basis of the FNV-1a hash.
         uint64_t elements = 1, h = 14695981039346656037u;
         const auto mix = [&h](uint64_t value) { h = (h ^ value) * 1099511628211u; };
         for (const char c : part.names[i]) mix(static_cast<unsigned char>(c));

@@ -74,7 +74,7 @@ Status Driver::carry_out(const Response& response, const std::vector<Operation*>
 
 bool Driver::turn(bool flush) {
   observers_->refresh();
-  // Check for dead neighbours only on the engine's thread. A caller drives only for short times.
+  // Check for dead neighbours only on the engine's thread, because a waiting caller never drives for long.
   if (!flush) control_.probe();
   if (!flush && !shutdown_state_.over()) watch();
   if (!flush && awaits_peers()) {
@@ -159,8 +159,8 @@ bool Driver::send_requests(bool flush) {
 // ---- Execution of agreed operations ---------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
-  // Do not start operations in which a rank that has left takes no part. Its goodbye has already been received, so
-  // nothing could wake a wait inside them.
+  // Do not start an operation that a departed rank no longer takes part in. Its goodbye has already been handled, so
+  // nothing would end a wait inside the operation.
   while (!order_.empty() && !shutdown_state_.over() && !schedule_sync_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();

@@ -63,7 +63,7 @@ class Driver {
   SleepState resting_sleep_state() const;
   double resting_seconds() const;
   bool work_waiting() const;
-  // True if control messages wait for room in a socket's buffer.
+  // True if unsent control messages are waiting for space in a socket's send buffer.
   bool unsent() const { return control_.unsent(); }
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
   // True while a guarded operation is in flight. Only a message from a peer can then make progress.
@@ -72,7 +72,7 @@ class Driver {
   // Leave the job: send a goodbye with `reason`, fail pending operations, and wait briefly until the neighbours have
   // received the goodbye.
   void leave(const std::string& reason);
-  // Request a stop from another thread. A collective in flight is then abandoned.
+  // Ask the driving thread to stop and to abandon any collective in flight. Callable from other threads.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
   // Change the fusion threshold and the size thresholds of all ranks. Callable from any thread, but only on rank 0. All
@@ -144,11 +144,10 @@ class Driver {
   // True if this rank has no entry in the running schedule. It then does not count the schedule's operations.
   bool has_no_part() const;
   void watch();
-  // Return `end`, the error of a stall timeout, with the location of the report on the ranks' activity if one was
-  // written.
+  // Return the stall error `end`, with the path of the report on the ranks' activity added if a report was written.
   Status with_report(const Status& end) const;
-  // True while the end of a stalled job waits for a report on the ranks' activity. The first call requests the report.
-  // The wait lasts at most a few seconds.
+  // True while the end of a stalled job is delayed for a report on the ranks' activity. The first call requests the
+  // report. The delay is at most a few seconds.
   bool awaits_report();
   bool anything_waits() const;
   void collective_failed(const Status& status);
@@ -203,7 +202,7 @@ class Driver {
   std::unique_ptr<ScheduleSync> schedule_sync_;
   ReadinessVote readiness_vote_;
   RecentRequests recent_;
-  // Revoked message that arrived before this rank adopted its schedule.
+  // Revoked message that arrived before this rank had adopted the schedule that it ends.
   std::optional<Revoked> early_revoked_;
 
   // Description of the operation being executed, for error messages.
@@ -218,7 +217,7 @@ class Driver {
   };
   std::atomic<bool> retuning_requested_{false};
   std::mutex retuning_mutex_;
-  // Values that retune() has requested and that have not been applied.
+  // Settings requested by retune() and not yet applied.
   std::optional<Retuning> retuning_;
   uint64_t turns_ = 0;
   // True if the CPU time of this turn is measured.

@@ -12,7 +12,7 @@ std::string describe(const Operation& op) {
   return std::string(name_of(op.request.kind)) + " '" + name + "'";
 }
 
-// True if the abort names a valid rank, or no rank, as its cause.
+// True unless the abort names an invalid rank as its cause.
 bool names_a_rank(const Message& message, int size) {
   const Abort* abort = std::get_if<Abort>(&message);
   return !abort || (abort->why.rank() >= -1 && abort->why.rank() < size);
@@ -20,8 +20,7 @@ bool names_a_rank(const Message& message, int size) {
 
 }  // namespace
 
-// True if requests are unanswered or a schedule cannot end. A stuck schedule counts too, because its caller asks to
-// leave it.
+// True if a request has no response yet, or if this rank has asked to leave a schedule that has not ended.
 bool Driver::anything_waits() const { return !pending_.empty() || !joins_.empty() || (schedule_sync_ && schedule_sync_->frozen()); }
 
 void Driver::watch() {
@@ -31,7 +30,7 @@ void Driver::watch() {
   const auto age = [this](Clock::time_point t) { return std::chrono::duration<double>(t - start_).count(); };
   std::vector<LocalStallCheck::Waiting> waiting;
   for (const auto& [key, op] : pending_) waiting.push_back({key, describe(*op), age(op->requested)});
-  // A join waits while other ranks execute operations, so count its wait from the last execution.
+  // A join waits while other ranks execute operations, so measure its wait from the last execution.
   for (const auto& [frontend, op] : joins_)
     waiting.push_back({key_of(0, frontend, kJoinName), "join", std::max(age(op->requested), last_executed_)});
   std::string why;

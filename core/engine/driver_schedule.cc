@@ -42,7 +42,7 @@ void Driver::adopt(const Response& response) {
     const Request* known = recent_.find(key_of(entry.set, entry.frontend, entry.name));
     requests.push_back(!connections_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
-  // Also store kUnknown where the schedule contradicts this rank's requests.
+  // If a bucket contradicts this rank's requests, replace them with kUnknown.
   for (const auto& bucket : schedule->buckets) {
     const Comm* comm = connections_.comm(bucket.set());
     if (!comm) continue;
@@ -120,7 +120,7 @@ bool Driver::run_schedule() {
 }
 
 bool Driver::run_bucket() {
-  // Do not execute the bucket if a rank has left and takes no part in it, even if the bucket is ready.
+  // Do not execute a bucket that a departed rank no longer takes part in, even if the bucket is ready.
   if (past_goodbye()) {
     fail(shutdown_state_.why(), false);
     return false;

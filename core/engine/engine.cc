@@ -104,7 +104,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   if (op->use_count() == 1) {
     (*op)->reuse();
   } else {
-    // Use a new operation. The result still has other references, perhaps only from the driver, which is about to
+    // Create a new operation, because the old one has other references. Perhaps only the driver has one and is about to
     // release it.
     auto fresh = std::make_shared<Operation>();
     fresh->request = (*op)->request;
@@ -121,7 +121,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   Status status = submissions_.submit_again(*op, &wake);
   if (!status.ok()) {
     observers_.tell_submission(&Observer::refused, **op, status);
-    // Complete the operation here. It is already pending, and nothing else would complete it.
+    // Complete the operation here, because it is already pending and nothing else would complete it.
     (*op)->complete(status);
   }
   if (wake && !blocking) waker_.notify_soon();
@@ -166,7 +166,7 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   while (!op.done()) {
     if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) waker_.notify();
     if (deadline.passed()) return false;
-    // Check in slices of this length, because a later schedule might be the one that is stuck.
+    // Sleep in short slices and check again after each one, because a schedule that begins later can get stuck, too.
     const Deadline slice = Deadline::after(0.1);
     op.sleep_until(slice.when() < deadline.when() ? slice : deadline);
   }

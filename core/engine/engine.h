@@ -39,8 +39,8 @@ class Engine {
   // operation and `context`, on the thread that drives the engine. This can happen before this function returns.
   // `on_done` can submit operations but must not wait.
   Status submit_unattended(Request request, const std::byte* in, std::byte* out, void (*on_done)(Operation&, void*), void* context);
-  // Submit an operation for a caller that waits immediately. The engine's thread is not woken, because the caller will
-  // drive.
+  // Submit an operation for a caller that will wait immediately. The engine's thread is not woken, because the caller
+  // will drive.
   Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
                          const Place* place = nullptr);
   // Copy the output of a completed device operation; see Accelerator::copy_output().
@@ -60,8 +60,9 @@ class Engine {
   // Leave the job: send `reason` to the peers, fail pending operations, end the thread and close the descriptors.
   // Idempotent.
   void shutdown(const std::string& reason);
-  // End the job at the request of something outside the engine. Pending operations fail with `why` on this rank and on
-  // every peer that can be reached. Callable from any thread. Does not wait. Has no effect once the job has ended.
+  // End the job because of a request from outside the engine, for example from the launcher. Pending operations fail
+  // with `why` on this rank and on every peer that can be reached. Callable from any thread. Does not wait. Has no
+  // effect once the job has ended.
   void give_up(Status why);
   // Change the fusion threshold and the size thresholds of all ranks (see Driver::retune). Callable from any thread,
   // but only on rank 0. Does not wait.

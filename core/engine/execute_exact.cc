@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-// Number of elements carried as words at a time. This bounds the memory.
+// Number of elements that are widened to words at a time. The limit bounds the scratch memory.
 constexpr size_t kBlock = 256u << 10;
 constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;
 

@@ -20,7 +20,8 @@ void GroupAssembly::erase(Groups::iterator group) {
   groups_.erase(group);
 }
 
-// True if a caller that gave up has started the group again. It then submits an operation that is already known.
+// True if the caller has given up on the group and started it again. The caller then submits a name that is already
+// known.
 bool GroupAssembly::begins_anew(const Group& group, const Request& q) {
   return (!group.refused.ok() || group.given_out) && !q.unnamed && group.names.count(q.name) != 0;
 }

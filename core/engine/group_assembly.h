@@ -16,8 +16,8 @@ class GroupAssembly {
  public:
   static bool concerns(const Request& q) { return q.group_size > 1 && !q.group.empty(); }
 
-  // Return the error if an operation of the group was refused and the caller continues with the other operations.
-  // Return ok if the caller starts the group again with an operation already seen.
+  // Return the error of a refused group if the caller goes on to submit its other operations. Return ok if the caller
+  // starts the group again by submitting an operation that was already seen.
   Status refusal(const Request& q);
   // Add an operation to its group. If it is the last one, return all operations in order. If earlier operations were
   // already released, return only this one. In all other cases, return nothing.

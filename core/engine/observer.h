@@ -57,7 +57,7 @@ class Observer {
  public:
   virtual ~Observer() = default;
 
-  // True if the observer needs submitted() and refused(). Without such an observer, submitting threads pay nothing. The
+  // True if the observer needs submitted() and refused(). Without such an observer, submitting costs nothing extra. The
   // value must not change.
   virtual bool wants_submissions() const { return false; }
   // True if the observer needs Operation::submitted_ticks, which costs submitting threads a clock reading. The value
@@ -97,8 +97,8 @@ class Observer {
   // Waiting::requested. Each stall warning reports the operations past the warning time. A request (see
   // MessageBus::ask_who_waits()) reports all waiting operations, with `asked` true.
   virtual void waiting(std::span<const Negotiator::Waiting>, double /*now*/, bool /*asked*/) {}
-  // Called with each warning that this rank has waited long and that rank 0 does not report the wait (agree/stall.h).
-  // `silent` lists the ranks whose engines are known not to answer.
+  // Called with each warning about a long wait on this rank that rank 0 has not reported (agree/stall.h). `silent`
+  // lists the ranks whose engines are known not to answer.
   virtual void unnoticed(std::string_view /*text*/, std::span<const int> /*silent*/) {}
   // Called when a message from an observer of rank `from` has arrived; see MessageBus.
   virtual void heard(int /*from*/, uint32_t /*topic*/, std::string_view /*body*/) {}

@@ -13,7 +13,7 @@
 
 namespace hvd {
 
-// Output of an allgather or alltoall. Only the engine knows its size.
+// Output of an allgather or alltoall. The engine allocates it, because only the engine knows the size.
 class Output {
  public:
   // Allocate the output on the heap. Throws std::bad_alloc.
@@ -57,9 +57,9 @@ class Operation {
   float* residual = nullptr;
   // Position in the order of submission on this rank.
   uint64_t sequence = 0;
-  // Number for the name of an unnamed operation, used if the operation has to be negotiated.
+  // Number from which an unnamed operation gets its name if it has to be negotiated.
   uint64_t unnamed_number = 0;
-  // Not 0 for the engine's own operations on host memory, which execute a device operation
+  // Nonzero for the engine's own operations on host memory, which execute a device operation
   // (engine/device/host_staged_path.h). Such operations keep the fence of their request.
   uint64_t carries = 0;
   Clock::time_point submitted{};

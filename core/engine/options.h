@@ -51,9 +51,10 @@ struct NcclOptions {
   std::array<bool, 6> kinds{true, true, true, true, true, true};
   std::string library;
   std::vector<std::string> candidates;
-  // Seconds that the creation of a communicator can take: a warning follows after `slow`, an error after `patience`.
+  // Time limits in seconds for creating a communicator. A warning is logged after `slow`, and the creation fails after
+  // `patience`.
   double slow = 10, patience = 120;
-  // True to log no warning when ranks share a GPU.
+  // True to suppress the warning about ranks that share a GPU.
   bool sharing_is_meant = false;
   // True to use hierarchical allreduce even where NCCL could connect the hosts
   // (engine/device/hierarchical_nccl_path.h).
@@ -61,7 +62,7 @@ struct NcclOptions {
   bool wanted() const { return std::find(kinds.begin(), kinds.end(), true) != kinds.end(); }
 };
 
-// Settings of CUDA IPC, with which ranks on one host access each other's GPU memory.
+// CUDA IPC settings. CUDA IPC lets ranks on one host access each other's GPU memory.
 struct IpcOptions {
   bool wanted = true;
   // Bytes of tensors that are exchanged at a time, a multiple of 2 MiB. The buffer on the GPU has twice this size.

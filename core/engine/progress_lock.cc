@@ -11,13 +11,12 @@ namespace hvd {
 
 namespace {
 
-// Time that a caller drives the engine without progress. The caller then leaves driving to the engine's thread and
-// sleeps.
+// Time that a caller keeps driving the engine without progress, before it hands over to the engine's thread and sleeps.
 constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
 // Number of turns without progress before the clock is read for the first time. Most waits are shorter.
 constexpr int kUntimedTurns = 16;
-// Resting time in seconds below which a check is due soon. A caller that stops driving must then wake the thread.
+// If the next check is due within this many seconds, a caller that stops driving must wake the engine's thread.
 constexpr double kLongRest = 60;
 
 }  // namespace
@@ -79,8 +78,8 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
   return op.done();
 }
 
-// Take the lock if it becomes free soon. The thread might hold it because a peer's message woke the thread. Waiting for
-// the lock is then cheaper than sleeping.
+// The engine's thread might hold the lock only briefly, because a peer's message has woken it. Waiting for the lock is
+// then cheaper than sleeping.
 bool ProgressLock::lock_soon(const Operation& op) {
   const auto begin = Clock::now();
   do {

@@ -160,7 +160,7 @@ class Submissions {
   Clock::time_point last_{};
   // Cursor of the running schedule. Only the driver changes the pointer.
   std::unique_ptr<ScheduleCursor> cursor_;
-  // Tokens of the bucket that is being taken.
+  // Operations of the bucket that is being taken, as the tokens stored in the cursor.
   std::vector<void*> tokens_;
   // Copy of cursor_->ready() that progress() reads without the lock.
   std::atomic<uint64_t> ready_{0};

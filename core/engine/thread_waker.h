@@ -49,7 +49,7 @@ class ThreadWaker {
   WakeupEvent wakeup_;
   std::shared_ptr<Segment> memory_;
   int timer_;
-  // Protects the consistency of the timer and timer_set_.
+  // Keeps the timer and timer_set_ consistent.
   std::mutex timer_mutex_;
   std::atomic<bool> timer_set_{false};
 };

@@ -1,4 +1,4 @@
-// Encryption by a library that the system or a Python package keeps up to date: OpenSSL's libcrypto (1.1.1 or later) or
+// Encryption with a library that comes with the system or a Python package: OpenSSL's libcrypto (1.1.1 or later) or
 // libsodium. The library is loaded at run time from the path that Python found. Nothing is linked, and no cipher is
 // implemented here. Each library is checked against published test vectors before use.
 #pragma once
@@ -36,8 +36,8 @@ void wipe(void* data, size_t bytes);
 class Aead {
  public:
   virtual ~Aead() = default;
-  // Encrypt `text` and write text.size() bytes to `out`, which can be text.data(). Write the tag of `extra` and the
-  // text to `tag`.
+  // Encrypt `text` and write text.size() bytes to `out`, which can be text.data(). Write the tag, which authenticates
+  // both `extra` and the text, to `tag`.
   virtual bool seal(const CipherNonce& nonce, ConstBytes extra, ConstBytes text, std::byte* out, std::byte* tag) = 0;
   // Decrypt `sealed`. Return false if the data were altered; `out` then contains no meaningful data.
   virtual bool open(const CipherNonce& nonce, ConstBytes extra, ConstBytes sealed, const std::byte* tag, std::byte* out) = 0;
@@ -66,7 +66,8 @@ class CryptoLibrary {
   CryptoLibrary() = default;
 };
 
-// Return the wrapper of an open library. Return null if `handle`, from dlopen(3), is another library or too old.
+// Return a wrapper around an open library. Return null if `handle` (from dlopen(3)) is a different library or an
+// unsupported old version.
 std::unique_ptr<CryptoLibrary> openssl_library(void* handle);
 std::unique_ptr<CryptoLibrary> sodium_library(void* handle);
 

@@ -1,4 +1,4 @@
-// Wrapper of OpenSSL's libcrypto. The prototypes are those of its manual pages: EVP_EncryptInit(3), EVP_PKEY_new(3),
+// Wrapper around OpenSSL's libcrypto. The prototypes follow its manual pages: EVP_EncryptInit(3), EVP_PKEY_new(3),
 // EVP_PKEY_derive(3).
 #include "transport/crypto.h"
 #include "transport/crypto_symbols.h"

@@ -1,4 +1,4 @@
-// Wrapper of libsodium. The prototypes are those of its documentation: aead/aes-256-gcm, aead/chacha20-poly1305,
+// Wrapper around libsodium. The prototypes follow its documentation: aead/aes-256-gcm, aead/chacha20-poly1305,
 // advanced/scalar_multiplication.
 #include <algorithm>
 #include <new>
@@ -11,7 +11,8 @@ namespace {
 
 using U8 = unsigned char;
 using Length = unsigned long long;
-// Function that encrypts. `k` is the key; for AES, it is the state that beforenm() derived from the key.
+// Signature of libsodium's encryption functions. `k` is the key; for AES, it is the state that beforenm() derived from
+// the key.
 using Seal = int (*)(U8* c, U8* mac, Length* mac_bytes, const U8* m, Length m_bytes, const U8* ad, Length ad_bytes, const U8* nsec,
                      const U8* nonce, const U8* k);
 using Open = int (*)(U8* m, U8* nsec, const U8* c, Length c_bytes, const U8* mac, const U8* ad, Length ad_bytes, const U8* nonce,

@@ -21,7 +21,7 @@ struct FaultScript {
   int nap_ms = 0;
   // Maximum number of bytes that one call moves.
   size_t piece = std::numeric_limits<size_t>::max();
-  // Number of consecutive calls that move nothing, in each stall.
+  // Length of a stall: the number of consecutive calls that move no bytes.
   int stall_calls = 0;
   // Interval of stalls: one stall precedes every n-th call that could move bytes.
   int stall_every = 1;

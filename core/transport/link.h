@@ -30,13 +30,13 @@ class Link {
   // bytes clears its event. Links that trigger the owner's wakeup event instead have fd -1.
   virtual int fd() const { return -1; }
   virtual short wanted() const { return 0; }
-  // True if bytes arrive in memory and trigger the owner's wakeup event. If the link also has an fd(), it only shows
-  // the peer's death, which probe() checks.
+  // True if bytes arrive in memory and trigger the owner's wakeup event. If such a link also has an fd(), the
+  // descriptor only reveals that the peer has died; probe() checks for this.
   virtual bool in_memory() const { return false; }
   virtual void probe() {}
-  // True if the link has received bytes in memory.
+  // True if received bytes are waiting in memory.
   virtual bool readable() const { return false; }
-  // True if the link's memory has room for more bytes.
+  // True if the link's memory has space for more bytes to send.
   virtual bool writable() const { return false; }
   // Called before the owner sleeps for wanted(). The link can tell the kernel not to wake the owner for fewer bytes
   // than the last try_recv requested. Therefore, a try_recv must not request more bytes than the peer sends without

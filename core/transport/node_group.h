@@ -34,7 +34,7 @@ struct StagingLedger {
   struct Use {
     // Counters of the group that last used the half, or null if no group has used it.
     std::shared_ptr<const SetLines> lines;
-    // Value of SetLine::finished once a rank no longer uses the half. 0 if no rank uses it any more.
+    // Value of SetLine::finished that shows that a rank no longer uses the half; 0 if the half is free.
     uint64_t done = 0;
   };
   Use half[2];
@@ -51,12 +51,12 @@ class NodeGroup {
   int me() const { return me_; }
 
   struct Stage {
-    // Staging half of each rank for this operation.
+    // Staging memory of each rank for this operation: one half of its staging area.
     std::byte* const* staging;
-    // Bytes of each staging half.
+    // Bytes of staging memory per rank.
     size_t bytes;
   };
-  // Start a collective and get the staging halves for it.
+  // Start a collective and get the staging memory for it.
   Status begin(Stage* stage);
   // Publish a finished stage. All earlier stores of this rank become visible to ranks that see the counter. Ranks that
   // sleep while they wait for the stage are woken.

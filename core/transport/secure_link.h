@@ -47,7 +47,7 @@ class SecureLink final : public Link {
  private:
   using Length = uint32_t;
   static constexpr size_t kAround = sizeof(Length) + kCipherTag;
-  // Bytes of the buffer for received data that are not decrypted yet.
+  // Size in bytes of the buffer for received data that are still encrypted.
   static constexpr size_t kRoom = 2 * (kMaxText + kAround);
 
   // One direction of the link, with its current key and the next one.
@@ -82,7 +82,7 @@ class SecureLink final : public Link {
   size_t under_way_ = 0;
 
   std::unique_ptr<std::byte[]> in_;
-  // Range of bytes in the receive buffer that are not decrypted.
+  // Range of bytes in the receive buffer that are still encrypted.
   size_t in_begin_ = 0, in_end_ = 0;
   // Decrypted text in the receive buffer that try_recv() has not returned. It is before in_begin_.
   Bytes text_;

@@ -40,7 +40,7 @@ class TcpLink final : public Link {
   int low_water_ = 1;
   // True if no more data will arrive. A failed send does not set this, because the peer's last data can still be read.
   bool received_all_ = false;
-  // Time since which the peer has not acknowledged data. Updated by unanswered().
+  // Start of the current period in which the peer has acknowledged no data. Updated by unanswered().
   std::optional<Clock::time_point> owed_since_;
   Status error_;
 };

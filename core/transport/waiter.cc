@@ -108,8 +108,8 @@ Status Wait::pause() {
   if (!started_) {
     started_ = true;
     begin_ = Clock::now();
-    // Do not sleep now. The wait before progress() had announced the sleep, and the links must first report again what
-    // they wait for.
+    // Do not sleep in this round. The sleep was announced before progress(), and the links must first report again
+    // which events they want.
     if (armed_) {
       armed_ = false;
       waiter_.wakeup_.word()->sleep_state.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);

@@ -44,8 +44,8 @@ class Waiter {
   // hook.
   void nap(Deadline deadline);
 
-  // Sleep for a condition without a wakeup (transport/polled_wait.h). The sleep ends after `longest`, at the wakeup
-  // event, or at an event of the control plane. Then the hook runs.
+  // Sleep while waiting for a condition that triggers no wakeup (transport/polled_wait.h). The sleep ends after
+  // `longest`, at the wakeup event, or at an event of the control plane. Then the hook runs.
   Status rest(Clock::duration longest);
   // Run the hook if the abort flag is set. Return its error.
   Status glance();

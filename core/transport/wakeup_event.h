@@ -30,7 +30,7 @@ class WakeupEvent {
  public:
   WakeupEvent() = default;
   WakeupEvent(int eventfd, WakeupWord* word) : fd_(eventfd), word_(word) {}
-  // Wake the owner if its sleep state is `at_least` or higher. Use wake(SleepState::waiting) for progress and
+  // Wake the owner if its sleep state is at least `at_least`. Use wake(SleepState::waiting) for progress and
   // wake(SleepState::idle) for other events.
   void wake(SleepState at_least) const {
     if (word_ && word_->sleep_state.load(std::memory_order_seq_cst) >= static_cast<uint32_t>(at_least)) notify();

@@ -26,9 +26,9 @@ class Accelerator {
   // later would make other ranks wait with a timeout, because a driver that compiles the kernels takes seconds.
   Accelerator(std::string cuda_library, bool kernels) : cuda_library_(std::move(cuda_library)), kernels_(kernels) {}
 
-  // Record on the caller's stream, from the caller's thread, the work that the operation must wait for. An error
-  // explains why the tensor cannot be used: no device is available, the tensor is on a second device, or its stream is
-  // being captured.
+  // Record an event on the caller's stream that the operation must wait for. Call this from the caller's thread. An
+  // error explains why the tensor cannot be used: no device is available, the tensor is on a second device, or its
+  // stream is being captured.
   Status mark(const Place& place, Operation* op);
   // Copy the output of a completed operation to device memory, in stream order. The output stays alive until the copy
   // is done.
@@ -49,7 +49,7 @@ class SingleRankPath {
  public:
   // True if the result of the operation equals its input, so that no communication is needed.
   static bool fits(const Response& response, const Comm& comm);
-  // Copy the input if the output is in other memory, and record the completion.
+  // Copy the input to the output unless they share memory, and record the completion.
   Status start(const Response& response, const std::vector<OperationPtr>& operations);
 
  private:

@@ -7,12 +7,12 @@
 
 namespace hvd {
 
-// Maximum seconds to wait until a device has finished its work.
+// Maximum seconds to wait for a device to finish its work.
 constexpr double kPatience = 5.0;
 
 void leave_behind(std::shared_ptr<void> memory) {
   static std::mutex mutex;
-  // List that is never destroyed, so that its memory stays reachable for leak checkers.
+  // This list is never destroyed, so that leak checkers still see its memory as reachable.
   static auto* const all = new std::deque<std::shared_ptr<void>>;
   std::lock_guard lock(mutex);
   all->push_back(std::move(memory));

@@ -16,7 +16,7 @@ class Completion {
  public:
   // `event` must have been recorded after the operation's work. The destructor returns the event to the device's pool.
   Completion(std::shared_ptr<Device> device, Device::Event event) : device_(std::move(device)), event_(event) {}
-  // Record an event after the current work on `stream`. Needs a Turn on the device.
+  // Record an event after the current work on `stream`. The caller must hold a Turn on the device.
   static Status record(const std::shared_ptr<Device>& device, Device::Stream stream, std::shared_ptr<const Completion>* out) {
     Device::Event event = nullptr;
     HVD_RETURN_IF_ERROR(device->take_event(&event));
@@ -48,8 +48,8 @@ class Completion {
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->reached(event_, out);
   }
-  // Mark the result as failed, even if the device reaches the event. Called once, before the step that lets the event
-  // fire.
+  // Mark the result as failed, even if the device later reaches the event. Call this once, before anything that lets
+  // the event fire.
   void fail(Status why) const {
     why_ = std::move(why);
     failed_.store(true, std::memory_order_release);
@@ -64,8 +64,8 @@ class Completion {
   mutable Status why_;
 };
 
-// Keep the memory forever, because the device might use it and there is no completion to wait for. The memory stays
-// reachable for leak checkers.
+// Leak the memory on purpose, because the device might still use it and there is no completion to wait for. Leak
+// checkers still see the memory as reachable.
 void leave_behind(std::shared_ptr<void> memory);
 
 class DeferredRelease {
@@ -75,8 +75,8 @@ class DeferredRelease {
   // Release the memory that the device no longer uses, in the order in which it was added. An error means that the
   // device has failed.
   Status sweep();
-  // Call sweep() for some seconds until no memory is held. Memory that is still held then is never freed. If the device
-  // has failed, no memory is freed.
+  // Call sweep() repeatedly for a few seconds, until all memory is released. Memory that is still held after that is
+  // never freed. After a device failure, no memory is freed.
   ~DeferredRelease();
 
  private:
@@ -93,7 +93,7 @@ class PendingCompletions {
   void fail(const Status& why);
 
  private:
-  // Launched operations with their descriptions. Some have already completed.
+  // Launched operations with their descriptions, including some that have already completed.
   std::deque<std::pair<std::weak_ptr<const Completion>, std::string>> launched_;
 };
 

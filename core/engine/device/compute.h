@@ -1,5 +1,6 @@
-// Computation on a device with the kernels of core/kernels: reductions in the canonical order of collectives/reduce.h,
-// scaling, and packing of many tensors into or out of a buffer. Results have the same bits as on the CPU.
+// Device computation with the kernels of core/kernels: reductions in the canonical order of collectives/reduce.h,
+// scaling, and packing many tensors into one buffer and unpacking them. Results are bitwise identical to those of the
+// CPU.
 //
 // All work is in stream order on device addresses. Callers must hold a Turn. No function waits for the device.
 #pragma once

@@ -22,7 +22,7 @@ size_t total_of(const Response& r) {
 
 }  // namespace
 
-// State of a rank's NCCL communicator within its host. The ranks of all hosts exchange these states.
+// State of a rank's NCCL communicator within its host, which the ranks of all hosts exchange.
 struct HierarchicalNcclPath::Word {
   uint8_t has = 0, never = 0;
   int32_t members = 0, version = 0, capability = 0;
@@ -80,7 +80,7 @@ double reserve(const Response& r, const Comm& comm) {
 
 }  // namespace
 
-// Return the reduction within a host. It does not scale, because only the full sum over all hosts is scaled.
+// Return the reduction to use within a host. It applies no scaling, because only the full sum over all hosts is scaled.
 nccl::Reduction HierarchicalNcclPath::reduction(const Set& set, const Response& r, const Comm& comm) const {
   nccl::Question q;
   q.element = nccl::element_of(r.dtype);
@@ -185,13 +185,13 @@ Status HierarchicalNcclPath::bring(Flight& flight, Part* part) {
   return {};
 }
 
-// State of one pass over all flights in order of age.
+// State of one pass over all operations in flight, oldest first.
 struct HierarchicalNcclPath::Look {
   bool moved = false;
-  // True if there was no pinned memory for a part. Later parts must then wait, so that all ranks serve the oldest part
+  // True if no pinned memory was left for a part. Later parts must then wait, so that all ranks serve the oldest part
   // first.
   bool full = false;
-  // True if a copy is in flight. Later copies on the same stream then cannot be complete.
+  // True if a copy has not completed. Later copies on the same stream then cannot have completed either.
   bool copying = false;
 };
 
@@ -247,8 +247,8 @@ Status HierarchicalNcclPath::look(Flight& flight, Look* how) {
   return {};
 }
 
-// Called when a part has been reduced between hosts. All ranks of a host complete these operations in the same order,
-// so they also launch NCCL calls in the same order.
+// Called when a part has been reduced across hosts. All ranks of a host complete these operations in the same order, so
+// they also launch NCCL calls in the same order.
 void HierarchicalNcclPath::arrived(Operation& op, void* context) {
   if (!context) return;
   Part& part = *static_cast<Part*>(context);

@@ -37,7 +37,7 @@ namespace hvd {
 class HierarchicalNcclPath {
  public:
   // `staged_memory` is the maximum number of bytes of pinned memory in use at a time. At least one part is always
-  // allowed. Less memory is used if less is available. The caller evaluates `options.by_hosts`.
+  // allowed. Less memory is used if less is available. The caller, not this class, checks `options.by_hosts`.
   HierarchicalNcclPath(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common, size_t staged_memory,
                        Submissions* submissions, const Observers* observers)
       : wanted_(options.kinds[static_cast<size_t>(Kind::allreduce)]), host_(host), log_(log), sets_(options, host, std::move(log), common),
@@ -66,12 +66,12 @@ class HierarchicalNcclPath {
   // Return the maximum number of seconds to sleep before the next advance().
   double resting_seconds() const { return resting_seconds_after(flights_.front().begun); }
 
-  // True while launched work might be unfinished, even if no flight is left.
+  // True while launched work might be unfinished, even if no operation is in flight any more.
   bool in_flight() const { return !launched_.empty(); }
   Status look() { return launched_.empty() ? Status() : launched_.look(sets_).with(device_->description()); }
 
   void forget(uint32_t set);
-  // Take all operations in flight at the end of the job. Their memory is kept while the device uses it.
+  // Remove and return all operations in flight at the end of the job. Their memory is kept while the device uses it.
   std::vector<OperationPtr> take_all();
   // End the communicators: destroy them if `why` is ok, or abort them if it is an error.
   void end(const Status& why);
@@ -79,7 +79,7 @@ class HierarchicalNcclPath {
 
  private:
   enum class Eligibility : uint8_t { unsettled, yes, no };
-  // State of a process set, on which the ranks of all hosts have agreed.
+  // State of a process set, agreed on by the ranks of all hosts.
   struct Set {
     Eligibility eligibility = Eligibility::unsettled;
     // NCCL version and compute capability, each the minimum over all ranks.
@@ -91,20 +91,20 @@ class HierarchicalNcclPath {
     HierarchicalNcclPath* self = nullptr;
     Flight* flight = nullptr;
     PartPlan plan;
-    // Completion of the reduction within the host. Set until the part has been copied.
+    // Completion of the reduction within the host. Null once the part has been copied.
     std::shared_ptr<const Completion> reduced;
     std::shared_ptr<PinnedPool::Block> pinned;
     OperationPtr host;
-    // Event of the copy to the host. Set until the data have arrived.
+    // Event recorded after the copy to the host. Null once the data have arrived.
     Device::Event copied = nullptr;
   };
   struct Flight {
     std::vector<OperationPtr> operations;
-    // Description of the operation for messages.
+    // Description of the operation for error messages.
     std::string what;
     // NCCL communicator of the set's ranks on this host.
     std::shared_ptr<nccl::Communicator> communicator;
-    // Request that the ranks of different hosts submit for each part.
+    // Request submitted for each part, to reduce the part across hosts.
     Request between;
     // Name of the operation for the first part.
     std::string name;
@@ -112,7 +112,8 @@ class HierarchicalNcclPath {
     std::shared_ptr<GpuMemory::Block> buffer;
     std::vector<Part> parts;
     uint64_t carrier = 0;
-    // Numbers of parts: copied to the host (brought), submitted (submitted), and not yet gathered (open).
+    // Counts of parts that have been copied to the host (brought), that have been submitted (submitted), and that are
+    // not yet gathered (open).
     size_t brought = 0, submitted = 0, open = 0;
     Status status;
     Clock::time_point begun = Clock::now();
@@ -146,9 +147,9 @@ class HierarchicalNcclPath {
   // Streams for copies to the host (down) and back to the device (up).
   Device::Stream down_ = nullptr, up_ = nullptr;
   std::list<Flight> flights_;
-  // Number of unnamed flights of each process set so far, equal on all its ranks.
+  // Number of unnamed operations started so far in each process set. The number is the same on all ranks of the set.
   std::map<uint32_t, uint64_t> begun_;
-  // Error of a launch that happened since the last call of advance().
+  // Error of a launch that has failed since the last call of advance().
   Status failure_;
   LaunchedOperations launched_;
   DeferredRelease deferred_;

@@ -137,7 +137,7 @@ void HostStagedPath::plan_whole(const Response& r, const Comm& comm, Operation& 
   }
 }
 
-// True if the load fits the limit, or if no other load uses the memory.
+// True if the load fits within the pinned-memory limit, or if no other load uses pinned memory.
 bool HostStagedPath::room(const Loaded& load) const { return pool_->used() == 0 || pool_->used() + load.bytes <= memory_; }
 
 // Start copies in order until no pinned memory is left.
@@ -160,7 +160,7 @@ Status HostStagedPath::bring_all() {
 }
 
 Status HostStagedPath::bring(Flight& flight, Loaded& load) {
-  // Copy flights in order, because an input can depend on the results of earlier flights.
+  // Copy operations in order, because an input can depend on the results of earlier operations.
   if (flight.brought == 0) {
     for (const OperationPtr& op : flight.operations) HVD_RETURN_IF_ERROR(device_->wait(down_, op->on_device->ready));
   }
@@ -195,8 +195,8 @@ bool HostStagedPath::advance(std::vector<Done>* done, Status* status) {
   return moved;
 }
 
-// Check the copies of a flight. Set `copying` to true if a copy is in flight. Later copies on the same stream are then
-// in flight too and need no check.
+// Check whether the copies of an operation have completed. If one has not, set `copying` to true. Later copies on the
+// same stream then need no check, because they cannot have completed.
 Status HostStagedPath::look(Flight& flight, bool* moved, bool* copying) {
   for (Part& part : flight.parts) {
     if (part.load >= flight.brought) break;
@@ -254,8 +254,8 @@ std::vector<OperationPtr> HostStagedPath::take_all() {
   std::vector<OperationPtr> out;
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
-  // Copies can be in flight in both directions, including from and to the program's memory. The program waits for the
-  // completion, as for any operation.
+  // Copies can be in flight in both directions and can access the program's memory. The program therefore waits for a
+  // completion that covers both streams.
   std::shared_ptr<const Completion> down, both;
   const bool known = turn.status().ok() && pool_ && Completion::record(device_, down_, &down).ok() && down->order(up_).ok() &&
                      Completion::record(device_, up_, &both).ok();

@@ -64,11 +64,11 @@ class HostStagedPath {
   // over.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
-  // Forget the state of a process set. Called for a new set, because an earlier set with this id can have had other
-  // ranks.
+  // Forget the state of a process set. Called for a new set, because an earlier set with the same id might have had
+  // other ranks.
   void forget(uint32_t set) { begun_.erase(set); }
 
-  // Operations that are done: they were launched or have failed.
+  // Operations that have been launched or have failed.
   struct Done {
     std::vector<OperationPtr> operations;
     Status status;
@@ -79,7 +79,7 @@ class HostStagedPath {
   bool idle() const { return flights_.empty(); }
   // Return the maximum number of seconds to sleep before the next advance().
   double resting_seconds() const;
-  // Take all operations in flight at the end of the job. Their memory is kept while the device uses it.
+  // Remove and return all operations in flight at the end of the job. Their memory is kept while the device uses it.
   std::vector<OperationPtr> take_all();
 
  private:
@@ -99,16 +99,16 @@ class HostStagedPath {
     // Byte offsets of input, output and residual in the memory of the load.
     size_t in = 0, out = kNone, residual = kNone;
     std::vector<Copy> come, back;
-    // Event of the load's copy, set until the data have arrived. Only used in the first part of a load.
+    // Event recorded after the load's copy. Null once the data have arrived. Used only in the first part of a load.
     Device::Event copied = nullptr;
-    // Operation of the program that receives the sizes and the output of `host`.
+    // Program operation that receives the sizes and the output of `host`.
     Operation* for_output = nullptr;
     bool submitted = false, launched = false;
   };
-  // Parts that are copied together, and their common memory.
+  // Parts that are copied together, and the memory that they share.
   struct Loaded {
     size_t bytes = 0;
-    // Range of the load's parts, as indices.
+    // The load's parts are those with indices in [first, end).
     size_t first = 0, end = 0;
     // Number of the load's parts that have not been launched.
     size_t open = 0;
@@ -122,7 +122,8 @@ class HostStagedPath {
     size_t brought = 0;
     uint64_t carrier = 0;
     Status status;
-    // Number of parts that have not been launched. It starts at 1, so that it is positive before the flight starts.
+    // Number of parts not yet launched. It starts at 1, so that the operation does not look complete before its parts
+    // are known.
     size_t open = 1;
     Clock::time_point begun = Clock::now();
   };
@@ -151,8 +152,8 @@ class HostStagedPath {
   std::deque<Flight> flights_;
   // Number of responses so far, for each process set.
   std::map<uint32_t, uint64_t> begun_;
-  // Number of the current fusion window. A window has as many bytes as are copied at a time. Parts of different windows
-  // are not fused.
+  // Number of the current fusion window. A window covers the bytes that are copied at a time, and parts of different
+  // windows are never fused.
   uint64_t window_ = 0;
   size_t window_bytes_ = 0;
   DeferredRelease deferred_;

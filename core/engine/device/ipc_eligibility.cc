@@ -10,12 +10,12 @@
 namespace hvd {
 namespace {
 
-// Seconds to wait for unfinished work of an earlier job.
+// Seconds to wait for an earlier job's unfinished work.
 constexpr double kStuckFor = 3;
 // Maximum number of ranks on a host: SegmentHeader::let_go has one bit per rank.
 constexpr int kMaxLocals = 64;
 
-// Reason for a failure as text of fixed size, which ranks exchange.
+// Fixed-size text in which ranks exchange the reason for a failure.
 struct Text {
   char bytes[400] = "";
   void set(const std::string& text) { std::snprintf(bytes, sizeof bytes, "%s", text.c_str()); }
@@ -36,7 +36,7 @@ struct IpcPath::Hello {
 };
 struct IpcPath::Offer {
   Exchange::Card card;
-  // Reason why the rank cannot use IPC. Empty if it can.
+  // Reason why the rank cannot use IPC, or empty if it can.
   Text why_not;
 };
 struct IpcPath::Verdict {

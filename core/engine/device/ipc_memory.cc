@@ -21,12 +21,13 @@ namespace hvd {
 
 namespace {
 
-// Maximum seconds for reading a pattern. Reading can take long, because processes on one device can take turns.
+// Maximum seconds for reading a peer's test pattern. Reading can be slow, because processes that share a device take
+// turns.
 constexpr double kProbeWithin = 5;
 // Minimum bytes of an allocation. Smaller allocations share a block, and a handle would expose the whole block.
 constexpr size_t kGranule = size_t{2} << 20;
 
-// Write this rank's pattern. The other ranks read it to test their access.
+// Write this rank's test pattern, which the other ranks read to check their access.
 void write_pattern(const Whereabouts& where, int local_rank, std::byte* to) {
   uint64_t words[Exchange::kPatternBytes / sizeof(uint64_t)];
   for (uint64_t i = 0; i < std::size(words); ++i) words[i] = (where.token + static_cast<uint64_t>(local_rank)) * (2 * i + 1);
@@ -237,7 +238,7 @@ void Exchange::retire(bool release) {
   counters_.reset();
   if (release) left.words->release();
   const Device::Turn turn(*device_);
-  // Leave the memory until the process ends, because the device has failed.
+  // Leak the memory, because the device has failed.
   if (!turn.status().ok()) return leave_behind(std::move(left.words));
   // Record events after the work of both streams. If that fails, the resources are never released.
   std::shared_ptr<const Completion> probed;
@@ -251,7 +252,8 @@ void Exchange::retire(bool release) {
 bool Exchange::sweep() {
   const std::lock_guard lock(aside_mutex());
   bool waits = false;
-  // Close all memory before freeing any, because ranks of this process can wait for each other's close.
+  // Close all memory before freeing any, because ranks that are threads of this process can wait for each other to
+  // close theirs.
   for (Retired& left : aside()) {
     left.let_go();
     waits |= !left.closed;

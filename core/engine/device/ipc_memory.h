@@ -74,7 +74,7 @@ class Exchange {
   static constexpr int kSlots = 2;
   static constexpr size_t kPatternBytes = 64;
 
-  // Card: description of a rank's memory, which the rank sends to its peers.
+  // Card that describes a rank's memory. Each rank sends its card to its peers.
   struct Card {
     Whereabouts where;
     int32_t local_rank;
@@ -115,7 +115,7 @@ class Exchange {
   // Create this rank's buffer, once. This can wait for the device. If memory is short, the slots are smaller; the card
   // contains their size. An error describes the failure.
   Status prepare(const std::shared_ptr<Device>& device, Card* out);
-  // Free what prepare() created. Allowed only while no peer has opened the memory.
+  // Free the buffer that prepare() created. Allowed only while no peer has opened the memory.
   void discard();
   // Store the card (memory description) that `rank` has sent to all ranks of the set. Call this before meet().
   void acquaint(int rank, const Card& card);

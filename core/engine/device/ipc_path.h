@@ -60,8 +60,8 @@ class IpcPath {
 
   // Forget the state of a process set that was created or removed.
   void forget(uint32_t set) { sets_.erase(set); }
-  // End the path, because the job is over for the reason `why`. If `well` is true, all ranks have launched the
-  // unfinished work, so it will complete. If false, the work has failed.
+  // Shut down the path after the job has ended with `why`. If `well` is true, all ranks have launched the unfinished
+  // work, so it will complete. If false, the work has failed.
   void end(const Status& why, bool well);
   // Wait up to two seconds until this rank's device has finished and the peers' memory is closed.
   void await_end();

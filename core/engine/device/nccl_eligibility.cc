@@ -29,12 +29,12 @@ uint64_t host_id() {
 
 // GPU properties of a rank. The ranks of a set exchange these records.
 struct NcclSets::Record {
-  // Not 0 if the rank has a device.
+  // Nonzero if the rank has a device.
   uint8_t device = 0;
   uint8_t wanted = 0;
-  // Not 0 if the rank has created a communicator before.
+  // Nonzero if the rank has created a communicator before.
   uint8_t busy = 0;
-  // Not 0 if the rank has logged a warning about ranks that share a GPU.
+  // Nonzero if the rank has logged a warning about ranks that share a GPU.
   uint8_t told = 0;
   Uuid uuid{};
   uint64_t host_id = 0;
@@ -89,7 +89,7 @@ Status NcclSets::ask(Set* set, Comm& comm) {
   return make(set, comm, std::ranges::none_of(all, [](const Record& r) { return r.busy != 0; }));
 }
 
-// Return the reason why NCCL cannot connect the ranks, or an empty text if it can.
+// Return the reason why NCCL cannot connect the ranks, or an empty string if it can.
 std::string NcclSets::why_not(const Comm& comm, const std::vector<Record>& all) const {
   const auto me = static_cast<size_t>(comm.rank);
   std::set<std::pair<uint64_t, Uuid>> seen;
@@ -105,8 +105,8 @@ std::string NcclSets::why_not(const Comm& comm, const std::vector<Record>& all) 
   return "";
 }
 
-// Warn that ranks share a GPU, usually because the program has not selected a GPU per rank. On every path, the ranks
-// then take turns on the GPU. The warning is not repeated if a rank has logged it for another set.
+// Warn that ranks share a GPU, usually because the program has not selected a GPU per rank. Whichever path is used,
+// these ranks take turns on the GPU. The warning is not repeated if a rank has logged it for another set.
 void NcclSets::warn_of_sharing(const Comm& comm, const std::vector<Record>& all) {
   constexpr size_t kMaxNamed = 8;
   std::string ranks;

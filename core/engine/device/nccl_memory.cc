@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kLeast = size_t{64} << 10, kGrain = 512;
 
-// Return the size class of a block. There are two classes per power of two. If sizes grow slowly, all blocks together
-// then have less than four times the size of the last block.
+// Return the size class of a block. There are two classes per power of two. If requested sizes grow slowly, all blocks
+// together are then smaller than four times the last block.
 size_t class_of(size_t bytes) {
   const size_t step = std::bit_floor(std::max(bytes, kLeast)) / 2;
   return (std::max(bytes, kLeast) + step - 1) / step * step;

@@ -11,7 +11,7 @@
 namespace hvd {
 namespace {
 
-// Maximum seconds until communicators must have shut down.
+// Maximum seconds to wait for communicators to shut down.
 constexpr double kEndWithin = 5;
 constexpr double kAbortWithin = 2;
 
@@ -31,7 +31,7 @@ nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
   return {&Around::enter, &Around::leave, &all.try_emplace(device.get(), Around{device}).first->second};
 }
 
-// State of a rank in the creation of a communicator.
+// A rank's progress in creating a communicator.
 enum class Made : uint8_t { not_yet, yes, failed, late };
 
 // Return this rank's progress in creating communicator `c`. `first` is the communicator that might be warming up, and

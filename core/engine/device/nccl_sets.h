@@ -163,7 +163,7 @@ class NcclSets {
   const LogSink log_;
   std::shared_ptr<Device> device_;
   const nccl::Library* library_ = nullptr;
-  // Reason why there is no NCCL library. Empty if there is one.
+  // Reason why no NCCL library was loaded, or empty if one was.
   std::string why_not_;
   bool looked_ = false;
   NcclCommon* const common_;
