@@ -358,7 +358,7 @@ def help_text(width: int | None = None, everything: bool = False) -> str:
     ignored = sum(flag.ignored for flag in FLAGS)
     if ignored and not everything:
         parts.append(textwrap.fill(f"{ignored} more flags have no effect or are not available yet: --help-all", width))
-    parts.append("\n".join(["examples:", *_examples(width)]))
+    parts.append("\n".join(["examples:", *_examples()]))
     parts.append(textwrap.fill("`horovodrun kubernetes --help` tells of jobs on a Kubernetes cluster", width))
     return "\n\n".join(parts) + "\n"
 
@@ -388,7 +388,7 @@ def _row(names: str, description: str, width: int, column: int) -> str:
     return wrapper.fill(description)
 
 
-def _examples(width: int) -> Iterator[str]:
+def _examples() -> Iterator[str]:
     for command, meaning in EXAMPLES:
         yield f"{' ' * _INDENT}{command}"
         yield textwrap.indent(meaning, " " * (_INDENT + 4))
