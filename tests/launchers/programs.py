@@ -102,7 +102,7 @@ def finish(running: Sequence[subprocess.Popen[str]], seconds: float = DEADLINE) 
     finally:
         for process in running:
             process.kill()
-            process.wait(10)
+            process.wait(60)
     return Done(max(abs(process.returncode) for process in running), "".join(texts))
 
 

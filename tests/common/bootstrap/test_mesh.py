@@ -112,7 +112,7 @@ def test_other_users_take_nobodys_place(patient, monkeypatch):
     monkeypatch.setattr("horovod.common.bootstrap.mesh.descriptors.peer_user", lambda sock: os.geteuid() + 1)
     with forming(0) as (listeners, attempts), contextlib.ExitStack() as stack:
         for _ in range(9):  # as many as may wait: twice the two links, and 5
-            stack.enter_context(socket.create_connection(where(listeners[0]), timeout=5))
+            stack.enter_context(socket.create_connection(where(listeners[0]), timeout=60))
         eventually(lambda: len(attempts) == 9, 30, "the slow ones are let in")
         before = list(attempts)
         for _ in range(20):

@@ -83,7 +83,7 @@ def conversation(connectors, acceptors, between=None):
     acceptor.start()
     with here:
         talk(False, here, connectors, told)
-    acceptor.join(10)
+    acceptor.join(60)
     return told, others
 
 

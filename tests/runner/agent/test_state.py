@@ -76,6 +76,15 @@ def test_another_stop_ends_the_grace_of_ranks():
     assert state.advance(10.0, True, lambda: [7]) == Step(term=[7]), "it stops already"
 
 
+def test_another_stop_can_only_make_it_sooner():
+    for grace, at in ((9.0, 14.0), (0.0, 10.0)):
+        state = running()
+        state.stop(4.0, 10.0)
+        state.stop(grace, 10.0)
+        assert state.advance(at, True, lambda: [7]) == Step(kill=[7])
+        assert state.advance(at + GIVE_UP, True, lambda: [7]) == Step(kill=[7], survivors=[7]), "not even by SIGKILL"
+
+
 def test_orders_come_once_and_a_stop_before_them_ends_everything():
     state = HostState()
     assert state.advance(1.0, False, never) == Step()

@@ -56,7 +56,7 @@ class Tasks:
         for task in self.started.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(task.pid, signal.SIGKILL)
-            task.wait(5)
+            task.wait(60)
             task.stderr.close()
 
 

@@ -69,7 +69,7 @@ def test_one_is_killed_and_one_more_arrives(tasks, gathering, tmp_path):
     err = io.StringIO()
     options = JobOptions(start_timeout=30, stdout=io.StringIO(), stderr=err)
     results = run_elastic(gathering, Call(train, (str(tmp_path), 3)), ElasticSettings(3, 2, 3), options)
-    acting.join(5)
+    acting.join(60)
     assert [rank for _, rank, _ in results] == [0, 1]
     assert [local for *_, local in results] == [0, 1]
     assert results[0][0] == [3, 2, 3]

@@ -87,7 +87,7 @@ class Busy:
     def __exit__(self, *_):
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join(5)
+        self._thread.join(60)
 
 
 def test_one_that_is_hung_up_on_comes_again_until_the_launcher_is_gone():

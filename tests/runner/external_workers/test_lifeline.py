@@ -16,5 +16,5 @@ def test_signs_of_life_end_within_their_time(monkeypatch):
         held = answering._context.socket(zmq.DEALER)  # the context does not end while it is open
         begun = time.monotonic()
         answering.close()
-        assert 0.4 < time.monotonic() - begun < 5.0
+        assert 0.4 < time.monotonic() - begun < 20.0
         held.close(linger=0)

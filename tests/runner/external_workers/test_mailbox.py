@@ -18,8 +18,8 @@ def test_take_waits_for_another_thread_and_not_longer():
     box = Mailbox()
     threading.Timer(0.1, box.put, ["late"]).start()
     begun = time.monotonic()
-    assert box.take(begun + 10)[0] == ["late"]
-    assert time.monotonic() - begun < 5
+    assert box.take(begun + 60)[0] == ["late"]
+    assert time.monotonic() - begun < 30
 
 
 def test_take_tells_which_other_descriptor_can_be_read():

@@ -63,7 +63,7 @@ class WorkerProcesses:
         for process in self.processes:
             process.kill()
         for process in self.processes:
-            process.wait(10)
+            process.wait(60)
             for stream in (process.stdin, process.stdout, process.stderr):
                 with contextlib.suppress(OSError):
                     stream.close()

@@ -62,11 +62,11 @@ class Cluster:
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+            process.wait(60)
         self.server.shutdown()
         self.server.server_close()
         for thread in self.threads:
-            thread.join(10)
+            thread.join(60)
         self.folder.cleanup()
 
     @property

@@ -79,8 +79,8 @@ def read(*given):
     while len(answers.given) > 1:
         reader.join(0.01)
     reader.ended.set()
-    reader.join(5)
-    assert inbox.get(timeout=5) == ("log", None)
+    reader.join(60)
+    assert inbox.get(timeout=60) == ("log", None)
     return written, said, answers.since
 
 

@@ -78,7 +78,7 @@ def test_a_terminal_that_nobody_reads_holds_nothing_up():
     queue.put(1, text)
     writing = threading.Thread(target=queue.write, daemon=True)
     writing.start()
-    writing.join(10)
+    writing.join(60)
     held_up = writing.is_alive()
     shown = text.replace(b"\n", b"\r\n")
     seen = b""
@@ -87,7 +87,7 @@ def test_a_terminal_that_nobody_reads_holds_nothing_up():
             queue.write()
         assert select.select([master], [], [], 10)[0]
         seen += os.read(master, 65536)
-    writing.join(10)
+    writing.join(60)
     queue.close()
     os.close(slave)
     with pytest.raises(OSError, match="Input/output error"):  # no other process has it open any more

@@ -16,7 +16,7 @@ def ends():
     thread = threading.Thread(target=lambda: made.append(Talk(there, accepts=True, seconds=10)))
     thread.start()
     talk = Talk(here, accepts=False, seconds=10)
-    thread.join(10)
+    thread.join(60)
     one, other = (ArrivedConnection(each.sock, each.channel, each.rest) for each in (talk, made[0]))
     yield one, other
     for each in (one, other):

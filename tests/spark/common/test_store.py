@@ -96,7 +96,7 @@ def test_readers_see_a_whole_file_whatever_is_written_meanwhile(tmp_path):
     for number in range(100):
         store.write(path, bytes([number]) * 100_000)
     done.set()
-    reader.join(10)
+    reader.join(60)
     assert seen == {(100_000, 1)}
     assert os.listdir(tmp_path) == ["file"]
 
