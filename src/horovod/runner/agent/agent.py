@@ -1,4 +1,6 @@
-"""Agent process that starts, watches and ends the workers of one host. It talks to the launcher over stdin and stdout.
+"""Agent process that starts, monitors and stops the workers of one host.
+
+It talks to the launcher over stdin and stdout.
 
 The agent uses two processes, so that no worker survives if one of them is killed with SIGKILL:
 
@@ -150,7 +152,7 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            if not self._state.stopping:  # While the job is stopping, the state machine sends all signals.
+            if not self._state.stopping:  # While the job is stopping, the state machine decides which signals to send.
                 self._workers.clear(time.monotonic())
             self._writer.flush()
             if self._over():

@@ -156,7 +156,7 @@ class StartWorker(msgspec.Struct, frozen=True, tag="start_worker"):
 
 
 class KillWorker(msgspec.Struct, frozen=True, tag="kill_worker"):
-    """Request to send SIGKILL to a worker and its descendants. The worker might already have ended."""
+    """Request to send SIGKILL to a worker and its descendants. The worker might have exited already."""
 
     rank: int
 
@@ -289,7 +289,7 @@ class StreamOpen(msgspec.Struct, frozen=True, tag="open"):
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """Heartbeat, which the launcher and the agent send to each other."""
+    """Heartbeat message that the launcher and its agents exchange."""
 
 
 class StreamData(msgspec.Struct, frozen=True, tag="data"):
@@ -351,7 +351,7 @@ class FrameReader(Generic[M]):
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[M]:
-        """Return the messages that `data` completes. Raises AgentError if a frame is too long or invalid."""
+        """Return all messages completed by `data`. Raises AgentError if a frame is too long or invalid."""
         self._buffer += data
         messages: list[M] = []
         while len(self._buffer) >= _HEADER.size:

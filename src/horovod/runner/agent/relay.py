@@ -132,7 +132,7 @@ class Streams:
         return False
 
     def hang_up(self) -> None:
-        """Close the stdin of all commands, so that the agents on other hosts end."""
+        """Close the stdin of all commands, so that the agents on other hosts exit."""
         for stream in self._streams.values():
             if stream.popen is not None:
                 self._close_input(stream)

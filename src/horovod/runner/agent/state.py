@@ -191,7 +191,7 @@ def _worker(pid: int, workers: Collection[int], parents: Mapping[int, int]) -> i
     seen: set[int] = set()
     while pid not in workers:
         parent = parents.get(pid)
-        # The process table is inconsistent, because processes started or ended while it was read.
+        # The process table is inconsistent, because processes started or exited while it was read.
         if parent is None or parent in seen:
             return None
         seen.add(pid)

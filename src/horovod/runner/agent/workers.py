@@ -95,7 +95,7 @@ class WorkerTable:
         self._report = report
         self._processes: dict[int, _Process] = {}  # Worker processes, keyed by pid
         self._job: StartJob
-        # Environment variables and descriptors that all workers inherit.
+        # (Environment variable, descriptor) pairs for the files that all workers inherit.
         self._inherited: list[tuple[bytes, int]] = []
         self._deaf_until = 0.0  # Warning signals are ignored until this time.
         self._called: set[int] = set()  # Pids of all processes that have called hvd.init().

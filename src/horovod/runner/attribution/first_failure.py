@@ -28,10 +28,10 @@ _ENDED = "the process ended"
 def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
     """Derive a report from the exception that ended a rank, if the rank itself sent no report.
 
-    Reports do not arrive with other launchers, or if a container separates the agent from the worker.
+    Reports are missing with other launchers, or if the worker runs in a container of its own.
 
     Args:
-        rank: Rank that has ended.
+        rank: Rank that has exited.
         exception: Lines of the rank's traceback.
         victim: True if the exception is a HorovodInternalError or was caused by one.
 
@@ -87,9 +87,9 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-# Python prints this text for an error in a destructor, which does not end the process.
+# Python prints this text for errors in destructors, which do not end the process.
 _IGNORED = "Exception ignored"
-_THREAD = "Exception in thread"  # Python prints this text for an error in a thread, which ends only this thread.
+_THREAD = "Exception in thread"  # Python prints this text for errors in threads, which end only the thread.
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
 # TensorFlow raises this error if an operation loses a peer, but also in other cases. So the message must also contain
 # _OURS.

@@ -48,7 +48,7 @@ def interfaces(name: str, value: Any) -> list[str]:
 
 
 def renamed(old: str, new: str, value: Any) -> None:
-    """Warn that an argument has a new name. Do nothing if `value` is None, because the old name was not used."""
+    """Warn that an argument was renamed. Do nothing if `value` is None, because the old name was not used."""
     if value is not None:
         warn_user(f"{old} is deprecated: use {new}", DeprecationWarning)
 

@@ -1,4 +1,4 @@
-"""Result of a job, and descriptions of the exit statuses of processes."""
+"""Job result, and descriptions of process exit statuses."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def become_subreaper() -> None:
 def die_with_parent(parent: int, sig: int) -> None:
     """Ask the kernel to send `sig` to this process when its parent exits.
 
-    Exit immediately if the parent, process `parent`, has already ended.
+    Exit immediately if the parent, process `parent`, has already exited.
     """
     _prctl(_PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
@@ -137,7 +137,7 @@ def raise_descriptor_limit() -> None:
 
 
 def send_signal(pid: int, sig: int) -> None:
-    """Send a signal to a process. Unlike `os.kill`, ignore a process that has ended."""
+    """Send a signal to a process. Unlike `os.kill`, ignore a process that has exited."""
     try:
         os.kill(pid, sig)
     except (ProcessLookupError, PermissionError):
@@ -145,12 +145,12 @@ def send_signal(pid: int, sig: int) -> None:
 
 
 def catches(pid: int, sig: int) -> bool:
-    """Return True if the process has a handler for the signal, and False if it has ended."""
+    """Return True if the process has a handler for the signal, and False if it has exited."""
     return _in_mask(pid, "SigCgt:", sig)
 
 
 def ignores(pid: int, sig: int) -> bool:
-    """Return True if the process ignores the signal, and False if it has ended."""
+    """Return True if the process ignores the signal, and False if it has exited."""
     return _in_mask(pid, "SigIgn:", sig)
 
 

@@ -15,7 +15,7 @@ _TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.S
 
 
 class SignalQueue:
-    """Queue of the signals that end a job or warn of its end. It installs handlers for these signals.
+    """Queue of signals that stop a job or warn that it will be stopped soon. It installs handlers for these signals.
 
     If SIGHUP was ignored at the start of the process (nohup), it stays ignored. Only the main thread can use this
     class.

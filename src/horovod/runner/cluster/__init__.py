@@ -1,4 +1,4 @@
-"""Jobs whose agents connect to the launcher by themselves, started by a cluster manager such as Spark or Ray.
+"""Jobs whose agents are started by a cluster manager, such as Spark, and then connect to the launcher.
 
 See `docs/adr/0030-agents-that-call-home.md`.
 

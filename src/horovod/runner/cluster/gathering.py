@@ -24,7 +24,7 @@ from horovod.runner.remote.arrived import ArrivedConnection
 
 _MOST = 256  # Maximum number of connections that are authenticated at the same time. Others wait in the listen backlog.
 _TIME_OF_ITS_OWN = 2.0  # A new connection can replace the oldest unauthenticated one after _TIME_OF_ITS_OWN seconds.
-_LOOK_AGAIN = 50  # Pause before the server checks again whether it can accept connections (ms).
+_LOOK_AGAIN = 50  # Milliseconds before the server checks again whether it can accept connections.
 _BACKLOG = 1024
 _END_SECONDS = 5.0
 _LONGEST_POLL = 3600.0  # Longest single wait (s), because poll() accepts at most 24 days

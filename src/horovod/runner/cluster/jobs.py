@@ -29,7 +29,7 @@ from horovod.runner.remote.fleet import Fleet
 
 
 class ArrivalSource:
-    """Source of hosts for elastic jobs, in which each connected agent is a host with one slot.
+    """Source of hosts for elastic jobs. Each connected agent counts as a host with one slot.
 
     Args:
         gathering: Server to which the agents connect.

@@ -88,7 +88,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Answer of the launcher to an `Arrival`.
+    """The launcher's answer to an `Arrival`.
 
     Attributes:
         refusal: Reason why the process is refused. Empty if it is admitted.
@@ -140,8 +140,8 @@ def judge(arrival: Arrival) -> str:
     return ""
 
 
-CONNECT_SECONDS = 5.0  # Time limit for connecting to one address.
-ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS  # After this time, the process stops trying to reach the launcher.
+CONNECT_SECONDS = 5.0  # Seconds allowed for one attempt to connect to one address.
+ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS  # Seconds after which the process gives up trying to reach the launcher.
 PAUSE = 0.2  # Minimum pause in seconds before all addresses are tried again. The maximum is twice as long.
 QUEUE_LIMIT = 4 << 20  # Reading pauses while more than QUEUE_LIMIT bytes are queued in one direction.
 END_SECONDS = 15.0  # An agent that has lost its launcher gets END_SECONDS to end its workers.

@@ -1,4 +1,4 @@
-"""Conversion of the `horovodrun` command line into checked settings."""
+"""Parser that turns the `horovodrun` command line into validated settings."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Check:
-    """Converter of a flag's value for argparse.
-
-    argparse shows the message of its ArgumentTypeError after the flag's name.
-    """
+    """Converter that argparse applies to a flag's value. argparse prints its error message after the flag's name."""
 
     def __init__(self, flag: Flag) -> None:
         self._flag = flag
@@ -170,7 +167,7 @@ def _mpi_options(namespace: argparse.Namespace) -> MpiOptions:
 
 
 def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> LaunchSettings:
-    """Apply the environment variables that the launcher itself uses to the settings.
+    """Update the settings from the environment variables that the launcher itself uses.
 
     `settings.variables` take precedence over `environ`. All variables are checked as the workers would check them, so
     that mistakes are reported once, before any process starts. A warning names variables that have no effect.
@@ -319,7 +316,7 @@ def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell
 
 
 def machines_of_service(environ: Mapping[str, str]) -> allocations.Machines | None:
-    """Return the machines that SageMaker or Vertex AI lists in this container, or None as `clouds.machines` does.
+    """Return the machines that SageMaker or Vertex AI lists in this container, or None if there is only one machine.
 
     Raises:
         LaunchError: The list of machines is invalid.

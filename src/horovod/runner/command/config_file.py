@@ -62,7 +62,7 @@ def parse(text: str, path: str) -> Config:
 
 
 class _Reader:
-    """Reader of the YAML nodes of a file. Unlike plain values, nodes have line numbers and duplicate keys."""
+    """Reader for the YAML nodes of a config file. Unlike plain values, nodes keep line numbers and duplicate keys."""
 
     def __init__(self, path: str, loader: yaml.SafeLoader) -> None:
         self._path = path
@@ -133,7 +133,7 @@ class _Reader:
     def _value(self, node: yaml.Node) -> object:
         try:
             return self._loader.construct_object(node, deep=True)
-        # The value is an impossible date, or has a tag that does not fit, such as `!!bool maybe`.
+        # The value is an impossible date, or has a tag that does not match, such as `!!bool maybe`.
         except (ValueError, LookupError, AttributeError, TypeError) as error:
             raise self._error(node, f"cannot be read: {type(error).__name__}: {error}") from None
 

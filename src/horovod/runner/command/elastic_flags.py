@@ -1,4 +1,4 @@
-"""Settings of elastic jobs, from the flags of horovodrun or from the arguments of `horovod.run`."""
+"""Functions that create the settings of elastic jobs from horovodrun's flags or `horovod.run`'s arguments."""
 
 from __future__ import annotations
 

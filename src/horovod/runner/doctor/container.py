@@ -1,4 +1,4 @@
-"""Limits of the container in which a host runs, and findings about them. No function raises an exception."""
+"""Checks of a host's container limits, such as memory and /dev/shm. No function raises an exception."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def _kind(environ: Mapping[str, str], root: str) -> str:
 
 
 def _shm(path: str) -> tuple[int, str]:
-    """Return the size of the file system in bytes and, if it is not writable, the reason. A size of -1 is unknown."""
+    """Return the size of the file system in bytes and, if it is not writable, the reason.
+
+    A size of -1 means unknown.
+    """
     try:
         stat = os.statvfs(path)
         size = stat.f_blocks * stat.f_frsize or -1  # A size of 0 means a tmpfs without a limit.
@@ -67,7 +70,7 @@ def _shm(path: str) -> tuple[int, str]:
         # A file without a name is removed automatically.
         os.close(os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        # The file system does not support files without names. This does not mean that it is not writable.
+        # The file system does not support unnamed files, but it might still be writable.
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
             return size, _why(error)
     return size, ""

@@ -1,4 +1,4 @@
-"""GPUs of a host and the software that ranks need for them, and findings about both.
+"""Checks of a host's GPUs and of the software that ranks need to use them.
 
 The functions that examine the host raise no exceptions. Separate processes load CUDA and NCCL.
 """

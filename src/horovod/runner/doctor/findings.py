@@ -194,7 +194,7 @@ def limits(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def clocks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that the hosts' clocks agree, so that times in logs and of files are comparable."""
+    """Check that the hosts' clocks agree, so that timestamps in logs and files are comparable."""
     for answer, _ in _reports(answers):
         if abs(answer.clock_offset) > CLOCK_TOLERANCE:
             way = "ahead of" if answer.clock_offset > 0 else "behind"
@@ -309,7 +309,7 @@ def _speed(answer: HostAnswer, other: HostAnswer, report: HostReport, each: Meas
 
 
 def _nominal(report: HostReport, each: Measured) -> int:
-    """Return the nominal speed of the interface in Mbit/s, or 0 if no comparison with it makes sense."""
+    """Return the nominal speed of the interface in Mbit/s, or 0 if it is no useful reference."""
     for interface in report.interfaces:
         if interface.name == each.interface and interface.physical and interface.speed <= TRUSTED_MEGABITS:
             return interface.speed

@@ -112,7 +112,7 @@ def _interfaces() -> list[Interface]:
 def _memory() -> tuple[int, int]:
     """Return the total and available memory in bytes.
 
-    A container's limit counts if it is lower than the machine's memory.
+    A container's limit takes precedence if it is lower than the machine's memory.
     """
     machine, room = _meminfo(), cgroups.memory()
     total, free = machine.get("MemTotal", -1), machine.get("MemAvailable", -1)
@@ -287,7 +287,7 @@ def _stream(sock: socket.socket) -> float:
     while time.perf_counter() < end:
         rest = piece
         while rest:
-            rest = rest[sock.send(rest) :]  # Do not use `sendall`, because it applies the timeout to the whole piece.
+            rest = rest[sock.send(rest) :]  # Do not use `sendall`, because it applies the timeout to the whole chunk.
     sock.shutdown(socket.SHUT_WR)
     count, seconds = _COUNTED.unpack(_receive(sock, _COUNTED.size))
     return float(count * 8 / max(seconds, 1e-9) / 1e9)

@@ -1,4 +1,4 @@
-"""Report of the doctor's probe on one host, and the diagnosis that the launcher makes from all reports."""
+"""Data classes for the probe's report about one host, and for the launcher's diagnosis based on all reports."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Answers of all hosts, and the findings of all checks."""
+    """Diagnosis of a job's hosts: their answers, and the findings of all checks."""
 
     answers: list[HostAnswer]
     findings: list[Finding] = field(default_factory=list)

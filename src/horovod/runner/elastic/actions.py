@@ -114,10 +114,10 @@ Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End
 ACCUSED = 2.0
 # Ready workers wait up to TOGETHER seconds for workers that are starting, so that the members pause only once.
 TOGETHER = 5.0
-LEAVING = 10.0  # A dismissed worker is killed if it has not ended after LEAVING seconds.
+LEAVING = 10.0  # A dismissed worker is killed if it has not exited after LEAVING seconds.
 CERTAIN = 10.0  # A worker that still exists CERTAIN seconds after SIGKILL is abandoned.
-# A host can be reported as lost up to TORN_DOWN seconds after a rank on it failed, because a shutdown can end the rank
-# first.
+# A host can be reported as lost up to TORN_DOWN seconds after a rank on it failed, because a host that shuts down can
+# kill the rank first.
 TORN_DOWN = 10.0
 STOOD_STILL = 5.0  # A delay above STOOD_STILL seconds means that the launcher or its machine was stopped.
 
@@ -145,7 +145,7 @@ class Phase(Enum):
 
 
 class Standstill:
-    """Detector of periods in which the launcher was stopped, by `kill -STOP` or because its machine slept.
+    """Detector for periods in which the launcher was stopped, by `kill -STOP` or because its machine slept.
 
     The launcher then extends all deadlines by the length of the period. The caller passes all times (monotonic,
     seconds).

@@ -55,7 +55,7 @@ class HostState:
 
 
 class DiscoveredHosts:
-    """Discovered hosts and their numbers of slots. Immutable."""
+    """Discovered hosts and their slot counts. Immutable."""
 
     def __init__(self, host_slots: Mapping[str, int], host_assignment_order: Sequence[str]) -> None:
         """Store the slots of each host, and the order in which the hosts get ranks."""
@@ -165,7 +165,7 @@ class HostManager:
     def update_available_hosts(self) -> HostUpdateResult:
         """Run the discovery, and return how the usable hosts have changed since the last call.
 
-        If a host has lost slots, the result includes `removed`. Exceptions of the discovery are not caught.
+        If a host has lost slots, the result includes `removed`. Exceptions from the discovery are not caught.
         """
         found = self._discovery.find_available_hosts_and_slots()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Repeated discovery of the hosts of an elastic job, without blocking the launcher."""
+"""Sources that repeatedly discover the hosts of an elastic job without blocking the launcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.elastic.script import ScriptRun
 
-EVERY = 1.0  # Pause between two runs of the discovery script (s)
+EVERY = 1.0  # Seconds between two runs of the discovery script
 
 
 @dataclass(frozen=True)

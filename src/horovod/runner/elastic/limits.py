@@ -1,4 +1,4 @@
-"""Limits of an elastic job that the user sets, excluded hosts, and admission of new workers.
+"""User-set limits of an elastic job, excluded hosts, and the admission of new workers.
 
 The caller passes all times (monotonic, seconds).
 """
@@ -234,7 +234,7 @@ class Admission:
         return self._ready_since is not None and now >= self._ready_since + self._wait
 
     def update(self, added: bool, removed: bool) -> HostUpdateResult:
-        """Return the changes about which the members must be notified now, each only once per epoch.
+        """Return the notifications that the members must get now. Each is returned only once per epoch.
 
         Args:
             added: True if workers can join.

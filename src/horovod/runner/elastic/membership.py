@@ -44,7 +44,7 @@ class Membership:
 
     Attributes:
         epoch: Number of the last epoch that was formed, or 0 before the first.
-        workers: All workers that have not ended.
+        workers: All workers that have not exited.
     """
 
     def __init__(self, limits: Limits, blacklist: Blacklist, now: float, machine_of: MachineOf = str) -> None:
@@ -84,7 +84,7 @@ class Membership:
 
     @property
     def members(self) -> list[Worker]:
-        """Members of the last epoch that have not ended, in rank order."""
+        """Members of the last epoch that have not exited, in rank order."""
         return self.workers.members(self.epoch)
 
     def discovered(

@@ -45,7 +45,7 @@ def does_not_come(patience: float) -> str:
 
 
 def too_long(workers: Workers, there: int, needed: int, seconds: float, names: Names) -> str:
-    """Return the reason for ending a job in which no epoch was running for the elastic timeout."""
+    """Return the reason for ending a job that had no running epoch within the elastic timeout."""
     late = "".join(
         f"; {', '.join(map(str, found))} {what}"
         for life, what in ((Life.WORKING, "did not come back"), (Life.STARTING, "did not call hvd.init()"))

@@ -81,7 +81,7 @@ _PIECE = 1 << 16
 # One call reads at most _PIECES chunks, so that a script that writes continuously cannot block the launcher.
 _PIECES = 16
 _LAST_WORDS = 1 << 14  # The last _LAST_WORDS bytes of stderr are kept.
-_KILLED = 1.0  # A killed script gets _KILLED seconds to end.
+_KILLED = 1.0  # A killed script gets _KILLED seconds to exit.
 _SHOWN_LINES = 5  # Messages show at most _SHOWN_LINES lines of stderr.
 
 

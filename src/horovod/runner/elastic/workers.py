@@ -163,7 +163,7 @@ class Worker:
     def expect(self, by: float, why: str) -> None:
         """Set the time at which the worker is killed, unless it is already earlier.
 
-        `why` is the reason for the messages.
+        Messages show the reason `why`.
         """
         if self.alive and (self.deadline is None or by < self.deadline):
             self.deadline, self.why = by, why
@@ -174,7 +174,7 @@ class Worker:
 
 
 class Workers:
-    """Collection of all workers that have not ended. Iteration yields them in the order of their numbers."""
+    """Collection of all workers that have not exited. Iteration yields them in the order of their numbers."""
 
     def __init__(self, machine_of: MachineOf = str) -> None:
         self._machine_of = machine_of
@@ -198,7 +198,7 @@ class Workers:
         self._living.pop(worker.number, None)
 
     def find(self, number: int) -> Worker | None:
-        """Return the worker with this number, or None if it has ended."""
+        """Return the worker with this number, or None if it has exited."""
         return self._living.get(number)
 
     def at_work(self, number: int, epoch: int) -> Worker | None:
@@ -219,7 +219,7 @@ class Workers:
         return len(self._living)
 
     def outside(self, hosts: Collection[str]) -> int:
-        """Return the number of workers on other hosts that are running and have not reported that they end."""
+        """Return the number of workers on other hosts that are running and have not reported that they are exiting."""
         return sum(1 for worker in self if worker.alive and worker.host not in hosts)
 
     def of(self, *lives: Life) -> list[Worker]:

@@ -79,7 +79,7 @@ class ForeignAttempt:
         self._watch = watch
         self._screen = watch.screen
         self._lines = {1: mpi_output.Lines(self.hosts), 2: mpi_output.Lines(self.hosts)}
-        self._term_at: float | None = None  # Time at which mpirun is told to end the remaining ranks, or None
+        self._term_at: float | None = None  # Time at which to tell mpirun to stop the remaining ranks, or None
         self._kill_at: float | None = None
         # Time limit for the remaining output after the other launcher has exited, or None
         self._drain_until: float | None = None

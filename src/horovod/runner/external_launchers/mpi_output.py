@@ -1,4 +1,4 @@
-"""Parser for mpirun's output, which finds the rank of each line and the process that mpirun reports as failed."""
+"""Parser that finds the rank of each line of mpirun's output, and the process that mpirun reports as failed."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> Non
 
     Args:
         assignment: Data that the driver has sent.
-        others: Processes on which this process depends. If one of them ends, this process ends too. Maps pids to
+        others: Processes on which this process depends. If one of them exits, this process exits too. Maps pids to
             descriptions.
 
     Raises:

@@ -24,7 +24,7 @@ from horovod.common.store.sockets import AcceptControl, ClientAuthenticator, Thr
 from horovod.runner.external_workers.mailbox import LONGEST
 from horovod.runner.remote.heartbeats import Heartbeats, silent
 
-# A liveness connection breaks when a process ends. But a process that is stopped, or whose host hangs, keeps its
+# A liveness connection breaks when a process exits. But a process that is stopped, or whose host hangs, keeps its
 # connection. So the driver polls each worker, and a worker that is silent for too long counts as lost. A worker answers
 # without running Python code, because a ZeroMQ proxy echoes each message. A program can therefore hold the interpreter
 # lock for any time without counting as lost.
@@ -363,7 +363,10 @@ class LivenessConnection:
     def __init__(
         self, where: LivenessAddress, job_key: bytes, number: int, others: Mapping[int, str], seconds: float
     ) -> None:
-        """Connect to the driver and start the thread. Raises OSError or AuthError after ``seconds``."""
+        """Connect to the driver and start the thread.
+
+        Raises OSError or AuthError if this takes more than ``seconds``.
+        """
         seconds = min(seconds, LONGEST)
         self._sock = socket.create_connection((where.host, where.liveness_port), seconds)
         try:

@@ -180,7 +180,7 @@ class ProcessControl(Protocol):
     """Interface to the system that starts and stops worker processes. No method blocks."""
 
     def start(self, number: int, host: str) -> None:
-        """Start a process for a worker. The caller must call `ExternalElasticJob.exited` when this process ends."""
+        """Start a process for a worker. The caller must call `ExternalElasticJob.exited` when this process exits."""
 
     def kill(self, number: int) -> None:
         """Stop a worker's process."""
@@ -232,7 +232,7 @@ class ExternalElasticJob:
         self._server.serve(time.monotonic())
 
     def tick(self) -> None:
-        """Act on deadlines that have passed. The caller must call this first in each round of its loop."""
+        """Act on deadlines that have passed. The caller must call this first in each iteration of its loop."""
         now = time.monotonic()
         # If the driver itself was stopped, do not blame the workers for missed deadlines.
         if stood := self._standstill.look(now):
@@ -250,9 +250,9 @@ class ExternalElasticJob:
 
         Args:
             number: Number of the worker.
-            success: True if it ended normally.
+            success: True if it exited normally.
             how: How the worker exited, for messages.
-            victim: True if the worker ended only because other workers failed.
+            victim: True if the worker exited only because other workers failed.
         """
         self.roster.end(number, success)
         self._server.gone(number)

@@ -1,4 +1,4 @@
-"""Result of a function that `horovod.run` calls: the file that each worker writes, and what the caller gets.
+"""Results of `horovod.run`: the file that each worker writes, and the values or error that the caller gets.
 
 The file contains the result, or the exception that ended the worker:
 
@@ -84,7 +84,7 @@ def _write(fd: int, value: object, describe: Any) -> None:
 
 
 def describe(data: bytes | bytearray) -> Description | None:
-    """Return the description at the end of the file, or None if the worker ended before writing it."""
+    """Return the description at the end of the file, or None if the worker exited before writing it."""
     view = memoryview(data)
     if len(view) < _LENGTH.size:
         return None

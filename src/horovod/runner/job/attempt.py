@@ -1,4 +1,4 @@
-"""Attempt to run a job of fixed size through Horovod's agents, from connecting to the hosts until all processes end.
+"""Attempt to run a job of fixed size through Horovod's agents, from connecting to the hosts until all processes exit.
 
 Each attempt has its own agents, its own key, and its own store, in which its ranks find each other. `policy` decides
 when the attempt ends or must be stopped. The event loop in `watch` calls this module.
@@ -181,7 +181,7 @@ class Attempt(AgentAttempt):
         return all(agent.gone or agent.finished for agent in self._fleet.agents)
 
     def close(self) -> None:
-        """End the remaining agents. After that, no process of the attempt is left."""
+        """Stop the remaining agents. Afterwards, no process of the attempt is left."""
         try:
             codes = self._fleet.end(AGENT_GRACE)
             for agent in self._fleet.agents:
@@ -246,10 +246,7 @@ class Attempt(AgentAttempt):
         return bool(self.endings.called or self._store.completed or self._store.waiting())
 
     def _forming(self) -> bool:
-        """Return True until all ranks have met in the store.
-
-        The launcher must poll this, because no event reports it.
-        """
+        """Return True until all ranks have found each other through the store. The launcher must poll this method."""
         launched = self._policy.phase in (Phase.STARTING, Phase.RUNNING, Phase.SETTLING)
         return self._size > 1 and launched and self._store.completed < 2
 

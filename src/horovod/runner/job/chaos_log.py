@@ -25,7 +25,7 @@ class ChaosLog:
     """Log of injected faults, with the times at which each fault was detected and the job recovered.
 
     Before a rank injects a fault into itself, it announces the fault on stderr. A fault is detected when the rank's
-    process ends, or when the epoch ends and the next epoch lacks the worker. The job has recovered when the next epoch
+    process exits, or when the epoch ends and the next epoch lacks the worker. The job has recovered when the next epoch
     is running. Faults without visible effect, such as a slow link or a short stop, are never detected or recovered. A
     new epoch that only adds workers does not count.
     """
@@ -81,7 +81,7 @@ class ChaosLog:
                 self._outcomes[place] = whose, replace(outcome, detected=self._noticed(outcome, now))
 
     def epoch(self, running: int, now: float, members: Collection[int] = ()) -> None:
-        """Record that epoch `running` is running with these workers, or that no epoch is running (0)."""
+        """Record that epoch `running` is running with these workers. If it is 0, no epoch is running."""
         if running == self._epoch:
             return
         if self._epoch:

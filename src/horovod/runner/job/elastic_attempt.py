@@ -135,7 +135,7 @@ class ElasticAttempt(AgentAttempt):
         return self._stopping and all(agent.gone or agent.finished for agent in self._fleet.agents)
 
     def close(self) -> None:
-        """End all processes that are still running. After that, no process of the attempt is left."""
+        """Stop all processes that are still running. Afterwards, no process of the attempt is left."""
         self._finder.close()
         try:
             self._fleet.end(AGENT_GRACE)
@@ -176,7 +176,7 @@ class ElasticAttempt(AgentAttempt):
         self._hosts.take_troubles(self._fleet.look(now, listening))
         if self._stopping:
             return
-        # Workers that end while the job is finishing have not failed.
+        # Workers that exit while the job is finishing have not failed.
         if self._chaos is not None and self._membership.phase is not Phase.FINISHING:
             running = self._membership.epoch if self._membership.phase is Phase.RUNNING else 0
             self._chaos.epoch(running, now, [member.number for member in self._membership.members])

@@ -241,7 +241,7 @@ class HostAgents:
             agent.send(Stop(TERM_GRACE))
 
     def _end(self, agent: Agent) -> None:
-        """Remove an agent that has exited by itself or because its host was removed."""
+        """Remove an agent that has exited on its own or because its host was removed."""
         if agent.host not in self._retiring:
             why = f"its agent has ended: {agent.notice}" if agent.notice else "its agent has ended"
             self._lose(agent, f"{agent.name} is lost: {why}")

@@ -61,7 +61,7 @@ class Job(ABC):
     def run(self) -> JobResult:
         """Run the job to completion, and return the result.
 
-        All processes of the job have ended when this method returns or raises an exception.
+        All processes of the job have exited when this method returns or raises an exception.
 
         Raises:
             LaunchError: The job cannot start. No files have been changed.

@@ -244,7 +244,7 @@ class StoppedWorkers:
         self._since[number] = now
 
     def goes_on(self, number: int) -> None:
-        """Record that a worker is running again or has ended. Do nothing if it was not stopped."""
+        """Record that a worker is running again or has exited. Do nothing if it was not stopped."""
         self._since.pop(number, None)
 
     def next_time(self) -> float | None:

@@ -57,7 +57,7 @@ def remote_of(settings: LaunchSettings, environ: Mapping[str, str]) -> ssh.Remot
 
 
 def store_connections(fleet: Fleet) -> int:
-    """Return the maximum number of relayed connections to the store, and raise the limit of open files for them.
+    """Return the maximum number of relayed connections to the store, and raise the limit on open files for them.
 
     The number allows two connections for each rank on other hosts, and some unauthenticated connections.
 
@@ -169,7 +169,7 @@ class Orders(_JobOrders):
         """
         slots = agent.slots
         shared = self.shared_environment(agent.remote)
-        # Only NCCL needs this. Horovod's own connections try all networks that two hosts share.
+        # Only NCCL needs an interface. Horovod's own connections try all networks that two hosts share.
         if agent.host in self._interfaces:
             shared.setdefault("NCCL_SOCKET_IFNAME", self._interfaces[agent.host])
         yield from self._start_job(

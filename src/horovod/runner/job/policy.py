@@ -114,7 +114,7 @@ class Policy:
     def trouble(self, now: float) -> list[Action]:
         """Stop the attempt because a host is lost or unusable, or because output cannot be written.
 
-        After Ctrl-C, this does not shorten the ranks' time to end.
+        After Ctrl-C, this does not shorten the ranks' time to exit.
         """
         if self._interrupted:
             return []
@@ -145,7 +145,7 @@ class Policy:
         return []
 
     def reader_is_slow(self, now: float) -> None:
-        """Extend the time for processes to end, because they might be blocked until their output is read."""
+        """Extend the time for processes to exit, because they might be blocked until their output is read."""
         if self._give_up_at is not None:
             self._give_up_at = max(self._give_up_at, now + AGENT_GRACE)
 

@@ -67,7 +67,7 @@ def terminal_here() -> str:
         if not (os.isatty(0) and os.isatty(1)):
             return ""
         return os.ttyname(0)
-    except OSError:  # In a container, the terminal can have no name.
+    except OSError:  # A terminal can lack a path inside a container.
         return f"/proc/{os.getpid()}/fd/0"
 
 

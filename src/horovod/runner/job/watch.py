@@ -66,7 +66,7 @@ class Attempt(Protocol):
         """Return a message with the hosts or ranks that did not start within the start timeout."""
 
     def close(self) -> None:
-        """End the remaining processes."""
+        """Stop the remaining processes."""
 
 
 AttemptType = TypeVar("AttemptType", bound=Attempt)

@@ -239,7 +239,7 @@ class Follower:
     def _take(self, judge: Judge, seconds: float | None) -> None:
         """Process all results of the threads, and pass each intermediate state to the judge.
 
-        For example, the judge must see that a pod has ended before it sees that the pod was removed.
+        For example, the judge must see that a pod has terminated before it sees that the pod was removed.
         """
         with contextlib.suppress(queue.Empty):
             kind, found = self._inbox.get(timeout=seconds)

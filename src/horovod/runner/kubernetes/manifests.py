@@ -83,7 +83,7 @@ def all_of(request: Request, token: str) -> list[Manifest]:
 
 
 def applicable(parts: Sequence[Manifest]) -> list[Manifest]:
-    """Return the objects in an order for `kubectl apply`. Objects that the pods need come before the pods."""
+    """Return the objects in the order that `kubectl apply` needs. Objects that the pods use come before the pods."""
     return sorted(parts, key=lambda part: part["kind"] == "Job")
 
 
@@ -163,7 +163,8 @@ def _workers(request: Request) -> Manifest:
         "completions": request.pods,
         "parallelism": request.pods,
         "backoffLimit": RETRIES if request.elastic else 0,
-        # Kubernetes deletes the ended Job after this time. The minimum leaves enough time to report how the job ended.
+        # Kubernetes deletes the finished Job after this time. The minimum leaves enough time to report how the job
+        # ended.
         "ttlSecondsAfterFinished": max(request.keep, LEAST_KEEP),
     }
     if request.elastic:  # An evicted pod must not count as a failure, because Kubernetes delays retries after failures.

@@ -1,4 +1,4 @@
-"""States of pods and Jobs from API responses, their descriptions for users, and when a job is over.
+"""Pod and Job states from API responses, their descriptions for users, and the detection of a job's end.
 
 `Judge` detects that a job has ended or cannot start. Callers pass the current time.
 """
@@ -236,7 +236,7 @@ def _pods(found: Sequence[View]) -> str:
 
 
 def post_mortem(views: Iterable[View]) -> list[str]:
-    """Return one line for each failed worker pod, because the launcher does not see why Kubernetes ended a pod."""
+    """Return one line for each failed worker pod, because the launcher does not see why Kubernetes terminated a pod."""
     return [
         f"pod {each.name}{f' on {each.node}' if each.node else ''} has failed: {each.trouble}"
         for each in views
@@ -352,7 +352,7 @@ class Judge:
         return None if self._complete else self._not_started(views, events, now)
 
     def next_time(self) -> float | None:
-        """Return the time at which the outcome can change although the cluster's state does not, or None."""
+        """Return the time at which the outcome can change even if the cluster's state does not, or None."""
         times = [since + LAST_SECONDS for what, since in self._since.items() if what in ("workers", "launcher")]
         times += [since + IMAGE_SECONDS for what, since in self._since.items() if what.startswith("image ")]
         if not self._complete:

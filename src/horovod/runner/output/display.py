@@ -151,7 +151,7 @@ class Display:
             self._board.follow((rank, stream), text)
 
     def finish(self, rank: int, now: float) -> None:
-        """Show the remaining output of a rank that has ended. The last line can lack a newline."""
+        """Show the remaining output of a rank that has exited. The last line can lack a newline."""
         for stream in STREAMS:
             text = self._texts.get((rank, stream))
             if text is not None:
@@ -260,7 +260,7 @@ class FirstException:
 class Screen:
     """All output of a job: the workers' lines, the launcher's messages, and one file per rank and stream.
 
-    It keeps the last stderr output of each worker, which explains why a worker ended. The launcher's loop must call
+    It keeps the last stderr output of each worker, to explain why a worker exited. The launcher's loop must call
     `queue.write`.
     """
 

@@ -28,7 +28,7 @@ class OutputSink:
 
     Attributes:
         pending: Number of queued bytes.
-        broken: True if output was lost, because a reader such as `head` has ended or a disk is full.
+        broken: True if output was lost, because a reader such as `head` has exited or a disk is full.
         trouble: Reason for the lost output, for messages. Empty if no output was lost.
         reader_gone: True if output was lost because its reader has ended.
     """
@@ -168,8 +168,8 @@ def _opened_anew(terminal: int) -> int:
 class OutputQueue(OutputSink):
     """Queue that writes the launcher's stdout and stderr in order, without blocking.
 
-    Other programs share the file descriptors, so the queue does not make them non-blocking. Instead, it writes pieces
-    that are small enough for a pipe that poll() reports as writable. Even a small piece can block on a terminal, so the
+    Other programs share the file descriptors, so the queue does not make them non-blocking. Instead, it writes chunks
+    that are small enough for a pipe that poll() reports as writable. Even a small chunk can block on a terminal, so the
     queue reopens a terminal in non-blocking mode.
     """
 

@@ -64,7 +64,7 @@ class RankFiles:
             raise RankFileError(path, error) from None
 
     def finish(self, worker: int) -> None:
-        """Close the output files of a worker that has ended. A later `write` reopens them."""
+        """Close the output files of a worker that has exited. A later `write` reopens them."""
         for stream in STREAMS:
             if (fd := self._files.pop((worker, stream), None)) is not None:
                 try:
@@ -73,7 +73,7 @@ class RankFiles:
                     raise RankFileError(self._paths[worker, stream], error) from None
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
-        """Append data to an output file. If an error occurs, a part of the data can already be in the file."""
+        """Append data to an output file. If an error occurs, part of the data might already be in the file."""
         fd = self._files.get((rank, stream))
         path = self._paths[rank, stream]
         try:

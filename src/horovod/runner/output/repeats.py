@@ -73,7 +73,7 @@ class Collapser:
         self._living.add(rank)
 
     def leave(self, rank: int) -> None:
-        """Remove a rank that has ended, because it will write no more equal lines."""
+        """Remove a rank that has exited, because it will write no more equal lines."""
         self._living.discard(rank)
 
     def next_due(self) -> float | None:

@@ -69,7 +69,7 @@ class Canvas:
     """
 
     def __init__(self, colours: Colours) -> None:
-        self._colours = colours  # Color state of the stream, which the caller uses too
+        self._colours = colours  # Color state of the stream, shared with the caller
         self._style = colours.sequence().decode()
         self._rows = [Row(self._style)]
         self._x = self._y = 0
@@ -97,8 +97,7 @@ class Canvas:
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
         """Return the lines to which the program has not returned within HOLD seconds.
 
-        If `at_once` is True, do not wait for this time.
-        """
+        If `at_once` is True, do not wait."""
         count = 0
         for row in self._rows[: self._y]:
             if row.left is None or (now < row.left + HOLD and not at_once):
@@ -279,7 +278,7 @@ class StreamText:
         return self._canvas is not None
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
-        """Process data, and return the lines that are final now, with their line ends."""
+        """Process data, and return the lines that are now final, with their line endings."""
         if self._canvas is None:
             if self._is_plain(data):
                 coloured = self._cutter.inside or b"\x1b" in data
@@ -296,7 +295,7 @@ class StreamText:
             return False
         if b"\x08" in data or (b"\x1b" in data and _MOVES.search(data)):
             return False
-        # A program can print just a line end to skip another program's progress bar.
+        # A program can print only a newline to skip another program's progress bar.
         return data[:1] != b"\n" or self._cutter.inside or bool(data.strip(b"\n"))
 
     def _contained(self, lines: list[bytes], coloured: bool = True) -> list[bytes]:
@@ -308,7 +307,7 @@ class StreamText:
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
         """Return the lines to which the program has not returned within HOLD seconds.
 
-        If `at_once` is True, do not wait for this time, unless the program has ever moved the cursor up.
+        If `at_once` is True, do not wait, unless the program has ever moved the cursor up.
         """
         if self._canvas is None:
             return []
@@ -321,7 +320,7 @@ class StreamText:
             self._canvas = None
 
     def finish(self) -> list[bytes]:
-        """Return the remaining output, because the stream has ended. Add a line end if it is missing."""
+        """Return the remaining output, because the stream has ended. Add a final newline if it is missing."""
         if self._canvas is not None:
             left = self._canvas.feed(self._decoder.decode(b"", final=True), 0.0) + self._canvas.finish()
             self._canvas = None

@@ -125,7 +125,7 @@ class ElasticSettings:
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """Settings of a job, whose values have all been checked.
+    """Validated settings of a job.
 
     Attributes:
         command: Command that each rank runs.
@@ -190,7 +190,7 @@ class LaunchSettings:
 
     @property
     def in_this_directory(self) -> bool:
-        """True if all ranks certainly run on this machine and in the launcher's current directory."""
+        """True if all ranks are known to run on this machine and in the launcher's current directory."""
         if self.mpi is not None and self.mpi.extra:  # mpirun's own flags can select another directory.
             return False
         places = self.slots if self.elastic is None else self.elastic.hosts

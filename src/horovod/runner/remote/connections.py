@@ -36,7 +36,7 @@ SAID_LIMIT = 1 << 14  # The last SAID_LIMIT bytes of stderr are kept, to explain
 
 
 class Connection(Protocol):
-    """Interface of byte streams to and from an agent. Only `end` can block.
+    """Interface for byte streams to and from an agent. Only `end` can block.
 
     Attributes:
         ended: True if no more data will arrive.
@@ -195,9 +195,9 @@ class ProcessConnection:
             pass
 
     def end(self, deadline: float) -> int | None:
-        """Wait until `deadline` (monotonic, s) for the process to end, then kill it. Return its exit code."""
+        """Wait until `deadline` (monotonic, s) for the process to exit, then kill it. Return its exit code."""
         self.hang_up()
-        # Keep reading, because a process that writes to a full pipe cannot end.
+        # Keep reading, because a process that writes to a full pipe cannot exit.
         while not self.ended and time.monotonic() < deadline:
             if not self.read() and not self.ended:
                 time.sleep(0.01)
@@ -282,7 +282,7 @@ class StreamConnection:
 
 
 class Agent:
-    """Launcher's end of the connection to the agent on one host.
+    """Launcher side of the connection to the agent on one host.
 
     Attributes:
         slots: Slots of the ranks on the host. Empty in elastic jobs.

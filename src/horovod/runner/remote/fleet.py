@@ -25,7 +25,7 @@ from horovod.runner.remote.routes import BySrun, BySsh, Reach, Routes, ThisMachi
 
 TRACEBACK_LINES = 12  # Messages show at most TRACEBACK_LINES lines of a failed agent's stderr.
 FLUSH_SECONDS = 1.0  # The launcher spends up to FLUSH_SECONDS on telling the agents that it will be suspended.
-LOST_GRACE = 0.5  # The ssh process of a lost host gets LOST_GRACE seconds to end.
+LOST_GRACE = 0.5  # The ssh process of a lost host gets LOST_GRACE seconds to exit.
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,7 @@ class Fleet:
     def end(self, seconds: float) -> dict[str, int | None]:
         """Stop all agents within about `seconds`, and return each host's exit code.
 
-        An agent that was started through another agent ends before that agent.
+        An agent that was started through another agent stops before that agent.
         """
         deadline = time.monotonic() + seconds
         order = sorted(self.agents, key=lambda agent: self._routes.depth(agent.host), reverse=True)

@@ -21,7 +21,7 @@ def silent(seconds: float) -> str:
 
 
 class Heartbeats:
-    """Timers for heartbeats. A peer counts as lost after `silence` seconds without a message. 0 disables this."""
+    """Timers for heartbeats. A peer counts as lost after `silence` seconds without a message (0: never)."""
 
     def __init__(self, silence: float, now: float) -> None:
         self._silence = silence

@@ -76,7 +76,7 @@ def srun_command(host: str, job: str, python: str, environ: Mapping[str, str]) -
     unset = [word for name in sorted(environ) if _OPTIONS.match(name) for word in ("-u", name)]
     options = [
         f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1",
-        "--no-kill",  # If a node is lost, only this step ends, not the other steps of the allocation.
+        "--no-kill",  # If a node is lost, end only this step, not the other steps of the allocation.
         "--overlap",  # Share resources with the step in which the launcher is running.
         "--mpi=none", "--cpu-bind=none", "--unbuffered", "--quiet",
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def explain(status: int, said: str, host: str, job: str, python: str, greeting: 
 
 
 def how_it_broke(_remote: bool, status: int | None, said: Sequence[str]) -> str:
-    """Explain why an agent ended after it had connected to the launcher."""
+    """Explain why an agent exited after it had connected to the launcher."""
     lines = _telling(said)
     return "\n".join([f"its step has ended: {describe_status(status or 0)}", *lines[-_SHOWN:]])
 

@@ -24,7 +24,7 @@ CONNECT_SECONDS = 8  # Seconds that ssh has to connect to an address.
 # These options end an ssh client whose host is unreachable, even if the launcher has died. The launcher's own heartbeat
 # is faster.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
-# ssh can use a shared connection of the user. It must not share its own connection, which ends with the job. Remote
+# ssh can reuse the user's shared connection. It must not share its own connection, which ends with the job. Remote
 # commands and port forwardings in the user's configuration are meant for interactive use.
 _PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 _UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
@@ -70,7 +70,7 @@ class Remote:
 
 
 def agent_command(python: str = "") -> list[str]:
-    """Return the command that starts an agent on its host. The command contains no data of the job."""
+    """Return the command that starts an agent on its host. The command contains no job data."""
     # The agent prints MAGIC first, because the shell might have printed other text before.
     return [python or sys.executable, *boot.arguments("horovod.runner.agent.agent", f"os.write(1, {MAGIC!r})")]
 
