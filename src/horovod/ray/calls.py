@@ -146,7 +146,7 @@ Event = CallResult | LostWorker | LogMessage
 
 
 def watch(ref: Any, turn: str, number: int, box: Mailbox[Any]) -> None:
-    """Add a ``CallResult`` to the mailbox when the call ends."""
+    """Add a ``CallResult`` to the mailbox when the call finishes."""
 
     def done(future: Future[Any]) -> None:
         error = future.exception()
@@ -156,7 +156,7 @@ def watch(ref: Any, turn: str, number: int, box: Mailbox[Any]) -> None:
 
 
 class CallbackListener:
-    """Receiver of the workers' log messages, which it passes to the callbacks of one ``run``."""
+    """Receiver that passes the workers' log messages to the callbacks of one ``run``."""
 
     def __init__(self, callbacks: Sequence[Callback] | None, box: Mailbox[Any]) -> None:
         """Create a queue for log messages if there are callbacks.

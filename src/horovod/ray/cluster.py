@@ -63,7 +63,7 @@ def open_servers(
     gone: Callable[[int, str], None],
     front: MembershipControl | None = None,
 ) -> tuple[ExternalWorkers, dict[str, str]]:
-    """Create the servers of a job in the driver, to which workers connect.
+    """Create the servers in the driver to which a job's workers connect.
 
     Args:
         nics: Network interfaces to use, as in ``address``.
@@ -112,7 +112,7 @@ def assignments(
 
 
 class HostNames:
-    """Table of the names of nodes. A name is the node's address, plus a part of its id if nodes share an address.
+    """Table of node names. A name is the node's address, plus a part of its id if nodes share an address.
 
     A node keeps its name while the table exists. The table does not access the cluster.
     """

@@ -19,7 +19,7 @@ _LEAST = 1
 
 
 class ElasticRayExecutor:
-    """Executor of elastic jobs on the Ray cluster.
+    """Executor for elastic jobs on the Ray cluster.
 
     It uses as many workers as fit, within the limits of the settings.
     """

@@ -88,7 +88,7 @@ class ElasticJob:
         self._variables, self._executable = dict(variables), executable
 
     def forget(self) -> None:
-        """End the runs of other threads, and reject new runs until ``prepare`` is called."""
+        """Stop the runs in other threads, and reject new runs until ``prepare`` is called."""
         self._variables = None
         for box in list(self._boxes.values()):
             box.put(_Over())
@@ -325,7 +325,7 @@ class _Run:
             self._joined.discard(event.number)
 
     def close(self) -> None:
-        """End all workers and threads of this run."""
+        """Stop all workers and threads of this run."""
         self._stop.set()
         for number in list(self._actors):
             self._end(number)

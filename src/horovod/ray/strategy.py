@@ -22,7 +22,7 @@ Resources = Mapping[str, float]
 
 @dataclass(frozen=True)
 class PlacementPlan:
-    """Request to Ray for the resources of the workers.
+    """Resource request to Ray for all workers.
 
     Attributes:
         bundles: Resources to reserve. All resources of a bundle are on the same node.
@@ -139,7 +139,7 @@ class Reservation:
     """Placement group that is ready to use.
 
     Attributes:
-        group: Placement group of Ray.
+        group: Ray placement group.
         places: Index of the bundle of each worker. -1 means any bundle.
         own: True if the group was created for this job and must be removed at its end.
     """

@@ -104,7 +104,7 @@ class ElasticWorker(BaseHorovodWorker):
     """Worker for one run of an elastic job."""
 
     def work(self, func: Callable[[Any], Any]) -> Any:
-        """Call ``func(worker)`` and return its result. Then leave the job, as at the end of a process."""
+        """Call ``func(worker)`` and return its result. Then leave the job, like a process that exits."""
         value = self._do(lambda: func(self))
         self.leave()
         return value

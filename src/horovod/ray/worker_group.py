@@ -1,4 +1,4 @@
-"""Group of workers with a fixed size, which live until shutdown. ``RayExecutor`` uses it without ``min_workers``."""
+"""Fixed-size group of workers that live until shutdown. ``RayExecutor`` uses it without ``min_workers``."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ class WorkerGroup:
             return self._gather({0: getattr(self.workers[0], method).remote(*args)})[0]
 
     def _gather(self, refs: Mapping[int, Any], ear: CallbackListener | None = None) -> list[Any]:
-        """Wait for calls, which are Ray references by rank, and return their results by rank."""
+        """Wait for calls, given as Ray references by rank, and return their results by rank."""
         turn = uuid.uuid4().hex
         done: dict[int, CallResult] = {}
         gone: set[int] = set()
@@ -288,7 +288,7 @@ class WorkerGroup:
         return [done[rank].value for rank in sorted(refs)]
 
     def _collect_rest(self, done: dict[int, CallResult], gone: set[int], turn: str) -> None:
-        """Wait up to a few seconds until Ray has reported why the lost workers ended."""
+        """Wait up to a few seconds for Ray to report why the lost workers died."""
         until = time.monotonic() + _DEATH
         while gone - done.keys() and time.monotonic() < until:
             for event in self._box.take(until)[0]:
@@ -328,7 +328,7 @@ class WorkerGroup:
     # End
 
     def shutdown(self) -> None:
-        """End the workers and release their resources. Further calls have no effect, even after an interrupt.
+        """Stop the workers and release their resources. Further calls have no effect, even after an interrupt.
 
         If ``start`` is running in another thread, it raises RuntimeError.
         """
@@ -360,7 +360,7 @@ class WorkerGroup:
 
     def _release_workers(self) -> None:
         if self._servers is not None and not self._dead:
-            with contextlib.suppress(Exception):  # Ignore errors, because the worker might end in the meantime.
+            with contextlib.suppress(Exception):  # Ignore errors, because the worker might exit in the meantime.
                 ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
         for worker in self.workers:
             self._kill(worker)

@@ -106,7 +106,7 @@ _KNOWN = (
 
 
 def known_failure(text: str) -> str:
-    """Explain a failure that would happen again on a retry. Return an empty string for other failures."""
+    """Explain a failure that a retry cannot fix. Return an empty string for other failures."""
     for pattern, explanation in _KNOWN:
         if found := re.search(pattern, text):
             return explanation.format(found[1])
@@ -205,7 +205,7 @@ class Application:
 class Jobs:
     """Context manager that runs Spark jobs in background threads, all in the same job group.
 
-    On exit, it gives the jobs a few seconds to end, and then cancels the group.
+    On exit, it gives the jobs a few seconds to finish, and then cancels the group.
     """
 
     def __init__(self, application: Application, description: str) -> None:

@@ -1,4 +1,4 @@
-"""Class `HorovodRunner`, the interface of Databricks notebooks for jobs on the driver or in Spark tasks."""
+"""Class `HorovodRunner`, which Databricks notebooks use to run jobs on the driver or in Spark tasks."""
 
 from __future__ import annotations
 

@@ -348,7 +348,7 @@ class _Tasks:
         self.last_failure = ""
 
     def keep(self, context: Any) -> None:
-        """Run a task, and submit it again each time it ends, until the job is over. Called in a separate thread."""
+        """Run a task, and resubmit it each time it ends, until the job is over. Called in a separate thread."""
         given, pause = of_the_driver(), _PAUSE
         while not (self._over.is_set() or self._gathering.closed):
             act = functools.partial(attend, self._gathering.ticket, given, next(self._numbers))

@@ -97,7 +97,8 @@ class Canvas:
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
         """Return the lines to which the program has not returned within HOLD seconds.
 
-        If `at_once` is True, do not wait."""
+        If `at_once` is True, do not wait.
+        """
         count = 0
         for row in self._rows[: self._y]:
             if row.left is None or (now < row.left + HOLD and not at_once):

@@ -120,7 +120,7 @@ def _number(kind: Any) -> str:
 
 @dataclass
 class ColumnStatistics:
-    """Statistics of a column: numbers of rows and nulls, and the range of list sizes at each nesting depth."""
+    """Statistics of a column: row and null counts, and the range of list sizes at each nesting depth."""
 
     rows: int = 0
     nulls: int = 0
@@ -145,7 +145,7 @@ class ColumnStatistics:
 def all_settled(columns: Sequence[Column], found: Mapping[str, ColumnStatistics]) -> tuple[Column, ...]:
     """Return the columns with their shapes, as derived from the statistics.
 
-    A column that no argument of the estimator names is omitted if it has nulls or rows of different shapes.
+    A column that is not named by any estimator argument is omitted if it has nulls or rows of different shapes.
 
     Raises:
         ValueError: If a named column has nulls, or rows of different shapes.

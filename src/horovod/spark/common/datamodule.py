@@ -1,4 +1,4 @@
-"""DataModules, through which each rank reads the data of an estimator."""
+"""DataModules, which provide each rank with an estimator's data."""
 
 import contextlib
 import logging

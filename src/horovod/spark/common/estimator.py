@@ -84,7 +84,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         return {}
 
     def _module_arguments(self) -> dict[str, Any]:
-        """Return additional arguments of the framework for the DataModule."""
+        """Return framework-specific arguments for the DataModule."""
         return {}
 
     def fit(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:

@@ -319,7 +319,8 @@ class AbstractFilesystemStore(Store):
                 with tempfile.TemporaryDirectory(prefix="horovod-store-") as folder:
                     name = f"{folder}/new"
                     yield name
-                    refused = Exception  # Any exception means failure. Each file system has its own types.
+                    # Treat any exception as a failure, because exception types differ between file systems.
+                    refused = Exception
                     self._upload(name, path)
         except refused as error:
             raise StoreNotWritableError(

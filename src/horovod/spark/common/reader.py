@@ -1,4 +1,4 @@
-"""Reader of Parquet data sets, based on horovod.data, which provides each rank with batches."""
+"""Reader that provides each rank with batches of a Parquet data set, based on horovod.data."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

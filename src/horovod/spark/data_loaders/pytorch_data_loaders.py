@@ -27,7 +27,7 @@ class PetastormBatchedDataLoader(BaseDataLoader):
         """Create a loader with the options that all loaders have.
 
         Args:
-            name: Name in messages.
+            name: Name of the loader in messages.
             limit_step_per_epoch: Number of batches per epoch. -1 means all.
             verbose: True to print the number of batches at the end of each epoch.
             *args: Arguments of further base classes.

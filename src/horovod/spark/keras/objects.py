@@ -1,7 +1,7 @@
 """Conversion of Keras objects to picklable form and back.
 
 A model is packed as the file that Keras saves, and an optimizer or metric as its class and config. The class of the
-object decides if Keras 2 or Keras 3 is used.
+object decides whether Keras 2 or Keras 3 is used.
 """
 
 import contextlib

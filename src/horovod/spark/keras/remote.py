@@ -34,7 +34,7 @@ def inputs_of(values: Sequence[Any], names: Sequence[str], shapes: Sequence[Shap
     """Return the features, reshaped to the model's inputs. Several features are returned as a tuple.
 
     Raises:
-        ValueError: If a feature does not fit.
+        ValueError: If a feature cannot be reshaped.
     """
     check_inputs(names, shapes)
     made = []

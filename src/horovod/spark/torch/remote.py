@@ -36,7 +36,7 @@ def load(data: bytes, where: str) -> dict[str, Any]:
         where: Source of the data, for messages.
 
     Raises:
-        ValueError: If the data are damaged, or contain other objects than tensors and plain values.
+        ValueError: If the data are damaged, or contain objects other than tensors and plain values.
     """
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
