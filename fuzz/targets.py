@@ -94,7 +94,7 @@ def _feed_in_pieces(reader: FrameReader[object], data: bytes) -> list[object]:
 
 
 def endings(data: bytes) -> None:
-    """Parse workers' reports, which are lines in their agent's pipe, and attribute the failures of ranks that end."""
+    """Parse workers' reports (lines from their agent's pipe), and attribute the failures of ranks that ended."""
     job = Endings(dict.fromkeys(range(4), "h"))
     for line in data.split(b"\n"):
         job.hear(line)
@@ -163,7 +163,7 @@ def _frames(data: bytes) -> Iterator[bytes]:
 
 
 def archive(data: bytes) -> None:
-    """Read a tar file of data records, which can belong to another user."""
+    """Read a tar file of data records that another user might have written."""
     with _file(data) as path, contextlib.suppress(ValueError):
         source = TarFiles(path, block_bytes=1024)
         for block in range(len(source.lengths)):
@@ -171,7 +171,7 @@ def archive(data: bytes) -> None:
 
 
 def timeline(data: bytes) -> None:
-    """Read a rank's timeline file, which can belong to another user."""
+    """Read a rank's timeline file that another user might have written."""
     with _file(data) as path, contextlib.suppress(ValueError):
         traces = [trace.read(path)]
         render(summarize(traces))
@@ -179,7 +179,7 @@ def timeline(data: bytes) -> None:
 
 
 def recorder(data: bytes) -> None:
-    """Read a flight recorder's file, which can belong to another user."""
+    """Read a flight recorder file that another user might have written."""
     with _file(data) as path, contextlib.suppress(ValueError):
         one = __main__.read(Path(path))
         __main__.compare([one, dataclasses.replace(one, rank=one.rank + 1, entries=one.entries[:-1])])

@@ -55,7 +55,7 @@ typedef struct HvdRequest {
 
 enum HvdCode {
   HVD_OK = 0,
-  // The call refused the request, for example because of an invalid argument.
+  // The request was refused, for example because of an invalid argument.
   HVD_INVALID_ARGUMENT = 1,
   // The ranks disagree about the operation.
   HVD_MISMATCH = 2,

@@ -140,7 +140,7 @@ Failure Call::read(const xla::CallFrame& frame) {
                    std::to_string(numbers.size()) + " numbers, " + std::to_string(frame.arguments.size) + " arguments and " +
                    std::to_string(frame.results.size) + " results");
   }
-  // Count of the enclosing branch that the token carries, or 0 outside of branches.
+  // Branch count that the token carries, or 0 outside of branches.
   int32_t token = 0;
   if (static_cast<size_t>(frame.arguments.size) > count) std::memcpy(&token, frame.arguments.buffers[count]->data, sizeof token);
   std::memcpy(frame.results.buffers[count]->data, &token, sizeof token);

@@ -17,11 +17,11 @@ struct Failure {
   explicit operator bool() const { return code != 0; }
 };
 
-// Number of numbers per tensor: kind, frontend, op, root, process set and wire.
+// Number of integer attributes per tensor: kind, frontend, op, root, process set and wire.
 constexpr size_t kNumbers = 6;
-// Additional kind of operation that returns its argument without sending anything.
+// Extra kind of operation that returns its argument without communication.
 constexpr int32_t kPassOn = -1;
-// Additional kind of operation that returns how often this rank has run the call in this job, without sending anything.
+// Extra kind of operation that returns how often this rank has run the call in this job, without communication.
 constexpr int32_t kCount = -2;
 
 // Requests of all tensors of a call, which are submitted together. They point into this object and into XLA's frame, so
@@ -44,7 +44,7 @@ class Call {
 
   const HvdFrontendApi& api_;
   std::vector<std::string> names_, groups_;
-  // Name of the operation that compares counts. Empty if counts are not compared.
+  // Name of the operation that compares the ranks' branch counts, or empty if they are not compared.
   std::string steps_;
   // Number of times that this rank has run the branch, with its negative (count_), and the maximum of each over all
   // ranks (most_).

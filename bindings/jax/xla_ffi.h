@@ -1,7 +1,7 @@
-// Declarations of XLA's C interface for foreign functions (FFI), as far as it is used here. They are written by hand,
-// so that one library works with every jaxlib and is built without any. The layouts have not changed from jaxlib 0.4.38
-// (interface 0.1) to 0.10 (0.3). XLA guarantees that fields are only added at the end of a struct; `struct_size` shows
-// which ones exist.
+// Declarations of the parts of XLA's C interface for foreign functions (FFI) that are used here. They are written by
+// hand, so that one library works with every jaxlib and is built without any. The layouts have not changed from jaxlib
+// 0.4.38 (interface 0.1) to 0.10 (0.3). XLA guarantees that fields are only added at the end of a struct; `struct_size`
+// shows which ones exist.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
-// Declarations of MXNet 1.9's C API, as far as it is used here. They are written by hand, and the functions are looked
-// up in the MXNet that this process has loaded. The same applies to three functions of its C++ library for arrays that
-// oneDNN keeps in a special layout.
+// Declarations of the parts of MXNet 1.9's C API that are used here. They are written by hand, and the functions are
+// looked up in the MXNet that this process has loaded. The same applies to three functions of its C++ library for
+// arrays that oneDNN keeps in a special layout.
 #pragma once
 #include <cstdint>
 #include <stdexcept>

@@ -157,7 +157,8 @@ bool Call::fill(Member* m, HvdRequest* q) {
 
 void Call::start() {
   const HvdFrontendApi* api = engine();
-  // Count one more than the tensors, because the last tensor can be done before all are submitted.
+  // Start the count at one more than the number of tensors, so that it cannot reach zero while tensors are still being
+  // submitted.
   left_ = static_cast<int>(members.size()) + 1;
   for (size_t i = 0; i < members.size(); ++i) {
     char message[2048] = "";

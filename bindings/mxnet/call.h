@@ -1,4 +1,4 @@
-// One operation on MXNet arrays, on its way through MXNet's engine to the engine of Horovod and back.
+// One operation on MXNet arrays. MXNet's engine schedules it, and Horovod's engine executes it.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -21,7 +21,7 @@ struct Order {
   double prescale, postscale;
   // Name of the whole operation, used for its order (turns.h) and for messages.
   const char* name;
-  // `grouped` is not 0 for a group of operations; `count` is the number of tensors.
+  // `grouped` is nonzero for a group of operations; `count` is the number of tensors.
   int32_t grouped, count;
   // Name of each tensor's operation.
   const char* const* names;

@@ -57,7 +57,7 @@ HVD_EXPORT int hvd_mxnet_push(const hvd::mxnet::Order* order, void** gathered, c
   }
 }
 
-// Return the number of row counts, one per set rank, and write as many of them to `sizes` as fit.
+// Write the row count of each set rank to `sizes`, as many as fit, and return the total number of counts.
 HVD_EXPORT int hvd_mxnet_sizes(void* gathered, int member, int64_t* sizes, int room) {
   const auto& piece = (*static_cast<std::shared_ptr<Gathered>*>(gathered))->pieces[static_cast<size_t>(member)];
   const int count = static_cast<int>(piece.sizes.size());

@@ -15,7 +15,7 @@
 namespace hvd::python {
 namespace {
 
-// Python callable that receives log messages of the engine's thread.
+// Python callable that receives log messages from the engine's thread.
 std::mutex sink_mutex;
 PyObject* sink_object = nullptr;
 

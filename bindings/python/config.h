@@ -33,7 +33,7 @@ struct Config {
   // Kinds of operations that NCCL can execute.
   std::vector<int> nccl_kinds;
   bool nccl_by_hosts = false;
-  // True to log no warning when ranks share GPUs.
+  // True to suppress the warning about ranks that share a GPU.
   bool shared_gpu = false;
   std::string nccl_library;
   std::vector<std::string> nccl_candidates;

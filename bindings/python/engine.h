@@ -27,7 +27,7 @@ struct PyEngine {
   std::shared_ptr<StepMeter> steps;
   // Running timeline, or null if there is none.
   std::shared_ptr<Timeline> timeline;
-  // Mailbox created last. The pointer is weak, as is that of the answerer below.
+  // Most recently created mailbox. This pointer is weak, as is that of the answerer below.
   std::weak_ptr<Mailbox> mailbox;
   std::weak_ptr<Answerer> answerer;
   int rank, size, log_level;

@@ -1,6 +1,6 @@
-// Declarations of TensorFlow's C API, as far as it is used here. They are written by hand, and the functions are looked
-// up at run time in the TensorFlow that this process has loaded. One library then serves every TensorFlow from 2.13 on,
-// and nothing is compiled against any version.
+// Declarations of the parts of TensorFlow's C API that are used here. They are written by hand, and the functions are
+// looked up at run time in the TensorFlow that this process has loaded. One library then serves every TensorFlow from
+// 2.13 on, and nothing is compiled against any version.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -93,7 +93,7 @@ enum : TF_Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPreconditio
   X(void*, TensorData, (const TF_Tensor*))                                                                                             \
   X(void, DeleteTensor, (TF_Tensor*))
 
-// Optional functions. They serve asynchronous kernels and distinguish the iterations of a loop.
+// Optional functions, used to run kernels asynchronously and to tell loop iterations apart.
 #define HVD_TF_OPTIONAL_FUNCTIONS(X)                                                                   \
   X(TF_KernelBuilder*, NewAsyncKernelBuilder,                                                          \
     (const char*, const char*, void* (*)(TF_OpKernelConstruction*), TF_ComputeAsync, void (*)(void*))) \

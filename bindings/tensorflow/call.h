@@ -1,4 +1,4 @@
-// One execution of a node, with its tensors on the way to the engine and back.
+// One execution of a node. It submits the node's tensors to the engine and returns the results to TensorFlow.
 #pragma once
 #include <atomic>
 #include <string>
@@ -23,7 +23,7 @@ struct Member {
   Call* call = nullptr;
   int index = 0;
   TF_Tensor* in = nullptr;
-  // Output tensor, or null if its size is unknown before the operation.
+  // Output tensor, or null if its size is not known before the operation.
   TF_Tensor* out = nullptr;
   std::vector<int64_t> shape;
   int dtype = 0;

@@ -164,7 +164,8 @@ void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallb
     if (done) tf().RunAsyncOpKernelDoneCallback(done);
     return;
   }
-  // Count one more than the tensors, because the last tensor can be done before all are submitted.
+  // Start the count at one more than the number of tensors, so that it cannot reach zero while tensors are still being
+  // submitted.
   call->left = static_cast<int>(requests.size()) + 1;
   if (block) {
     run_blocking(call.get(), requests);

@@ -5,7 +5,7 @@
 
 namespace hvd::tensorflow {
 
-// Define all ops. Return "" or the error text of TensorFlow.
+// Define all ops. Return an empty string on success, or TensorFlow's error message.
 std::string define_ops();
 
 }  // namespace hvd::tensorflow

@@ -280,7 +280,7 @@ void Negotiator::join(int rank, uint8_t frontend, double now) {
   ready.response.shapes = {{}};
   ready.response.sizes = {rank};
   joined_.erase(frontend);
-  // Forget the errors for late requests, because unnamed operations are numbered from 0 again after a join.
+  // Forget the errors kept for late requests, because unnamed operations are numbered from 0 again after a join.
   std::erase_if(answered_, [frontend](const auto& entry) { return entry.first.set == 0 && entry.first.frontend == frontend; });
   push(std::move(ready), ++units_);
 }

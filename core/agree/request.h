@@ -1,5 +1,5 @@
-// Negotiation messages. A rank sends a Request when one tensor is ready. With a Response, the coordinator tells every
-// rank which operation to execute next.
+// Negotiation messages. A rank sends a Request when one tensor is ready. The coordinator sends a Response to all ranks
+// to announce the next operation to execute.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -40,7 +40,7 @@ inline constexpr const char* kJoinName = "join.noname";
 struct Request {
   Kind kind = Kind::allreduce;
   uint32_t set = 0;
-  // Framework that submitted the operation. The names, groups, numbers and joins of each framework are separate.
+  // Framework that submitted the operation. Each framework has separate names, groups, numbers and joins.
   uint8_t frontend = 0;
   // Full name of the operation on the wire. Unique among the operations in flight with the same set and frontend.
   std::string name;
@@ -104,7 +104,7 @@ struct Response {
   // the id, the generation and the ranks. For remove_set: 1 if the set was removed or 0 if not, and the id. For
   // adopt_schedule: the values of the new tuning (Tuning::values), or nothing if the tuning does not change.
   std::vector<int64_t> sizes;
-  // Error with which every rank fails these operations, or ok.
+  // Error for these operations on every rank, or ok.
   Status error;
   // The encoded schedule. Only used for adopt_schedule.
   std::string payload;

@@ -29,8 +29,9 @@ class StallCheck {
 };
 
 // Stall check of each rank for its own waits, in addition to rank 0's check. When rank 0 reports a stall, it sends the
-// keys of all operations that it knows to be waiting. Each rank reports its waits that rank 0 does not know of or no
-// longer reports. Every long wait is then reported, even if rank 0 fails. The check does no I/O except for logging.
+// keys of all operations that it knows to be waiting. Each rank itself reports any of its waits that rank 0 does not
+// know of or no longer reports. Every long wait is then reported, even if rank 0 fails. The check does no I/O except
+// for logging.
 
 class LocalStallCheck {
  public:

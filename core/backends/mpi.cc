@@ -1,5 +1,5 @@
 // Mapping of collectives to MPI operations. MPI only moves bytes. This file adds the values itself, in the canonical
-// order (collectives/reduce.h), because MPI libraries guarantee no order and choose one by size and number of
+// order (collectives/reduce.h), because MPI libraries guarantee no order: they choose it by size and number of
 // processes. It also adds integers itself, although their order does not matter, because MPI_Iallreduce was measured to
 // be slower.
 //

@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// Seconds that shutdown waits for operations in flight, if the other ranks are alive and MPI is usable.
+// Seconds for which shutdown waits for operations in flight, if the other ranks are alive and MPI is usable.
 constexpr double kDrain = 2;
 
 // Counts and displacements of parts of different sizes, as the int arrays that MPI functions expect. `left_out` is the

@@ -21,9 +21,9 @@
 // On one node, partners exchange data through the staging areas, as in an all-to-all in which every rank has one
 // partner.
 //
-// The cost, in the symbols of plan/cost.h with Q = log2(P), is (2 Q + Q (Q + 1) / 2) * alpha + (P-1)/P * N * (2 beta +
-// 2 gamma). Values are added in the canonical order (collectives/reduce.h).
-// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021 (arXiv:2006.02924).
+// In the notation of plan/cost.h, with Q = log2(P), the cost is (2 Q + Q (Q + 1) / 2) * alpha + (P-1)/P * N * (2 beta +
+// 2 gamma). Values are added in the canonical order (collectives/reduce.h). Source: S. Maleki et al., "Scaling
+// Distributed Training with Adaptive Summation", MLSys 2021 (arXiv:2006.02924).
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -106,7 +106,7 @@ class Adasum {
 
  private:
   struct Range {
-    // Range of parts: parts lo to hi - 1.
+    // Parts lo to hi - 1.
     size_t lo, hi;
     Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
   };
@@ -130,7 +130,8 @@ class Adasum {
   const Segments& data_;
   const DType dtype_, acc_;
   const size_t parts_;
-  // Element index of part p of tensor t, in row-major order, followed by the total number of elements.
+  // Index of the first element of part p of tensor t, at starts_[p * tensors() + t]. The last entry is the total number
+  // of elements.
   size_t* starts_;
   // All values in the accumulation type.
   std::byte* wide_;
@@ -208,7 +209,7 @@ Status Adasum::trade(int step, ConstBytes out, Bytes in) {
 Status Adasum::run() {
   pack();
   const int steps = std::countr_zero(parts_);
-  // Ranges of elements: path[k] is shared with the partner of step k, and this rank reduces path[steps].
+  // path[k] is the range of elements shared with the partner of step k. This rank reduces the range path[steps].
   Range path[32];
   path[0] = {0, parts_};
   for (int k = 0; k < steps; ++k) {

@@ -1,7 +1,7 @@
 // Naive allreduce for comparison only. Every rank sends all its data to every other rank and adds all contributions
 // itself. It takes one step and sends P - 1 times the data per rank. The algorithm table never chooses it.
 //
-// The cost, in the symbols of plan/cost.h, is (P-1) * (alpha + N * (beta + gamma)). The alphas overlap within a window
+// In the notation of plan/cost.h, the cost is (P-1) * (alpha + N * (beta + gamma)). The alphas overlap within a window
 // of peers. Large data are sent in rounds, which bounds the memory for contributions that wait for reduction. Values
 // are added in the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in float32.
 #include <algorithm>
@@ -36,7 +36,7 @@ Status allreduce_naive(Comm& comm, std::byte* data, size_t count, DType d, Reduc
 // rank 0's connections carry P - 1 times the data each way while the other ranks wait. The algorithm table never
 // chooses it.
 //
-// The cost, in the symbols of plan/cost.h, is (P-1) * (2 * alpha + N * (2 * beta + gamma)), all of it at rank 0. Large
+// In the notation of plan/cost.h, the cost is (P-1) * (2 * alpha + N * (2 * beta + gamma)), all of it at rank 0. Large
 // data are sent in rounds, which bounds the memory for contributions that wait for reduction. Values are added in the
 // canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in float32.
 
@@ -100,7 +100,7 @@ Status allreduce_driver(Comm& comm, std::byte* data, size_t count, DType d, Redu
 // the minimum number of steps, but each step sends whole vectors, and half of the ranks are idle after the first step.
 // The algorithm table never chooses it, because recursive doubling takes half the steps.
 //
-// The cost, in the symbols of plan/cost.h, is ceil(log2(P)) * (2 * alpha + N * (2 * beta + gamma)). Values are added in
+// In the notation of plan/cost.h, the cost is ceil(log2(P)) * (2 * alpha + N * (2 * beta + gamma)). Values are added in
 // the canonical order (collectives/reduce.h). If P is not a power of two, the ranks fold first, which needs no extra
 // step. On the way up, sums of 16-bit floats are sent as float32, and original values as 16 bits. Source: R. Thakur, R.
 // Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005 (binomial

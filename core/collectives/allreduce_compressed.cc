@@ -5,7 +5,7 @@
 // value is then rounded twice for any number of ranks, and all ranks get equal bits because they decode the same bytes.
 // A ring would have to decode, add and encode at every hop.
 //
-// The cost, in the symbols of plan/cost.h, is 2 (P-1) * alpha + 2 (P-1)/P * c N * beta, plus the time for encoding and
+// In the notation of plan/cost.h, the cost is 2 (P-1) * alpha + 2 (P-1)/P * c N * beta, plus the time for encoding and
 // decoding. c is 1/2 for fp16 and bf16, and 65/256 for int8. The alphas overlap.
 //
 // Error feedback: the encoding error of a rank's contribution stays in its residual and is added to its next

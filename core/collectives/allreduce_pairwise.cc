@@ -8,7 +8,7 @@
 // Connections are then busy in both directions all the time. Only one block per peer waits to be added, and these
 // blocks fit the cache.
 //
-// The cost, in the symbols of plan/cost.h, is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas
+// In the notation of plan/cost.h, the cost is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas
 // overlap, and so do all additions except those of the last block. 16-bit floats are sent as 16 bits both ways: the
 // ranks exchange only original values and final results, while the sums stay with the owner. Source: the pairwise
 // exchange for reduce-scatter in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
@@ -30,15 +30,15 @@ constexpr size_t kAlign = 64;
 // Data in flight between this rank and one peer.
 struct Exchange {
   int peer;
-  // Rest of this rank's contribution that has not been sent to the peer.
+  // Part of this rank's contribution that has not yet been sent to the peer.
   ConstBytes give;
   // Receive buffer for one block of the peer's contribution.
   Bytes block;
-  // Rest of the current block that has not arrived.
+  // Part of the current block that has not yet arrived.
   Bytes missing;
   // Bytes of this rank's result that have been sent to the peer.
   size_t told = 0;
-  // Rest of the peer's result that has not arrived.
+  // Part of the peer's result that has not yet arrived.
   Bytes result;
 };
 
@@ -130,7 +130,7 @@ class Direct {
   size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }
 
   std::string text() const {
-    // Name a rank whose contribution is missing before any other, because all ranks wait for it.
+    // Prefer to name a rank whose contribution is missing, because all ranks wait for it.
     for (const Exchange& e : exchanges_) {
       if (!e.missing.empty()) return pending_text(comm_, e.peer, !e.give.empty(), e.peer, true);
     }

@@ -4,7 +4,7 @@
 // distance doubling), because that is the canonical order of reductions. The result then has the same bits as with
 // recursive doubling.
 //
-// The cost, in the symbols of plan/cost.h, is 2 log2(P) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. If P is
+// In the notation of plan/cost.h, the cost is 2 log2(P) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. If P is
 // not a power of two, two more steps send all N bytes. 16-bit floats are sent as 16 bits in the first step and on the
 // way back, and as float32 in the other steps. Sources: R. Rabenseifner, "Optimization of Collective Reduction
 // Operations", ICCS 2004; R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
@@ -22,7 +22,7 @@ struct Range {
 
 struct Halving {
   const Fold& fold;
-  // Ranges of elements: path[k] is shared with the partner of step k, and this rank reduces path[steps].
+  // path[k] is the range of elements shared with the partner of step k. This rank reduces the range path[steps].
   Range path[32];
   int steps = 0;
 

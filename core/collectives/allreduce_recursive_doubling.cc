@@ -2,7 +2,7 @@
 // and both ranks add them. After log2(P) steps, every rank has the result. No algorithm takes fewer steps, so this one
 // is best for small data.
 //
-// The cost, in the symbols of plan/cost.h, is log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is not a
+// In the notation of plan/cost.h, the cost is log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is not a
 // power of two. 16-bit floats are sent as 16 bits in the first step. Later steps send float32 sums, so that each value
 // is rounded only once. Values are added in the canonical order (collectives/reduce.h). Source: R. Thakur, R.
 // Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.

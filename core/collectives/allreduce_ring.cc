@@ -3,7 +3,7 @@
 // ring is optimal in bandwidth and needs only two connections per rank. There are no separate steps: a rank forwards a
 // slice as soon as it has combined the slice's first block.
 //
-// The cost, in the symbols of plan/cost.h, is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. Slice i
+// In the notation of plan/cost.h, the cost is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. Slice i
 // starts at rank i + 1 and is added along the ring, so the position of an element decides the order of its additions.
 // All ranks get the same bits, but these bits differ from the other algorithms and change with fusion. By default, the
 // ring is therefore not used for floats on more than two ranks (plan/algorithms.h). 16-bit floats are sent as 16 bits

@@ -1,5 +1,6 @@
-// Barrier over shared memory: every rank increments its own counter and waits for the counters of the others. The cost
-// is a. A tree would cost log(n) times a; a flat barrier is cheaper, because a rank can read all n counters at once.
+// Barrier over shared memory: every rank increments its own counter and waits for the counters of the others. In the
+// notation of shm.h, the cost is a. A tree would cost log(n) times a; a flat barrier is cheaper, because a rank can
+// read all n counters at once.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 
@@ -18,9 +19,8 @@ Status barrier_shm(Comm& comm) {
 // Dissemination barrier: in round k, every rank sends to the rank 2^k ahead and receives from the rank 2^k behind.
 // After ceil(log2(P)) rounds, every rank has heard from every other rank, directly or indirectly.
 //
-// The cost, in the symbols of plan/cost.h, is ceil(log2(P)) * alpha.
-// Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Programming
-// 17(1), 1988.
+// In the notation of plan/cost.h, the cost is ceil(log2(P)) * alpha. Source: D. Hensgen, R. Finkel, U. Manber, "Two
+// algorithms for barrier synchronization", Int. J. Parallel Programming 17(1), 1988.
 
 Status barrier_dissemination(Comm& comm) {
   // Content of the barrier's messages. This value is unlikely in other data, so ranks that are out of step are

@@ -1,7 +1,7 @@
 // Broadcast over shared memory: the root stages a chunk, and the other ranks copy it out and publish that they have. Up
-// to kDepth chunks are in flight. The cost is a + R m at the root and X m + W m at the other ranks, at the same time
-// except for the first chunk. The root serves all ranks directly, because forwarding gains nothing in shared memory.
-// The other n - 1 ranks read the root's staging area from the last-level cache.
+// to kDepth chunks are in flight. In the notation of shm.h, the cost is a + R m at the root and X m + W m at the other
+// ranks, at the same time except for the first chunk. The root serves all ranks directly, because forwarding gains
+// nothing in shared memory. The other n - 1 ranks read the root's staging area from the last-level cache.
 #include <bit>
 
 #include "collectives/collectives.h"
@@ -42,9 +42,8 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
 // Binomial tree: the root sends to the rank half the set away. Each of the two then serves one half of the set in the
 // same way. No algorithm takes fewer steps, so this one is best for small data.
 //
-// The cost, in the symbols of plan/cost.h, is ceil(log2(P)) * (alpha + N * beta).
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
-// 19(1), 2005.
+// In the notation of plan/cost.h, the cost is ceil(log2(P)) * (alpha + N * beta). Source: R. Thakur, R. Rabenseifner,
+// W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 
 Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   if (bytes == 0 || comm.size == 1) return {};
@@ -67,7 +66,7 @@ Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
 // arriving. Every connection carries the data once, so for large data the time does not grow with the number of ranks.
 // A segment is whatever a connection delivers at a time (at most its buffer), so there is no segment size to tune.
 //
-// The cost, in the symbols of plan/cost.h, is (P - 2 + N/S) * (alpha + S * beta), where S is the number of bytes that a
+// In the notation of plan/cost.h, the cost is (P - 2 + N/S) * (alpha + S * beta), where S is the number of bytes that a
 // connection can hold. For large N, the cost is about N * beta. Source: the pipelined linear broadcast of J.
 // Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", Cluster Computing 10(2), 2007.
 

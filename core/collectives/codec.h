@@ -48,9 +48,9 @@ void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 struct CodedRun {
   // Input values of the run, or null for zeros.
   const std::byte* in;
-  // Memory for the result of the run, or null to drop the result.
+  // Memory for the result of the run, or null to discard the result.
   std::byte* out;
-  // Encoding error of the run that is kept for the next call, or null to drop the error.
+  // Encoding error of the run, kept for the next call. Null discards the error.
   std::byte* residual;
   size_t count;
 

@@ -16,7 +16,7 @@ int Comm::rank_of(int global) const {
 namespace {
 
 constexpr size_t kScratchAlignment = 64;
-// Maximum bytes moved in one direction before switching to the other direction. Few enough to stay in the cache.
+// Maximum bytes moved in one direction before switching to the other direction. The data then stay in the cache.
 constexpr size_t kTurn = 256 << 10;
 
 Status no_link(const Comm& comm, int peer) { return Status(Code::internal, "no link to " + peer_name(comm, peer)); }

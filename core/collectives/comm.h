@@ -103,8 +103,8 @@ struct Segments {
   struct Piece {
     // Input values of the piece. Null stands for zeros (a joined rank).
     const std::byte* in;
-    // Memory for the result of the piece. Null drops the result (a joined rank). Equal to `in` for an in-place
-    // operation.
+    // Memory for the result of the piece; equal to `in` for an in-place operation. Null discards the result (a joined
+    // rank).
     std::byte* out;
     size_t count;
   };

@@ -1,4 +1,4 @@
-// Sums of integers that are averaged or scaled. Values are carried in 64-bit words, so neither the sum nor the factor
+// Sums of integers that are averaged or scaled. Values are widened to 64-bit words, so neither the sum nor the factor
 // overflows: the result fits the type whenever the exact result does. All execution paths of the engine use these
 // functions, so they give the same bits.
 #pragma once

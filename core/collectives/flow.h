@@ -150,7 +150,7 @@ enum LinkSlot : int {
 inline constexpr int kPairwiseWindow = 16;
 
 // Return the maximum bytes of a contribution that one rank sends in a round. The contributions of all `ranks` ranks
-// wait at the rank that reduces them, so together they have about 16 MiB. The result is a multiple of every element
+// wait at the rank that reduces them, so together they take about 16 MiB. The result is a multiple of every element
 // size.
 constexpr size_t block_of_contributions(size_t ranks) { return std::clamp<size_t>((16u << 20) / ranks / 64 * 64, 64 << 10, 2 << 20); }
 

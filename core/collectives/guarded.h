@@ -7,7 +7,7 @@
 // Ranks can be arbitrarily late, depending on their programs, so this collective never blocks. advance() makes as much
 // progress as possible and returns.
 //
-// The cost, in the symbols of plan/cost.h, is log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is not a
+// In the notation of plan/cost.h, the cost is log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is not a
 // power of two (collectives/flow.h). Values are added in the canonical order (collectives/reduce.h).
 // allreduce_recursive_doubling.cc gives the source of recursive doubling. Adding a vote as a second, small operand of a
 // global reduction is a standard construction.

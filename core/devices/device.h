@@ -80,12 +80,12 @@ class Device {
   virtual Status write_word(std::byte* word, uint32_t value, Stream stream) = 0;
   virtual Status await_word(const std::byte* word, uint32_t value, Stream stream) = 0;
 
-  // Allocate host memory that the device accesses directly. This can wait for the device, so only a growing PinnedPool
-  // calls it.
+  // Allocate host memory that the device accesses directly. This can wait for the device, so it is called only when a
+  // PinnedPool grows.
   virtual Status pin(size_t bytes, std::byte** out) = 0;
   virtual void unpin(std::byte* memory) = 0;
 
-  // Load all kernels of core/kernels, so that no first launch has to load one. This can wait for all work on the
+  // Load all kernels of core/kernels, so that launches never have to load one. This can wait for all work on the
   // device, and takes seconds if the driver has to compile the kernels. Call it before anything waits for other ranks.
   // Later calls return the result of the first call. An error explains why this driver and device cannot run the
   // kernels.

@@ -24,7 +24,7 @@ struct Scaling {
   double factor = 1.0, divisor = 1.0;
   // Quotient factor / divisor, computed in double. The kernel narrows it to the accumulation type.
   double multiplier = 1.0;
-  // Not 0 if factor and divisor are both 1. Integers and bools then stay unchanged.
+  // Nonzero if factor and divisor are both 1. Integers and bools then stay unchanged.
   uint32_t identity = 1;
   uint32_t unused = 0;
 };

@@ -1,5 +1,5 @@
-// One thread's share of a vector, in 32-bit words that stay in registers. With one register per narrow element, it
-// would need up to four times as many. Lanes are the elements in the words, from the low bits up, as in memory.
+// One thread's share of a vector, in 32-bit words that stay in registers. One register per narrow element would take up
+// to four times as many registers. Lanes are the elements in the words, from the low bits up, as in memory.
 //
 // kernels.cu uses this file both on a device (NVRTC) and on the host (tests), so std::bit_cast is the only part of the
 // standard library used.

@@ -15,7 +15,7 @@ class MpiThread {
   MpiThread();
   MpiThread(const MpiThread&) = delete;
 
-  // Run `work` and wait for it. Return false if it has not ended after `seconds`; a negative value means no limit.
+  // Run `work` and wait for it. Return false if it has not finished within `seconds`; a negative value means no limit.
   // `work` can then run forever, so it must own what it uses. Only one caller at a time.
   bool run(std::function<void()> work, double seconds = -1);
 

@@ -64,7 +64,8 @@ class Session {
   void forget(const std::vector<int>& ranks, const Look& look);
 
   // Finalize MPI if the engine initialized it and it is still usable. MPI must not be used afterwards. MPI_Finalize
-  // waits for the other processes. Return false if it has not ended after `seconds`; a later call continues the wait.
+  // waits for the other processes. Return false if it has not finished within `seconds`; a later call continues the
+  // wait.
   bool finish(double seconds);
 
  private:

@@ -9,8 +9,8 @@ namespace {
 // and receives: the same number per rank, but all of them run at the same time.
 constexpr int kFewRanks = 8;
 
-// Scope of one NCCL group. After a failed call, nothing more is enqueued. The group is always closed, because an open
-// group is a state of the thread.
+// Scope of one NCCL group. After a failed call, nothing more is enqueued. The group is always closed, because NCCL
+// tracks open groups per thread.
 class Group {
  public:
   explicit Group(Communicator& c) : c_(c) { add(c.library().group_start(), "ncclGroupStart"); }
@@ -30,7 +30,7 @@ class Group {
   Status first_;
 };
 
-// NCCL operation of a reduction. A premultiplied sum is created for the calls of one group and released after them.
+// NCCL operation for a reduction. A premultiplied sum is created for the calls of one group and released after them.
 class Operation {
  public:
   Operation(Communicator& c, const Reduction& r) : c_(c), made_(r.premultiplied), op_(static_cast<int>(r.op)) {

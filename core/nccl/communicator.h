@@ -46,7 +46,8 @@ class Communicator {
   // its ranks call this with the same id.
   static std::shared_ptr<Communicator> make(const Library& library, const Surroundings& surroundings, const UniqueId& id, int size,
                                             int rank, const WarmUp& warm_up = {});
-  // Call destroy() or abort() first. Without them, NCCL leaks the communicator, and its helper thread continues.
+  // Call destroy() or abort() before the destructor. If neither is called, the communicator is leaked, and its helper
+  // thread keeps running.
   ~Communicator() = default;
   Communicator(const Communicator&) = delete;
 
@@ -109,8 +110,9 @@ class Communicator {
   Status error_;
 };
 
-// End of several communicators of one process, on a helper thread that the caller polls. After the deadline, the thread
-// and its resources are abandoned, and outcome() returns an error. The communicators are unusable from the start.
+// Shutdown of several communicators of one process on a helper thread that the caller polls. After the deadline, the
+// thread and its resources are abandoned, and outcome() returns an error. The communicators are unusable from the
+// start.
 class Ending {
  public:
   // True if all communicators have ended or the deadline has passed.
@@ -149,7 +151,7 @@ class Ending {
 // later calls on them.
 std::shared_ptr<Ending> abort(std::span<const std::shared_ptr<Communicator>> communicators, Status why, double seconds);
 
-// Destroy communicators when all ranks are well and nothing is in flight. This waits for enqueued work, for CUDA graphs
+// Destroy communicators when no rank has failed and nothing is in flight. This waits for enqueued work, for CUDA graphs
 // that have captured operations, and for the other ranks of the host, which must do the same in the same order.
 // Communicators that are not ready are aborted.
 std::shared_ptr<Ending> destroy(std::span<const std::shared_ptr<Communicator>> communicators, double seconds);

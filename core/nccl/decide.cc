@@ -110,7 +110,7 @@ void float_sum(const Question& q, Reduction* r) {
   }
   const bool exact = !format || (power_of_two(all) && representable(*format, all));
   if (exact && divisor != 1 && q.prescale * q.postscale == 1.0) {
-    // Use NCCL's average: its result equals that of the next case, and NCCL needs no created operation.
+    // Use NCCL's average, which gives the same result as a premultiplied sum without creating an operation.
     r->op = Op::average;
   } else if (exact) {
     r->premultiplied = true;

@@ -48,7 +48,7 @@ std::string path_of(void* function, const std::string& asked) {
 }
 
 // Fill the table. Return the reason why the library cannot be used, or "". Check the version first: an old library can
-// lack many names, and its age is the better explanation.
+// lack many names, and its version explains the failure better.
 std::string fill(void* handle, const std::string& asked, Library* l) {
   void* ask = ::dlsym(handle, "ncclGetVersion");
   if (!ask) return asked + " has no ncclGetVersion, so it is not NCCL";

@@ -1,6 +1,6 @@
 // Predicted duration of a collective, by Hockney's model with a term for arithmetic: alpha seconds per message, beta
-// seconds per byte sent, gamma seconds per byte combined. The predictions serve to choose thresholds and to judge
-// measurements, not at run time.
+// seconds per byte sent, gamma seconds per byte combined. The predictions are used to choose thresholds and to judge
+// measurements, never at run time.
 #pragma once
 #include <string_view>
 

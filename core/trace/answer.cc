@@ -110,7 +110,8 @@ void Answerer::heard(int, uint32_t topic, std::string_view body) {
 }
 
 void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool asked) {
-  // Ignore requests for answers, such as the live page makes every second, because they are not stalls.
+  // Ignore reports that were requested, for example by the live page every second, because they do not indicate a
+  // stall.
   if (asked || all.empty() || !means_.alone) return;
   {
     std::lock_guard lock(mutex_);

@@ -94,7 +94,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   std::map<uint64_t, Given> given_;
   std::set<uint64_t> begun_;
   uint64_t own_questions_ = 0;
-  // Time since which a report of waiting operations has been unread, if any.
+  // Arrival time of the unread report of waiting operations, if there is one.
   std::optional<Clock::time_point> unread_;
   Clock::time_point noticed_{};
   bool closed_ = false;

@@ -96,7 +96,7 @@ class StepMeter final : public Observer {
 
   const std::shared_ptr<const Waits> waits_;
   TickScale scale_;
-  // Time at which the current execution started. Used only by the driver, as are the members below.
+  // Time at which the current execution started. The driver alone uses this member and those below.
   uint64_t started_ = 0;
   // True while a schedule is running.
   bool scheduled_ = false;

@@ -189,7 +189,7 @@ void TimelineText::leave_negotiation(State& s, uint32_t pid, int64_t at, std::st
 }
 
 void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out) {
-  // Forget all tensors at the limit, even if these ones are known already. This is rare.
+  // Forget all tensors once the limit is reached, even if these ones are already known. This is rare.
   if (known_.size() + tensors.all.size() > kMaxKnown) {
     close_open(at, out);
     known_.clear();

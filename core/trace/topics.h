@@ -13,8 +13,8 @@ enum class Topic : uint32_t {
   explain = 3,
   // Answer to a question, as JSON (see Answerer).
   answer = 4,
-  // Request of an Answerer to this rank's Python for its stacks. Never sent to another rank. The body is the number of
-  // the question.
+  // Request from the Answerer for the stacks of this rank's Python code. Never sent to another rank. The body is the
+  // number of the question.
   stacks = 5,
   // Report of Observer::unnoticed() in this rank's Mailbox. Never sent to another rank.
   unnoticed = 6,

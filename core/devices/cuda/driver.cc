@@ -65,8 +65,8 @@ Status CudaDriver::check(int code, const char* what) const {
 }
 
 Status cuda_driver(const std::string& library, const CudaDriver** out) {
-  // Leak the mutex on purpose, because no part of the driver must be used after its exit handler has run. In a child of
-  // a process that has used the driver, calls return error 3.
+  // Leak the mutex on purpose, so that it stays valid during exit handlers. In a child of a process that has used the
+  // driver, calls return error 3.
   static std::mutex& mutex = *new std::mutex;
   static Loaded* loaded = nullptr;
   std::lock_guard lock(mutex);
