@@ -183,11 +183,11 @@ class CallbackListener:
 
     def _listen(self) -> None:
         queue = self.queue
-        if queue is None:  # Another thread has closed the queue.
+        if queue is None:  # The queue is None once another thread has closed it.
             return
 
         def heard(future: Future[Any]) -> None:
-            if future.exception() is None:  # An exception means that the queue was shut down.
+            if future.exception() is None:  # Stop if the queue was shut down, which raises an exception.
                 told = future.result()
                 self._box.put(LogMessage(None if told == self._end else told))
                 if told != self._end:

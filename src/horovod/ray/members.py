@@ -80,7 +80,7 @@ class ElasticJob:
         self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
         self._variables: Mapping[str, str] | None = None
         self._executable: tuple[Any, ...] = ()
-        self._boxes: dict[int, Mailbox[Any]] = {}  # Mailboxes of active runs, keyed by thread
+        self._boxes: dict[int, Mailbox[Any]] = {}  # Maps the thread of each active run to the run's mailbox
 
     def prepare(self, variables: Mapping[str, str], executable: tuple[Any, ...] = (None, None, None)) -> None:
         """Allow calls of `run`, and set the variables and the executable (class, args, kwargs) of their workers."""
@@ -281,7 +281,7 @@ class _Run:
             try:
                 slots = self._settings.discovery.find_available_hosts_and_slots()
                 found = _Found(dict(slots))
-            except Exception as error:  # Catch all exceptions, because the user's discovery object can raise any.
+            except Exception as error:  # Catch all exceptions, because the user's discovery object can raise any type.
                 found = _Found({}, f"hosts could not be found: {type(error).__name__}: {error}")
             if (found.trouble, list(found.slots.items())) != last:
                 last = found.trouble, list(found.slots.items())

@@ -1,4 +1,4 @@
-"""Placement of workers: the resources to request from Ray, and messages if the cluster lacks resources."""
+"""Worker placement: the resources to request from Ray, and messages if the cluster lacks resources."""
 
 from __future__ import annotations
 

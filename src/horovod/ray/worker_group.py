@@ -154,7 +154,8 @@ class WorkerGroup:
                     else:
                         failed.append(event)
             if failed:
-                self._check_not_shut_down()  # After `shutdown`, raise the error about the shutdown instead.
+                # If `shutdown` caused the failure, raise an error about the shutdown instead.
+                self._check_not_shut_down()
                 one = failed[0]
                 raise RuntimeError(f"worker {one.number} {trouble}: {one.words()}{_advice(one)}")
             if time.monotonic() >= deadline:
@@ -267,7 +268,7 @@ class WorkerGroup:
                 if isinstance(event, LogMessage):
                     if ear is not None:
                         ear.tell(event)
-                    self._require_workers()  # A callback could have shut down the workers.
+                    self._require_workers()  # Check again, because a callback could have shut down the workers.
                     continue
                 self._mark_lost(event)
                 if isinstance(event, LostWorker) and event.number in refs:

@@ -170,7 +170,7 @@ class Agent:
                 poll.register(fd, select.POLLIN)
         wanted = dict.fromkeys((*self._workers.writable_fds(), *self._streams.writable_fds()), select.POLLOUT)
         for fd in self._streams.readable_fds() if self._writer.pending < OUTPUT_LIMIT else ():
-            if fd in wanted:  # Poll sockets for both input and output.
+            if fd in wanted:  # Sockets can need polling for both input and output.
                 wanted[fd] |= select.POLLIN
         for fd, event in wanted.items():
             poll.register(fd, event)

@@ -1,1 +1,1 @@
-"""Utilities of the launcher for argument checks, Linux system calls, signals and errors."""
+"""Launcher utilities for argument checks, Linux system calls, signals and errors."""

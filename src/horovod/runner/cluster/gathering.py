@@ -81,7 +81,7 @@ class Gathering:
         self.what = what
         self._lock = threading.Lock()
         self._closed = False
-        self._used: set[int] = set()  # Numbers of the admitted processes
+        self._used: set[int] = set()  # Process numbers that are already in use
         self._machines = Machines()
         self._new: list[Arrived] = []
         self._refusals: list[str] = []
@@ -193,7 +193,8 @@ class Gathering:
                 try:
                     sock, _ = listeners[fd].accept()
                     self._begin(sock)
-                except (OSError, RuntimeError):  # The peer has disconnected, or descriptors or threads are exhausted.
+                # Raised if the peer has disconnected, or if no more descriptors or threads are available.
+                except (OSError, RuntimeError):
                     self._pause()
 
     def _pause(self) -> None:
@@ -212,7 +213,7 @@ class Gathering:
                 if time.monotonic() - self._visits[oldest].began < _TIME_OF_ITS_OWN:
                     return False
                 del self._visits[oldest]
-                _shut(oldest)  # The thread that serves the connection then closes the socket.
+                _shut(oldest)  # The thread that serves the connection notices this and closes the socket.
             return True
 
     def _begin(self, sock: socket.socket) -> None:
@@ -231,7 +232,7 @@ class Gathering:
         kept = False
         try:
             kept = self._admit(sock)
-        except (AuthError, OSError, ValueError):  # The peer is not authenticated, or it has disconnected.
+        except (AuthError, OSError, ValueError):  # Ignore a peer that fails to authenticate or disconnects.
             pass
         finally:
             with self._lock:
@@ -272,7 +273,7 @@ class Gathering:
             if not refusal:
                 kept = self._keep(sock, talk, number, name, arrival)
         finally:
-            if not (kept or refusal):  # The process does not know that it was admitted, so it can connect again.
+            if not (kept or refusal):  # The process was not told that it was admitted, so let it connect again.
                 with self._lock:
                     self._used.discard(number)
         return kept
@@ -281,7 +282,7 @@ class Gathering:
         with self._lock:
             if self._closed or self._visits.pop(sock, None) is None:
                 return False
-            # The job owns the connection from here on.
+            # From here on, the job owns the connection.
             machine = self._machines.name(arrival.machine, arrival.hostname)
             self._new.append(Arrived(number, name, machine, ArrivedConnection(sock, talk.channel, talk.rest)))
             self._tell()

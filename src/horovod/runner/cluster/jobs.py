@@ -57,7 +57,7 @@ class ArrivalSource:
     def events(self) -> dict[int, int]:
         if self._over:
             return {}
-        # Watch these connections here, because the job has not opened them yet.
+        # Until the job opens an agent's connection, poll here for its loss.
         idle = [self._here[name].connection for name in self._way.waiting if name in self._here]
         return {self._gathering.fd: select.POLLIN, **{each.fd: select.POLLRDHUP for each in idle if each.fd >= 0}}
 

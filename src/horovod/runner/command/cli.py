@@ -215,7 +215,7 @@ def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], co
     A flag or key that has no effect without another one is omitted, with a warning.
     """
     given: dict[str, str] = {}
-    source: dict[str, str] = {}  # Flag or config key that set each variable, as the user wrote it
+    source: dict[str, str] = {}  # Maps each variable to the flag or config key that set it, as the user wrote it
     for flag in FLAGS:
         value = getattr(namespace, flag.dest)
         if flag.variable is not None and value is not None:
@@ -316,7 +316,7 @@ def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell
 
 
 def machines_of_service(environ: Mapping[str, str]) -> allocations.Machines | None:
-    """Return the machines that SageMaker or Vertex AI lists in this container, or None if there is only one machine.
+    """Return the machines that SageMaker or Vertex AI lists in this container, or None if there are fewer than two.
 
     Raises:
         LaunchError: The list of machines is invalid.

@@ -129,7 +129,7 @@ def make_settings(
     if nodes is not None:
         given = [hosts.Host(name, count if slots is None else slots) for name, count in nodes.slots.items()]
     if script is None:
-        hosts.assign(given, start)  # `assign` raises an error that describes what is missing.
+        hosts.assign(given, start)  # Raise an error now if there are too few slots.
     return ElasticSettings(
         limits.start,
         limits.least,

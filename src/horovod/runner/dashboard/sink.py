@@ -35,7 +35,7 @@ class DashboardSink:
         """Report that a worker has exited. The arguments are the fields of the `Exited` message."""
 
     def end(self, result: JobResult) -> None:
-        """Report the end of the job, wait briefly until pages have received it, and stop serving."""
+        """Report that the job has ended, wait briefly for pages to receive this, and stop serving."""
 
     def close(self) -> None:
-        """Stop serving, even if the end of the job was not reported. Further calls have no effect."""
+        """Stop serving, even if the job was not reported as ended. Further calls have no effect."""

@@ -1,4 +1,4 @@
-"""Text form of a diagnosis, with tables of hosts, GPUs and connections, and all findings."""
+"""Text output of the doctor, with tables of hosts, GPUs and connections, and all findings."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class ForeignAttempt:
         self.hosts = {slot.rank: slot.hostname for slot in settings.slots}
         self.endings = Endings(self.hosts)
         here = all(hosts.is_local(name) for name in set(self.hosts.values()))
-        self._reports = ReportPipe() if here else None  # Processes on other hosts cannot write to the pipe.
+        self._reports = ReportPipe() if here else None  # Only processes on this host can write to the report pipe.
         if watch.screen.sink.address and not here:
             watch.screen.say("the live page has no figures: those of ranks on other hosts reach only our own launcher")
         self.own = b""
@@ -94,7 +94,8 @@ class ForeignAttempt:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=lambda: linux.die_with_parent(parent, signal.SIGTERM),  # On SIGTERM, mpirun stops its processes.
+            # If this process dies, send SIGTERM to mpirun, which then stops its ranks.
+            preexec_fn=lambda: linux.die_with_parent(parent, signal.SIGTERM),
         )
         assert process.stdout is not None
         assert process.stderr is not None
@@ -210,7 +211,8 @@ class ForeignAttempt:
         return ""
 
     def _kill(self) -> None:
-        if self._process.poll() is not None:  # Another process might already have the same pid.
+        # Do not kill by pid after the exit, because another process might have the same pid.
+        if self._process.poll() is not None:
             return
         for pid in [*linux.descendants(self._process.pid), self._process.pid]:
             linux.send_signal(pid, signal.SIGKILL)

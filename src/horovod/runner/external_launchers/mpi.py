@@ -36,7 +36,7 @@ from horovod.runner.plan.settings import LaunchSettings, MpiOptions
 
 MANY_HOSTS = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# These variables belong to an outer job, or the other launcher sets them for each process.
+# Do not export variables that belong to an outer job or that mpirun sets for each process.
 _NOT_EXPORTED = re.compile(r"OMPI_|PMIX|PMI_|PRTE_|OPAL_|HYDRA_|HYDI_|SLURM|I_MPI_|JSM_")
 
 
@@ -159,7 +159,7 @@ def _hydra(counts: Mapping[str, int], size: int, names: Sequence[str], given: Mp
 
 
 _VERSION_SECONDS = 20.0
-# The built-in launcher sets these variables for each rank. A job that is started inside a rank must not inherit them.
+# Variables that the built-in launcher sets for each rank. A job that is started inside a rank must not inherit them.
 _OURS = re.compile(
     r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_(ADDR|PORT))"
 )
@@ -257,7 +257,7 @@ def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str
         )
     path = environ.get(_KEY_FILE, "")
     of_a_process = worker_env.is_path_of_descriptor(path)
-    # If the agent of an outer job has set both variables, the user has given no key file.
+    # If both variables are set, they come from the agent of an outer job, and the user gave no key file.
     if not path or (of_a_process and _KEY_FD in environ):
         return {}
     path = os.path.abspath(path)

@@ -61,7 +61,7 @@ class HeartbeatServer:
         """
         # Time (monotonic, s) of each worker's last answer. Before the first answer, it is the time of `begin`.
         self._heard: dict[int, float] = {}
-        self._come: set[int] = set()  # Workers that have connected.
+        self._come: set[int] = set()  # Numbers of the workers that have connected.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         try:
             self._gate = ClientAuthenticator(self._context, job_key)
@@ -291,7 +291,7 @@ class LivenessServer(ThreadedServer):
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # The peer has disconnected, or too many files are open.
+        except OSError:  # Raised if the peer has disconnected, or if too many files are open.
             return
         sock.setblocking(False)
         self._unauthenticated[sock] = auth.Acceptor(self._key, 0, 0), time.monotonic() + _HANDSHAKE

@@ -1,4 +1,4 @@
-"""Queue to which any thread can add events, and from which one thread takes them."""
+"""Event queue with any number of producer threads and one consumer thread."""
 
 from __future__ import annotations
 

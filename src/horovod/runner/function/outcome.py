@@ -65,7 +65,8 @@ def write_exception(fd: int, error: BaseException, text: str) -> None:
     """Write an exception and its traceback to the file. Write only the traceback if the exception cannot be pickled."""
     name = type_name(error)
     try:
-        pickle.loads(pickling.dumps(error))  # Many exceptions can be pickled but not unpickled.
+        # Test unpickling too, because it fails for many exceptions that can be pickled.
+        pickle.loads(pickling.dumps(error))
         _write(fd, error, lambda body: Description("exception", name, body, text))
     except Exception as trouble:
         why = f"{type(trouble).__name__}: {trouble}"
@@ -183,7 +184,7 @@ def worker_error(
 
 # Python treats these exceptions specially: it omits their messages, or ends loops and generators with them.
 _APART: tuple[type[BaseException], ...] = (SyntaxError, StopIteration, StopAsyncIteration)
-if hasattr(builtins, "BaseExceptionGroup"):  # These classes exist in Python 3.11 and newer.
+if hasattr(builtins, "BaseExceptionGroup"):  # Exception groups exist only in Python 3.11 and newer.
     _APART = (*_APART, builtins.BaseExceptionGroup)
 
 
@@ -242,7 +243,8 @@ def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
                 lost = f"{description.type_name} cannot be pickled and unpickled: {description.why}"
                 message += f"\n(this error is not of its class: {lost})"
             if description.body:
-                with contextlib.suppress(OutcomeError):  # The message already contains the traceback.
+                # Ignore the error, because the message already contains the traceback.
+                with contextlib.suppress(OutcomeError):
                     cause = load(result.results[rank], description, rank)
         raise worker_error(
             message,
@@ -255,7 +257,7 @@ def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
     values = []
     for rank, host in sorted(hosts.items()):
         description = described.get(rank)
-        if description is None:  # The function might have called sys.exit(0) or os._exit(0).
+        if description is None:  # A result is missing if the function called sys.exit(0) or os._exit(0).
             text = f"rank {rank} on host {host} ended with exit code 0 without a result"
             raise worker_error(text, rank, host, 0)
         try:

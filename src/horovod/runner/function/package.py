@@ -1,4 +1,4 @@
-"""Serialization of the function and arguments of `horovod.run`, from scripts, notebooks and interactive sessions."""
+"""Functions that serialize `horovod.run`'s function and arguments, even in notebooks and interactive sessions."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _unpicklable(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
     label = f"func, {getattr(function, '__qualname__', type_name(function))},"
     try:
         used = inspect.getclosurevars(function)
-    except (TypeError, ValueError):  # The object is not a plain function.
+    except (TypeError, ValueError):  # Raised if the object is not a plain function.
         used = inspect.ClosureVars({}, {}, {}, set())
     for name, value in {**used.nonlocals, **used.globals}.items():
         if not _picklable(value):

@@ -111,7 +111,7 @@ def _fail(target: int, error: BaseException) -> None:
     text = outcome.format_traceback(error)
     try:
         outcome.write_exception(target, error, text)
-    except OSError as trouble:  # Memory is exhausted.
+    except OSError as trouble:  # Writing to the memory file fails if memory is exhausted.
         print(f"the exception cannot be sent back: {trouble}", file=sys.stderr)
     if sys.excepthook is sys.__excepthook__:
         # The default hook would omit the lines of notebook cells, because these are not in files.

@@ -1,1 +1,1 @@
-"""Execution of one job, from connecting to the agents until its last process has exited."""
+"""Modules that run one job, from connecting to the agents until the last process has exited."""

@@ -58,7 +58,7 @@ class ChaosLog:
             self._rests[worker] = rest
 
     def _strike(self, said: str) -> None:
-        """Remove an announced fault from the list of faults that were not announced yet.
+        """Remove an announced fault from the planned faults that are still missing.
 
         Both ranks of a slow link announce it.
         """

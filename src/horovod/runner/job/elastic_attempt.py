@@ -152,7 +152,8 @@ class ElasticAttempt(AgentAttempt):
         return {**wanted, self._front.fd: select.POLLIN, self._locality.fd: select.POLLIN}
 
     def serve(self, ready: set[int], listening: bool) -> None:
-        if stood := self._standstill.look(time.monotonic()):  # Extend the deadlines before checking any of them.
+        # After a standstill, extend all deadlines before checking any of them.
+        if stood := self._standstill.look(time.monotonic()):
             self._postpone(stood)
         if listening:
             self._hosts.take_troubles(self._fleet.receive(ready, self._take))
@@ -215,7 +216,7 @@ class ElasticAttempt(AgentAttempt):
 
     @property
     def results(self) -> dict[int, bytearray]:
-        """Contents of the workers' result files, by rank in the last epoch."""
+        """Maps each rank of the last epoch to the contents of its result file."""
         return self._roster.by_rank(self._results)
 
     def remark(self) -> str:
@@ -314,7 +315,8 @@ class ElasticAttempt(AgentAttempt):
             self._form(action)
         elif isinstance(action, Kill):
             self._hosts.kill(action.worker)
-        elif isinstance(action, Abandon):  # If the process exits later, `_end_worker` releases its other resources.
+        # If the abandoned process exits later, `_end_worker` releases its other resources.
+        elif isinstance(action, Abandon):
             self._roster.end(action.worker, False)
             self._stopped.goes_on(action.worker)
         elif isinstance(action, Say):

@@ -1,9 +1,9 @@
 """Agents on the hosts of an elastic job, one for each host.
 
-An agent starts with the first worker on its host, and ends when the host is removed. First, the launcher checks whether
-the host is this machine. Then it connects to the agent. If a host is unreachable, too slow or lost, or if its agent
-ends by itself, the host is reported as lost. The agent of a removed host without workers retires: it is told to stop,
-and is forgotten when it has finished.
+An agent starts with the first worker on its host, and stops when the host is removed. First, the launcher checks
+whether the host is this machine. Then it connects to the agent. If a host is unreachable, too slow or lost, or if its
+agent ends by itself, the host is reported as lost. The agent of a removed host without workers retires: it is told to
+stop, and is forgotten when it has finished.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class HostAgents:
         self._locality = locality
         self._slots: Mapping[str, int] = {}
         self._agents: dict[str, Agent] = {}
-        # Workers that wait until the agent on their host is connected, by host.
+        # Maps each host to the workers that wait until its agent is connected.
         self._queued: dict[str, list[int]] = {}
         self._running: dict[int, str] = {}  # Host of each worker that has been started or will be started.
         self._retiring: set[str] = set()
-        self._asked: dict[str, float] = {}  # Start times of running lookups, by host
+        self._asked: dict[str, float] = {}  # Maps each host with a running lookup to the lookup's start time
         self._stopping = False
         self._troubles: list[Trouble] = []  # Reports about hosts that `tick` has not processed yet
         self._told: list[HostLost | NeverStarted] = []
@@ -247,7 +247,8 @@ class HostAgents:
             self._lose(agent, f"{agent.name} is lost: {why}")
             return
         self._forget(agent)
-        if queued := self._queued.pop(agent.host, []):  # New workers were requested on this host in the meantime.
+        # Start workers that were requested on this host in the meantime.
+        if queued := self._queued.pop(agent.host, []):
             for number in queued:
                 self.start(number, agent.host)
 

@@ -88,7 +88,7 @@ class Policy:
         return min((at for at in times if at is not None), default=None)
 
     def gives_up(self, now: float) -> bool:
-        """Return True if the processes' time to exit is over."""
+        """Return True if the deadline for processes to exit has passed."""
         return self._give_up_at is not None and now >= self._give_up_at
 
     def connected(self, now: float) -> list[Action]:

@@ -1,4 +1,4 @@
-"""Messages while a job is starting: what it is waiting for, and a warning if no rank has called hvd.init()."""
+"""Start-up messages that show what a job is waiting for, and warn if no rank has called hvd.init()."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
 FIRST_LOOK = 60.0  # The check runs FIRST_LOOK seconds after all ranks have started.
 _PYTHON = re.compile(r"(?:i?python|pypy)[\d.]*t?")
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
-_ASSIGNMENT = re.compile(r"\w+=")  # `NAME=value` argument of the program `env`
+_ASSIGNMENT = re.compile(r"\w+=")  # Matches a `NAME=value` argument of the program `env`
 _HELP = "see the first lines of Horovod's README"
 
 

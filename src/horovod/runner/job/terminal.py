@@ -79,13 +79,13 @@ def terminal_restored(rank: int | None) -> Iterator[None]:
     """
     try:
         before = termios.tcgetattr(0) if rank is not None else None
-    except termios.error:  # Standard input is not a terminal.
+    except termios.error:  # Raised if standard input is not a terminal.
         before = None
     try:
         yield
     finally:
         if before is not None:
-            with contextlib.suppress(termios.error):  # The terminal has hung up.
+            with contextlib.suppress(termios.error):  # Ignore the error if the terminal has hung up.
                 termios.tcsetattr(0, termios.TCSANOW, before)
 
 
@@ -114,7 +114,7 @@ class StdinSource:
             return False
         try:
             return os.tcgetpgrp(self._fd) != os.getpgrp()
-        except OSError:  # Job control does not apply, because this is not the controlling terminal.
+        except OSError:  # Raised if this is not the controlling terminal, so that job control does not apply.
             return False
 
     def waiting_for(self) -> int | None:
@@ -127,7 +127,7 @@ class StdinSource:
             data = os.read(self._fd, PIECE)
         except BlockingIOError:
             return None
-        except OSError:  # stdin is closed or a directory, or the terminal has hung up.
+        except OSError:  # Raised if stdin is closed or a directory, or if the terminal has hung up.
             if self.in_background:
                 return None
             data = b""

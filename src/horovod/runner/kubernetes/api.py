@@ -1,4 +1,4 @@
-"""Client of a Kubernetes API server.
+"""Client for a Kubernetes API server.
 
 The `kubernetes` package finds the credentials. API objects are plain dicts.
 """
@@ -192,7 +192,7 @@ class Api:
         found = {"Accept": "application/json, */*"}
         if content:
             found["Content-Type"] = content
-        for each in self._configuration.auth_settings().values():  # This call renews expired credentials.
+        for each in self._configuration.auth_settings().values():  # `auth_settings` renews expired credentials.
             if each and each["in"] == "header" and each["value"]:
                 found[each["key"]] = each["value"]
         return found

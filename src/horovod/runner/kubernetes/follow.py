@@ -88,7 +88,8 @@ class Watcher(threading.Thread):
         """
         for event in self._api.watch(self._kind, version, labelSelector=self._selector):
             each = event["object"]
-            if event["type"] == "ERROR":  # The server no longer stores changes since this version.
+            # An ERROR event means that the server no longer stores changes since `version`.
+            if event["type"] == "ERROR":
                 return ""
             version = str(each["metadata"]["resourceVersion"])
             if event["type"] == "DELETED":

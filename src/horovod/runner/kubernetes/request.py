@@ -1,4 +1,4 @@
-"""Checked request for a job on a cluster, from the command line and the `--pod-template` file."""
+"""Validated request for a job on a cluster, built from the command line and the `--pod-template` file."""
 
 from __future__ import annotations
 

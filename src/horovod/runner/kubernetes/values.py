@@ -1,4 +1,4 @@
-"""Validation of Kubernetes names, quantities, labels, variables, volumes and tokens in flags."""
+"""Parsers that validate Kubernetes names, quantities, labels, variables, volumes and tokens in flags."""
 
 from __future__ import annotations
 

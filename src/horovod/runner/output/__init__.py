@@ -1,1 +1,1 @@
-"""Output of a job: lines of the workers, progress bars, output files, and the launcher's terminal."""
+"""Job output: lines from the workers, progress bars, output files, and the launcher's terminal."""

@@ -1,4 +1,4 @@
-"""Display and record of the workers' output and the launcher's messages, with prefixes and progress bars."""
+"""Display and files for the workers' output and the launcher's messages, with prefixes and progress bars."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class OutputQueue(OutputSink):
                 return
             try:
                 written = os.write(self._own_of(fd), memoryview(data)[: self._pieces[fd]])
-            # There was too little space, or another program made the descriptor non-blocking.
+            # Raised if the descriptor is non-blocking and has too little space.
             except BlockingIOError:
                 time.sleep(FULL_SECONDS)
                 return
@@ -317,7 +317,7 @@ class StreamOutput(OutputSink):
                 self._flush(self._last)
             self._last = stream
             target.write(text)
-        except (OSError, ValueError):  # ValueError means that the stream is closed.
+        except (OSError, ValueError):  # A closed stream raises ValueError.
             self._streams[stream] = None
             self.broken = True
 

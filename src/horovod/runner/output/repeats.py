@@ -37,7 +37,7 @@ class Collapser:
         self._living = set(ranks)
         self._groups: list[Group] = []  # Held lines, in the order in which they will be shown
         self._by_line: dict[_Key, list[Group]] = {}
-        self._last: dict[int, Group] = {}  # Last held line of each rank
+        self._last: dict[int, Group] = {}  # Maps each rank to its last held line
         self._held = 0
 
     def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
@@ -121,7 +121,7 @@ _HEADER = HEADER.encode()
 _NUMBERS = re.compile(rb"\d+")  # Numbers that differ between ranks, such as process ids and addresses
 
 Cut = Callable[[Sequence[bytes]], int]
-Shown = tuple[list[int], bytes]  # Pair of a line's ranks and the line itself
+Shown = tuple[list[int], bytes]  # (Ranks that wrote a line, the line)
 
 
 @dataclass

@@ -41,7 +41,7 @@ def cells_of(text: str) -> list[str]:
         at = len(cells) - 1
         if at > 0 and not cells[at]:
             at -= 1
-        if at >= 0 and len(cells[at]) < 16:  # Limit the number of combining characters in a cell.
+        if at >= 0 and len(cells[at]) < 16:  # Keep at most 16 characters in a cell.
             cells[at] += character
     return cells
 

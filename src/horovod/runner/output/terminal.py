@@ -1,4 +1,4 @@
-"""Output of one rank on one stream, as lines and as text that a program draws by moving the cursor."""
+"""Parser for one output stream of a rank, which contains lines and text drawn by moving the cursor."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Plan of a job: which workers run on which hosts, and with which environment. The modules perform no I/O."""
+"""Job planning, which decides where each worker runs and with which environment. These modules perform no I/O."""

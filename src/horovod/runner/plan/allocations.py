@@ -44,7 +44,7 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
         counts = launchers.expand_tasks(environ["SLURM_TASKS_PER_NODE"]) if environ.get("SLURM_TASKS_PER_NODE") else []
     except ValueError as error:
         raise LaunchError(f"SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE: {error}") from None
-    if len(counts) != len(nodes):  # The variable is missing or belongs to a job step.
+    if len(counts) != len(nodes):  # SLURM_TASKS_PER_NODE is missing, or describes a job step.
         counts = [1] * len(nodes)
     return Allocation(job, {node: max(1, count) for node, count in zip(nodes, counts, strict=True)})
 
@@ -154,7 +154,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
         source, text = SAGEMAKER_FILE, resource_config
     if text:
         config = _object(source, text)
-    elif environ.get("SM_HOSTS"):  # SageMaker's toolkit also sets this variable.
+    elif environ.get("SM_HOSTS"):  # SageMaker's toolkit also sets SM_HOSTS.
         source = "SM_HOSTS"
         config = {"hosts": _json(source, environ[source])}
     else:
@@ -180,7 +180,7 @@ def _vertex(environ: Mapping[str, str]) -> Machines | None:
     try:
         spec = json.loads(environ.get("CLUSTER_SPEC", ""))
     except ValueError:
-        return None  # The variable is missing, or does not have the format of Vertex AI.
+        return None  # CLUSTER_SPEC is missing, or does not have Vertex AI's format.
     cluster, task = (spec.get("cluster"), spec.get("task")) if isinstance(spec, dict) else (None, None)
     if not isinstance(cluster, dict) or not isinstance(task, dict) or not all(map(_are_names, cluster.values())):
         return None

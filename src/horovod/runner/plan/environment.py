@@ -1,4 +1,4 @@
-"""Environment of the workers: variables that they get from the launcher, and variables that are added."""
+"""Worker environment, which consists of variables from the launcher and variables for each worker."""
 
 from __future__ import annotations
 

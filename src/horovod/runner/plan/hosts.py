@@ -77,7 +77,7 @@ def parse_hosts(text: str) -> list[Host]:
 def parse_hostfile(text: str, path: str) -> list[Host]:
     """Parse the text of a host file. `path` is used only in error messages. Raises LaunchError if a line is invalid."""
     given = []
-    # Interpreter of each host, and number of the line that sets it
+    # Maps each host to its interpreter and the number of the line that sets it
     interpreters: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         content = line.split("#", 1)[0].strip()
@@ -180,7 +180,7 @@ class Machines:
     """Table of unique names for machines. If several machines have the same host name, a number is appended."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # Unique names by machine identity
+        self._names: dict[str, str] = {}  # Maps machine identities to unique names
 
     def name(self, machine: str, hostname: str) -> str:
         """Return the unique name of a machine. The name of a machine never changes."""

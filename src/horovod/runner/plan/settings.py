@@ -1,4 +1,4 @@
-"""Settings of a job, from checked flags or arguments, and the options that are sent to agents."""
+"""Job settings from validated flags or arguments, and the options that are sent to agents."""
 
 from __future__ import annotations
 

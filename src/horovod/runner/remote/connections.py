@@ -1,4 +1,4 @@
-"""Connections to agents through a child process, ssh or another agent, and the exchange of messages."""
+"""Connections through which the launcher exchanges messages with agents: child processes, ssh, or other agents."""
 
 from __future__ import annotations
 

@@ -188,9 +188,9 @@ class Fleet:
         status = agent.end(time.monotonic() + LOST_GRACE)
         said = agent.connection.stderr_tail
         if agent.facts is not None and agent.lost:
-            return []  # Do not report the loss again.
+            return []  # The loss of this host was already reported.
         if agent.facts is not None and agent.notice:
-            # If the job is not elastic, the agent's notice has already ended the job.
+            # In a job of fixed size, the agent's notice has already ended the job.
             return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:
             broke = routes.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke

@@ -1,4 +1,4 @@
-"""Backends of the estimators, which start the ranks that train a model."""
+"""Estimator backends, which start the ranks that train a model."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Validators of param values. They do not need pyspark.
+"""Validators for param values. They do not need pyspark.
 
 A validator takes the param's name and a value. It returns the value, or raises a ValueError that describes the valid
 values.

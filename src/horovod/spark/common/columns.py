@@ -1,4 +1,4 @@
-"""Types, shapes and storage formats of the columns of a DataFrame.
+"""Types, shapes and storage formats of DataFrame columns.
 
 This module needs neither pyspark nor pyarrow. It takes types as Spark's JSON values (``DataType.jsonValue()``).
 """

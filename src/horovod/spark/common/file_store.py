@@ -1,4 +1,4 @@
-"""Base classes of stores, which keep an estimator's data, checkpoints and logs on a file system of fsspec.
+"""Base classes of stores, which keep an estimator's data, checkpoints and logs on an fsspec file system.
 
 PREFIX/intermediate_train_data.N, PREFIX/intermediate_val_data.N and PREFIX/intermediate_test_data.N contain Parquet
 files. PREFIX/runs/RUN_ID contains the files of a run, such as checkpoint and logs.

@@ -1,4 +1,4 @@
-"""Params of estimators and models: a table of all params, their getters and setters, and saving as Spark ML stages."""
+"""Estimator and model params: a table of all params, getters and setters, and saving as Spark ML stages."""
 
 import copy
 import functools

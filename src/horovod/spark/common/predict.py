@@ -1,4 +1,4 @@
-"""Prediction on a DataFrame with a pandas UDF, which processes batches of rows and adds a model's outputs."""
+"""Batch prediction with a pandas UDF, which adds a model's outputs to a DataFrame."""
 
 import math
 import typing

@@ -1,4 +1,4 @@
-"""Conversion of Keras objects to picklable form and back.
+"""Functions that convert Keras objects to picklable form and back.
 
 A model is packed as the file that Keras saves, and an optimizer or metric as its class and config. The class of the
 object decides whether Keras 2 or Keras 3 is used.

@@ -1,4 +1,4 @@
-"""Selection of the environment variables for workers, and detection of a process's rank and size."""
+"""Functions that select environment variables for workers and detect a process's rank and size."""
 
 from __future__ import annotations
 
