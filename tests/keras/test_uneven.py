@@ -100,6 +100,61 @@ def padded(kind, samples, accumulation=None):
     return max(float(np.abs(a - b).max()) for a, b in pairs), history.history["loss"][0] - mean
 
 
+def weighted_fit(**options):
+    """Train on sequences with masks in uneven batches; return the difference from one process."""
+    x = np.random.default_rng(0).integers(0, 7, (12, 5))
+    x[:3] = 0  # masked
+    y, parts = x % 3, [slice(0, 5), slice(5, 12)]
+
+    def compiled(optimizer):
+        keras.utils.set_random_seed(3)
+        layers = [keras.layers.Embedding(7, 4, mask_zero=True), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.layers.Input((5,)), *layers])
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    steps = options.get("backward_passes_per_step")
+    distributed = hvd.DistributedOptimizer(keras.optimizers.SGD(0.5), weight="batch", **options)
+    ours, alone = compiled(distributed), compiled(keras.optimizers.SGD(0.5, gradient_accumulation_steps=steps))
+    ours.fit(x[parts[hvd.rank()]], y[parts[hvd.rank()]], batch_size=4, shuffle=False, verbose=0)
+    for rows in ([*range(4), *range(5, 9)], [4, 9, 10, 11]):
+        alone.train_on_batch(x[rows], y[rows])
+    pairs = zip(ours.get_weights(), alone.get_weights(), strict=True)
+    return max(float(np.abs(a - b).max()) for a, b in pairs)
+
+
+def stopped_fit():
+    """Return the number of batches, of unused batches, and warnings."""
+    import warnings
+
+    x, y = models.data(4 - hvd.rank())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = hvd.sync((x, y), policy="stop", batch_size=1)
+        model = models.model()
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+        model.fit(x, y, batch_size=4, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    with pytest.raises(ValueError, match=r"hvd.sync on rank 1: data must be a PyDataset"):
+        hvd.sync((x, y) if hvd.rank() == 0 else None)
+    return len(data), data.remaining, " ".join(str(one.message) for one in caught)
+
+
+@pytest.mark.heavy
+def test_masks_several_passes_and_warnings(stateful):
+    job = stateful(2)
+    accumulated = {"backward_passes_per_step": 2, "average_aggregated_gradients": True, "sparse_as_dense": True}
+    for options in ({}, accumulated):
+        assert max(job.run(weighted_fit, **options)) < 2e-6
+    (*first, warned), (*second, none) = job.run(stopped_fit)
+    assert (first, second) == ([3, 1], [3, 0])
+    for text in (
+        "as many as rank 1 has; 1 batches of rank 0 are unused",
+        "0 has read 4 samples in 1 batches, but rank 1 3",
+    ):
+        assert text in warned
+        assert text not in none
+
+
 @pytest.mark.heavy
 def test_padded_fit_equals_one_process(keras3):
     job = keras3(2)

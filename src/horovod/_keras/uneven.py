@@ -33,7 +33,7 @@ def synchronized(face: Any, data: Any, policy: str, batch_size: int, shuffle: bo
     from_all = allgather_object((problem, policy, length), "sync", face=face)
     for rank, (problem, *_) in enumerate(from_all):
         if problem:
-            raise ValueError(f"{problem} on rank {rank}")
+            raise ValueError(f"hvd.sync on rank {rank}: {problem}")
     if len({given for _, given, _ in from_all}) > 1:
         raise ValueError(f"policy must be the same on all ranks, got {[given for _, given, _ in from_all]}")
     lengths = [length for *_, length in from_all]
@@ -124,7 +124,9 @@ def _indexed(data: Any, batch_size: int, shuffle: bool) -> Any:
         return data
     arrays = data if isinstance(data, tuple) else (data,)
     leaves = [one for one in keras.tree.flatten(arrays) if one is not None]
-    if not all(hasattr(one, "shape") and hasattr(one, "__getitem__") and len(one.shape) for one in leaves):
+    if not leaves or not all(
+        hasattr(one, "shape") and hasattr(one, "__getitem__") and len(one.shape) for one in leaves
+    ):
         raise ValueError(
             "data must be a PyDataset, a tf.data.Dataset or a tuple of arrays (x, y) or (x, y, sample_weight), got a "
             f"{type(data).__name__}; for a generator, use fit(steps_per_epoch=n) with the same n on all ranks"
@@ -142,7 +144,7 @@ def _indexed(data: Any, batch_size: int, shuffle: bool) -> Any:
 def _length(data: Any) -> int:
     if _is_tensorflow(data):
         number: int | None = int(data.cardinality())
-        advice = "set it with data.apply(tf.data.experimental.assert_cardinality(n)), or use data.take(n)"
+        advice = "use data.take(n)" if number == -1 else "use data.apply(tf.data.experimental.assert_cardinality(n))"
     else:
         number = data.num_batches if hasattr(data, "num_batches") else len(data)
         advice = "define num_batches, or use fit(steps_per_epoch=n) with the same n on all ranks"
