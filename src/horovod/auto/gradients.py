@@ -21,7 +21,7 @@ from horovod.auto.session import calling_frame, is_script, refuse, script_line, 
 
 @dataclass(frozen=True)
 class Batch:
-    """Numbers of samples in a batch: ``total`` on all ranks, ``own`` on this rank, and usually ``full`` on each."""
+    """Numbers of samples in a batch: ``total`` over all ranks, ``own`` on this rank, ``full`` on a typical rank."""
 
     total: int
     own: int
@@ -34,7 +34,7 @@ class Batch:
 
 
 class Training:
-    """Models and optimizers of the script, in the order of their creation, and its position in the data.
+    """Models and optimizers of the script, in order of creation, and the script's position in the data.
 
     Attributes:
         modules: Models of the script.
@@ -106,7 +106,7 @@ def _is_penalty(node: Any) -> bool:
 
 
 def _reductions(roots: tuple[torch.Tensor, ...], rows: int) -> Iterator[tuple[Any, float | None, bool]]:
-    """Yield sums and weighted means as (node, divisor of the sum or None, True if the divisor can be a constant)."""
+    """Yield sums and weighted means in an autograd graph, as (node, divisor or None, True if it can be a constant)."""
     pending: list[tuple[Any, float | None]] = [(root.grad_fn, None) for root in roots]
     while pending:
         node, divisor = pending.pop()

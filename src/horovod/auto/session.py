@@ -50,7 +50,7 @@ class Session:
             print(f"horovod.auto: {text}", file=sys.stderr, flush=True)
 
     def change(self, kind: str, text: str) -> None:
-        """Count a changed object of this kind and report the change."""
+        """Report that an object of this kind was changed, and count it."""
         self.touched[kind] += 1
         self.say(f"{script_line()}: {text}")
 
@@ -111,7 +111,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 class Nothing:
-    """Object that accepts every use and does nothing, in place of MLflow or TensorBoard on ranks other than 0."""
+    """Object that replaces MLflow or TensorBoard on ranks other than 0. It accepts all calls and does nothing."""
 
     __path__: tuple[str, ...] = ()  # a module with this attribute looks like a package
 

@@ -106,7 +106,7 @@ def _streamed(batches: Iterator[Any]) -> Iterator[tuple[Any, Batch]]:
 
 
 def _worker_info(plain: Any) -> Any:
-    """Return this worker's index among the workers of all ranks, so that a dataset divides its samples among them."""
+    """Return this worker's index among the workers of all ranks. Datasets use it to divide their samples."""
     info = plain()
     if not training.streaming:
         return info
@@ -122,7 +122,7 @@ def _stream(plain: Any, loader: Any) -> Any:
     if loader.num_workers and (loader.multiprocessing_context or torch.multiprocessing).get_start_method() != "fork":
         refuse("the workers of its IterableDataset are not forked", 'use multiprocessing_context="fork"')
     session.change("DataLoaders", f"DataLoader: {type(loader.dataset).__name__} is divided by get_worker_info()")
-    training.streaming = True  # DataLoader workers that start now need the flag
+    training.streaming = True  # workers of the DataLoader inherit the flag when they start
     batches = plain(loader)
     training.streaming = False
     return _Pass(_streamed(batches))
@@ -146,7 +146,7 @@ def shards_of(loader: Any) -> Shards:
         kind = type(known.sampler if type(known) is BatchSampler else known).__name__
         names = ", ".join(one.__name__ for one in _SAMPLERS)
         refuse(f"the order of {kind} is unknown", f"use batch_size and shuffle, or one of {names}")
-    loader.__dict__["batch_sampler"] = shards = Shards(known)  # DataLoader forbids a plain assignment
+    loader.__dict__["batch_sampler"] = shards = Shards(known)  # DataLoader raises an error for a plain assignment
     return shards
 
 

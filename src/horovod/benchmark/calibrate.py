@@ -211,7 +211,7 @@ class Calibration:
                 for index in order:
                     warm_up = 2 * inner if turn == 0 else 1
                     samples = timed(operations[index], engines[index].barrier, warm_up, case.samples, inner)
-                    # Use the minimum, because disturbances can only add time.
+                    # Use the minimum, because other load on the machine can only add time.
                     local.setdefault((index, i), []).append(min(samples))
         by_rank: list[Times] = allgather_object(local, "calibrate.times")
         return {key: slowest([times[key] for times in by_rank]) for key in local}

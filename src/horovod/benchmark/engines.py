@@ -30,7 +30,7 @@ _KINDS = {
 
 
 class Memory:
-    """Zeroed memory on separate pages, so that its cache state does not depend on other arrays."""
+    """Zeroed memory on pages of its own. Accesses to other arrays do not bring it into the cache."""
 
     def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -146,7 +146,7 @@ class EngineColumn:
         else:
             target = Memory(4 * (count if case.collective == "allreduce" else count // ranks))
         call = self._call(case.collective, name, source.address, target.address, shape)
-        call.__dict__["memory"] = (source, target)  # the memory must exist as long as the returned function
+        call.__dict__["memory"] = (source, target)  # the returned function uses the memory, so keep a reference
         return call
 
     def submitter(self, name: str, memory: Memory, count: int) -> Callable[[], _core.Work]:

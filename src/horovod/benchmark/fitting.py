@@ -49,7 +49,7 @@ def least_squares(rows: Sequence[Row]) -> list[float]:
     if not rows or any(seconds <= 0 for _, seconds in rows):
         raise ValueError("rows are needed, with measured times above 0")
     scaled = [[value / seconds for value in features] for features, seconds in rows]
-    # The column of bytes has values in the millions, but the column of messages has small ones. Scale all columns to
+    # Byte counts are in the millions, but message counts are small. Scale all columns to
     # the same magnitude to keep the solver accurate.
     count = len(scaled[0])
     units = [max(max(abs(row[j]) for row in scaled), 1e-300) for j in range(count)]

@@ -52,7 +52,7 @@ def mpi_command(mpiexec: str, np: int, words: Sequence[str]) -> Command:
         flags += ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
         extra |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if np > len(os.sched_getaffinity(0)):
-            # With more ranks than cores, Open MPI must yield. Otherwise it is slower by orders of magnitude.
+            # With more ranks than cores, Open MPI's ranks must yield the core while they wait.
             extra["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return [mpiexec, *flags, *words], extra
 
@@ -161,7 +161,7 @@ class Job:
         return [answers[rank] for rank in sorted(answers)]
 
     def _receive(self, rank: int) -> list[float]:
-        # A rank writes its answer as one line in a single write, so a single read gets all of it.
+        # A rank sends its answer as one line in a single write, so one read returns the complete line.
         line = self._streams[rank][1].readline()
         reply: dict[str, Any] = json.loads(line) if line else {"error": f"the connection ended\n{self._tail()}"}
         if "error" in reply:

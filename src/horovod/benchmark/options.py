@@ -32,7 +32,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """Size in readable form, such as "64 KiB"."""
+        """Size of the case as text, such as "64 KiB"."""
         return size_label(self.bytes)
 
 

@@ -132,7 +132,7 @@ def to_json(machine: dict[str, Any], results: Sequence[Result], model: dict[str,
 
 # Plots require matplotlib, which the extra horovod[benchmark] installs.
 
-_BANDS = 4  # maximum number of columns with bands, because more bands would cover each other
+_BANDS = 4  # with more columns than this, omit the bands, because they would cover each other
 MISSING = "no picture: matplotlib is not installed (pip install 'horovod[benchmark]')"
 
 

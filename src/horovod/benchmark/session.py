@@ -40,7 +40,7 @@ class Session:
         self._basics = HorovodBasics("benchmark")
         self._basics.init()
         self.rank, self.size = self._basics.rank(), self._basics.size()
-        self._cores = sorted(os.sched_getaffinity(0))  # the process's cores, before any thread is pinned
+        self._cores = sorted(os.sched_getaffinity(0))  # the process's cores, read before threads are pinned
         self._notes: list[str] = []
         self._node_of, self._one_host = self._nodes()
         self._ours = EngineColumn(OURS, {}, self._node_of)
@@ -63,7 +63,7 @@ class Session:
             print(text, flush=True)
 
     def note(self, text: str) -> None:
-        """Print a note for the reader on stderr, and print it again at the end of the report."""
+        """Print a note about the measurement on stderr now, and again at the end of the report."""
         if self.rank == 0 and text not in self._notes:
             self._notes.append(text)
             print(f"note: {text}", file=sys.stderr, flush=True)

@@ -92,7 +92,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 0.001:.6g}ms"
 
 
-# The report that ``--chaos-report`` writes.
+# The following code creates the report of ``--chaos-report``.
 
 AGAIN = "steps that are done again: {}"
 """Message of a rank after a failure."""
@@ -116,7 +116,7 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the smallest value that at least a fraction ``part`` (0 to 1) of ``values`` do not exceed."""
+    """Return a quantile: the smallest of ``values`` that at least the fraction ``part`` (0 to 1) do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, min(len(ordered) - 1, -int(-part * len(ordered) // 1) - 1))]
 
@@ -145,7 +145,7 @@ def lines(outcomes: Sequence[Outcome], again: int | None = None) -> list[str]:
     return made
 
 
-# Search for an event's target among the ranks of an epoch.
+# The following code determines an event's target among the ranks of an epoch.
 
 ON_NETWORKS = frozenset((Kind.SLOW, Kind.CUT))
 """Kinds that a rank injects into its host's network, not into itself."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from horovod.chaos.events import Event, Kind
 
-# Random events, which depend only on the seed.
+# The following code creates random events, which depend only on the seed.
 
 RANDOM_KINDS = (Kind.KILL, Kind.STOP, Kind.RAISE, Kind.EXIT, Kind.PREEMPT, Kind.CUT)
 CHOICE = (*RANDOM_KINDS, Kind.SLOW)
@@ -33,7 +33,7 @@ CHOICE = (*RANDOM_KINDS, Kind.SLOW)
 STOPPED = (0.5, 30.0)
 # Range of packet delays in seconds.
 DELAYS = (0.001, 0.1)
-# Decimal places of times and picks, which make the written form of an event exact.
+# Decimal places of times and picks. Values are rounded, so that the text of an event is exact.
 _DIGITS = 6
 
 
@@ -89,7 +89,7 @@ _LARGEST = 10**12
 
 @dataclass(frozen=True)
 class _Form:
-    """Names that an entry must have, and names that it can have. If ``when`` is True, step= or after= is required."""
+    """Required and optional arguments of a plan entry. If ``when`` is True, step= or after= is also required."""
 
     must: tuple[str, ...]
     may: tuple[str, ...] = ()

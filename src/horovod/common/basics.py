@@ -29,7 +29,7 @@ from horovod.common.training_loop.observations import training
 __all__ = ["HorovodBasics"]
 
 _lock = threading.RLock()
-# The reason why the engine had ended when this process left its last job, and the members of this job.
+# The reason why the engine of this process's last job ended, and the members of that job.
 _last: tuple[ending.Ended, list[int] | None] = None, None
 
 
@@ -432,7 +432,7 @@ def _install_hooks() -> None:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.RLock()  # another thread might have held the old lock during the fork
+    _lock = threading.RLock()  # create a new lock, because another thread might have held the old one during the fork
     observed.leave_in_child()
     state.leave_in_child()
     worker_env.forget_keys()

@@ -41,7 +41,7 @@ def world_ranks(comm: Any, what: str) -> list[int]:
         )
     group, world = comm.Get_group(), mpi.COMM_WORLD.Get_group()
     try:
-        # Call through the class: Translate_ranks is a class method in mpi4py 3, and a method of the group in mpi4py 4.
+        # Call Translate_ranks through the class, which works in mpi4py 3 (class method) and mpi4py 4 (method).
         ranks = list(mpi.Group.Translate_ranks(group, list(range(group.Get_size())), world))
     finally:
         group.Free()
@@ -92,7 +92,7 @@ def _check_world(mpi: Any, what: str) -> None:
         )
     world = mpi.COMM_WORLD
     here, told = (world.Get_rank(), world.Get_size()), (env.rank, env.size)
-    if here == told:  # without a launcher, both are rank 0 of size 1
+    if here == told:  # without a launcher, MPI and Horovod both use rank 0 and size 1
         return
     who = "HOROVOD_RANK and HOROVOD_SIZE say" if env.place is None else f"{env.place.launcher} says"
     name, version = mpi.get_vendor()

@@ -128,7 +128,7 @@ class Choices:
 
 
 def check_compression(compression: object) -> None:
-    """Raise ValueError, which names the argument, if it is not a compressor but, for example, a string."""
+    """Raise ValueError if the argument is not a compressor. The message names the argument."""
     if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
         raise ValueError(f"compression must be {_ACCEPTED}, got {compression!r}")
 
@@ -140,14 +140,14 @@ def wire_of(compression: Any) -> int:
         ValueError: If the argument is not a compressor.
     """
     wire: int | None = getattr(compression, "wire_format", None)
-    if wire is None:  # built-in compressors define the attribute and need no check
+    if wire is None:  # a built-in compressor has this attribute, so it needs no check
         check_compression(compression)
         return WIRE_NONE
     return wire
 
 
 def leaves_alone(compression: Any) -> bool:
-    """Return True if the compressor returns its input unchanged in both directions."""
+    """Return True if ``compress`` and ``decompress`` of the compressor return their input unchanged."""
     own = NoneCompressor
     return getattr(compression, "compress", None) is own.compress and compression.decompress is own.decompress
 

@@ -33,7 +33,7 @@ log = logging.getLogger("horovod.data")
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
 """(address, port) pairs by network interface."""
 
-# Seconds between checks that the service still runs, for waits without a deadline.
+# Seconds between checks that the service is still running, during waits without a deadline.
 _HEAR_SECONDS = 20.0
 _ANSWER_SECONDS = 5.0
 _UNHEARD = 3  # number of consecutive unanswered checks after which the service counts as gone

@@ -1,4 +1,4 @@
-"""End of this process: reports, stop signals, and child processes that must not join in place of their rank.
+"""End of this process: reports, stop signals, and checks that child processes do not join in place of their rank.
 
 A rank sends an uncaught exception to its peers, and the reason of its end to the launcher (``reasons``). Sending a
 report never blocks. Each report is sent at most once, and only by the rank itself, not by forked children.
@@ -240,9 +240,9 @@ def mark_rank_process(env: WorkerEnv) -> None:
 
 
 def _place(env: WorkerEnv) -> str:
-    """Return an id that all processes with this rank's variables share, and that differs in other jobs."""
+    """Return an id that is equal in all processes with this rank's variables, and different in other jobs."""
     job = (env.place.launcher, env.place.job) if env.place is not None else (env.rendezvous_addr, env.rendezvous_port)
-    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # the rank can change in elastic jobs
+    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # ranks change in elastic jobs
     return hashlib.sha256(repr((*who, *job)).encode()).hexdigest()[:16]
 
 
@@ -268,7 +268,7 @@ def _names(pid: int) -> set[str]:
     found = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # another thread has closed the descriptor in the meantime
+            with contextlib.suppress(OSError):  # another thread has just closed the descriptor
                 if match := _MEMFD.fullmatch(os.readlink(f"/proc/{pid}/fd/{number}")):
                     found.add(match[1])
     return found
@@ -311,7 +311,7 @@ class Stopping:
     def __init__(self) -> None:
         self.heard = 0
         """Number of the last received signal; 0: none."""
-        # Time of the first arrival of the stop signal whose number is in ``heard``.
+        # Time at which the stop signal in ``heard`` first arrived.
         self._since = 0.0
         # Previous signal handlers, by signal.
         self._before: dict[int, Any] = {}

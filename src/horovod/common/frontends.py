@@ -54,7 +54,7 @@ class Frontend(Access):
 
 
 TORCH = Frontend("torch", 0)
-# bindings/tensorflow/call.h contains the same number.
+# This number must equal the one in bindings/tensorflow/call.h.
 TENSORFLOW = Frontend("tensorflow", 1)
 # Keras uses this frontend only with the JAX backend. With other backends, it uses their framework's frontend.
 KERAS = Frontend("keras", 2)
@@ -124,7 +124,7 @@ SHARED_NAMES = (
 
 
 class State(Access):
-    """The process's job, and access to the engine for code outside of frontends. Only ``basics`` changes the fields."""
+    """The process's job, and access to the engine for code outside of frontends. Only ``basics`` assigns the fields."""
 
     __slots__ = ("faces", "left", "members")
 
@@ -138,7 +138,7 @@ class State(Access):
         """Names of frontends that were in the job and have shut down."""
 
     def start(self, job: Job, engine: "Engine", members: list[int] | None) -> None:
-        """Start the job: enable access to the engine, also for native libraries."""
+        """Start the job, so that Python code and native libraries can use the engine."""
         self.members = members
         self.open(job, engine, None, None)
         engine.serve_faces(job.rank, job.size, job.local_rank, job.local_size)

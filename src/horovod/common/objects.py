@@ -21,7 +21,7 @@ from horovod.common.security.object_seal import Call, Seals
 
 _FAILED = b"\xff"  # marks an error message in place of a pickle, which begins with 0x80
 
-_parked: list[Any] = []  # keeps memory alive that interrupted operations still use
+_parked: list[Any] = []  # references to memory that interrupted operations still use
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
@@ -144,7 +144,7 @@ def _run(
     process_set: ProcessSet,
     job: "Frontend | State",
 ) -> Any:
-    # An empty bytearray has no address, which the engine does not need.
+    # An empty bytearray has no address, but the engine needs none either.
     view = (ctypes.c_char * len(memory)).from_buffer(memory) if memory else None
     address = ctypes.addressof(view) if view is not None else 0
     try:
@@ -192,7 +192,7 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
     over = threading.Event()
 
     def keep_waiting() -> None:
-        with contextlib.suppress(HorovodInternalError):  # the last broadcast raises the same error again
+        with contextlib.suppress(HorovodInternalError):  # the last broadcast of the block raises the same error again
             while not over.wait(1.0):
                 broadcast_object(None, 0, "rank0_first")
 
@@ -212,7 +212,7 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
 
 # Functions that exchange numbers between ranks in a single operation, without pickling.
 
-_memory: dict[tuple[str, str, int], Any] = {}  # keeps memory alive that interrupted operations still use
+_memory: dict[tuple[str, str, int], Any] = {}  # references to memory that interrupted operations still use
 
 
 def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tuple[float, ...]:

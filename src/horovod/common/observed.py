@@ -32,13 +32,13 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
     global _telemetry, _autotune
     try:
         if settings.flag("HOROVOD_AUTOTUNE") or settings.flag("HOROVOD_AUTOTUNE_REUSE"):
-            from horovod.common.autotune import session  # imported here because few jobs use autotune
+            from horovod.common.autotune import session  # import autotune only if needed, because few jobs use it
 
             _telemetry = Telemetry(job, engine, settings, link, {session.MESSAGE: session.remember})
             _autotune = session.begin(job, engine, settings, _telemetry.bus)
         else:
             _telemetry = Telemetry(job, engine, settings, link, {})
-    except Exception as error:  # threads or descriptors might be exhausted
+    except Exception as error:  # for example, no thread or descriptor might be available
         marks.close()
         training.close()
         warner(job.rank, settings)(
@@ -74,7 +74,7 @@ def _unless_it_fails(observing: Callable[[], None]) -> None:
 
 
 def take() -> Leaving:
-    """Return the job's telemetry and drop the reference to it, because the job is ending."""
+    """Return the telemetry of a job that is ending, and drop this module's reference to it."""
     global _telemetry, _autotune
     leaving = Leaving(_telemetry, _autotune)
     _telemetry = _autotune = None

@@ -151,7 +151,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         )
     made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     check_new(made, job.size)
-    register(made)  # the engine detects duplicates, so that all ranks raise the error
+    register(made)  # let the engine reject duplicates, so that all ranks raise the error
     return made
 
 
@@ -228,7 +228,7 @@ def find(sought: Sequence[int] | None) -> int | None:
 
 
 def adopt(process_set: ProcessSet, number: int) -> None:
-    """Assign the id of a registered set to an object that has the same ranks."""
+    """Assign the id of a registered set to a ProcessSet object with the same ranks."""
     if all(process_set is not one for one in known_as(number)):
         process_set.process_set_id = number
         process_set.ranks = known_as(number)[0].ranks

@@ -76,7 +76,7 @@ def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
             for item in iterator:
                 if not pipe.put(item):
                     break
-                del item  # drop the reference, so that the consumer can free the item's memory
+                del item  # drop this thread's reference to the item, so that the consumer can free its memory
         finally:
             if close := getattr(iterator, "close", None):
                 close()
@@ -127,11 +127,11 @@ class ReadAhead(Iterator[T], Generic[T]):
         if item.error is None:
             raise StopIteration
         try:
-            if isinstance(item.error, StopIteration):  # a plain StopIteration would look like the end of the items
+            if isinstance(item.error, StopIteration):  # StopIteration would look like the end of the items
                 raise RuntimeError("the iterable raised StopIteration") from item.error
             raise item.error
         finally:
-            del item  # break the reference cycle, because the traceback refers to this frame
+            del item  # the traceback of the error refers to this frame, so break the cycle
 
     def close(self) -> None:
         """End the thread, and wait up to 10 s for the item that it is reading.

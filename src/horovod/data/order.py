@@ -163,12 +163,12 @@ def run(left: Intervals, rank: int, ranks: int) -> Intervals:
 
 
 def steps(left: Intervals, ranks: int) -> int:
-    """Return the number of remaining records that each rank visits, including a repeated record."""
+    """Return the number of records that each rank visits in the rest of the epoch, including a repeated record."""
     return -(-count(left) // ranks)
 
 
 def extra(left: Intervals, rank: int, ranks: int) -> int | None:
-    """Return the place that a rank with a shorter run visits in addition. None for ranks with a longer run."""
+    """Return the place that a rank with a shorter run visits a second time. None for ranks with a longer run."""
     mine = run(left, rank, ranks)
     if count(mine) == steps(left, ranks):
         return None

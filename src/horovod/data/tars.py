@@ -13,9 +13,9 @@ _BLOCK = tarfile.BLOCKSIZE
 _KEY = "__key__"
 # Maximum size in bytes of a header with a long name or with attributes of one member.
 _LONGEST_HEADER = 1 << 20
-# Maximum size in bytes of a header with attributes of all following members.
+# Maximum size in bytes of a header whose attributes apply to all following members.
 _LONGEST_GLOBAL = 1 << 16
-# Maximum number of attributes of all following members.
+# Maximum number of attributes that apply to all following members.
 _MAX_GLOBAL = 1000
 # Maximum number of headers per member.
 _MAX_HEADERS = 16

@@ -34,7 +34,7 @@ def _predict(words: Sequence[str]) -> int:
     parser = options.predict_parser()
     args = parser.parse_args(words)
     if args.calibrate is not None:
-        from horovod.planner.calibrate import calibrate  # imported here because it needs the engine
+        from horovod.planner.calibrate import calibrate  # import this module late, because it needs the engine
 
         calibrate(args.calibrate)
         return 0

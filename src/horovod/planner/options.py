@@ -24,7 +24,7 @@ commands:
 
 
 def _number(kind: Callable[[str], T]) -> Callable[[str], T]:
-    """Create a parser for argparse that shows the message of a ValueError."""
+    """Return an argument type for argparse whose error message is the text of the ValueError."""
 
     def parse(text: str) -> T:
         try:
@@ -36,7 +36,7 @@ def _number(kind: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def _several(kind: Callable[[str], T]) -> Callable[[str], list[T]]:
-    """Create a parser for comma-separated values."""
+    """Return an argument type for argparse that parses comma-separated values."""
     return _number(lambda text: [kind(part) for part in text.split(",")])
 
 

@@ -60,7 +60,7 @@ class Prediction:
 
     @property
     def efficiency(self) -> float:
-        """Throughput, divided by the throughput of the same number of independent workers."""
+        """Efficiency: the job's throughput divided by the throughput of the same number of independent workers."""
         return self.single / self.step.seconds
 
     @property

@@ -110,7 +110,7 @@ class Step:
 
 @lru_cache(maxsize=1024)
 def _fused(gradients: tuple[Gradient, ...], window: float, threshold: int, compression: str) -> tuple[Operation, ...]:
-    """Return the operations for windows of this length. Infinity means a schedule of the whole step."""
+    """Return the operations if gradients are fused in windows of this length. Infinity means a single window."""
     found: list[Operation] = []
     windows = _windows(gradients, window, threshold) if window < math.inf else [(gradients, 0.0)]
     for waiting, ready in windows:

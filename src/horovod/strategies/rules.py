@@ -197,7 +197,7 @@ def pairs(size: int, number: int) -> Targets:
     If ``size`` is odd, this takes ``size`` rounds, and each rank is idle in one of them. The circle method of
     round-robin tournaments forms the pairs.
     """
-    places = size + size % 2  # for an odd size, one place stands for an absent rank, whose partner is idle
+    places = size + size % 2  # for an odd size, add a rank that does not exist, whose partner is idle
     if size < 2:
         return [[] for _ in range(size)]
     turn = number % (places - 1)

@@ -79,7 +79,7 @@ class Server:
         return self.progress.slowest()
 
     def reply(self, worker: int) -> Any:
-        """Return the values to send to the worker: the parameters or, in mode "easgd", the change of its parameters."""
+        """Return the values to send to a worker: the parameters or, in mode "easgd", the change of its parameters."""
         self.progress.read(worker)
         return self._moves.pop(worker) if self.mode == "easgd" else self.store.values
 

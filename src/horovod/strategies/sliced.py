@@ -38,7 +38,7 @@ class SlicedOptimizer(Store):
             }
         plain = optimizer._hvd_plain
         self._optimizer = plain.__new__(plain)
-        self._optimizer._hvd_strategy = None  # the checks of plain optimizers must ignore these steps
+        self._optimizer._hvd_strategy = None  # checks of plain optimizers ignore marked optimizers
         self._optimizer.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
 
     @staticmethod
@@ -65,7 +65,7 @@ def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving
     """Copy the servers' optimizer state to the plain optimizer of a rank."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if strategy.mode == "easgd":
-        return  # in mode "easgd", each worker has separate state
+        return  # in mode "easgd", each worker has its own optimizer state
     for snapshot in snapshots:
         for index, low, high, entries in snapshot["state"]:
             p = parameters[index]

@@ -104,7 +104,7 @@ class _Wrapped:
     step.hooked = True  # type: ignore[attr-defined]  # the plain class's step, called here, runs the hooks
 
     def _stepped(self) -> None:
-        if not hasattr(self, "_hvd"):  # a wrapped distributed optimizer marks its own steps
+        if not hasattr(self, "_hvd"):  # if the wrapped optimizer is distributed, it marks its steps itself
             marks.optimizer(self)
         if self.strategy.in_sync and isinstance(self.strategy, Rounds):
             names = {p: f"parameter.{i}" for i, p in enumerate(self.strategy.vector.parameters)}
@@ -115,7 +115,7 @@ class _Wrapped:
         return {**super().state_dict(), "strategy": self.strategy.state_dict()}  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state that ``state_dict`` or a plain optimizer has returned. The latter starts a new round."""
+        """Load a state from ``state_dict`` or from a plain optimizer. A plain optimizer's state starts a new round."""
         plain = dict(state_dict)
         own = plain.pop("strategy", None)
         super().load_state_dict(plain)  # type: ignore[misc]

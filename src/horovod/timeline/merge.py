@@ -1,4 +1,4 @@
-"""Merged timeline, with times on rank 0's clock, a process per tensor, and a row per rank."""
+"""Merged timeline, with times on rank 0's clock, one process per tensor, and one row per rank."""
 
 from bisect import bisect_right
 from collections import defaultdict

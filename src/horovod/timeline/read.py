@@ -158,7 +158,7 @@ def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
 
 
 def _events(path: str) -> tuple[list[Event], bool]:
-    # A running job can be writing to the file, so try twice.
+    # A running job might be writing to the file, so try to read it twice.
     for _ in range(2):
         # O_NONBLOCK prevents the open of a pipe from blocking.
         with open(

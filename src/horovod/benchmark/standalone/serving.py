@@ -26,7 +26,7 @@ def pin(cpu: int) -> None:
         try:
             os.sched_setaffinity(int(thread), {cpu})
         except ProcessLookupError:
-            pass  # the thread has ended in the meantime
+            pass  # the thread has ended since it was listed
 
 
 def timed(

@@ -15,7 +15,7 @@ _PREFIX = "autotune-"
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Job to which a result applies. Jobs with an equal key can reuse the result."""
+    """Properties of a job that determine whether it can reuse a result. Jobs with equal keys share results."""
 
     model: str
     """Fingerprint of the tensors that a step reduces: a hash of their names, dtypes and shapes."""

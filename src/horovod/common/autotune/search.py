@@ -41,7 +41,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Parameter:
-    """Setting to tune, in bytes."""
+    """Setting that autotune can change. Its values are in bytes."""
 
     name: str
     low: int

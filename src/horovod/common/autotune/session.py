@@ -176,7 +176,7 @@ class Session:
             return None
         try:
             descriptor = private_files.open_file(path, os.O_WRONLY | os.O_APPEND, mode=0o644)
-            if _kept is None:  # keep the log of earlier epochs of this job
+            if _kept is None:  # append, to keep the log lines of earlier epochs of this job
                 os.ftruncate(descriptor, 0)
             return descriptor
         except OSError as error:

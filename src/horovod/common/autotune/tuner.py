@@ -39,7 +39,7 @@ class Report(Protocol):
     """Receiver of the tuner's log lines and results."""
 
     def say(self, text: str) -> None:
-        """Show one line of text to the user."""
+        """Print one line of text for the user."""
 
     def row(self, values: Values, sample: Sample, step_bytes: int) -> None:
         """Add a row about one sample to the log file."""
@@ -56,7 +56,7 @@ class Report(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """Initial values and the parameters to tune."""
+    """Parameters to tune, and their initial values."""
 
     initial: Values
     parameters: list[Parameter]
@@ -81,7 +81,7 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
             initial[name] = min(value, high)
             parameters.append(Parameter(name, low, high, first))
 
-    largest = 1 << max(step_bytes - 1, 0).bit_length()  # larger thresholds would have the same effect
+    largest = 1 << max(step_bytes - 1, 0).bit_length()  # larger thresholds than this have the same effect
     if "HOROVOD_FUSION_THRESHOLD" not in fixed:
         add(FUSION, threshold, 64 << 10, min(MAX_FUSION, largest), largest // 4)
     if buckets:

@@ -21,7 +21,7 @@ ADVICE = (
 
 
 class NotFormedError(ValueError):
-    """Raised if the job cannot be formed, maybe because of other ranks. An elastic job can retry in its next epoch."""
+    """Raised if the job cannot be formed, possibly because of other ranks. Elastic jobs can retry in the next epoch."""
 
 
 class LinkError(Exception):
@@ -29,12 +29,12 @@ class LinkError(Exception):
 
 
 def outcome_text(target: Endpoint | str, outcome: str) -> str:
-    """Describe an address and the outcome of this rank's attempt to connect to it."""
+    """Describe an address to which this rank tried to connect, and the result, for an error message."""
     return f"{target} ({target.interface}): {outcome}" if isinstance(target, Endpoint) else f"{target}: {outcome}"
 
 
 def unreachable_text(peer: Peer) -> str:
-    """Explain why this rank could not try any address of the peer."""
+    """Explain, for an error message, why this rank could not try any address of the peer."""
     listens = ", ".join(f"{each} ({each.interface})" for each in peer.endpoints) or "nothing"
     return f"which listens on {listens} only, where this host cannot reach it"
 

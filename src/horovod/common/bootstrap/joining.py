@@ -82,7 +82,7 @@ class Joining:
         self._formed = Formed({}, [])
         self._engine: Engine | None = None
         self._agreed: tuple[Sets, ...] = ()
-        # True during stages in which all ranks detect the same errors, which need not be reported.
+        # True during stages in which all ranks detect the same errors. Such errors need not be reported to other ranks.
         self._told = False
 
     def run(self) -> tuple[Job, "Engine"]:
@@ -208,7 +208,7 @@ class Joining:
         return met
 
     def _gather(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> list[bytes]:
-        """Return all ranks' records. Keep the links within the node that transferred them open."""
+        """Return the records of all ranks. The links within the node, which transferred the records, stay open."""
         seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         key = derive_key(self._key, "links")
         values, self._formed.links = records.spread(met, self._me, mine, key, listeners, seconds, failures.check)
@@ -234,7 +234,7 @@ class Joining:
         mesh = MeshBuilder(plan, peers, key, epoch, listeners, formed.cipher, encrypted, kinds=(CONTROL, DATA))
         formed.links.update(mesh.run(settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"), failures.check))
         formed.sessions = mesh.sessions
-        # Read rank 0's address now, because the engine will own the socket.
+        # Read rank 0's address before the engine takes over the socket.
         if (DATA, 0) in formed.links:
             formed.first_address = str(formed.links[DATA, 0].getpeername()[0])
         for (kind, _), sock in formed.links.items():
@@ -254,7 +254,7 @@ class Joining:
         )
         if self._formed.cipher is None:
             return job
-        # A user can provide the same key to several jobs, so derive the seals' key from a random name as well.
+        # A user can provide the same key to several jobs, so also use a random name to derive the key of the seals.
         return replace(job, seals=Seals(derive_key(self._key, f"objects {epoch} {peers[0].unix_name}")))
 
     def _placed(self, peers: list[Peer]) -> WorkerEnv:
@@ -280,7 +280,7 @@ class Joining:
         )
         if not self._world or self._env.place is not None:
             return job
-        env = self._env  # the environment contains the launcher's order of the ranks on a host
+        env = self._env  # the launcher's environment variables define the order of the ranks on a host
         return Job(
             env.rank,
             env.size,
@@ -324,7 +324,7 @@ def describe(
 
 
 def _is_own(error: Exception) -> bool:
-    """Return True if this host caused the error, for example by too many open files, and not a lost peer."""
+    """Return True if this host caused the error, for example by too many open files. False if a lost peer caused it."""
     return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
 
 

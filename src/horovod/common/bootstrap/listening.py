@@ -37,7 +37,7 @@ _BLAME = (
 AT_ONCE = 0.05
 # First and maximum pause before reconnecting, in seconds.
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
-# Seconds of repeated failures after which the program is reported to the launcher.
+# Seconds of repeated failures after which this rank reports its program to the launcher.
 _STUBBORN = 4
 # Seconds until the engine gives up if workers have only left. Operations on which ranks agreed can still succeed.
 SOON = 1.0
@@ -105,7 +105,7 @@ class Listening:
         self._worker = worker
         self._connect = connect
         self._updated = updated
-        # Keeps the client alive in forked children, which would otherwise close the connection.
+        # Reference to the client, so that forked children do not destroy it and close the connection.
         self._client: StoreClient | None = None
         self._lock = threading.Lock()
         self._epoch: _Epoch | None = None
@@ -115,7 +115,7 @@ class Listening:
         self._early: list[Updated] = []
         # Pending reports to the launcher as (epoch, lost workers, blame).
         self._untold: list[tuple[int, list[int], str]] = []
-        # Number of the last received event.
+        # Number of the last event that the launcher has sent.
         self._after = 0
         self._warned: set[str] = set()
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -253,7 +253,7 @@ class Listening:
             return
         # Drop the reference to the old engine, whose memory the next engine needs.
         ended, epoch.engine = epoch.engine.ended(), None
-        if ended is not None and ended[0] != "left":  # a worker that leaves reports to the launcher itself
+        if ended is not None and ended[0] != "left":  # a worker that leaves the job informs the launcher itself
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
             epoch.stubborn = IgnoredFailure(epoch.signal.failures(), time.monotonic())
 

@@ -99,7 +99,7 @@ class MeshBuilder:
         self._listeners = listeners
         self._selector = selectors.DefaultSelector()
         self._links: dict[Link, socket.socket] = {}
-        self._attempts: dict[_Attempt, None] = {}  # connection attempts in order of creation
+        self._attempts: dict[_Attempt, None] = {}  # connection attempts, oldest first
         self._kinds = kinds
         self._outgoing, self._incoming = wanted_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
@@ -320,7 +320,7 @@ class MeshBuilder:
             self._fail(attempt, "another address was faster")
             return False
         self._proven[link] = attempt
-        attempt.deadline = float("inf")  # from now on, only the peer's deadline counts
+        attempt.deadline = float("inf")  # the attempt's own timeout no longer applies, only the deadline of the peer
         self._drop_rivals(attempt)
         return True
 

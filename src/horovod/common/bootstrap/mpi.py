@@ -49,7 +49,7 @@ def note_links(links: Iterable[tuple[str, int]]) -> None:
 
 
 def keep_links() -> None:
-    """Duplicate the control connections of an engine that ends normally, to detect lost processes later."""
+    """Duplicate the control connections of an engine that ends normally. They later show whether peers are alive."""
     _close_links()
     for label, descriptor in _links:
         with contextlib.suppress(OSError):  # if no descriptor is free, only the launcher can detect a lost rank

@@ -162,7 +162,7 @@ def make_job(me: int, hostnames: Sequence[str], pids: Sequence[int], dynamic: bo
         index_on_host.append(counts.get(name, 0))
         counts[name] = index_on_host[-1] + 1
     mine = index_on_host[me]
-    # Hosts that have a rank with the same local rank as this rank, in order of their first ranks.
+    # Hosts on which a rank has the same local rank as this rank, in order of their first ranks.
     across = [name for name, count in counts.items() if count > mine]
     return Job(
         rank=me,

@@ -56,7 +56,7 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
         try:
             return make(whole, count)
         except MemoryFileError:
-            raise  # the error does not depend on the size, so advice about the size would not help
+            raise  # a smaller size would not prevent this error, so omit the advice about the size
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
@@ -119,7 +119,7 @@ def send(sock: socket.socket, descriptors: Sequence[int], timeout: float) -> Non
 
 
 def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
-    """Receive ``count`` descriptors from ``send``. On OSError or TimeoutError, close the received ones and raise."""
+    """Receive ``count`` descriptors sent by ``send``. Raises OSError or TimeoutError, and then closes all of them."""
     deadline = time.monotonic() + timeout
     received: list[int] = []
     try:

@@ -218,7 +218,7 @@ def _client(env: WorkerEnv) -> StoreClient:
 
 
 def _is_over(error: Exception) -> bool:
-    """Return True if other ranks probably made the epoch fail, so a retry makes sense. The launcher limits retries."""
+    """Return True if other ranks probably made the epoch fail, so a retry can succeed. The launcher limits retries."""
     return isinstance(error, (StoreError, NotFormedError))
 
 

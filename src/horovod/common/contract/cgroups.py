@@ -19,7 +19,7 @@ _FILES = {
 
 @dataclass(frozen=True)
 class Room:
-    """Limit on a resource, and the unused amount. The lowest values of a control group and its parents count."""
+    """Limit on a resource, and the unused amount: the lowest values of a control group and its parents."""
 
     limit: int
     free: int
@@ -128,7 +128,7 @@ def memory(root: str = "/") -> Room | None:
 
 
 def tasks(root: str = "/") -> Room | None:
-    """Return the limit on processes and threads and the number that can still start, or None for no limit."""
+    """Return the limit on processes and threads, and how many more can start. Return None if there is no limit."""
     rooms = []
     for _, folder in _folders("pids", root):
         most = _number(_read(f"{folder}/pids.max"))

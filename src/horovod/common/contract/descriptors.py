@@ -49,7 +49,7 @@ _NO_ROOM = "no file can be made in memory: {} (of this process: ulimit -n; of th
 class MemoryFileError(OSError):
     """Raised if the system does not allow an in-memory file. The message says which system setting to change."""
 
-    def __str__(self) -> str:  # OSError would print the error number too
+    def __str__(self) -> str:  # the text of OSError would include the error number
         return str(self.strerror)
 
 
@@ -66,7 +66,7 @@ def create_memory_file(name: str) -> int:
         raise MemoryFileError(error.errno, text.format(error.strerror)) from None
 
 
-# Namespaces that two processes must share for their ids to be comparable.
+# Namespaces of a process. Ids are comparable only between processes in the same namespaces.
 _KINDS = ("user", "pid")
 # Process id, user id and group id.
 CREDENTIALS = struct.Struct("3i")

@@ -30,7 +30,7 @@ class Parts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """Rank that came last most often, with its fraction of the steps and its lateness in seconds."""
+    """Rank that was the last to arrive most often, with its fraction of the steps and its lateness in seconds."""
 
     rank: int
     share: float

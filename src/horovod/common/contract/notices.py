@@ -84,7 +84,7 @@ def nearest_variable(name: str) -> str:
         return ""
     upper = name.upper()
     first, _, rest = upper.partition("_")
-    if not rest or first[:1] not in ("H", "O"):  # most environment variables have unrelated names, so skip them early
+    if not rest or first[:1] not in ("H", "O"):  # most variables resemble no setting, so skip them early
         return ""
     import difflib  # imported here because few jobs need it
 
@@ -189,7 +189,7 @@ def _of(setting: Setting, text: str) -> str:
     if value == setting.default:
         return ""
     if setting.name in _GPU_OPERATIONS:
-        if value == "nccl":  # the value "nccl" has the same effect as no setting
+        if value == "nccl":  # the value "nccl" has the same effect as the default
             return ""
         if value != "gloo":
             return "this version does not have that; instead the built-in engine, gloo, carries tensors of GPUs"

@@ -8,7 +8,7 @@ from typing import IO, Any, ClassVar
 
 import cloudpickle
 
-_NO_NAME = "<dynamic-code>"  # placeholder that cloudpickle 3.1.3 and later write instead of a file name
+_NO_NAME = "<dynamic-code>"  # cloudpickle 3.1.3 and later write this placeholder instead of the name of a source file
 
 
 def _code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:

@@ -92,7 +92,7 @@ def decode(line: bytes) -> Report | None:
 
 
 def name_of(path: str, fd: int) -> str:
-    """Return the name with which workers find the pipe: its path in /proc, and its inode."""
+    """Return the name by which workers find the pipe. It consists of the path in /proc and the inode."""
     return f"{path}:{os.fstat(fd).st_ino}"
 
 
@@ -151,7 +151,7 @@ _EXPLAINED = "_horovod_ending"
 
 
 def explained(error: E, ending: Ending) -> E:
-    """Attach to an exception the reason that is reported if it ends the process. Return the exception."""
+    """Attach a reason to an exception and return it. If the exception ends the process, the reason is reported."""
     setattr(error, _EXPLAINED, ending)
     return error
 

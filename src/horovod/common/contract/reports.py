@@ -57,7 +57,7 @@ def on_this_host(folder: str) -> str:
         return folder
     except OSError:
         if not os.path.lexists(place):
-            return folder  # without a writable directory, the first write reports the problem
+            return folder  # without a writable directory, the first report fails, and the error describes the problem
     with contextlib.suppress(OSError):
         return os.path.join(tempfile.mkdtemp(prefix=f"horovod-{os.getuid()}-"), name)
     return folder

@@ -92,7 +92,7 @@ class Setting:
         if is_word(text):  # older programs set some numbers to "True", which means 0
             return 0 if (self.low or 0) <= 0 else self.default
         number: int | float = int(text) if self.kind == "int" else float(text)
-        # Every number has bounds, so infinity and NaN are rejected here too.
+        # Every number has bounds, so this check also rejects infinity and NaN.
         return _within(number, (self.low or 0) <= number <= (self.high if self.high is not None else 1e18))
 
 

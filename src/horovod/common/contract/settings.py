@@ -330,7 +330,7 @@ LOG_LEVELS: Final = BY_NAME["HOROVOD_LOG_LEVEL"].choices
 
 @dataclass(frozen=True)
 class Settings:
-    """Values of all settings, as one process uses them."""
+    """Values of all settings in one process."""
 
     values: dict[str, Value] = field(default_factory=lambda: {s.name: s.default for s in TABLE})
 

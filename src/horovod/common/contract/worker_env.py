@@ -39,13 +39,13 @@ TORCH_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RA
 _JOB_KEY = "HOROVOD_JOB_KEY"
 # The key from HOROVOD_JOB_KEY, if this process has read it.
 _taken: list[Secret] = []
-# Device and inode of each key descriptor that this process has read, by descriptor.
+# File descriptors from which this process has read a key, with the device and inode of each.
 _read: dict[int, tuple[int, int]] = {}
 
 
 @dataclass(frozen=True)
 class WorkerEnv:
-    """One worker's place in the job, and the information with which it reaches the other workers."""
+    """One worker's place in the job, and the addresses and keys that it needs to reach the other workers."""
 
     rank: int = 0
     size: int = 1
@@ -127,7 +127,7 @@ class WorkerEnv:
                 "let it set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT instead, and for all the same key in "
                 "HOROVOD_JOB_KEY"
             )
-        # Only MPI jobs accept 'mpi' (bootstrap/mpi.py). Even there, negotiation uses the engine's own links.
+        # Only MPI jobs accept 'mpi' (bootstrap/mpi.py). Even in MPI jobs, negotiation uses the engine's own links.
         if self.controller == "mpi" and not (self.place is not None and self.place.mpi):
             raise ValueError(f"HOROVOD_CONTROLLER must be 'gloo' in this build, got {self.controller!r}")
 
@@ -193,7 +193,7 @@ class WorkerEnv:
         """Prevent child programs from inheriting the key's descriptor, for a process that does not need the key."""
         take_job_key()
         if self.key_fd is not None:
-            with contextlib.suppress(ValueError):  # a wrapper that started this process has closed the descriptor
+            with contextlib.suppress(ValueError):  # a wrapper program has closed the descriptor
                 read_key_fd(self.key_fd)
 
     def given_key(self) -> Secret | None:
@@ -312,7 +312,7 @@ def read_key_fd(fd: int) -> Secret:
         ValueError: If the descriptor is not a memfd with a key.
     """
     try:
-        # A file without seals is not the memfd: the descriptor was closed and its number reused.
+        # A file without seals is not the memfd. The memfd was closed, and its descriptor's number was reused.
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
         key = Secret(os.pread(fd, KEY_BYTES + 1, 0))
     except OSError as error:

@@ -72,7 +72,7 @@ def driver_error(environ: Mapping[str, str]) -> str:
 
 
 class Search(NamedTuple):
-    """Places where the engine searches for NCCL when first needed. By then, frameworks have loaded their copy."""
+    """Places where the engine searches for NCCL at its first use. By then, frameworks have loaded their copies."""
 
     chosen: str
     """Choice of the user; if not empty, nothing else is tried."""

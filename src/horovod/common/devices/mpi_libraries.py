@@ -28,7 +28,7 @@ MPICH: Final = ("libmpi.so.12", "libmpich.so.12", "libmpi_cray.so.12")
 STANDARD: Final = ("libmpi_abi.so.1", "libmpi_abi.so.0")
 
 _MAPPED = re.compile(r"(/\S*/lib(?:mpi|mpich|mpi_abi|mpi_cray|mpi_ibm)\.so[.\d]*)$", re.MULTILINE)
-# Names of launcher programs, which are among the ancestors of the processes that they start.
+# Names of launcher programs. A process finds its launcher among its ancestors.
 _LAUNCHERS = re.compile(r"mpirun|mpiexec|orterun|orted|prterun|prted|prte|hydra_pmi_proxy|hydra_bstrap_proxy|pmi_proxy")
 _DEPTH = 16
 

@@ -1,4 +1,4 @@
-"""Test of CUDA on the first GPU: whether it starts, and whether two processes can share GPU memory.
+"""Test on the first GPU that CUDA starts and that two processes can share GPU memory.
 
 This file is a program that imports nothing from this package. `trial.py own DRIVER` initializes CUDA, allocates memory,
 writes a pattern and prints a handle of the memory. It then waits until its stdin is closed. Meanwhile, `trial.py open
@@ -12,7 +12,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 
-SIZE = 2 << 20  # size of the test's allocation; smaller ones would share a block with other allocations
+SIZE = 2 << 20  # allocation size of the test; smaller sizes would share a block with other allocations
 _HANDLE = 64
 _LAZY_PEER_ACCESS = 1
 

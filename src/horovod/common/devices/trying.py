@@ -1,4 +1,4 @@
-"""Test whether CUDA starts on this host and whether processes can share GPU memory.
+"""Test that CUDA starts on this host and that processes can share GPU memory.
 
 The test (``trial``) runs in separate processes, so that CUDA is not initialized in the calling process.
 """

@@ -50,7 +50,7 @@ def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
 
 
 def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]:
-    """Return the GPUs available to the workers of this host, and how they were determined.
+    """Return the GPUs available to the workers of this host, and a description of how they were determined.
 
     Each GPU is an entry for CUDA_VISIBLE_DEVICES. If this variable is set, its entries are used, and checked if NVML is
     available. Otherwise all GPUs are used, or their MIG devices instead.
@@ -126,7 +126,7 @@ def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: i
 
 
 def gpu_of(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """Return the GPU that an entry denotes, as a whole or by one of its MIG devices, or None if there is none."""
+    """Return the GPU to which an entry refers, directly or through one of its MIG devices. None if there is none."""
     for gpu in gpus:
         parts = [gpu.uuid, *gpu.slices]
         if name == str(gpu.index) or name.startswith(f"MIG-{gpu.uuid}") or any(p.startswith(name) for p in parts if p):
@@ -293,7 +293,7 @@ def _distance(one: Path, other: Path) -> str:
     if common == 1:
         return BRIDGE
     nodes = [_read(device / "numa_node").strip() for device in (one, other)]
-    if nodes[0] == nodes[1]:  # with a single NUMA node, both numbers are -1
+    if nodes[0] == nodes[1]:  # on a machine with one NUMA node, Linux reports -1 for all devices
         return NODE if nodes[0] else ""
     return FAR if all(node.isdecimal() for node in nodes) else ""
 

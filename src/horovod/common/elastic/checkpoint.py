@@ -96,7 +96,7 @@ def _register() -> None:
 
         # `_register_atexit` is private to Python. Without it, the wait comes too late for checkpoints at a URL.
         register = getattr(threading, "_register_atexit", atexit.register)
-        with contextlib.suppress(RuntimeError):  # the interpreter raises RuntimeError if it is already exiting
+        with contextlib.suppress(RuntimeError):  # an interpreter that is already exiting raises RuntimeError
             register(_wait)
         _registered = True
 
@@ -178,7 +178,7 @@ class Checkpoint:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._prepared = False
-        # Steps of this job's checkpoints: those it has written, and all steps up to one that it has loaded.
+        # Steps of this job's checkpoints. After a load, they include all steps up to the loaded one.
         self._ours: set[int] = set()
 
     def save(self, step: int, value: Any) -> None:

@@ -188,13 +188,13 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
     """
     while True:
         path = directory / f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-        # Set the mode explicitly. With a permissive umask, other users could write to the file, and readers would
+        # Set the mode. With a permissive umask, other users could write to the file otherwise, and readers would
         # reject it.
         file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o644))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = path.exists()
-        except BlockingIOError:  # another process saw the file before it was locked, and will remove it
+        except BlockingIOError:  # another process saw the file while it was unlocked, and will remove it as abandoned
             there = False
         except OSError:  # some file systems do not support locks
             there = True
@@ -223,7 +223,7 @@ def open_plain(path: Path) -> io.FileIO:
         TornCheckpointError: If the path is a pipe or device.
         OSError: If the file cannot be opened.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe without O_NONBLOCK could block
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # without O_NONBLOCK, opening a pipe could block
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise TornCheckpointError(f"{path} is no plain file")

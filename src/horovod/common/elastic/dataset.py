@@ -122,7 +122,7 @@ class DatasetSamples:
         return chosen
 
     def _plain(self, function: Callable[..., Any]) -> Any:
-        """Exclude the function from AutoGraph, which would warn that it cannot convert the function."""
+        """Exclude the function from AutoGraph. Otherwise AutoGraph warns that it cannot convert the function."""
         return self._tf.autograph.experimental.do_not_convert(function)
 
 
@@ -220,7 +220,7 @@ class ElasticDataset(Walk):
         super().__init__(self._samples.length, rank, size, bool(shuffle) and not self._samples.shuffles, seed)
 
     def on_batch_end(self, batches: int = 1) -> None:
-        """Record that this rank has completed ``batches`` batches. The last batch begins the next epoch."""
+        """Record that this rank has completed ``batches`` batches. After the last batch, the next epoch begins."""
         self.record(batches * self.batch_size)
         if not len(self):
             self.set_epoch(self.epoch + 1)

@@ -65,9 +65,9 @@ def run_fn(
                 again = None if outcome is None or outcome.restore else outcome.lost
                 marks.back(0 if outcome is None else outcome.root, again)
             failed = False
-            if changed:  # reset callbacks can use collectives, and these can fail
+            if changed:  # reset callbacks can call collectives, which can fail
                 state.on_reset()
-                # This call also delivers updates that have arrived in the meantime.
+                # This call also delivers updates that have arrived since the members changed.
                 notification_manager.register_listener(state)
             if together.needed:
                 if isinstance(state, State):
@@ -131,7 +131,7 @@ class RepeatedFailures:
         stuck = further == 0 or (further == 1 and str(error) == self._text)
         self._times = 0 if lost else self._times + 1 if stuck and members == self._members else 1
         self._members, self._text = members, str(error)
-        # Keep the error only if needed, because its traceback keeps the step's objects alive.
+        # Do not store the error unless needed, because its traceback keeps the objects of the step alive.
         self._error = error if self._times >= _IN_VAIN else None
 
     def check(self, func: Callable[..., Any]) -> None:
@@ -157,7 +157,7 @@ def _join_again(reset: Callable[[], None]) -> None:
         reset()
     except Exception as error:
         place = launchers.find(os.environ)
-        if place is None or place.size < 2:  # horovodrun itself reports the reason if it has started the job
+        if place is None or place.size < 2:  # if horovodrun has started the job, it reports the reason itself
             raise
         raise ValueError(
             f"hvd.elastic.run goes on after a failure in jobs of horovodrun --min-np N only: {place.launcher} has "

@@ -41,9 +41,9 @@ def permutation(length: int, seed: int, epoch: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Shares:
-    """Numbers of samples that each rank gets per round, usually one.
+    """Numbers of samples that each rank gets per round.
 
-    Other numbers are used if a global batch is not divisible by the number of ranks.
+    Usually, each rank gets one. Other numbers are used if a global batch is not divisible by the number of ranks.
     """
 
     of: tuple[int, ...]
@@ -188,7 +188,7 @@ class Walk(Resumes):
         self._begin(epoch, self.processed_num if under_way else 0)
 
     def record(self, samples: int) -> None:
-        """Record that this rank has completed ``samples`` samples. All ranks must do so in the same steps."""
+        """Record that this rank has completed ``samples`` samples. All ranks must call this in the same steps."""
         self._recorded = min(self._recorded + samples, len(self.mine))
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 
 class PerRank:
-    """Attribute of a state whose value differs between ranks. Its attribute ``value`` contains the value.
+    """Value in an elastic state that differs between ranks. Read and set it through the attribute ``value``.
 
     The value must be picklable. It is neither synchronized between ranks nor written to checkpoints.
     """

@@ -65,11 +65,11 @@ class State(ABC):
         self._other_size = other_size
 
     def _begin(self, new: Sequence[bool], root: int) -> None:
-        """Prepare to take the state of ``root``. ``new[rank]`` is True if that rank's state was never synchronized."""
+        """Prepare to copy the state of ``root``. ``new[rank]`` is True if the rank's state was never synchronized."""
         load, self._load, self._adapts = self._load, None, False
         if not all(new):
             return
-        self._load = load  # keep the function for another attempt in case this one fails
+        self._load = load  # keep the function, because a failed attempt is repeated
         if load is not None and root == self._rank():
             load()
         # All ranks are new, so ``root`` is 0, and rank 0 knows the size of the job that wrote the checkpoint.
@@ -160,7 +160,7 @@ class State(ABC):
         return numbers_of_rank_0(numbers, "elastic.updates", self._face)
 
     def _in_a_step(self) -> bool:
-        """Return True if an interrupt at this point would lose work that the program counts as done."""
+        """Return True if an interrupt now would lose work that the program considers complete."""
         return accumulation_pending()
 
     def begin_step(self) -> None:
@@ -280,8 +280,7 @@ class Keeping(State):
             self.settle()
         assert self._settled is not None
         (number, root), self._settled = self._settled, None
-        # If the transfer is interrupted, a partly overwritten state is still usable if the old and new states are
-        # equal.
+        # If the old and new states are equal, an interrupted transfer leaves a usable state.
         self._whole = self._whole and self.standing(self._whole).steps == root.steps
         self._between = True
         self.take(number)
@@ -413,7 +412,7 @@ class ObjectState(State):
         if new:
             for name, value in self._own_of.get(self._seat, {}).items():
                 own[name].put(value)
-                # The commit must contain the value even if the rest of `sync` fails.
+                # Store the value in the commit now, because the rest of `sync` can fail.
                 self._saved_own[name] = _copy(name, value)
 
     def _attributes(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Delivery of host updates to this process's elastic states, and the decision whether states need a sync.
+"""Delivery of host updates to the elastic states of this process, and the decision to synchronize the states.
 
 When a worker joins an epoch, it reports to the launcher whether its state is in sync. The launcher answers whether the
 states of all workers are in sync.

@@ -1,6 +1,6 @@
-"""``check_in_sync``: check that all ranks hold the same values.
+"""``check_in_sync``, which checks that all ranks have the same values.
 
-If they do, one small exchange of digests is sufficient. Otherwise a second exchange finds the first difference.
+The ranks first exchange digests. If the digests differ, a second exchange finds the first difference.
 
 Each frontend has a reader. The reader converts a tensor to an ``Array``, and a model or optimizer to a mapping of its
 parts. The parts of mappings and sequences are compared one by one. Numbers, strings, sets and NumPy arrays are compared
@@ -210,7 +210,7 @@ def _hash(kind: str, *parts: Any) -> bytes:
 
 # Maximum number of different values in a message.
 _VALUES = 4
-# Maximum number of further paths in a message.
+# Maximum number of paths that a message lists in addition to the first one.
 _PATHS = 5
 _MISSING = Leaf(b"", "missing")
 
@@ -235,7 +235,7 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
     try:
         mine = leaves()
         said = (digest_of(mine), "")
-    except Exception as error:  # the other ranks are waiting, so send them the error
+    except Exception as error:  # send the error to the other ranks, which are waiting for this rank
         failure = error
         said = ("", f"{type(error).__name__}: {error}"[:1000])
     answers = allgather_object(said, "check_in_sync", process_set, face)
@@ -279,7 +279,7 @@ def report(ranks: Sequence[int], tables: Sequence[Mapping[str, Leaf]]) -> str:
 
 
 def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
-    """Describe which ranks hold which value at one path."""
+    """Describe the values at one path, with the ranks that have each value."""
     named, others = holders[:_VALUES], ""
     if len(holders) > _VALUES:
         others = f", and {len(holders) - _VALUES} more values"
@@ -363,7 +363,7 @@ def _label(variable: Any) -> str:
 
 
 def _array(array: Any, label: str) -> Any:
-    # The array contains strings, or is not an array of numbers.
+    # Convert arrays of strings and of objects to lists, because ``Array`` can contain only numbers.
     if getattr(array, "dtype", None) is None or array.dtype.kind == "O":
         return array.tolist() if hasattr(array, "tolist") else array
     return Array(str(array.dtype), tuple(array.shape), array.tobytes(), lambda: array.reshape(-1).tolist(), label)

@@ -1,1 +1,1 @@
-"""Key exchange for ranks that another launcher has started: how they find each other and get the job's key."""
+"""Key exchange for ranks that another launcher has started. The ranks find each other and get the job's key."""

@@ -23,7 +23,7 @@ from horovod.common.store.sockets import HANDSHAKE_SECONDS, AcceptControl, Threa
 
 _RANK = struct.Struct("!I")
 _KEY = 32
-_ANSWER = struct.Struct(f"!H{_KEY}s")  # the answer contains the port of the store and the job key
+_ANSWER = struct.Struct(f"!H{_KEY}s")  # format of the answer: the port of the store, and the job key
 _CLOSE_SECONDS = 10.0
 _LONGEST = 1024  # maximum size of a message in bytes
 
@@ -65,7 +65,7 @@ class CurveKeyServer(ThreadedServer):
             self._answer_all()
         finally:
             self._door.close()
-            # Close the sockets in this thread, which owns them. Linger, because an answer can still be in flight.
+            # Close the sockets in this thread, which owns them. First wait up to 1 s for pending answers.
             self._context.destroy(linger=1000)
 
     def _answer_all(self) -> None:

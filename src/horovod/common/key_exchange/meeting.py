@@ -93,7 +93,7 @@ def _make_room(group: Group) -> None:
     If the limit is too low for all ranks to try all addresses at the same time, the ranks connect one after the other.
     """
     addresses = 1 if group.place.one_host else len(own_addresses(group.interface))
-    most = (addresses + 1) * group.size  # each rank tries all addresses at first and then keeps one connection
+    most = (addresses + 1) * group.size  # each rank first connects to all addresses, and then keeps one connection
     descriptors.make_room(descriptors_for(most), descriptors_for(group.size))
 
 

@@ -119,7 +119,7 @@ class MeetingError(RuntimeError):
 
 @dataclass
 class Meeting:
-    """Address and key of the job's store. In rank 0's process, also the running server."""
+    """Address and key of the job's store, and in rank 0's process also the running server."""
 
     address: str
     port: int
@@ -138,7 +138,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that form a job in one ``init``, with the user's key or None if the ranks must create one."""
+    """Group of ranks that form a job in one ``init``, with the user's key. Without one, the ranks create a key."""
 
     place: Place
     members: tuple[int, ...]
@@ -176,7 +176,7 @@ _LOOPBACK = "127.0.0.1"
 _KEY = 32
 _LOCAL = struct.Struct(f"!{_KEY}sH")
 _PORT = struct.Struct("!H")
-# Payload of a credential: digest of the job's name, key, port.
+# Format of a credential's payload: digest of the job's name, key, and port.
 _MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")
 # Number of ports to try, starting at the launcher's port.
 _PORTS = 8

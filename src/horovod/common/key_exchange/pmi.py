@@ -170,7 +170,7 @@ def _finalize(pid: int) -> None:
     try:
         _open[0].finalize()
     except PmiError:
-        pass  # the process manager is gone, or finalize was already sent
+        pass  # the process manager has ended, or has already received finalize
 
 
 _SUCCESS = 0
@@ -278,7 +278,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _ancestors() -> Iterator[int]:
-    """Yield the process ids of this process, which might have loaded MPI already, and of its ancestors."""
+    """Yield the process ids of this process and its ancestors. Any of them might have loaded MPI."""
     pid = os.getpid()
     for _ in range(_MAX_ANCESTORS):
         yield pid

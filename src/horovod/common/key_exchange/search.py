@@ -101,7 +101,7 @@ def _within(seconds: float, deadline: float) -> float:
 class Names:
     """Candidate addresses from host names, which are looked up repeatedly.
 
-    The name of a starting pod can become known later. Lookups run in threads. Without a reachable name server, one
+    A starting pod's name might not be known yet. Lookups run in threads. Without a reachable name server, one
     lookup can take longer than a rank waits for rank 0.
     """
 
@@ -127,7 +127,7 @@ class Names:
         self._begin = time.monotonic()
 
     def __call__(self) -> list[Candidate]:
-        """Return all candidates known so far, in the order of the names. Takes at most half a second.
+        """Return all addresses found so far, in the order of the host names. Takes at most half a second.
 
         All names after the first one are looked up only if the first host does not answer.
         """
@@ -206,7 +206,7 @@ def resolve_node(name: str) -> list[str]:
 
 
 _slurm: dict[str, list[str]] = {}
-# Time until which Slurm is not asked again, because its controller did not answer.
+# Time of the next query to Slurm, after its controller did not answer.
 _silent_until = [0.0]
 
 

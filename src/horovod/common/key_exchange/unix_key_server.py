@@ -180,9 +180,9 @@ def nonce() -> bytes:
     return secrets.token_bytes(NONCE)
 
 
-# Purpose and ranks for ``auth``, which do not matter here: any process with the key is accepted.
+# Purpose and ranks for ``auth``. The values do not matter, because any process with the key is accepted.
 _PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)
-# First and maximum timeout in seconds for a peer that does not answer.
+# Initial and maximum timeout in seconds for a peer that does not answer.
 _PATIENCE, _MOST_PATIENCE = 0.5, 5.0
 _LEAST = 0.05
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
@@ -364,7 +364,7 @@ def _start_of_name(job: str, key: bytes | None) -> str:
 
 
 def _doors(start: str) -> list[str]:
-    """List listening sockets with this prefix in random order, so that a foreign one is not always tried first."""
+    """List listening sockets with this prefix. The order is random, so that no other job's socket is always first."""
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
         found = [_LINE.fullmatch(line.rstrip("\n")) for line in file if f"@{start}" in line]
     names = [line[2] for line in found if line and line[2].startswith(start) and int(line[1], 16) & _LISTENS]

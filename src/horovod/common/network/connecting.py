@@ -1,4 +1,4 @@
-"""Sockets of a rank while the job is formed, the schedule of attempts to connect to a peer, and TCP options.
+"""Sockets of a rank while the job forms, the schedule of connection attempts to a peer, and TCP options.
 
 A rank listens on each address at which other hosts can reach it, and on a Unix socket for ranks on the same machine.
 
@@ -49,11 +49,11 @@ class Dialer(Generic[T]):
     def __init__(self, targets: Sequence[T], now: float) -> None:
         self._tries = [_Try(target, now + index * HEAD_START) for index, target in enumerate(targets)]
         self._begun = now
-        # Last time when a peer accepted a connection without sending an answer.
+        # Last time at which a peer accepted a connection but sent no answer.
         self._contact = float("-inf")
 
     def due(self, now: float) -> list[T]:
-        """Return the targets to try now. The caller must call ``failed`` for each that does not become the link."""
+        """Return the targets to try now. The caller must call ``failed`` for each connection that it does not use."""
         ready = [each for each in self._tries if not each.under_way and each.at <= now]
         for each in ready:
             each.under_way = True
@@ -89,7 +89,7 @@ class Dialer(Generic[T]):
             each.at = min(each.at, now)
 
     def hopeless(self, now: float, patience: float) -> bool:
-        """Return True if no process that could be the peer has answered for ``patience`` seconds, at any address."""
+        """Return True if no possible peer has answered at any address for ``patience`` seconds."""
         waiting = any(each.connected for each in self._tries) or now - self._contact < _RECENT or bool(self._untried())
         return now - self._begun >= patience and not waiting
 
@@ -255,7 +255,7 @@ def set_congestion(sock: socket.socket, wanted: str) -> None:
 def _round_trip_us(sock: socket.socket) -> int:
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < _MIN_RTT_AT + _MIN_RTT.size:
-        return _NEAR_US  # an old kernel does not support this option
+        return _NEAR_US  # old kernels do not support this option
     measured: int = _MIN_RTT.unpack_from(info, _MIN_RTT_AT)[0]
     return measured
 

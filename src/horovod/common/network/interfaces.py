@@ -112,7 +112,7 @@ def source_address(target: str) -> str | None:
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((target, 9))  # this selects a route but sends no packet
+            probe.connect((target, 9))  # connecting a UDP socket selects a route but sends no packet
             return str(probe.getsockname()[0])
     except OSError:
         return None
@@ -302,8 +302,8 @@ def to_try(
     if same_machine:
         return sorted(theirs, key=lambda each: not each.loopback)
     ours = {each.address for each in mine}
-    # An address that this host has too leads back to this host, like the loopback. For example, docker0 often has the
-    # same address on all hosts.
+    # Connections to an address that this host has too lead back to this host. For example, docker0 often has the same
+    # address on all hosts.
     outside = [each for each in theirs if not each.loopback and each.address not in ours]
 
     def order(each: Endpoint) -> tuple[int, int]:

@@ -123,7 +123,7 @@ class _Side:
         return (0, secrets.token_bytes(_NONCE)) if ephemeral is None else (ephemeral.cipher, ephemeral.public)
 
     def _agree(self, said: bytes, their_nonce: bytes) -> None:
-        """Derive the session keys, first the connector's. ``said`` contains all messages of the handshake so far."""
+        """Derive the session keys, the connector's first. ``said`` contains all messages of the handshake so far."""
         secret = b""
         if self._ephemeral is not None:
             try:
@@ -160,7 +160,7 @@ class Connector(_Side):
 
     @property
     def proven(self) -> bool:
-        """True if the acceptor has proved its identity, so that only its welcome is missing."""
+        """True if the acceptor has proved its identity and only its welcome message is missing."""
         return self._keys is not None
 
     @property
@@ -208,7 +208,7 @@ class Acceptor(_Side):
 
     @property
     def greeted(self) -> bool:
-        """True if a message in the form of a hello has arrived, which is not authenticated yet."""
+        """True if an unauthenticated message with the form of a hello has arrived."""
         return self._claimed is not None or bool(self.invitation)
 
     @property

@@ -15,7 +15,7 @@ from horovod.common.security.auth import Ephemeral
 
 NAMES = ("aes-256-gcm", "chacha20-poly1305")  # the handshake sends the index of a cipher in this tuple, counted from 1
 
-# Library names for the system's loader, used if this process has not loaded a suitable library.
+# Names of libraries to load if this process has not loaded a suitable one.
 _SONAMES = ("libcrypto.so.3", "libcrypto.so.1.1", "libsodium.so.26", "libsodium.so.23")
 _ADVICE = (
     "connections between hosts are encrypted; install OpenSSL's libcrypto 1.1.1 or later (Debian and Ubuntu: "

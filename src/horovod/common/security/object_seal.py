@@ -62,7 +62,7 @@ class Seals:
         return _MAC if self._key else 0
 
     def begin(self, operation: str, ranks: Sequence[int], face: str = "") -> "Call":
-        """Begin a call of ``operation`` on these world ranks, all of which must begin the same call.
+        """Begin a call of ``operation``. All of these world ranks must begin the same call.
 
         Use the result as a context manager.
 

@@ -125,7 +125,7 @@ class StoreClient:
             raise
 
     def peek(self, name: str) -> bytes | None:
-        """Return the value of ``name`` if it has arrived from the store, else None. Never blocks.
+        """Return the value of ``name``, or None if it has not arrived from the store yet. Never blocks.
 
         The first call sends a request, and a later call returns its answer. The next call sends another request.
         """
@@ -134,7 +134,7 @@ class StoreClient:
             request = Get(self._peeks[name], [name], 0.0)
             try:
                 self._socket.send_multipart(frames(msgspec.msgpack.encode(request)), zmq.NOBLOCK)
-            except zmq.Again:  # ZeroMQ raises Again if it has given up the connection
+            except zmq.Again:  # ZeroMQ raises this error if it no longer tries to connect
                 del self._peeks[name]
                 return None
         while self._peeks[name] not in self._peeked and self._socket.poll(0):
@@ -256,7 +256,7 @@ class StoreClient:
     def news(
         self, worker: int, after: int, timeout: float | None = None, beside: Sequence[int] = ()
     ) -> tuple[int, list[bytes]]:
-        """Wait for events from the launcher. After a timeout, the next call also returns events from in between.
+        """Wait for events from the launcher. The next call also returns events that arrived between the calls.
 
         Args:
             worker: Number of this worker.

@@ -150,7 +150,7 @@ class MembershipRequests:
         return [] if waiting is None else [(waiting[0], Reply(waiting[1].id, [why.encode()], error=REFUSED))]
 
     def publish(self, workers: Iterable[int], value: bytes) -> Replies:
-        """Send an event to those of the workers that have a place."""
+        """Send an event to all of these workers that have a place."""
         self._last += 1
         replies: Replies = []
         for listener in [self._listeners[worker] for worker in workers if worker in self._listeners]:

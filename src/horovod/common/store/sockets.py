@@ -44,11 +44,11 @@ _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
 # Maximum number of descriptors to use.
 _MOST = 65536
-# Divisor for the reserve: 1 / _KEPT of all descriptors are reserved for other uses.
+# One of every _KEPT file descriptors is reserved for uses other than connections.
 _KEPT = 8
 # Maximum number of events per check, because a flood of events might not end.
 _AT_ONCE = 16
-# Divisor for the recount: descriptors are counted again when 1 / _TRUSTED of all might have been added.
+# Count the descriptors again after a possible increase by 1 / _TRUSTED of the maximum.
 _TRUSTED = 32
 # Socket options that Python does not define (<asm-generic/socket.h>).
 
@@ -179,7 +179,7 @@ class AcceptControl:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most = _MOST if most == resource.RLIM_INFINITY else min(most, _MOST)
         self._limit = most - most // _KEPT
-        # Count the descriptors, and then add each accepted connection, to get an upper bound.
+        # To get an upper bound, count the open descriptors once, and add one for each accepted connection.
         try:
             self._used = len(os.listdir("/proc/self/fd"))
         except OSError:  # without a free descriptor, the directory cannot be read
@@ -317,5 +317,5 @@ class ThreadedServer:
         os.eventfd_write(self._stop, 1)
         if self._thread.ident is not None:
             self._thread.join(timeout=self._seconds)
-        if not self._thread.is_alive():  # if the thread is still running, it might use the descriptor later
+        if not self._thread.is_alive():  # a thread that is still running might use the descriptor
             os.close(self._stop)

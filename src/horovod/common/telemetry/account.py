@@ -34,7 +34,7 @@ _SOME = 10
 _LAG = 3
 # Seconds that a rank waits at the end for the last reports.
 _PATIENCE = 0.5
-# Seconds between checks whether another rank has left.
+# Seconds between two checks for ranks that have left.
 _SLICE = 0.005
 
 
@@ -66,7 +66,7 @@ class Account:
         self._interval = max(1.0, job.size / _NOTES)
         # Number the hosts, because the cross rank is ambiguous if hosts have different numbers of ranks.
         self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
-        self._lock = threading.RLock()  # protects all attributes below except the events
+        self._lock = threading.RLock()  # this lock protects all following attributes except the events
         self._own = Own()
         self._sample: list[Sampled] = []
         self._reported: dict[str, float] = {}
@@ -132,7 +132,7 @@ class Account:
             if self._together is not None:
                 news = self._news
                 self._hear(self._job.rank, self._note())
-                self._news = news  # these figures have not reached the exporters yet, so keep the flag
+                self._news = news  # this call does not export the figures, so keep the flag that they are new
                 own["job"] = self.job()
             return own
 
@@ -285,7 +285,7 @@ class Account:
         if self._thread is not None:
             self._thread.join(_PATIENCE)
         self._leave_outlets()
-        self._handlers.clear()  # the handlers are part of a reference cycle that would keep the engine alive
+        self._handlers.clear()  # break the reference cycle through the handlers, which would keep the engine alive
         if self._together is not None and enough and not failed and self._settings.flag("HOROVOD_STATS_SUMMARY"):
             _print(f"[horovod] {self.job()['sentence']}")
 

@@ -75,7 +75,7 @@ def same_wait(before: Facts, now: Facts) -> bool:
 
 
 def _missing(facts: Facts) -> list[int]:
-    """Return the ranks that operations are waiting for, most suspicious first.
+    """Return the ranks for which operations are waiting, with the likeliest causes first.
 
     Ranks that hold up the oldest operations come first. Ranks that are waiting themselves come last, because they are
     not the cause. For example, a join waits for all ranks that continue, and all of these can be waiting for one rank.
@@ -133,7 +133,7 @@ def _finished_early(facts: Facts) -> Guess | None:
 
 
 def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
-    """Return both ranks' numbers of batches if ``rank`` has a shorter data loader and ``other`` has passed its length.
+    """Return both ranks' numbers of batches if ``other`` has read more batches than the data loader of ``rank`` has.
 
     Loaders whose length is the same on both ranks, for example for validation, are ignored.
     """

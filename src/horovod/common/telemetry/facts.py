@@ -99,7 +99,7 @@ class Rank:
         self.before, self.state, self.recent = told["before"], told["state"], told["recent"]
 
     def seen(self, before: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
-        """Store two states of the rank's process that another rank has observed, or None if the process is gone."""
+        """Store two states of the rank's process, observed by another rank. None means that the process is gone."""
         self.looked_at = True
         self.before, self.state = before, state
 
@@ -183,7 +183,7 @@ class Rank:
     def entry(self, name: str) -> dict[str, Any] | None:
         """Return the last flight recorder entry about the named operation (submitted or executed), or None."""
         kept = name.encode(errors="replace")[:_NAME].decode(errors="replace").rstrip("\ufffd")
-        rest = "\ufffd" if kept != name else ""  # a character can be truncated in the middle of its bytes
+        rest = "\ufffd" if kept != name else ""  # the engine can truncate a name in the middle of a character's bytes
         known = (one for one in reversed(self.recent) if one["what"] in ("announced", "carried out"))
         return next((one for one in known if one["name"].rstrip(rest) == kept), None)
 

@@ -198,7 +198,7 @@ class Hangs:
     def _why(self, facts: Facts) -> str:
         """Return why the job is waiting, or an earlier guess about the same wait if it was more informative.
 
-        Ranks can answer late or not at all. Such a round must not replace what is already known.
+        Ranks can answer late or not at all. Such incomplete facts must not replace a better guess.
         """
         guess = explain.guess(facts)
         if self._best is not None and guess.knows < self._best[1].knows and explain.same_wait(self._best[0], facts):
@@ -325,7 +325,7 @@ class ExplainListener:
             self._socket = None
 
     def leave_in_child(self) -> None:
-        """Close the socket in a forked child, where its thread does not exist."""
+        """Close the inherited socket in a forked child, because no thread of the child serves it."""
         if self._socket is not None:
             self._socket.close()
 

@@ -13,7 +13,7 @@ _SLOW = 0.1
 _DATA = 0.1
 # Minimum step length in seconds for a judgement, because system delays dominate shorter steps.
 _SHORT = 0.001
-# Number of operations per step, and bytes per operation, that the summary reports as too many and too small.
+# The summary mentions small operations if a step has at least _MANY, with at most _TINY bytes on average.
 _MANY, _TINY = 20, 16384
 
 

@@ -158,7 +158,7 @@ class StackReporter:
         self._theirs.close()
 
     def _give(self, _: int, body: bytes) -> None:
-        self.answerer.begun(int(body))  # in a large process, the rest can take long, so report the start first
+        self.answerer.begun(int(body))  # collecting the stacks can take long, so first report the start
         text = self._stacks()
         more = {"main": threading.main_thread().ident, "source": _source(text), "loaders": _loaders()}
         self.answerer.give(int(body), text, json.dumps(more))
@@ -217,7 +217,7 @@ def _loaders() -> dict[str, list[Any]]:
     wanted = iterators | loaders
     live, lengths = [], []
     for one in _among(gc.get_objects(), wanted):
-        # Skip partly constructed iterators and loaders without a length, which raise errors.
+        # Ignore errors of incomplete iterators and of loaders without a length.
         with contextlib.suppress(Exception):
             if type(one) in iterators:
                 live.append([one._num_yielded, len(one)])

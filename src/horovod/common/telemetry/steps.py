@@ -94,7 +94,7 @@ class Sums:
                 setattr(self, name, getattr(self, name) + sum(column))
 
     def since(self, before: "Sums") -> "Sums":
-        """Return the increase of the sums since ``before``."""
+        """Return the differences between these sums and the earlier sums ``before``."""
         return Sums(*(now - then for now, then in zip(self.values(), before.values(), strict=True)))
 
     def values(self) -> list[int]:
@@ -190,7 +190,7 @@ class Pings:
 def came_last(
     steps: Mapping[int, Sampled], hosts: Mapping[int, int], clocks: Mapping[int, Clock]
 ) -> tuple[int, int] | None:
-    """Find the rank that came last in a step, and its lateness compared to the median of the other ranks.
+    """Find the rank that arrived last in a step, and its lateness compared to the median of the other ranks.
 
     Args:
         steps: Reports of at least two ranks about the step, by rank.

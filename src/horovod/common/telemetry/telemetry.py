@@ -102,7 +102,7 @@ class Telemetry:
         return Live(self.bus, lambda: self._account, lambda: self.hangs.last_guess)
 
     def _about_steps(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        with self._making:  # an account that is created during `close` would never be closed
+        with self._making:  # do not create an account during `close`, which would never close it
             account = self._account if self._closing else self._make_account()
         if account is not None:
             account.heard(kind, rank, what)
@@ -150,7 +150,7 @@ class Telemetry:
 
 # Source of the live page's data: rank 0 sends figures to the launcher once a second if the page is enabled.
 
-# Seconds between messages.
+# Seconds between two messages to the launcher.
 INTERVAL = 1.0
 # Minimum time in seconds that an operation has waited before the page shows it.
 _AGE = 0.5
@@ -188,7 +188,7 @@ class Live:
         self._wake.set()
 
     def close(self) -> None:
-        """Do nothing, because the sender must run until ``finish``."""
+        """Do nothing at this stage of the shutdown, because the sender must run until ``finish``."""
 
     def finish(self) -> None:
         """Stop the sender after the job's end and send the final figures."""

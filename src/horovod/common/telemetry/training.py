@@ -69,7 +69,7 @@ class NoiseScale:
         samples = tuple(self._samples)
         count = len(samples)
         signal, noise = sum(s for s, _ in samples), sum(t for _, t in samples)
-        rest = [(signal - s, noise - t) for s, t in samples]  # the jackknife needs the sums without one sample each
+        rest = [(signal - s, noise - t) for s, t in samples]  # for the jackknife, compute the sums without each sample
         if count < _LEAST or min(map(min, rest)) <= 0:
             return None
         logs = [math.log(t / s) for s, t in rest]

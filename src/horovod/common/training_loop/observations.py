@@ -159,7 +159,7 @@ def check_launch(remedy: str) -> None:
         env = WorkerEnv.from_environ()
         if not has_partners(env, os.environ, sys.modules) or find_rank_above(env) is not None:
             return
-    except ValueError:  # hvd.init() reports invalid variables
+    except ValueError:  # ignore invalid variables, because hvd.init() reports them
         return
     text = (
         f"{env.place.launcher if env.place else 'horovodrun'} started this process as rank {env.rank} of {env.size}, "
@@ -175,7 +175,7 @@ def check_launch(remedy: str) -> None:
 def has_partners(env: WorkerEnv, environ: Mapping[str, str], modules: Mapping[str, Any]) -> bool:
     """Return True if a launcher has started several processes of a script that cannot train together in another way.
 
-    Excluded are processes of ``horovod.run``, and programs that communicate through mpi4py or torch.distributed.
+    The check ignores processes of ``horovod.run``, and programs that communicate through mpi4py or torch.distributed.
 
     Args:
         env: Place of this process.

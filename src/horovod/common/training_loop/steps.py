@@ -101,7 +101,7 @@ class Marks:
             if self._leader and number != self._other:
                 self._other = number
                 return
-            self._leader = number  # this optimizer has made two steps in a row
+            self._leader = number  # the optimizer has made two steps without a step of another optimizer in between
         self._other = 0
         self._mark()
 

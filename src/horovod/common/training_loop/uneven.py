@@ -110,7 +110,7 @@ class Sync(Generic[_T]):
         current.index += 1
 
     def _exchange(self, weight: float, last: bool) -> list[bool]:
-        """Return, for each rank, True if it has no further batch. Ranks that have joined count as having one."""
+        """Return, for each rank, True if it has no further batch. For ranks that have joined, the value is False."""
         from horovod import _core
 
         job = self._face.require_job()
@@ -135,7 +135,7 @@ class Sync(Generic[_T]):
         """Wait until all ranks are out of batches, and copy the optimizers of the rank that has made all steps."""
         used = sorted(name for name in current.stepped if name in optimizers)
         self.last_rank = self._join()
-        if current.batch is None:  # this rank had no batch, but its optimizers are weighted from now on
+        if current.batch is None:  # this rank had no batch, but weights its gradients from now on
             current.batch = 0.0
         if self._copy is not None:
             for name in self._share(used, self.last_rank):
@@ -152,7 +152,7 @@ class Sync(Generic[_T]):
             return
         try:
             total = len(self._batches)  # type: ignore[arg-type]
-        except TypeError:  # generators and some loaders have no length
+        except TypeError:  # the iterable has no length if it is, for example, a generator
             total = None
         self.remaining = None if total is None else total - count
         ranks = ", ".join(str(rank) for rank, end in enumerate(ended) if end)

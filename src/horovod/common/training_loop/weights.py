@@ -70,7 +70,7 @@ class Current:
         return self.block is not None or self.batch is not None
 
     def number(self, default: float | Callable[[], Any] | None) -> float:
-        """Return this rank's weight: that of the ``hvd.weight`` block, or else ``default``, or else the batch's."""
+        """Return this rank's weight, from the ``hvd.weight`` block, else from ``default``, else from the batch."""
         if self.padding:
             return 0.0
         if self.block is not None:
