@@ -8,7 +8,7 @@ import pytest
 
 from tests.runner.launching import eventually, python, run_job, running
 
-# A difficult worker: a shell with a child, and a daemon in a session of its own.
+# A difficult worker: a shell with a child, and a daemon in a separate session.
 DAEMON = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); time.sleep(63)"
 
 
