@@ -30,7 +30,7 @@ _KINDS = {
 
 
 class Memory:
-    """Zeroed memory on pages of its own. Accesses to other arrays do not bring it into the cache."""
+    """Zeroed memory on separate pages, so accesses to other arrays do not bring it into the cache."""
 
     def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
