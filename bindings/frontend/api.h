@@ -104,13 +104,13 @@ typedef struct HvdFrontendApi {
   uint32_t version;
   uint32_t bytes;
 
-  // For callers that do not wait: submit an operation and return. If the result is HVD_OK, `done` will be called. If
+  // Submit an operation for a caller that does not wait, and return. If the result is HVD_OK, `done` will be called. If
   // not, `done` is not called, and `message` receives the reason, cut to `message_bytes`.
   int32_t (*submit)(const HvdRequest* request, HvdDone done, void* context, char* message, size_t message_bytes);
 
-  // For callers that wait: start() submits an operation, and wait() drives the engine until the operation is done
-  // (returns 1) or `seconds` have passed (returns 0). Do not free the operation's memory before it is done. Then call
-  // release().
+  // start() submits an operation for a caller that will wait. wait() drives the engine until the operation is done
+  // (returns 1) or `seconds` have passed (returns 0). Do not free the operation's memory before the operation is done.
+  // Then call release().
   int32_t (*start)(const HvdRequest* request, HvdWork** work, char* message, size_t message_bytes);
   int32_t (*wait)(HvdWork* work, double seconds);
   // Get the result. Call this only once the operation is done. The result is valid until release().

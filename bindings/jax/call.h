@@ -24,8 +24,8 @@ constexpr int32_t kPassOn = -1;
 // Extra kind of operation that returns how often this rank has run the call in this job, without communication.
 constexpr int32_t kCount = -2;
 
-// Requests of all tensors of a call, which are submitted together. They point into this object and into XLA's frame, so
-// both must stay in place until the operations are done.
+// Requests for all tensors of a call, submitted together. They point into this object and into XLA's frame, so both
+// must stay in place until the operations are done.
 class Call {
  public:
   explicit Call(const HvdFrontendApi& api) : api_(api) {}
@@ -46,8 +46,8 @@ class Call {
   std::vector<std::string> names_, groups_;
   // Name of the operation that compares the ranks' branch counts, or empty if they are not compared.
   std::string steps_;
-  // Number of times that this rank has run the branch, with its negative (count_), and the maximum of each over all
-  // ranks (most_).
+  // count_ holds the number of times that this rank has run the branch, and its negative. most_ holds the maximum of
+  // each over all ranks.
   std::array<int64_t, 2> count_{}, most_{};
   // Shape of count_ and most_: two elements.
   int64_t pair_ = 2;

@@ -19,7 +19,7 @@ constexpr int32_t kFrontend = 4;
 struct Order {
   int32_t kind, op, root, process_set, wire, priority;
   double prescale, postscale;
-  // Name of the whole operation, used for its order (turns.h) and for messages.
+  // Name of the whole operation, used to order operations (turns.h) and in error messages.
   const char* name;
   // `grouped` is nonzero for a group of operations; `count` is the number of tensors.
   int32_t grouped, count;

@@ -1,6 +1,6 @@
 // Declarations of the parts of TensorFlow's C API that are used here. They are written by hand, and the functions are
-// looked up at run time in the TensorFlow that this process has loaded. One library then serves every TensorFlow from
-// 2.13 on, and nothing is compiled against any version.
+// looked up at run time in the TensorFlow that this process has loaded. One library therefore works with every
+// TensorFlow version from 2.13 on.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -77,8 +77,8 @@ bool take_input(Call* call, Member* m) {
   const int n = tf().NumDims(m->in);
   m->shape.resize(static_cast<size_t>(n));
   for (int d = 0; d < n; ++d) m->shape[static_cast<size_t>(d)] = tf().Dim(m->in, d);
-  // Report scalars here only for reducescatter. For other kinds, the engine refuses scalars on all ranks, because
-  // possibly only one rank has passed a scalar.
+  // Reject scalars here only for reducescatter. For other kinds, the engine rejects scalars on all ranks, because
+  // perhaps only one rank has passed a scalar.
   if (m->shape.empty() && call->kernel->kind == kReducescatter) {
     call->fail(kInvalidArgument, "the tensor must have at least one dimension, got a scalar");
     return false;

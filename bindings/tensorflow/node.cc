@@ -91,8 +91,8 @@ std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruc
   a.number("postscale_factor", "postscale_bits", &k->postscale);
   k->name = a.text("tensor_name");
   const bool unnamed = a.flag("unnamed");
-  // Eager operations have no name or one from the program, and the caller's thread waits for them. Operations in graphs
-  // get the names of their nodes.
+  // Eager operations have no name or a name chosen by the program, and the caller's thread waits for them. Operations
+  // in graphs get the names of their nodes.
   k->awaited = unnamed || !k->name.empty();
   if (k->name.empty() && !unnamed) {
     const bool scoped = !a.flag("ignore_name_scope");

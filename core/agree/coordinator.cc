@@ -2,7 +2,7 @@
 
 namespace hvd {
 
-// Maximum bytes of a bucket. A bucket should fit the last-level cache, and smaller buckets overlap better with
+// Maximum size of a bucket in bytes. A bucket should fit the last-level cache, and smaller buckets overlap better with
 // computation.
 constexpr size_t kBucketBytes = 16u << 20;
 

@@ -15,8 +15,8 @@ namespace hvd {
 
 class Coordinator {
  public:
-  // `world` is the number of ranks. `labels[r]` names rank r in messages. `cache_capacity` is the maximum number of
-  // operations in a schedule; 0 disables schedules.
+  // `world` is the number of ranks. `labels[r]` names rank r in error messages. `cache_capacity` is the maximum number
+  // of operations in a schedule; 0 disables schedules.
   Coordinator(int world, std::vector<std::string> labels, FuseOptions options, size_t cache_capacity);
 
   // Process requests from `rank`. Requests from a past epoch are ignored, because the rank sends them again. Requests

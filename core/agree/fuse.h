@@ -8,7 +8,7 @@ namespace hvd {
 
 // Limits of fusion. All ranks use the same values.
 struct FuseOptions {
-  // Maximum bytes of a fused operation; 0 disables fusion.
+  // Maximum size of a fused operation in bytes; 0 disables fusion.
   size_t threshold = 128u << 20;
   // True if a group is fused only with itself, never with other operations (HOROVOD_DISABLE_GROUP_FUSION).
   bool groups_apart = false;

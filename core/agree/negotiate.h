@@ -22,7 +22,7 @@ namespace hvd {
 
 class Negotiator {
  public:
-  // `world` is the number of ranks; `labels[r]` names rank r in messages.
+  // `world` is the number of ranks; `labels[r]` names rank r in error messages.
   Negotiator(int world, std::vector<std::string> labels);
 
   // Record that `rank` is ready for `request`.

@@ -180,7 +180,7 @@ void get(Reader& r, Response* p) {
   r.get(&p->payload);
 }
 
-// Minimum bytes of an encoded request or response.
+// Minimum size in bytes of an encoded request or response.
 constexpr size_t kLeastBytes = 48;
 
 template <class T>

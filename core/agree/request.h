@@ -124,7 +124,7 @@ constexpr uint64_t stream_of(uint32_t set, uint8_t frontend, Kind kind) {
   return static_cast<uint64_t>(set) << 16 | static_cast<uint64_t>(frontend) << 8 | static_cast<uint64_t>(kind);
 }
 
-// Format a shape for messages, for example "[2, 3]".
+// Format a shape for error messages, for example "[2, 3]".
 std::string shape_string(const std::vector<int64_t>& shape);
 
 void encode(const std::vector<Request>& requests, std::string* out);

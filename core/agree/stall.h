@@ -35,13 +35,13 @@ class StallCheck {
 
 class LocalStallCheck {
  public:
-  // `warning` and `shutdown` are in seconds, as for StallCheck. `label` names this rank in messages.
+  // `warning` and `shutdown` are in seconds, as for StallCheck. `label` names this rank in error messages.
   LocalStallCheck(double warning, double shutdown, std::string label) : warning_(warning), shutdown_(shutdown), label_(std::move(label)) {}
 
   struct Waiting {
     // Unique key of the operation that waits. Empty if rank 0 cannot know the operation yet.
     std::string key;
-    // Description of the operation that waits, for messages.
+    // Description of the waiting operation, for error messages.
     std::string what;
     double since;
   };

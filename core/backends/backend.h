@@ -28,8 +28,8 @@ class Backend {
   // Sum float32 values that are sent in a compressed encoding. collectives/collectives.h describes `residuals`.
   virtual Status allreduce_compressed(Comm&, const Segments& segments, std::span<float* const> residuals, WireFormat, const Scale&) = 0;
   // True if the engine can run this allreduce as a guarded allreduce (collectives/guarded.h): recursive doubling that
-  // also carries the readiness vote. The guarded form must give the same bits as allreduce() and take about the same
-  // time. All ranks must return the same answer.
+  // also carries the readiness vote. The guarded form must be bitwise identical to allreduce() and take about as long.
+  // All ranks must return the same answer.
   virtual bool may_be_guarded(const Comm&, size_t count, DType) const = 0;
 
   // Broadcast `bytes` bytes at `data`. `root` is a set rank.
@@ -43,8 +43,8 @@ class Backend {
                                const Scale&) = 0;
   virtual Status barrier(Comm&) = 0;
 
-  // Release the resources of this comm, because its process set was removed. All ranks of the comm call this at the
-  // same point in the order of operations.
+  // Release the resources of this comm, because its process set was removed. All ranks of the comm must call this at
+  // the same point in the order of operations.
   virtual void set_removed(const Comm&) {}
 };
 

@@ -67,7 +67,7 @@ class MpiBackend final : public Backend {
     return host_->allreduce_compressed(c, s, residuals, format, scale);
   }
 
-  // True for small allreduces. The vote uses the engine's own connections in any case, so a little data costs no extra
+  // True for small allreduces. The vote already uses the engine's own connections, so a little data costs no extra
   // time, while an MPI call would add a second network latency. Floats summed by MPI are excluded, because MPI's sums
   // can have different bits.
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {

@@ -1,7 +1,7 @@
 // Conversions between float32 and float16 (IEEE 754 binary16) or bfloat16, one value at a time and without hardware
-// support. The array kernels have vector versions that give the same bits (collectives/kernels_impl.h). All other code
-// uses this header, including device code (core/kernels). The functions select between cases instead of branching,
-// because a GPU warp would execute all branches.
+// support. The array kernels have vector versions with bitwise identical results (collectives/kernels_impl.h). All
+// other code uses this header, including device code (core/kernels). The functions select between cases instead of
+// branching, because a GPU warp would execute all branches.
 //
 // Narrowing rounds to nearest, ties to even. Overflow gives infinity, and denormals are kept. A NaN becomes quiet and
 // keeps the upper bits of its payload, as with F16C.

@@ -106,7 +106,7 @@ class Adasum {
 
  private:
   struct Range {
-    // Parts lo to hi - 1.
+    // Range of parts from lo to hi - 1.
     size_t lo, hi;
     Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
   };

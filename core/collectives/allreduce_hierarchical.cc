@@ -21,8 +21,8 @@
 namespace hvd {
 namespace {
 
-// Maximum bytes of a slice for which recursive doubling is used, because the number of messages matters more than their
-// size.
+// Maximum size in bytes of a slice for which recursive doubling is used, because the number of messages matters more
+// than their size.
 constexpr size_t kSmall = 32 << 10;
 // The same limit between two hosts. It is higher, because two hosts send each other all data with any algorithm.
 constexpr size_t kSmallForTwo = 512 << 10;

@@ -41,7 +41,7 @@ Status double_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceO
   for (; distance < fold.places; distance *= 2) {
     const int place = fold.place ^ distance;
     const int peer = fold.rank_at(place);
-    // Both ranks add the same operands in the same order, so both get the same bits.
+    // Both ranks add the same operands in the same order, so their results are bitwise identical.
     HVD_RETURN_IF_ERROR(swap_combine(comm, peer, mine, theirs, {v.acc, op, place < fold.place}));
   }
   return {};

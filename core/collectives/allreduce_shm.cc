@@ -24,8 +24,8 @@
 namespace hvd {
 namespace {
 
-// Bytes of a block within a slice. A block is reduced to the staging area and then copied to the output while it is
-// still in the L1 cache.
+// Size in bytes of a block within a slice. A block is reduced to the staging area and then copied to the output while
+// it is still in the L1 cache.
 constexpr size_t kShmBlockBytes = 16 << 10;
 
 class Job {

@@ -36,8 +36,8 @@ constexpr size_t coded_bytes(WireFormat f, size_t count) {
   }
 }
 
-// Encode or decode floats. Float values must be aligned for float; encoded data need no alignment. Every CPU produces
-// the same bits.
+// Encode or decode floats. Float values must be aligned for float; encoded data need no alignment. Results are bitwise
+// identical on every CPU.
 void encode_floats(WireFormat, std::byte* to, const float* from, size_t count);
 void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 

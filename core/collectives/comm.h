@@ -66,9 +66,9 @@ struct Comm {
   // Smallest number of ranks on any host of the process set.
   int slices = 0;
 
-  // Global rank of each set rank, for messages.
+  // Global rank of each set rank, for error messages.
   std::vector<int> global_ranks;
-  // Label of each set rank, for messages. If empty, ranks appear as "rank 3".
+  // Label of each set rank, for error messages. If empty, ranks appear as "rank 3".
   std::vector<std::string> labels;
 
   // Return the set rank of a global rank, or -1 if that rank is not in the set.

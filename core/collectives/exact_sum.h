@@ -1,6 +1,6 @@
 // Sums of integers that are averaged or scaled. Values are widened to 64-bit words, so neither the sum nor the factor
 // overflows: the result fits the type whenever the exact result does. All execution paths of the engine use these
-// functions, so they give the same bits.
+// functions, so their results are bitwise identical.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -15,8 +15,8 @@ namespace hvd {
 Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved);
 Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved);
 
-// Return descriptions for messages. peer_name() returns, for example, "rank 3 (host a, pid 17)"; pending_text() returns
-// "data from rank 3 (...) and rank 4 (...) to take data".
+// Return descriptions for error messages. peer_name() returns, for example, "rank 3 (host a, pid 17)"; pending_text()
+// returns "data from rank 3 (...) and rank 4 (...) to take data".
 std::string peer_name(const Comm& comm, int peer);
 std::string pending_text(const Comm& comm, int to, bool sending, int from, bool receiving);
 

@@ -91,7 +91,7 @@ Status GuardedAllreduce::finish_step() {
   if (header().ready <= position_ || count_ == 0) return {};
   std::byte* mine = mine_ + kDataAt;
   const std::byte* other = theirs_ + kDataAt;
-  // Both ranks combine the same operands in the same order, so they get the same bits.
+  // Both ranks combine the same operands in the same order, so their results are bitwise identical.
   const bool mine_first = step.then == Then::combine_mine_first;
   reduce2(acc_, op_, mine, mine_first ? mine : other, mine_first ? other : mine, count_);
   return {};

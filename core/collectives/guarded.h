@@ -53,7 +53,7 @@ class GuardedAllreduce {
 
   // Append the file descriptors to poll while advance() moves nothing.
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
-  // Return a description for messages, for example "data from rank 3".
+  // Return a description for error messages, for example "data from rank 3".
   std::string waits_for() const;
 
  private:

@@ -1,7 +1,7 @@
 // Adasum kernels. kernels_impl.h includes this file inside its unnamed namespace.
 //
 // All arithmetic is in double for every element type. On every instruction set, sums use kAdasumLanes lanes, and lane i
-// takes elements i, i + kAdasumLanes, and so on. The bits are then the same everywhere.
+// takes elements i, i + kAdasumLanes, and so on. This makes results bitwise identical everywhere.
 
 constexpr size_t kAdasumLanes = 8;
 

@@ -174,8 +174,8 @@ struct Product {
     return a * b;
   }
 };
-// Return a if it wins or is NaN, and b if not. The result is then NaN if either operand is NaN. For integers, the
-// compiler removes `a != a`.
+// Return a if it wins the comparison or is NaN, and b otherwise. If either operand is NaN, so is the result. For
+// integers, the compiler removes `a != a`.
 struct Min {
   template <class V>
   HVD_INLINE static V apply(V a, V b) {
@@ -222,8 +222,8 @@ HVD_INLINE typename In::Vec combine(const std::byte* const (&s)[K], size_t at) {
   }
 }
 
-// Reduce and scale. Unscaled results are multiplied by one, which changes no bit; memory bounds the speed of the loop
-// in any case.
+// Reduce and scale. Unscaled results are multiplied by one, which changes no bits and costs nothing, because the loop
+// is memory-bound.
 template <class Acc, class V>
 HVD_INLINE V scaled(V v, Acc factor) {
   if constexpr (kIsFloat<Acc>) {
@@ -248,7 +248,8 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
     Out::store(dst, scaled(first, factor));
     Out::store(dst + kOut, scaled(second, factor));
   }
-  // Process the remaining elements with the same vector code on padded copies. Their bits then cannot differ.
+  // Process the remaining elements with the same vector code on padded copies, so that their results are bitwise
+  // identical.
   while (left > 0) {
     const size_t some = left < kLanes ? left : kLanes;
     alignas(kWidth) std::byte padded[K][kWidth] = {};
@@ -266,7 +267,7 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
 
 // Kernels for blocks of int8, as plain loops that compilers vectorise. The maximum is computed on integers, because
 // floats would need special handling of NaN. Rounding uses an addition that pushes the fraction out of the significand,
-// which gives the same bits on every instruction set.
+// which gives bitwise identical results on every instruction set.
 uint32_t magnitude_loop(const float* x, size_t n) {
   int32_t most = 0;
   for (size_t i = 0; i < n; ++i) {

@@ -1,6 +1,6 @@
 // Arithmetic on arrays, the only code that interprets elements. The implementation for this CPU is selected once at run
-// time: plain (NEON on AArch64), AVX2 or AVX-512. All implementations give the same bits, so a job can mix different
-// CPUs.
+// time: plain (NEON on AArch64), AVX2 or AVX-512. All implementations give bitwise identical results, so a job can mix
+// different CPUs.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -19,7 +19,7 @@
 
 namespace hvd {
 
-// Bytes of a cache line. Slices start at multiples of it.
+// Size of a cache line in bytes. Slices start at multiples of this size.
 inline constexpr size_t kLine = 64;
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -33,10 +33,10 @@ constexpr size_t ceil_div(size_t n, size_t d) { return (n + d - 1) / d; }
 struct SubBuffers {
   NodeGroup::Stage stage;
   size_t count;
-  // Bytes of one sub-buffer. Always a multiple of kLine.
+  // Size of one sub-buffer in bytes; always a multiple of kLine.
   size_t bytes;
 
-  // Bytes of a staging half before the first sub-buffer.
+  // Size in bytes of the space before the first sub-buffer.
   size_t skip;
 
   SubBuffers(const NodeGroup::Stage& s, size_t n, size_t skipped = 0)
@@ -51,8 +51,8 @@ struct SubBuffers {
   }
 };
 
-// Run a collective with one stage per round. Every rank stages round k + 1 before it takes out round k, so that ranks
-// rarely wait for each other.
+// Run a collective with one stage per round. Every rank stages round k + 1 before it reads the data of round k, so that
+// ranks rarely wait for each other.
 //
 // stage_in(k) stores this rank's data of round k in sub-buffer k % kDepth. take_out(k) waits until the other ranks have
 // reached stage k + 1, reads their data, and returns a Status.

@@ -31,7 +31,7 @@ class Device {
   // Return the compute capability as 10 * major + minor, or 0 if it is unknown.
   virtual int capability() const = 0;
   virtual int multiprocessors() const = 0;
-  // Return a description for messages, for example "CUDA GPU 0 (NVIDIA H200)".
+  // Return a description for error messages, for example "CUDA GPU 0 (NVIDIA H200)".
   virtual const std::string& description() const = 0;
 
   // Create a stream that does not synchronize with the framework's default stream.

@@ -29,7 +29,7 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
    private:
     std::shared_ptr<PinnedPool> pool_;
     std::byte* data_;
-    // Bytes of the memory block, rounded up to its size class.
+    // Size of the memory block in bytes, rounded up to its size class.
     size_t bytes_;
   };
 

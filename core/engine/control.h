@@ -190,7 +190,7 @@ class Control {
     // Bytes queued for sending to this neighbour.
     std::string out;
     size_t sent = 0;
-    // Received bytes of an incomplete frame.
+    // Bytes received so far of an incomplete frame.
     std::string in;
     bool broken = false;
     // True once the neighbour has acknowledged this rank's bye or abort.

@@ -53,7 +53,7 @@ uint64_t cpu_ns() {
 }  // namespace
 
 bool Driver::step(bool flush) {
-  // Measure only every kTimed-th turn, because reading the clock takes noticeable time next to an operation of 300 ns.
+  // Measure only every kTimed-th turn, because reading the clock is expensive compared with a 300 ns operation.
   constexpr uint64_t kTimed = 64;
   timing_ = ++turns_ % kTimed == 0;
   if (!timing_) return turn(flush);

@@ -19,7 +19,7 @@ class Executor {
 
   // Execute `response` with this rank's operations, in the order of response.names. A null operation means that this
   // rank has joined. It then contributes values that do not change the result, such as zeros for sums; see neutral().
-  // The caller completes the operations. An error means that the job is over.
+  // The caller completes the operations. An error ends the job.
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
   // First and second half of a guarded allreduce (engine/schedule_sync.h). stage() writes this rank's contribution to
@@ -63,7 +63,7 @@ class Executor {
   } parts_;
 };
 
-// Return a description for messages, for example "allreduce 'a' and 2 fused with it".
+// Return a description for error messages, for example "allreduce 'a' and 2 fused with it".
 std::string described(const Response& response);
 
 // Return the product of the dimensions, starting at index `from`.

@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// Maximum bytes of a tensor that is packed: the result of an allgather, or the input of a reducescatter. All ranks know
+// Maximum size in bytes of a packed tensor: the result of an allgather, or the input of a reducescatter. All ranks know
 // these sizes, so they make the same decision.
 constexpr size_t kSmall = 128u << 10;
 // Maximum bytes that are packed together. The memory is kept between operations.
@@ -80,7 +80,7 @@ Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vect
   enter(Phase::carry);
   HVD_RETURN_IF_ERROR(backend_->allgather(comm, mine, const_cast<std::byte*>(all), sizes_));
   enter(Phase::copy_out);
-  // Received bytes of each result so far.
+  // Bytes of each result received so far.
   more_sizes_.assign(ops.size(), 0);
   for (size_t rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {

@@ -1,5 +1,5 @@
 // First and second half of a guarded allreduce. They take the same steps as allreduce() and the backend, in the same
-// order and types, so the results have the same bits.
+// order and types, so the results are bitwise identical.
 #include <cstring>
 
 #include "collectives/reduce.h"

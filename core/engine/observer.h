@@ -29,8 +29,8 @@ struct Execution {
   std::span<Operation* const> operations;
   const Comm& comm;
   const Backend& backend;
-  // Bytes of this rank's tensors: the input of an allreduce, broadcast or reducescatter, or the output of an allgather
-  // or alltoall.
+  // Total size in bytes of this rank's tensors: the input of an allreduce, broadcast or reducescatter, or the output of
+  // an allgather or alltoall.
   uint64_t bytes = 0;
   // True if the vote carried the data (engine/schedule_sync.h). Such an execution is reported after all ranks have
   // voted for it.

@@ -67,7 +67,7 @@ class Operation {
   Clock::time_point requested{};
   // Time in nanoseconds at which a caller first polled or waited, or 0 if none has.
   std::atomic<int64_t> first_poll{0};
-  // True once a caller blocks on the operation. Batching must then stop.
+  // True once a caller blocks on the operation, which ends the batching of requests.
   std::atomic<bool> awaited{false};
   // Callback that replaces a waiting caller. It is called once, when the operation is done, on the thread that drives
   // the engine. It can submit operations but must not wait.

@@ -17,7 +17,7 @@ namespace hvd {
 
 // Tunable settings of an engine. Where ranks must agree, the settings of rank 0 apply.
 struct Settings {
-  // Maximum bytes of a fused operation; 0 disables fusion.
+  // Maximum size of a fused operation in bytes; 0 disables fusion.
   size_t fusion_threshold = 128u << 20;
   // Maximum seconds for which requests are batched.
   double cycle_time = 1e-3;
@@ -41,7 +41,7 @@ struct Settings {
   int cpu = -1;
   // CUDA driver library, loaded when the first GPU tensor is submitted.
   std::string cuda_library = "libcuda.so.1";
-  // Bytes of pinned memory for staging device tensors (engine/device/host_staged_path.h).
+  // Size in bytes of the pinned memory for staging device tensors (engine/device/host_staged_path.h).
   size_t staged_memory = 256u << 20;
 };
 
@@ -65,7 +65,7 @@ struct NcclOptions {
 // CUDA IPC settings. CUDA IPC lets ranks on one host access each other's GPU memory.
 struct IpcOptions {
   bool wanted = true;
-  // Bytes of tensors that are exchanged at a time, a multiple of 2 MiB. The buffer on the GPU has twice this size.
+  // Number of tensor bytes exchanged at a time; a multiple of 2 MiB. The buffer on the GPU has twice this size.
   size_t window = 32u << 20;
 };
 
@@ -74,11 +74,11 @@ struct EngineOptions {
   int size = 1;
   // Node of each rank. Nodes are numbered in the order of their first rank.
   std::vector<int> node_of;
-  // Label of each rank, for messages.
+  // Label of each rank, for error messages.
   std::vector<std::string> labels;
   // Shared memory of the node. If null, the rank is alone on its node, and private memory is allocated.
   std::shared_ptr<Segment> segment;
-  // Wakeup eventfd of each local rank of this node. The engine owns these descriptors.
+  // Wakeup eventfd of each rank on this node. The engine owns these descriptors.
   std::vector<int> event_fds;
   // Control link to the parent in the control tree.
   std::unique_ptr<Link> parent;
@@ -98,7 +98,7 @@ std::vector<int> descriptors(const EngineOptions& options);
 // Replace the control links between ranks of one node by links through shared memory (NodeControlLink).
 void talk_through_memory(EngineOptions& options);
 
-// Return a description of the error if the options are inconsistent, or an empty text.
+// Return a description of the error if the options are inconsistent, or an empty string.
 std::string check(const EngineOptions& options);
 
 }  // namespace hvd

@@ -101,7 +101,7 @@ class ReadinessVote {
   // is ready.
   void begin(const Schedule& schedule, uint64_t position, uint64_t ready, const std::vector<Operation*>& operations);
   // Advance the vote without blocking. `hurry` means that every rank was asked to vote, so the timeout applies. An
-  // error means that the job is over.
+  // error ends the job.
   Status advance(bool hurry, bool* moved);
   bool under_way() const { return vote_.under_way(); }
 

@@ -25,7 +25,7 @@ class ShutdownState {
  public:
   // ---- State of the other ranks -------------------------------------------------------------------------------------
 
-  // Record that `rank` has left. Its links can then close without counting as a loss of the rank.
+  // Record that `rank` has left, so that the closing of its links does not count as the loss of the rank.
   void parted(int rank) { parted_.insert(rank); }
   bool has_parted(int rank) const { return parted_.count(rank) != 0; }
   // Record a goodbye. Operations up to its number still complete. If there are several goodbyes, the lowest number

@@ -134,8 +134,8 @@ bool Submissions::in_vain(const Operation& op) const {
   return !op.carries || (expected_ == 0 && cursor_->ready() == cursor_->executed());
 }
 
-// Release the incomplete group that holds `op`. Its operations are then negotiated, and rank 0 reports that they wait
-// for the missing ones.
+// Release the incomplete group that holds `op`, so that its operations are negotiated. Rank 0 then reports that they
+// wait for the missing operations.
 bool Submissions::release_part(const Operation& op) {
   bool wake = false;
   for (const OperationPtr& member : assembly_.take_with(op)) {

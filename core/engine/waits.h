@@ -1,6 +1,6 @@
-// Measurement of the time that callers are blocked in wait(). This is the communication that computation does not hide.
-// Waiting for a completed operation costs nothing, and a blocking wait costs two clock readings. If several threads
-// wait at the same time, only one of them is measured.
+// Measurement of the time that callers are blocked in wait(). This time is communication that is not hidden behind
+// computation. Waiting for a completed operation costs nothing, and a blocking wait costs two clock readings. If
+// several threads wait at the same time, only one of them is measured.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Element types, one struct each, named as in base/dtype_table.h. A struct defines the size, the accumulation type, the
-// operations and the scaling. Results have the same bits as those of collectives/kernels_impl.h and of scale() in
+// operations and the scaling. Results are bitwise identical to those of collectives/kernels_impl.h and of scale() in
 // collectives/reduce.cc.
 #pragma once
 #include <cstdint>
@@ -36,7 +36,7 @@ struct Number {
       return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
     }
   }
-  // Return a if it wins or is NaN, and b if not. The result is then NaN if either operand is NaN.
+  // Return a if it wins the comparison or is NaN, and b otherwise. If either operand is NaN, so is the result.
   HVD_KERNEL_INLINE static T min(T a, T b) { return (a < b) | (a != a) ? a : b; }
   HVD_KERNEL_INLINE static T max(T a, T b) { return (a > b) | (a != a) ? a : b; }
 };

@@ -1,4 +1,4 @@
-// Host side of launching the kernels of kernels.cu. It determines names, parameters and numbers of blocks. These
+// Host side of launching the kernels of kernels.cu. It determines kernel names, parameters and grid sizes. These
 // functions only compute; core/devices calls the driver.
 #pragma once
 #include <cstddef>

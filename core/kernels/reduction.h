@@ -3,7 +3,7 @@
 // 2i+1 for i < r, and source i+r for all other i. Then neighbours combine until one value is left.
 //
 // With two sources, a thread works on two vectors at a time. With more sources, it works on one vector of four
-// partials, which form a subtree. Four to eight loads of 16 bytes are then in flight. The roots of subtrees wait on a
+// partials, which form a subtree. This keeps four to eight 16-byte loads in flight. The roots of subtrees wait on a
 // stack, like the carries of a binary counter.
 #pragma once
 #include <cstdint>

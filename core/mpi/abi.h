@@ -6,7 +6,7 @@
 //   - MPICH 3.4 to 5, Intel MPI and Cray MPI (libmpi.so.12): a handle is an int.
 //   - The standard ABI of MPI 5 (libmpi_abi.so.1): a handle is a pointer that contains a small number.
 //
-// One type serves for all handles: a pointer-sized integer that is set to zero before a library writes to it. Where
+// One type represents all handles: a pointer-sized integer that is set to zero before a library writes to it. Where
 // handles are ints, a library reads and writes the lower half. The calling conventions of x86-64 and AArch64 guarantee
 // this for arguments, and the little-endian order guarantees it in memory. Arrays of handles would have a different
 // stride, so no function that takes an array is used.
@@ -28,7 +28,7 @@ namespace hvd::mpi {
 using Handle = uintptr_t;
 
 enum class Family { open_mpi, mpich, standard };
-// Return a name for messages: "Open MPI", "MPICH" or "the standard ABI".
+// Return a name for error messages: "Open MPI", "MPICH" or "the standard ABI".
 std::string_view name_of(Family family);
 
 // Thread levels in the order of the standard. Each level includes the levels before it.
@@ -71,7 +71,7 @@ bool of_open_mpi(const std::string& version);
 // True if a library supports this launcher ("Open MPI" or "MPICH"; empty if unknown). A library that does not support
 // its launcher aborts or treats each process as a separate job.
 bool fits(const std::string& launcher, bool open_mpi);
-// Return a short version text for messages, for example "Open MPI v5.0.11" or "MPICH 5.0.2".
+// Return a short version string for error messages, for example "Open MPI v5.0.11" or "MPICH 5.0.2".
 std::string short_version(const std::string& version);
 
 // Fill the table of a family. If an Open MPI library does not export a variable, return Code::internal with the missing

@@ -32,8 +32,8 @@ struct WarmUp {
   // Device memory, or null for no warm-up. The stream uses the memory even after the creation, so record an event
   // before freeing it.
   void* memory = nullptr;
-  // Bytes of `memory`, at least warm_up_bytes(size). With more memory, each collective is called again with as much
-  // data as fits.
+  // Size of `memory` in bytes, at least warm_up_bytes(size). With more memory, each collective is called again with as
+  // much data as fits.
   size_t bytes = 0;
 };
 size_t warm_up_bytes(int size);

@@ -11,8 +11,7 @@ namespace {
 
 constexpr int kFloat8Version = 22400, kFloat8Capability = 90;
 
-// Floating-point format with few bits: the number of fraction bits, and the minimum and maximum exponent of normal
-// numbers.
+// Narrow floating-point format: the number of fraction bits, and the minimum and maximum exponent of normal numbers.
 struct Format {
   int fraction, least, greatest;
   double largest;

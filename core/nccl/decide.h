@@ -51,7 +51,8 @@ struct Question {
   int version = kOldestVersion;
   // Minimum compute capability of the ranks' devices; 90 stands for 9.0.
   int capability = 90;
-  // True if the caller runs a kernel after the reduction in any case. The kernel can then scale at no extra cost.
+  // True if the caller runs a kernel after the reduction anyway. That kernel can also apply the scaling at no extra
+  // cost.
   bool scaled_afterwards = false;
 };
 

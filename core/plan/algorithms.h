@@ -55,7 +55,7 @@ struct WorldShape {
 // Algorithms that the user has chosen instead of those in the table.
 struct Overrides {
   std::array<std::optional<Algorithm>, kCollectiveCount> wanted;
-  // Parse "collective=algorithm" items separated by commas; an empty text means no overrides. Errors name the invalid
+  // Parse "collective=algorithm" items separated by commas; an empty string means no overrides. Errors name the invalid
   // part and the accepted values.
   static Status parse(std::string_view text, Overrides* out);
 };

@@ -16,19 +16,19 @@ namespace hvd {
 
 // Size thresholds in bytes. tuning_fields() lists the names of the fields.
 struct Tuning {
-  // Maximum bytes of an allreduce between two ranks in shared memory for which the direct algorithm is used.
+  // Maximum size in bytes of an allreduce between two ranks in shared memory for which the direct algorithm is used.
   size_t direct_bytes = 16 << 10;
   // Bytes that a rank stages per round. Should be at most half of an L2 cache.
   size_t chunk_bytes = 128 << 10;
-  // Minimum bytes of an output that bypasses the cache.
+  // Minimum size in bytes of an output that bypasses the cache.
   size_t stream_bytes = 8 << 20;
-  // Maximum bytes of an allreduce over links for which recursive doubling is used.
+  // Maximum size in bytes of an allreduce over links for which recursive doubling is used.
   size_t doubling_bytes = 16 << 10;
   // The same limit for two ranks, if it is larger than doubling_bytes.
   size_t pair_bytes = 512 << 10;
-  // Maximum bytes of a broadcast over links for which the tree is used, if some hosts have several ranks.
+  // Maximum size in bytes of a broadcast over links for which the tree is used, if some hosts have several ranks.
   size_t tree_bytes = 256 << 10;
-  // Maximum bytes of a broadcast over links for which the tree is used, if every host has one rank.
+  // Maximum size in bytes of a broadcast over links for which the tree is used, if every host has one rank.
   size_t flat_tree_bytes = 1 << 20;
 
   // Parse "name=bytes" items separated by commas. Values that are not named keep their defaults. Errors name the

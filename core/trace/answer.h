@@ -1,6 +1,6 @@
-// Answerer of rank 0's questions about hangs: what this process is doing, and what it has done last. It is an Observer
-// with a thread that works even if Python is hung. It asks Python for its stacks, and reads the stacks directly if
-// Python takes too long (PythonStacks).
+// The Answerer replies to rank 0's questions about hangs: what this process is doing, and what it did last. It is an
+// Observer with a thread that works even if Python is hung. It asks Python for its stacks, and reads the stacks
+// directly if Python takes too long (PythonStacks).
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -21,8 +21,8 @@
 
 namespace hvd {
 
-// Content of a Topic::explain message, as text "number;ranks;ranks". The ranks of the first list answer in full, and
-// those of the second without stacks. All other ranks do not answer.
+// Content of a Topic::explain message, as text "number;ranks;ranks". Ranks in the first list answer in full. Ranks in
+// the second list leave out the stacks. Other ranks do not answer.
 struct Question {
   uint64_t number = 0;
   std::vector<int> full, brief;
@@ -55,7 +55,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   explicit Answerer(Means means);
   ~Answerer() override;
 
-  // Record that Python has received ask_python and is therefore running. Its stacks must then not be read from outside,
+  // Record that Python has received ask_python and is therefore running. Its stacks must not be read from outside,
   // because they are changing.
   void begun(uint64_t number);
   // Store Python's answer to ask_python: its stacks in faulthandler's format, and JSON with all other information.
@@ -70,7 +70,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
 
   // Answer with a JSON object that has these members: "number" and "rank"; "forced", true if Python did not answer;
   // "stacks" in faulthandler's format; "python", the JSON from give() or null; "before" and "state", two results of
-  // process_state() some tenths of a second apart; "steps", the number of steps; "recent", as described in
+  // process_state() a few tenths of a second apart; "steps", the number of steps; "recent", as described in
   // trace/dump.h.
   void heard(int from, uint32_t topic, std::string_view body) override;
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;

@@ -30,7 +30,7 @@ Status write_into(const std::string& folder, FolderKind kind, const std::string&
 
 class Dumper final : public Observer {
  public:
-  // `folder` is the default folder for dumps, and `label` names this rank in messages.
+  // `folder` is the default folder for dumps, and `label` names this rank in error messages.
   Dumper(std::shared_ptr<FlightRecorder> recorder, int rank, int size, std::string label, std::string folder);
 
   // Write recorder.rankN.jsonl to `folder` (the default folder if empty). `path` receives the path of the file. The

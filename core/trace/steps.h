@@ -1,6 +1,6 @@
 // The step meter is an Observer that measures training steps on this rank: how long callers were blocked, how long
-// collectives took, and how many bytes they had. A step ends when step() is called. For programs that only run compiled
-// graphs, it ends when a schedule completes a round.
+// collectives took, and how many bytes they processed. A step ends when step() is called. For programs that only run
+// compiled graphs, it ends when a schedule completes a round.
 //
 // The meter costs two clock readings per collective and a short lock per step. It costs nothing while the engine is
 // idle.
@@ -40,7 +40,7 @@ class StepMeter final : public Observer {
     uint64_t collectives;
     // Ticks that this rank spent in collectives while no caller waited.
     uint64_t hidden;
-    // Bytes of the tensors in collectives (see Execution::bytes).
+    // Total size in bytes of the tensors in collectives (see Execution::bytes).
     uint64_t bytes;
     // Minimum bytes that any algorithm has to send over this rank's link.
     uint64_t moved;

@@ -45,7 +45,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::byte* base_;
   pid_t owner_;
   mutable std::mutex mutex_;
-  // Bytes of each free range, keyed by offset. Adjacent ranges are merged.
+  // Size in bytes of each free range, keyed by offset. Adjacent ranges are merged.
   std::map<size_t, size_t> free_;
   size_t used_ = 0;
 };

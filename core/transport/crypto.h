@@ -26,7 +26,7 @@ bool processor_has_aes();
 
 using CipherKey = std::array<unsigned char, 32>;
 using CipherNonce = std::array<unsigned char, 12>;
-// Bytes of an authentication tag.
+// Size of an authentication tag in bytes.
 inline constexpr size_t kCipherTag = 16;
 
 void wipe(void* data, size_t bytes);

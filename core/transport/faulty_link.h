@@ -12,11 +12,11 @@ namespace hvd {
 // Faults to inject, triggered by byte counts or call counts.
 struct FaultScript {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-  // Bytes sent after which the connection closes, as if the process had died.
+  // Number of bytes sent before the connection closes, as if the process had died.
   uint64_t cut_after_sent = kNever;
-  // Bytes received after which the connection closes.
+  // Number of bytes received before the connection closes.
   uint64_t cut_after_received = kNever;
-  // Bytes received after which the caller sleeps once for nap_ms, as if the system had suspended the process.
+  // Number of bytes received before the caller sleeps once for nap_ms, as if the system had suspended the process.
   uint64_t nap_after_received = kNever;
   int nap_ms = 0;
   // Maximum number of bytes that one call moves.

@@ -53,7 +53,7 @@ class NodeGroup {
   struct Stage {
     // Staging memory of each rank for this operation: one half of its staging area.
     std::byte* const* staging;
-    // Bytes of staging memory per rank.
+    // Size in bytes of each rank's staging memory.
     size_t bytes;
   };
   // Start a collective and get the staging memory for it.

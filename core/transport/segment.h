@@ -27,11 +27,11 @@ namespace hvd {
 // Sizes that determine the layout of a segment.
 struct SegmentSpec {
   int local_size = 1;
-  // Bytes of one ring, a power of two.
+  // Size of one ring in bytes; a power of two.
   size_t ring_bytes = 64 << 10;
-  // Bytes of a rank's staging area, a multiple of 4096.
+  // Size of a rank's staging area in bytes; a multiple of 4096.
   size_t staging_bytes = 8 << 20;
-  // Bytes of a rank's arena, a multiple of 4096; 0 for no arenas.
+  // Size of a rank's arena in bytes, a multiple of 4096, or 0 for no arenas.
   size_t arena_bytes = 0;
 };
 

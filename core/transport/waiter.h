@@ -1,7 +1,7 @@
-// The Waiter is the only way in which the thread that drives an engine waits, for a byte from a link, a peer's counter
-// in shared memory, or a submission. It spins briefly (cheap when the peer runs on another core), then yields, then
-// sleeps in poll(2) on the engine's wakeup event, the relevant sockets and the control plane. A dead peer, a shutdown
-// or a deadline therefore ends every wait.
+// The thread that drives an engine waits only through the Waiter: for a byte from a link, a peer's counter in shared
+// memory, or a submission. It spins briefly (cheap when the peer runs on another core), then yields, then sleeps in
+// poll(2) on the engine's wakeup event, the relevant sockets and the control plane. A dead peer, a shutdown or a
+// deadline therefore ends every wait.
 //
 // Example:
 //   Wait wait(waiter, 30, "data from rank 3");
@@ -62,7 +62,7 @@ class Waiter {
   // Set a flag in memory that is checked cheaply while spinning. Null means no flag.
   void set_abort_flag(const std::atomic<uint32_t>* flag) { abort_flag_ = flag; }
 
-  // Limit each sleep to this many seconds. The hook then runs even if nothing has happened.
+  // Limit each sleep to this many seconds, so that the hook runs even if nothing happens.
   void set_longest_sleep(double seconds) { longest_sleep_ = seconds; }
 
   void set_wakeup(WakeupEvent wakeup) { wakeup_ = wakeup; }

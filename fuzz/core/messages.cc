@@ -1,5 +1,5 @@
-// Fuzz target for messages about operations. Every message that can be decoded must survive encoding and decoding
-// unchanged. The first byte selects the type of message.
+// Fuzz target for negotiation messages. Every message that can be decoded must survive encoding and decoding unchanged.
+// The first byte selects the type of message.
 #include "agree/schedule_cursor.h"
 #include "fuzz.h"
 

@@ -1,6 +1,6 @@
-// Functions of the CUDA driver, loaded at run time. One build then serves machines with and without a GPU, and no CUDA
-// header is needed. Names, argument types and numbers are those of NVIDIA's driver API, versions 12.1 to 13.5. Many
-// names need a suffix such as _v2, because libcuda still exports older functions under the plain names.
+// Functions of the CUDA driver, loaded at run time. One build therefore runs on machines with and without a GPU, and no
+// CUDA header is needed. Names, argument types and numbers are those of NVIDIA's driver API, versions 12.1 to 13.5.
+// Many names need a suffix such as _v2, because libcuda still exports older functions under the plain names.
 #pragma once
 #include <cstddef>
 #include <cstdint>

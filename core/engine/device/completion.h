@@ -88,7 +88,7 @@ class DeferredRelease {
 // completions that are not ready are marked as failed, regardless of their events.
 class PendingCompletions {
  public:
-  // Add the completion of an operation. `what` describes the operation in messages.
+  // Add the completion of an operation. `what` describes the operation in error messages.
   void add(const std::shared_ptr<const Completion>& completion, std::string what);
   void fail(const Status& why);
 

@@ -10,8 +10,8 @@
 namespace hvd {
 namespace {
 
-// Maximum bytes of a part. Large enough for copies to reach the speed of the PCIe link, and small enough for several
-// parts to be in flight.
+// Maximum size of a part in bytes. Large enough for copies to reach the speed of the PCIe link, and small enough for
+// several parts to be in flight.
 constexpr size_t kMaxOfPart = size_t{4} << 20;
 
 size_t total_of(const Response& r) {

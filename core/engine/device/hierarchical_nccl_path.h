@@ -47,20 +47,18 @@ class HierarchicalNcclPath {
   // True if `response` can use this path, judging by the response alone. This is false, for example, while a rank has
   // joined.
   bool fits(const Response& response, const Comm& comm) const;
-  // Decide whether the response uses this path. All ranks of the set call this for the same responses in the same
-  // order, and only for responses for which fits() is true. An error means that the job is over.
+  // Decide whether the response uses this path. All ranks of the set must call this for the same responses in the same
+  // order, and only for responses for which fits() is true. An error ends the job.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
   // True if the process set can never use this path. All ranks of the set return the same answer.
   bool gives_up(uint32_t set) const {
     const auto it = settled_.find(set);
     return it != settled_.end() && it->second.eligibility == Eligibility::no;
   }
-  // Start the response with this rank's operations, in the order of response.names. An error means that the job is
-  // over.
+  // Start the response with this rank's operations, in the order of response.names. An error ends the job.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
-  // Advance the operations in flight. Return true if any operation made progress. An error in `status` means that the
-  // job is over.
+  // Advance the operations in flight. Return true if any operation made progress. An error in `status` ends the job.
   bool advance(std::vector<HostStagedPath::Done>* done, Status* status);
   bool idle() const { return flights_.empty(); }
   // Return the maximum number of seconds to sleep before the next advance().

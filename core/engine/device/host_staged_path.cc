@@ -10,8 +10,8 @@ namespace hvd {
 
 namespace {
 
-// Maximum bytes of a piece. Large enough for copies to reach the speed of the PCIe link, and small enough for several
-// pieces to be in flight.
+// Maximum size of a piece in bytes. Large enough for copies to reach the speed of the PCIe link, and small enough for
+// several pieces to be in flight.
 constexpr size_t kPiece = size_t{4} << 20;
 
 size_t cache_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }

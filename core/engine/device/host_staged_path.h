@@ -60,8 +60,7 @@ class HostStagedPath {
   ~HostStagedPath();
 
   // Start `response` with this rank's operations, in the order of response.names. The list is empty if this rank has
-  // joined. All ranks of the set call this for the same responses in the same order. An error means that the job is
-  // over.
+  // joined. All ranks of the set must call this for the same responses in the same order. An error ends the job.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
   // Forget the state of a process set. Called for a new set, because an earlier set with the same id might have had
@@ -73,8 +72,7 @@ class HostStagedPath {
     std::vector<OperationPtr> operations;
     Status status;
   };
-  // Advance the operations in flight. Return true if any operation made progress. An error in `status` means that the
-  // job is over.
+  // Advance the operations in flight. Return true if any operation made progress. An error in `status` ends the job.
   bool advance(std::vector<Done>* done, Status* status);
   bool idle() const { return flights_.empty(); }
   // Return the maximum number of seconds to sleep before the next advance().

@@ -24,7 +24,7 @@ namespace {
 // Maximum seconds for reading a peer's test pattern. Reading can be slow, because processes that share a device take
 // turns.
 constexpr double kProbeWithin = 5;
-// Minimum bytes of an allocation. Smaller allocations share a block, and a handle would expose the whole block.
+// Minimum size of an allocation in bytes. Smaller allocations share a block, and a handle would expose the whole block.
 constexpr size_t kGranule = size_t{2} << 20;
 
 // Write this rank's test pattern, which the other ranks read to check their access.

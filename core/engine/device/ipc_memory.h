@@ -84,9 +84,9 @@ class Exchange {
   };
   // Index of each of a rank's counters.
   enum Word : size_t {
-    // Number of windows whose data are in place, with one counter per slot.
+    // Number of windows whose data are in place; one counter per slot.
     kReady,
-    // Number of windows for which the rank has written everything and no longer reads the other ranks' slots, with one
+    // Number of windows that the rank has finished writing and for which it no longer reads other ranks' slots; one
     // counter per slot.
     kDone = kReady + kSlots,
     // Set to 1 once the rank has written its pattern.

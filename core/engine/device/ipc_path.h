@@ -1,6 +1,6 @@
 // IPC path, which executes operations on GPU tensors among ranks of one host that access each other's device memory
 // (CUDA IPC). It is used if several ranks share one GPU, which NCCL refuses, or if NCCL is not available. Reductions
-// use the engine's own kernels, which add in the same order as the CPU and therefore give the same bits.
+// use the engine's own kernels, which add in the same order as the CPU, so results are bitwise identical.
 //
 // The first operation of a process set decides whether the set uses this path. The ranks exchange their location and
 // device, open the others' buffers and read a pattern from them. If all ranks succeed, the set uses IPC. If any rank
@@ -45,8 +45,8 @@ class IpcPath {
   IpcPath(const IpcOptions& options, Connections* connections, Backend* host, LogSink log)
       : options_(options), connections_(connections), host_(host), log_(std::move(log)) {}
 
-  // Decide whether `response` uses this path. All ranks of the set call this for the same responses in the same order.
-  // `device` is this rank's device, or null if it has none yet. An error means that the job is over.
+  // Decide whether `response` uses this path. All ranks of the set must call this for the same responses in the same
+  // order. `device` is this rank's device, or null if it has none yet. An error ends the job.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
   // Launch the response with this rank's operations, in the order of response.names. The list is empty if this rank has
   // joined.
@@ -72,7 +72,7 @@ class IpcPath {
   struct Set {
     State state = State::unasked;
     Sharing sharing = Sharing::by_slices;
-    // Bytes of a window. All ranks have room for one window per slot.
+    // Size of a window in bytes. All ranks have room for one window per slot.
     size_t window = 0;
     // Number of windows that the process set has processed.
     uint64_t windows = 0;

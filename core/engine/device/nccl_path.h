@@ -26,8 +26,8 @@ class NcclPath {
   NcclPath(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common)
       : kinds_(options.kinds), sets_(options, host, std::move(log), common) {}
 
-  // Decide whether NCCL executes `response`. All ranks of the set call this for the same responses in the same order.
-  // `device` is this rank's device, or null if it has none yet. An error means that the job is over.
+  // Decide whether NCCL executes `response`. All ranks of the set must call this for the same responses in the same
+  // order. `device` is this rank's device, or null if it has none yet. An error ends the job.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
   // True if NCCL will never execute operations of the set. All ranks of the set return the same answer.
   bool gives_up(uint32_t set) const { return sets_.gives_up(set); }

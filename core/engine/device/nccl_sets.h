@@ -37,7 +37,7 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
    private:
     const std::shared_ptr<GpuMemory> pool_;
     std::byte* const data_;
-    // Bytes of the memory block, rounded up to its size class.
+    // Size of the memory block in bytes, rounded up to its size class.
     const size_t bytes_;
     const bool pinned_;
   };
@@ -103,8 +103,8 @@ class NcclSets {
       : options_(options), host_(host), log_(std::move(log)), common_(common) {}
 
   // Return the communicator of process set `id`, whose comm is `comm`. Return null if any rank of the set does not have
-  // the communicator yet or never will. All ranks of the set call this for the same responses in the same order.
-  // `device` is this rank's device, or null if it has none yet. An error means that the job is over.
+  // the communicator yet or never will. All ranks of the set must call this for the same responses in the same order.
+  // `device` is this rank's device, or null if it has none yet. An error ends the job.
   Status find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& device, const NcclSet** out);
 
   // True if find() will never return a communicator for the set. All ranks of the set return the same answer.
@@ -181,7 +181,7 @@ class NcclSets {
 // Launched NCCL operations that might be unfinished. They are polled at intervals, because NCCL errors raise no wakeup.
 class LaunchedOperations {
  public:
-  // Add a launched operation. `what` describes the operation in messages.
+  // Add a launched operation. `what` describes the operation in error messages.
   void add(std::shared_ptr<const Completion> completion, std::string what);
   bool empty() const { return all_.empty(); }
 

@@ -71,11 +71,11 @@ std::vector<PartPlan> plan_parts(size_t total, size_t members, size_t element, s
   return plan;
 }
 
-// Maximum bytes of a tensor that is packed with others.
+// Maximum size in bytes of a tensor that is packed with others.
 constexpr size_t kSmall = size_t{256} << 10;
 // Maximum number of tensors for which packing does not pay off.
 constexpr size_t kFew = 4;
-// Maximum bytes of the buffer for packed tensors.
+// Maximum size in bytes of the buffer for packed tensors.
 constexpr size_t kMax = size_t{64} << 20;
 
 Packing plan_packing(std::span<const size_t> bytes, bool possible) {

@@ -55,8 +55,8 @@ struct Window {
 std::vector<Window> windows_of(std::span<const size_t> elements, size_t element_bytes, size_t bytes);
 
 // Rule for sharing the work of a reduction between ranks. On a single device, one rank reduces a whole window and the
-// ranks take turns, because their kernels would run one after another in any case. On several devices, each rank
-// reduces a slice, even if some ranks share a device.
+// ranks take turns, because their kernels would be serialized anyway. On several devices, each rank reduces a slice,
+// even if some ranks share a device.
 enum class Sharing : uint8_t { by_turns, by_slices };
 using Uuid = std::array<uint8_t, 16>;
 Sharing sharing_of(std::span<const Uuid> devices);
@@ -90,7 +90,7 @@ struct Packing {
   std::vector<size_t> packed, apart;
   // Byte offsets of the packed tensors in the buffer.
   std::vector<size_t> offsets;
-  // Bytes of the buffer for packed tensors.
+  // Size in bytes of the buffer for packed tensors.
   size_t bytes = 0;
 };
 
