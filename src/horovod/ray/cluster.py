@@ -118,8 +118,8 @@ class HostNames:
     """
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # Maps node ids to node names.
-        self._machine_of: dict[str, str] = {}  # Maps node names to host names.
+        self._names: dict[str, str] = {}  # `_names` maps node ids to node names.
+        self._machine_of: dict[str, str] = {}  # `_machine_of` maps node names to host names.
         self._machines = Machines()
 
     def of(self, node: Mapping[str, Any]) -> str:

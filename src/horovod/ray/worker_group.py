@@ -61,12 +61,13 @@ class WorkerGroup:
         self._reservation: Reservation | None = None
         self._servers: ExternalWorkers | None = None
         self._box: Mailbox[Event] = Mailbox()
-        self._turn = threading.RLock()  # Held by the thread that reads the mailbox.
-        self._listener: int | None = None  # Id of the thread that is reading the mailbox, or None.
-        self._over = False  # True once `shutdown` was called, even during `start`.
-        self._joined: dict[int, Any] = {}  # Ranks whose liveness connection reports their exit.
-        self._dead: dict[int, str] = {}  # Descriptions of lost workers by rank.
-        self._still: dict[int, str] = {}  # Descriptions of lost workers that are stopped but still exist, by rank.
+        self._turn = threading.RLock()  # `_turn` is held by the thread that reads the mailbox.
+        self._listener: int | None = None  # `_listener` is the id of the thread that reads the mailbox, or None.
+        self._over = False  # `_over` is True once `shutdown` was called, even during `start`.
+        self._joined: dict[int, Any] = {}  # `_joined` contains the ranks whose liveness connections report their exit.
+        self._dead: dict[int, str] = {}  # `_dead` contains descriptions of lost workers by rank.
+        # `_still` contains descriptions of lost workers that are stopped but still exist.
+        self._still: dict[int, str] = {}
 
     # Start
 

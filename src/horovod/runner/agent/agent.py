@@ -100,7 +100,7 @@ def _encoded(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
 
 
-TICK = 0.05  # Seconds between scans of the process tree while the job is stopping.
+TICK = 0.05  # While the job is stopping, the process tree is scanned every TICK seconds.
 # The agent stops reading worker output while more than OUTPUT_LIMIT bytes are queued for the launcher.
 OUTPUT_LIMIT = 4 << 20
 READ_SIZE = 1 << 16
@@ -120,8 +120,8 @@ class Agent:
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
         self._state = HostState()
-        self._relays = False  # True if this agent relays its workers' store connections.
-        self._limit = 0.0  # Seconds without a message after which the launcher counts as lost (0: no limit).
+        self._relays = False  # `_relays` is True if this agent relays its workers' store connections.
+        self._limit = 0.0  # The launcher counts as lost after `_limit` seconds without a message (0: never).
         self._heard = self._looked = time.monotonic()
         self._next_word = 0.0  # Time at which the next heartbeat is due
         self._signals: list[int] = []

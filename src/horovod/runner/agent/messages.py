@@ -68,7 +68,7 @@ def _interfaces() -> list[Interface]:
         return []
 
 
-FRAME_LIMIT = 8 << 20  # Maximum size of a frame in bytes, so that a faulty peer cannot cause larger allocations.
+FRAME_LIMIT = 8 << 20  # A frame has at most FRAME_LIMIT bytes, so that a faulty peer cannot cause larger allocations.
 CHUNK = 1 << 20  # Functions, results and streams are sent in chunks of at most CHUNK bytes.
 MAGIC = b"\0HOROVOD AGENT 1\n"
 BANNER_LIMIT = 1 << 16  # Skip at most this many bytes, such as a login banner, before the agent's MAGIC.

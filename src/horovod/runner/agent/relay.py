@@ -19,7 +19,7 @@ from horovod.runner.base import linux
 from horovod.runner.base.errors import AgentError
 
 READ_SIZE = 1 << 16
-EACH = 2  # Maximum number of store connections per worker.
+EACH = 2  # A worker can have EACH store connections at the same time.
 # A worker of an elastic job also needs a connection for notifications, and its old connections can still be open.
 EACH_LASTING = 4
 # Allow STRANGERS additional connections, because only the store can identify the peers that belong to the job.

@@ -64,9 +64,9 @@ class HostState:
         self._lasting = False
         self._linger_until: float  # Time until which children of exited workers can exit on their own
         self._kill_at: float | None = None
-        self._asked: set[int] = set()  # Processes that have received SIGTERM.
-        self._first = 0  # Signal to send to the ranks before SIGTERM (0: none, or SIGTERM was already sent).
-        # Ranks that have received the first signal, or None before it is sent.
+        self._asked: set[int] = set()  # `_asked` contains the processes that have received SIGTERM.
+        self._first = 0  # `_first` is the signal to send to the ranks before SIGTERM (0: none, or already sent).
+        # `_ranks` contains the processes that have received the first signal. It is None before that.
         self._ranks: list[int] | None = None
         self._term_at = 0.0  # Time at which SIGTERM follows the first signal.
 
@@ -96,7 +96,7 @@ class HostState:
         """Begin to terminate all processes, with `grace` seconds between SIGTERM and SIGKILL.
 
         Later calls can only shorten the time. If `first` is given, the ranks get this signal first and have `grace`
-        seconds to end. Then all processes get SIGTERM, and SIGKILL after TERM_GRACE more seconds.
+        seconds to exit. Then all processes get SIGTERM, and SIGKILL after TERM_GRACE more seconds.
         """
         if self.phase is HostPhase.FINISHED:
             return

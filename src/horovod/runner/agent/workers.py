@@ -98,8 +98,8 @@ class WorkerTable:
         # (Environment variable, descriptor) pairs for the files that all workers inherit.
         self._inherited: list[tuple[bytes, int]] = []
         self._deaf_until = 0.0  # Warning signals are ignored until this time.
-        self._called: set[int] = set()  # Pids of all processes that have called hvd.init().
-        # When to kill the leftover processes of an exited worker, keyed by session id.
+        self._called: set[int] = set()  # `_called` contains the pids of all processes that have called hvd.init().
+        # `_left` maps the session id of an exited worker to the time at which its leftover processes are killed.
         self._left: dict[int, float] = {}
         self._key_file = b""
         self._pipe: ReportPipe | None = None

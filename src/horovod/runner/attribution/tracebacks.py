@@ -22,8 +22,8 @@ _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
 class _Frame:
     lines: tuple[str, ...]
     margin: str
-    library: str  # Library that contains the code, or an empty string for the user's code.
-    count: int  # How many frames this entry represents, including repetitions.
+    library: str  # `library` is the name of the library that contains the code. It is empty for the user's code.
+    count: int  # `count` is the number of frames that this entry represents, including repetitions.
 
 
 def is_marks(line: str) -> bool:

@@ -66,7 +66,7 @@ def _process_table() -> list[tuple[int, int, str, int]]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 content = file.read()
         except OSError:
-            continue  # The process ended after /proc was listed.
+            continue  # Skip a process that exited after /proc was listed.
         # The second field is the command in parentheses. It can contain parentheses itself, so split after the last
         # one.
         state, parent, _, session = content[content.rindex(b")") + 2 :].split(b" ", 4)[:4]

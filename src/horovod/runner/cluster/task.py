@@ -38,9 +38,9 @@ from horovod.runner.agent.messages import ByteWriter
 from horovod.runner.remote import ssh
 from horovod.runner.remote.arrived import ArrivedConnection
 
-PURPOSE = 101  # Number that identifies agent connections in the handshake.
-HANDSHAKE_SECONDS = 10.0  # Time limit for the handshake and for each message until the process is an agent.
-_LIMIT = 1 << 16  # Maximum size in bytes of each such message.
+PURPOSE = 101  # The handshake identifies agent connections by the number PURPOSE.
+HANDSHAKE_SECONDS = 10.0  # The handshake and each message before the agent starts must arrive within this time.
+_LIMIT = 1 << 16  # Each of these messages has at most _LIMIT bytes.
 _HEADER = struct.Struct(">I")
 
 
@@ -140,9 +140,9 @@ def judge(arrival: Arrival) -> str:
     return ""
 
 
-CONNECT_SECONDS = 5.0  # Seconds allowed for one attempt to connect to one address.
-ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS  # Seconds after which the process gives up trying to reach the launcher.
-PAUSE = 0.2  # Minimum pause in seconds before all addresses are tried again. The maximum is twice as long.
+CONNECT_SECONDS = 5.0  # One attempt to connect to one address takes at most CONNECT_SECONDS.
+ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS  # The process gives up trying to reach the launcher after ROUNDS_SECONDS.
+PAUSE = 0.2  # All addresses are tried again after a pause of PAUSE to 2 * PAUSE seconds.
 QUEUE_LIMIT = 4 << 20  # Reading pauses while more than QUEUE_LIMIT bytes are queued in one direction.
 END_SECONDS = 15.0  # An agent that has lost its launcher gets END_SECONDS to end its workers.
 READ_SIZE = 1 << 16
@@ -262,7 +262,7 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
     assert agent.stdout is not None
     requests, reports = ByteWriter(agent.stdin.fileno()), agent.stdout.fileno()
     os.set_blocking(reports, False)
-    until: float | None = None  # Relaying stops at this time (None: no limit).
+    until: float | None = None  # `until` is the time at which relaying stops (None: no limit).
     says = True  # `says` is False once the agent has sent its last message.
     while says or (connection.pending and not connection.ended):
         if until is None and (connection.ended or not says):

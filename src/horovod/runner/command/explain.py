@@ -20,7 +20,7 @@ _MARKS = (
     b"SLURM_STEP_ID",
 )
 _PATIENCE = 15.0  # The answer must arrive within _PATIENCE seconds. The job needs up to 5 seconds.
-_AGAIN = 0.1  # Seconds between two attempts to connect.
+_AGAIN = 0.1  # Connecting is retried every _AGAIN seconds.
 
 
 def run(target: str) -> str:

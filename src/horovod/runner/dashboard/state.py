@@ -185,7 +185,7 @@ _ALL_LINES = 20_000
 _LEAST_LINES = 20
 # One page update contains at most _AT_ONCE lines in total, but at least _LEAST_AT_ONCE for each rank.
 _AT_ONCE, _LEAST_AT_ONCE = 2000, 5
-NAMES = 100  # Maximum number of different values, such as the loss, that a job can report.
+NAMES = 100  # A job can report at most NAMES different values, such as the loss.
 _CHARTED = 8  # The history of the first _CHARTED values is kept.
 _SAID = 50  # The last _SAID messages of the launcher are kept.
 
@@ -216,8 +216,8 @@ class _Rank:
 class _Job:
     phase: str = "starting"
     overall: live.Overall | None = None
-    rate: float | None = None  # Training speed in steps per second, from rank 0's own timestamps.
-    stepped: float | None = None  # When the step count last increased, in seconds since the start of the job.
+    rate: float | None = None  # `rate` is the training speed in steps per second, from rank 0's timestamps.
+    stepped: float | None = None  # `stepped` is the time of the last step, in seconds since the start of the job.
     ended: dict[str, Any] | None = None
     version: int = 1
 

@@ -98,10 +98,10 @@ def _spaces(root: str) -> dict[str, str]:
     return found
 
 
-SHM_EACH = SHM_DEFAULT  # Minimum size of /dev/shm for the data loaders of one rank, in bytes.
-SHM_GOOD = 256 << 20  # Recommended size of /dev/shm for one rank, in bytes.
-MEMORY_EACH = 300 << 20  # Memory that one rank uses after importing PyTorch, in bytes.
-TASKS_EACH = 128  # Processes and threads that one rank starts, including thread pools and data loaders.
+SHM_EACH = SHM_DEFAULT  # The data loaders of one rank need at least SHM_EACH bytes of /dev/shm.
+SHM_GOOD = 256 << 20  # SHM_GOOD bytes of /dev/shm are recommended for each rank.
+MEMORY_EACH = 300 << 20  # One rank uses MEMORY_EACH bytes of memory after importing PyTorch.
+TASKS_EACH = 128  # One rank starts TASKS_EACH processes and threads, including thread pools and data loaders.
 _GIB = 1 << 30
 
 

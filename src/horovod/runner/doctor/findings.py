@@ -16,7 +16,7 @@ from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, Ho
 
 SLOW_CONNECT = 5.0  # A host is reported as slow if connecting to it takes more than SLOW_CONNECT seconds.
 CLOCK_TOLERANCE = 2.0  # Clocks that differ by more than CLOCK_TOLERANCE seconds are reported.
-LOW_MEMORY = 0.05  # A warning appears for each host with less than this fraction of its memory available.
+LOW_MEMORY = 0.05  # A host is reported if less than the fraction LOW_MEMORY of its memory is available.
 LOW_PROCESSES = 2048
 SLOW_GIGABITS = 0.5
 # Warn if a stream is slower than the fraction SLOW_PART of its interface's nominal speed. Interfaces above

@@ -159,14 +159,14 @@ REACH, MEASURE = 100, 101
 EPOCH = 1
 # An address counts as unreachable after REACH_SECONDS. Ranks of a job already try other addresses after 0.25 s.
 REACH_SECONDS = 2.0
-ANSWER_SECONDS = 10.0  # Seconds allowed for a handshake. The limit is high, because the peer can be busy.
+ANSWER_SECONDS = 10.0  # A handshake must finish within ANSWER_SECONDS. The limit is high, because the peer can be busy.
 STALL_SECONDS = 10.0  # A speed measurement fails after STALL_SECONDS without progress.
 ECHOES = 100
 STREAM_SECONDS = 0.3
 PIECE = 256 << 10
 _COUNTED = struct.Struct("!Qd")  # Wire format of a throughput result: number of bytes and duration in seconds
 _THREADS = 32
-_MOST = 4 * _THREADS  # Maximum number of connections to a listener.
+_MOST = 4 * _THREADS  # A listener has at most _MOST connections.
 _GRACE = 1.0  # Each connection has at least _GRACE seconds for its handshake, even under heavy load.
 
 

@@ -152,8 +152,8 @@ class HostManager:
         self._list = Blacklist(check_range(cooldown_range))
         self._lock = threading.Lock()
         self._slots: dict[str, int] = {}
-        self._order: list[str] = []  # Hosts in the order in which they were first discovered.
-        self._last: dict[str, int] = {}  # The slots that each usable host had at the last update.
+        self._order: list[str] = []  # `_order` lists the hosts in the order in which they were first discovered.
+        self._last: dict[str, int] = {}  # `_last` contains the slots that each usable host had at the last update.
 
     @property
     def current_hosts(self) -> DiscoveredHosts:

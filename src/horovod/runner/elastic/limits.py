@@ -214,8 +214,9 @@ class Admission:
                 is the same as in later epochs.
         """
         self._wait = TOGETHER if gather is None else gather
-        self._ready_since: float | None = None  # When a new worker began to wait, or None if no new worker is waiting.
-        self._told = HostUpdateResult.no_update  # Notifications already sent to the members of this epoch.
+        self._ready_since: float | None = None  # `_ready_since` is the time when a new worker began to wait, or None.
+        # `_told` contains the notifications already sent to the members of this epoch.
+        self._told = HostUpdateResult.no_update
 
     def next_time(self, now: float) -> float | None:
         """Return the time at which ready workers stop waiting for others, or None if no worker waits."""

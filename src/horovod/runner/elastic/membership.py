@@ -60,9 +60,9 @@ class Membership:
         # The last messages to the user: True if no hosts were found, and the slot count if there were too few slots.
         self._told_none, self._told_slots = False, -1
         self._resets = Resets(limits.resets)
-        self._ran = False  # True once all members of some epoch have connected.
-        self._begun = False  # True if some worker is known to hold training state.
-        self._fresh = True  # True if no member of the last epoch held training state when the epoch was formed.
+        self._ran = False  # `_ran` is True once all members of some epoch have connected.
+        self._begun = False  # `_begun` is True if some worker is known to hold training state.
+        self._fresh = True  # `_fresh` is True if no member of the last epoch held training state when it was formed.
         self._success = False
         # Start of the current period without a running epoch, or None while an epoch is running
         self._idle_since: float | None = now

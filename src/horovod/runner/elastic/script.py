@@ -254,8 +254,8 @@ class ScriptRun:
         return "".join(f"\n    {line}" for line in lines)
 
 
-SLURM_EVERY = 5.0  # Seconds between runs of the Slurm script. Each run puts load on a controller that all users share.
-SLURM_SECONDS = 4.0  # Time limit for each of the two Slurm queries. Both must fit into the script's time limit.
+SLURM_EVERY = 5.0  # The Slurm script runs every SLURM_EVERY seconds. Each run puts load on a shared controller.
+SLURM_SECONDS = 4.0  # Each of the two Slurm queries has SLURM_SECONDS, so that both fit into the script's limit.
 
 
 def slurm_command(each: int | None) -> list[str]:

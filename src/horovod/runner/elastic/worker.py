@@ -30,8 +30,8 @@ __all__ = [
 # Each notification uses a new connection, on which both ends prove that they know the key. Workers of `horovodrun` get
 # notifications through the job's store instead and need no port.
 
-_PURPOSE = 100  # Number that identifies notification connections in the handshake.
-_NEWS = struct.Struct("<dB")  # Wire format of a notification: timestamp and HostUpdateResult.
+_PURPOSE = 100  # The handshake identifies notification connections by the number _PURPOSE.
+_NEWS = struct.Struct("<dB")  # A notification consists of a timestamp and a HostUpdateResult.
 _MAC = 32
 _SECONDS = 10.0  # Maximum duration of a connection (s)
 _DONE = b"k"

@@ -31,8 +31,8 @@ from horovod.runner.remote.heartbeats import Heartbeats, silent
 
 _NAME = struct.Struct("!cI")  # Name of a worker's socket. ZeroMQ reserves names that begin with a zero byte.
 _MARK = b"w"
-_LONGEST = 1024  # Maximum size in bytes of any message, including those of the handshake.
-_QUEUED = 4  # Maximum number of unanswered heartbeat requests per worker.
+_LONGEST = 1024  # Messages, including those of the handshake, have at most _LONGEST bytes.
+_QUEUED = 4  # At most _QUEUED heartbeat requests to a worker can be unanswered.
 
 
 def never_came(seconds: float) -> str:
@@ -177,9 +177,9 @@ class HeartbeatClient:
 
 _LABEL = "lifeline"
 _PURPOSE = 127
-_HANDSHAKE = 5.0  # Seconds that a peer has to authenticate.
-_SILENT = 1.0  # Seconds that a peer has to send its first bytes if other peers are waiting.
-_UNAUTHENTICATED = 64  # Maximum number of unauthenticated peers. Others wait in the kernel's backlog.
+_HANDSHAKE = 5.0  # A peer must authenticate within _HANDSHAKE seconds.
+_SILENT = 1.0  # If other peers are waiting, a peer must send its first bytes within _SILENT seconds.
+_UNAUTHENTICATED = 64  # At most _UNAUTHENTICATED peers can be unauthenticated. Others wait in the backlog.
 _CLOSE = 5.0
 
 

@@ -1,7 +1,7 @@
 """Worker process of `horovod.run`, which reads the function from one file and writes its outcome to another file.
 
 All data that this module unpickles was written by the process that called `horovod.run`. The worker inherits the files
-from the job's agent, and they have no names with which other programs could open them. With mpirun,
+from the job's agent. The files have no names, so other programs cannot open them. With mpirun,
 the files are in a folder that only this user can access.
 """
 

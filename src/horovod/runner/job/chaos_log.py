@@ -17,7 +17,7 @@ _AGAIN = re.compile(AGAIN.format(r"(\d{1,9})").encode() + rb"\n")
 _LASTS = re.compile(rb" for=(\S+)")
 _NOT_COUNTED = (b"(not done", b"(the other end")
 _LATE = 1.0  # A failure is attributed to a fault if it occurs up to _LATE seconds after the end of the fault.
-_NOBODY = -1  # Stands for the worker number of a fault that no longer affects any worker.
+_NOBODY = -1  # _NOBODY replaces the worker number of a fault that no longer affects any worker.
 _REST = 400  # At most _REST bytes of an incomplete line are kept.
 
 
@@ -33,12 +33,12 @@ class ChaosLog:
     def __init__(self, planned: Iterable[Event] = ()) -> None:
         """Create a log. The report will list those `planned` faults that no rank announced."""
         self._silent = [str(event) for event in planned]
-        self._outcomes: list[tuple[int, Outcome]] = []  # (Affected worker, fault) pairs.
-        self._again: int | None = None  # Number of training steps that ranks had to repeat, or None if unknown.
+        self._outcomes: list[tuple[int, Outcome]] = []  # `_outcomes` contains (affected worker, fault) pairs.
+        self._again: int | None = None  # `_again` is the number of steps that ranks had to repeat, or None if unknown.
         self._rests: dict[int, bytes] = {}
-        self._epoch = 0  # Number of the current epoch, or 0 if no epoch is running.
-        self._members: frozenset[int] = frozenset()  # Worker numbers in the last epoch.
-        self._over: float | None = None  # When the last epoch ended, or None while an epoch is running.
+        self._epoch = 0  # `_epoch` is the number of the current epoch, or 0 if no epoch is running.
+        self._members: frozenset[int] = frozenset()  # `_members` contains the worker numbers of the last epoch.
+        self._over: float | None = None  # `_over` is the time when the last epoch ended, or None while one is running.
 
     def wrote(self, worker: int, data: bytes, now: float) -> None:
         """Record the faults that a worker has announced on stderr."""

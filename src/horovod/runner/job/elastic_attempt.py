@@ -79,8 +79,8 @@ class ElasticAttempt(AgentAttempt):
         self._results: dict[int, bytearray] = {}
         self._end: End | None = None
         self._stopping = False
-        self._launched = False  # True if at least one worker has been started.
-        # When the membership must decide next, as computed before the last wait.
+        self._launched = False  # `_launched` is True once a worker has been started.
+        # `_due` is the time of the membership's next decision, as computed before the last wait.
         self._due: float | None = None
         self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
         self._uninitialized = UninitializedJobCheck(elastic.start, users_command(settings, payload))

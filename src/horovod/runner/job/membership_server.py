@@ -54,8 +54,8 @@ class MembershipServer:
         # Maps the name of each store group `formed <round>` to its epoch. An epoch is formed when all its workers have
         # joined this group.
         self._rounds: dict[str, int] = {}
-        self._number_of: dict[int, int] = {}  # Maps each epoch to the round in its group's name.
-        self._over: dict[int, str] = {}  # Maps the last epoch to the reason why it is over.
+        self._number_of: dict[int, int] = {}  # `_number_of` maps each epoch to the round in its group's name.
+        self._over: dict[int, str] = {}  # `_over` maps the last epoch to the reason why it is over.
         self._last_news = 0.0
         self._in_sync: set[int] = set()  # Workers whose last request said that their state is in sync
 

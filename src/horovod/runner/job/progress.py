@@ -15,7 +15,7 @@ from horovod.runner.plan.settings import LaunchSettings
 QUIET = 2.0  # On a terminal, the status line appears after QUIET seconds of waiting.
 FIRST = 5.0  # In a log, the first line appears after FIRST seconds of waiting. The interval doubles with each line.
 SHOWN = 4  # A line contains at most SHOWN hosts.
-BAR = 10  # Width of the progress bar in characters.
+BAR = 10  # The progress bar is BAR characters wide.
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ AWAY_SECONDS = 120.0
 AGAIN = 1.0  # Seconds before a failed request is retried.
 PASSING = (410, 429, 500, 502, 503, 504)
 """HTTP statuses that can be temporary: an outdated version, or a server that is busy or restarts."""
-LAST_TRIES = 3  # Number of attempts to read the log of a pod that has terminated.
+LAST_TRIES = 3  # Reading the log of a terminated pod is tried LAST_TRIES times.
 SETTLES = 1.0  # A line about waiting pods is shown if it has not changed for SETTLES seconds.
-EVENTS_EVERY = 5.0  # Seconds between queries for events while pods are missing.
+EVENTS_EVERY = 5.0  # While pods are missing, events are queried every EVENTS_EVERY seconds.
 
 
 class Lost(RuntimeError):

@@ -208,7 +208,7 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": request.grace,
         "automountServiceAccountToken": spec.get("automountServiceAccountToken", False),
-        # Otherwise, Kubernetes adds environment variables for all Services of the namespace.
+        # Keep Kubernetes from adding environment variables for all Services of the namespace.
         "enableServiceLinks": False,
         # The launcher's pod omits other containers of the template, such as a proxy, because they would keep its Job
         # from completing.

@@ -295,14 +295,16 @@ class Judge:
         self._expected = expected
         self._patience = patience
         self._began = now
-        self._now = now  # The `now` of the last `outcome` call.
-        # When each condition became true. Contains only conditions that are true now.
+        self._now = now  # `_now` is the time that was passed to the last call of `outcome`.
+        # `_since` maps each condition that is true to the time when it became true.
         self._since: dict[str, float] = {}
         self._old = age > patience
         # True once all expected pods have started. Pods that are added later can wait without limit.
         self._complete = False
-        self._last: View | None = None  # Final state of the launcher's pod, or None until it has terminated.
-        self._over = ""  # "succeeded" or "failed" once the launcher's Job has ended, and empty before.
+        # `_last` is the final state of the launcher's pod, or None until it has terminated.
+        self._last: View | None = None
+        # `_over` is "succeeded" or "failed" once the launcher's Job has ended. It is empty before that.
+        self._over = ""
 
     def remember(self, launcher: View | None, job: Mapping[str, Any] | None) -> None:
         """Store how the launcher's pod and Job ended, because the cluster can delete them soon afterwards."""

@@ -36,14 +36,14 @@ from horovod.runner.kubernetes.manifests import (
 from horovod.runner.kubernetes.values import token_key
 
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets this variable in the pods of an Indexed Job.
-EVERY = 0.5  # Seconds between attempts to resolve the launcher's name while it does not exist.
+EVERY = 0.5  # While the launcher's name does not exist, it is looked up every EVERY seconds.
 ANOTHER_NAME = 1.2
 """Seconds before the second name is tried.
 
 The cluster's name server can cache for 5 s that the first name does not exist. It knows the name of a pod about 1 s
 after the pod has started.
 """
-# Seconds between connection attempts while the launcher's name resolves but the launcher is not listening yet.
+# Seconds between connection attempts while the launcher's name exists but the launcher is not listening yet.
 LISTENS = 0.1
 PROBE_SECONDS = 5.0
 

@@ -13,7 +13,7 @@ from horovod.runner.output.row import Row, cells_of, cut
 
 ERASE = b"\r\x1b[K"
 MARGIN = 3  # A terminal can show ^C or ^Z at the cursor, so the MARGIN rightmost columns stay empty.
-LINES_LIMIT = 1000  # Upper limit for the height of a terminal.
+LINES_LIMIT = 1000  # A terminal is assumed to have at most LINES_LIMIT lines.
 FRAME = 0.05  # The bars are redrawn at most every FRAME seconds.
 _SGR = re.compile("\x1b\\[[0-9;:]*m")
 _TO_THE_END = "\x1b[K"

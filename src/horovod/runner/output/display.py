@@ -33,8 +33,9 @@ class BarBoard:
         self._queue = queue
         self._prefix = prefix
         self._texts: dict[Source, StreamText] = {}
-        self._dues: dict[Source, float] = {}  # Time at which each stream needs attention even without new output.
-        self._soonest = _NEVER  # Lower bound of the times in `_dues`.
+        # `_dues` maps each stream to the time at which it needs attention even without new output.
+        self._dues: dict[Source, float] = {}
+        self._soonest = _NEVER  # `_soonest` is a lower bound of the times in `_dues`.
 
     def follow(self, source: Source, text: StreamText) -> None:
         """Redraw the bars of a stream, because the stream has changed."""

@@ -258,7 +258,7 @@ _MOVES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*(?:[A-HJKf]|\Z)|\Z)")
 
 
 class StreamText:
-    """Splitter of one stream into lines, which it returns as soon as they are final.
+    """Splitter that divides one stream into lines, and returns each line as soon as it is final.
 
     Most output consists of plain lines, which are only split. While a program moves the cursor to draw, a canvas
     emulates the terminal, until all drawn lines are final.

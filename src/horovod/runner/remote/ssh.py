@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from horovod.common.contract import boot
 from horovod.runner.agent.messages import MAGIC
 
-CONNECT_SECONDS = 8  # Seconds that ssh has to connect to an address.
+CONNECT_SECONDS = 8  # ssh has CONNECT_SECONDS to connect to an address.
 # These options end an ssh client whose host is unreachable, even if the launcher has died. The launcher's own heartbeat
 # is faster.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
