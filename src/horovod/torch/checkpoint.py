@@ -1,4 +1,4 @@
-"""Sampler and checkpoints with which a job can resume on any number of ranks."""
+"""Sampler and checkpoints that let a job resume on any number of ranks."""
 
 import contextlib
 import functools
@@ -25,9 +25,9 @@ _ID, _STATES = "horovod checkpoint: id", "states"
 class Sampler(ElasticSampler):
     """Sampler that resumes from a checkpoint with any number of ranks.
 
-    Each sample is visited exactly once per epoch. The position is the epoch and the number of samples that all ranks
-    together have recorded. The numbers of samples on two ranks differ by at most one, and the numbers of batches can
-    differ too. ``hvd.sync`` gives all ranks the same number of iterations.
+    Each sample is visited exactly once per epoch. A checkpoint stores the epoch and the total number of samples
+    recorded by all ranks. The sample counts of any two ranks differ by at most one, so their batch counts can differ
+    too. ``hvd.sync`` gives all ranks the same number of iterations.
 
     Example::
 
@@ -51,7 +51,7 @@ class Sampler(ElasticSampler):
         super().__init__(dataset, shuffle, seed, filled=False)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, or continue the current one with the samples that are not recorded yet.
+        """Begin an epoch, or continue the current epoch with its unrecorded samples.
 
         Args:
             epoch (int): Number of the epoch.
@@ -95,7 +95,7 @@ def save_checkpoint(path: str | os.PathLike[str], *, step: int, keep: int = 3, *
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, step: int | None = None, **objects: Any) -> int | None:
-    """Load the newest complete checkpoint of ``save_checkpoint`` into the objects.
+    """Load the newest complete checkpoint written by ``save_checkpoint`` into the given objects.
 
     All ranks must call this function. Rank 0 chooses the file and every rank reads it. Ranks that cannot read the file
     receive its content from rank 0. Incomplete and damaged files are skipped with a warning.
@@ -142,7 +142,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, step: int | None = None, **
     return int(chosen[0])
 
 
-# Reuse the object, because it knows which files this job has written.
+# Reuse the existing checkpoint object, because it tracks the files written by this job.
 @functools.cache
 def _open(path: str | os.PathLike[str], cwd: str) -> Checkpoint:
     return Checkpoint(path, dump=torch.save, load=_load)
@@ -173,7 +173,7 @@ def _check_stateful(objects: dict[str, Any]) -> None:
 
 
 def _check_loadable(states: dict[str, Any]) -> None:
-    """Raise an error if ``torch.load(weights_only=True)`` could not load the state."""
+    """Raise an error if the state contains values that ``torch.load(weights_only=True)`` rejects."""
     for name, one in states.items():
         buffer = io.BytesIO()
         try:

@@ -1,4 +1,4 @@
-"""Exact evaluation in PyTorch: sampler without padding, gathered predictions, and metrics of torchmetrics."""
+"""Exact evaluation in PyTorch: a sampler without padding, gathered predictions, and torchmetrics support."""
 
 import copy
 from collections.abc import Iterator, Sized
@@ -16,8 +16,8 @@ from horovod.torch.mpi_ops import rank, size
 class EvalSampler(torch.utils.data.Sampler[int]):
     """Sampler that gives each sample to exactly one rank, without padding.
 
-    Rank r visits the samples r, r + size(), r + 2 * size() and so on. The ranks' numbers of samples differ by at most
-    one and may be 0, so call collectives only after the loop over the loader.
+    Rank r visits the samples r, r + size(), r + 2 * size() and so on. The sample counts of any two ranks differ by at
+    most one, and a count can be 0. Call collectives only after the loop over the loader.
 
     Args:
         dataset (Sized): Any object with a length.
@@ -88,7 +88,7 @@ def compute_metric(metric: Any, process_set: ProcessSet = global_process_set) ->
     from_all = allgather_object((metric._update_count, mine), "compute_metric", process_set)
     states = [state for count, state in from_all if count]
     whole = copy.deepcopy(metric)
-    # Disable torchmetrics' own synchronization, which would add the ranks of torch.distributed.
+    # Disable torchmetrics' own synchronization, which would also combine the ranks of torch.distributed.
     whole.sync_on_compute = whole._to_sync = False
     whole._computed = None
     whole._update_count = sum(count for count, _ in from_all)

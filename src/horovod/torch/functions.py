@@ -20,7 +20,7 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", 
 
 @dataclass(frozen=True)
 class _TensorAt:
-    """Placeholder for a tensor in a description of an optimizer's state.
+    """Placeholder for a tensor in the description of an optimizer's state. The root sends the tensors afterwards.
 
     The root sends the description before the tensors.
     """
@@ -36,14 +36,14 @@ class _TensorAt:
 
 @dataclass(frozen=True)
 class _Parameter:
-    """Placeholder for a parameter that is a key of ``optimizer.state``: its index in ``param_groups``."""
+    """Placeholder for a parameter used as a key of ``optimizer.state``: its index in ``param_groups``."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class _Description:
-    """Description of an optimizer's state that contains everything except the values of tensors."""
+    """Description of an optimizer's state: everything except the values of its tensors."""
 
     # Shapes of the optimizer's parameters in each group.
     shapes: list[list[tuple[int, ...]]]
@@ -99,7 +99,7 @@ def broadcast_optimizer_state(
         try:
             places = _matching(optimizer, parameters, theirs)
         except (RuntimeError, ValueError) as error:
-            # For example, the device does not exist, or has not enough free memory.
+            # The device might not exist, or might not have enough free memory.
             complaint = f"{type(error).__name__}: {error}"
     check_forms("broadcast_optimizer_state", {}, complaint, process_set, "optimizer_state.check")
     broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)
@@ -112,7 +112,7 @@ def broadcast_optimizer_state(
 
 @dataclass(frozen=True)
 class _Place:
-    """Tensor of this rank's optimizer state that receives a tensor of the root."""
+    """Tensor in this rank's optimizer state that receives a tensor from the root."""
 
     tensor: torch.Tensor
     in_place: bool
@@ -161,7 +161,7 @@ def _shapes(optimizer: Any) -> list[list[tuple[int, ...]]]:
 
 
 def _difference(optimizer: Any, theirs: _Description) -> str:
-    """Return a message about how this rank's parameters differ from the root's, or "" if they are equal."""
+    """Return a message that explains how this rank's parameters differ from the root's, or "" if they do not."""
     mine = _shapes(optimizer)
     if mine == theirs.shapes:
         return ""
@@ -172,7 +172,7 @@ def _difference(optimizer: Any, theirs: _Description) -> str:
 
 
 def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> list[_Place]:
-    """Choose a tensor of this rank to receive each of the root's tensors, in the root's order.
+    """Choose the tensor of this rank that receives each of the root's tensors, in the root's order.
 
     If this rank's state has a matching tensor in the same place, that tensor is used. If not, a new tensor is created.
     """
@@ -199,7 +199,7 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
 
 
 def _fits(own: torch.Tensor, description: _TensorAt) -> bool:
-    """Return True if the root's tensor can be received in the memory of this rank's tensor ``own``."""
+    """Return True if the tensor ``own`` of this rank can receive the root's tensor in place."""
     alike = (
         tuple(own.shape) == description.shape
         and own.dtype is description.dtype
@@ -226,7 +226,7 @@ def device_beside(parameters: Sequence[torch.Tensor], device_type: str) -> str:
 
 
 def _install(optimizer: Any, parameters: list[Any], theirs: _Description, places: list[_Place]) -> None:
-    """Store the received state in the optimizer, without replacing tensors that were received in place."""
+    """Store the received state in the optimizer, keeping tensors that were received in place."""
 
     def fill(description: Any, own: Any) -> Any:
         if isinstance(description, _TensorAt):

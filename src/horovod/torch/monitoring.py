@@ -43,7 +43,7 @@ strategies: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 class Count:
-    """Counter that stays equal on all ranks that run the same steps.
+    """Counter that has the same value on all ranks that run the same steps.
 
     The counter restarts with each job, because a job can have new ranks. It also restarts with each ``hvd.join()``,
     because ranks join after different numbers of steps.
@@ -68,7 +68,7 @@ class Count:
         return self._number
 
     def restart(self) -> None:
-        """Restart the counter from 0. Call this on all ranks after a failure that all ranks have seen."""
+        """Restart the counter at 0. Call this on all ranks, after a failure that every rank has detected."""
         self._failures += 1
         self._number = 0
 
@@ -83,13 +83,13 @@ epochs = Count()
 
 
 class Progress:
-    """Number of steps of one optimizer, which ranks compare in each reduction round."""
+    """Step counter of one optimizer, which ranks compare in each reduction round."""
 
     def __init__(self) -> None:
         self.steps = Count()
 
     def check(self, readiness: agreement.Readiness, ranks: list[int] | None) -> None:
-        """Compare the progress of all ranks, which the readiness messages of a round contain.
+        """Compare the progress of all ranks, using the readiness messages of a round.
 
         If ranks are in different epochs, rank 0 only warns.
 
@@ -109,15 +109,15 @@ class Progress:
             training.tell("epochs", "", ranks or (), epochs=training.epochs, batches=training.epoch_batches)
 
 
-# Steps after which ranks compare their parameters, in addition to each multiple of _INTERVAL.
+# Steps after which ranks compare their parameters. They also do so after each multiple of _INTERVAL.
 _COMPARED = (2, 20, 200)
 _INTERVAL = 1000
-# Step after which the parameters of optimizers that are not distributed are compared. The number is large because
-# programs can average parameters themselves from time to time.
+# Number of steps after which ranks compare the parameters of optimizers that are not distributed. It is large because
+# some programs average their parameters from time to time.
 _PLAIN = 100
-# Number of batches at the beginning that ranks compare.
+# Number of batches, from the start of training, that ranks compare.
 _BATCHES = 3
-# Maximum number of tensors in a sample, and of values per tensor.
+# Maximum number of tensors in a sample, and maximum number of values per tensor.
 _TENSORS, _VALUES = 16, 8
 # Maximum number of values per tensor that the digest of a batch includes.
 _OF_BATCH = 1024
@@ -131,7 +131,7 @@ _INIT = "Call hvd.init() first, and use optimizer = hvd.DistributedOptimizer(opt
 
 
 def is_compared(steps: int) -> bool:
-    """Return True if ranks compare samples of their parameters after this number of steps."""
+    """Return True if ranks compare samples of their parameters after step number ``steps``."""
     return training.watched and (steps in _COMPARED or (steps % _INTERVAL == 0 and steps > _COMPARED[-1]))
 
 
@@ -171,14 +171,14 @@ _copies: list[tuple[list[Any], Callable[[], None]]] = []
 
 
 def send_later(send: Callable[[], None], sources: Iterable[torch.Tensor]) -> None:
-    """Call ``send`` once the current streams have copied these tensors."""
+    """Call ``send`` once the current CUDA streams have finished copying these tensors."""
     devices = {source.device for source in sources if source.is_cuda}
     _copies.append(([torch.cuda.current_stream(device).record_event() for device in devices], send))
     _send_copied()
 
 
 def _send_copied() -> None:
-    """Send the samples that have been copied."""
+    """Send the samples whose copies are complete."""
     if is_capturing():
         return
     while _copies and all(event.query() for event in _copies[0][0]):
@@ -191,18 +191,18 @@ def is_capturing() -> bool:
 
 
 def first_gradients(named: Iterable[tuple[str, torch.Tensor | None]], of: str, process_set: ProcessSet) -> None:
-    """Sample this rank's gradients before their first reduction."""
+    """Take samples of this rank's gradients before their first reduction."""
     if not training.watched or current.padding:
         return
     values = _sample({name: grad for name, grad in named if grad is not None})
-    # Skip a sample of zeros, which shows nothing.
+    # Skip a sample of zeros, which reveals no difference between ranks.
     if any(any(row) for row in values.values()):
         digest = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
         training.tell("gradients", of, process_set.ranks or (), digest=digest, remedy=_SAMPLER)
 
 
 def _sample(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[float]]:
-    """Return a few values of at most ``_TENSORS`` tensors, by name."""
+    """Return a few values from each of at most ``_TENSORS`` tensors, keyed by name."""
     return {name: _values(t, _VALUES).double().tolist() for name, t in _choose(tensors)}
 
 
@@ -228,7 +228,7 @@ def can_be_read(tensor: torch.Tensor) -> bool:
     Only plain, dense tensors can be read, and not while a CUDA graph is being captured.
     """
     return (
-        # Reading other types of tensors, such as DTensor, can start a collective.
+        # Reading a tensor subclass such as DTensor can start a collective.
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_quantized)
@@ -240,7 +240,7 @@ def can_be_read(tensor: torch.Tensor) -> bool:
 
 
 class _Batches:
-    """Digests of the first batches of the training data loader."""
+    """Digests of the first batches that the training DataLoader produces."""
 
     __slots__ = ("digests", "remedy", "size", "wanted")
 
@@ -269,7 +269,7 @@ class _Batches:
 
 
 def _add(digest: Any, value: Any) -> bool:
-    """Add the numbers and strings of a batch to ``digest``; return False if the batch has none."""
+    """Add a batch's numbers and strings to ``digest``. Return False if the batch contains none."""
     if isinstance(value, torch.Tensor):
         if not can_be_read(value):
             return False
@@ -293,16 +293,16 @@ batches = _Batches()
 
 
 def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Count a step of an optimizer, unless the optimizer is distributed."""
+    """Count a step of an optimizer, unless it is a distributed optimizer."""
     if any(hasattr(optimizer, name) for name in ("_hvd", "_hvd_shards", "_hvd_strategy")):
         return
     if not training.watched:
         check_launch(_INIT)
         return
-    # With torch.distributed, assume that DDP or FSDP reduces the gradients.
+    # If torch.distributed is in use, assume that DDP or FSDP reduces the gradients.
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return
-    # Assume two bytes per parameter: programs that average gradients themselves can send half precision.
+    # Assume two bytes per parameter, because programs that average gradients themselves can send half precision.
     steps = training.plain_step(lambda: 2 * sum(p.numel() for p in _trained(optimizer)), _WRAP)
     if steps == _PLAIN:
         ranks = range(face.require_job().size)
@@ -317,7 +317,7 @@ def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _named(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters by their names or, if PyTorch does not know names, by positions and shapes."""
+    """Return the parameters, keyed by name or, if PyTorch has no names for them, by position and shape."""
     groups: Collection[Mapping[str, Any]] = optimizer.param_groups
     names = [name for group in groups for name in group.get("param_names") or [""] * len(group["params"])]
     parameters = [p for group in groups for p in group["params"]]
@@ -326,7 +326,7 @@ def _named(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
 
 
 def watch_plain_optimizers() -> None:
-    """Start to count the steps of optimizers that are not distributed."""
+    """Start counting the steps of optimizers that are not distributed."""
     # Older versions of PyTorch lack this hook.
     with contextlib.suppress(ImportError):
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -334,15 +334,15 @@ def watch_plain_optimizers() -> None:
         register_optimizer_step_post_hook(_plain_step)
 
 
-# Attribute of an iterator that holds the number of steps at its first batch.
+# Name of the iterator attribute that stores the number of steps at the iterator's first batch.
 _BEGUN = "_hvd_steps_at_begin"
 
 
 def watch_data_loaders() -> None:
-    """Start to observe DataLoaders and to measure how long the program waits for batches."""
+    """Start observing DataLoaders, measuring how long the program waits for batches."""
     kind = getattr(loaders, "_BaseDataLoaderIter", None)
     plain = vars(kind).get("__next__") if kind is not None else None
-    # Do not measure data waits in an unknown version of PyTorch.
+    # Unknown version of PyTorch: do not measure data waits.
     if plain is None:
         return
     marks.data_seen = True
@@ -476,5 +476,5 @@ def _read_tensor(tensor: torch.Tensor) -> Any:
     flat = plain(tensor.cpu().resolve_conj()).reshape(-1)
     size = flat.numel() * flat.element_size()
     data = (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
-    # The bound method flat.tolist keeps the memory alive.
+    # The bound method flat.tolist keeps the tensor's memory alive.
     return in_sync.Array(dtype, shape, data, flat.tolist)

@@ -1,4 +1,4 @@
-"""Operations and process functions of the PyTorch frontend, under the import path that other software uses."""
+"""Operations and process functions of the PyTorch frontend, at the import path that third-party code uses."""
 
 from horovod.common import frontends, ops
 from horovod.common.basics import HorovodBasics

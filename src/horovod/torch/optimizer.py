@@ -1,4 +1,4 @@
-"""DistributedOptimizer, which reduces an optimizer's gradients over the ranks before each step."""
+"""DistributedOptimizer, which reduces gradients over the ranks before each optimizer step."""
 
 import contextlib
 import functools
@@ -57,8 +57,8 @@ def DistributedOptimizer(
 ) -> Any:
     """Make ``optimizer`` distributed and return it.
 
-    The result is the same object. Its class becomes a subclass of its former class, with the same name, so schedulers,
-    ``param_groups`` and ``state`` remain valid. A second call replaces the first wrapping. A pickle or copy of the
+    The result is the same object, so schedulers, ``param_groups`` and ``state`` remain valid. Its class becomes a
+    subclass of its former class, with the same name. A second call replaces the first wrapping. A pickle or copy of the
     optimizer is a plain optimizer.
 
     Gradients are reduced during the backward pass. When ``backward()`` returns, ``param.grad`` holds the result. If
@@ -154,8 +154,8 @@ def DistributedOptimizer(
 
 
 def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
-    """Return the maximum size in bytes of a gradient in a bucket, or 0 to disable buckets."""
-    # For other compressors, a value's result depends on its neighbors, so a bucket would change the results.
+    """Return the size limit in bytes for a gradient to share a bucket, or 0 if buckets are disabled."""
+    # With any other compressor, a value's result depends on its neighbors, so a bucket would change the results.
     known = Compression
     by_number = compression in (known.none, known.fp16, known.bf16, known.wire_fp16, known.wire_bf16)
     if wanted is False or groups or not by_number:
@@ -164,7 +164,7 @@ def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
 
 
 class _Distributed:
-    """Methods that a distributed optimizer overrides."""
+    """Methods that a distributed optimizer overrides in its plain optimizer."""
 
     _hvd: Control
     _hvd_plain: type
@@ -188,12 +188,12 @@ class _Distributed:
         self._hvd.stepped(self, self._parameter_names)
         return result
 
-    # PyTorch wraps the step of each new optimizer class to run hooks. Call the plain step, which already runs the
-    # hooks.
+    # PyTorch wraps the step() of each new optimizer class to run hooks. Call the plain optimizer's step(), which
+    # already runs them.
     step.hooked = True  # type: ignore[attr-defined]
 
     def synchronize(self) -> None:
-        """Reduce all gradients that are not reduced yet.
+        """Reduce all gradients that have not been reduced yet. ``backward()`` normally does this.
 
         ``backward()`` normally does this. Only a rank that has run fewer than ``backward_passes_per_step`` backward
         passes must call this method. Afterwards, call ``step`` within a ``with optimizer.skip_synchronize():`` block.
@@ -205,7 +205,7 @@ class _Distributed:
         self._hvd.synchronized = True
 
     def skip_synchronize(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager within which ``step`` does not reduce gradients.
+        """Return a context manager in which ``step`` does not reduce gradients.
 
         Raises:
             AssertionError: ``op`` is ``Adasum``, whose reduction is part of ``step``.
@@ -310,8 +310,8 @@ def _wrap(optimizer: Any, control: Control) -> Any:
     optimizer._parameter_names = control.members.names
     patched = vars(optimizer).get("step")
     if patched is not None:
-        # The object has its own attribute ``step``, set by a learning rate scheduler for example, which hides the
-        # class's method.
+        # The object has its own attribute ``step`` that hides the class's method, for example set by a learning rate
+        # scheduler.
         optimizer.step = _patch_again(optimizer, patched)
     return optimizer
 

@@ -61,7 +61,7 @@ def profile(
 
 
 def recording(init: Callable[..., None]) -> Callable[..., None]:
-    """Decorate ``hvd.init`` to start the profile that HOROVOD_PROFILE requests, once for each file."""
+    """Decorate ``hvd.init`` to start the profile requested by HOROVOD_PROFILE, once per file."""
     before = ""
 
     @functools.wraps(init)
@@ -79,13 +79,13 @@ def recording(init: Callable[..., None]) -> Callable[..., None]:
 
 def _report_short_run() -> None:
     if _active is not None and os.environ.get("HOROVOD_RANK", "0") == "0":
-        # One more step is needed, because the beginning of the first step is unknown.
+        # Record one extra step, because the beginning of the first step is unknown.
         needed = _active.required + 1
         print(f"[horovod] no profile in {_active.path}: it needs {needed} training steps", file=sys.stderr, flush=True)
 
 
 class _HostClock:
-    """Clock of the host, in seconds, for training on the CPU."""
+    """Host clock in seconds, for training on the CPU."""
 
     def mark(self) -> Any:
         return time.perf_counter()
@@ -94,7 +94,7 @@ class _HostClock:
         return float(end - start)
 
     def wait(self) -> None:
-        """Wait until the device has reached all marks."""
+        """Wait until the device has reached all marked points."""
 
 
 class _CudaClock:
@@ -113,7 +113,7 @@ class _CudaClock:
 
 
 class _Marks:
-    """Times at which a training step reaches its phases, as marks of a clock."""
+    """Marks of a clock at which a training step reached its phases."""
 
     def __init__(self, begin: Any) -> None:
         self.begin = begin
@@ -129,7 +129,7 @@ class _Marks:
 
 
 class _Recorder:
-    """Recorder of a training profile, based on hooks on modules, gradients and optimizers."""
+    """Recorder of a training profile, using hooks on modules, gradients and optimizers."""
 
     def __init__(self, path: str, steps: int, batch: int | None, names: dict[str, torch.Tensor]) -> None:
         self.path, self._batch = path, batch
@@ -141,11 +141,11 @@ class _Recorder:
         self._model = ""
         # Nesting depth of module calls.
         self._calls = 0
-        # Nesting depth of step(), because a distributed optimizer calls the step() of its base class.
+        # Nesting depth of step() calls, because a distributed optimizer's step() calls the one of its base class.
         self._stepping = 0
         self._now = _Marks(None)
         self._done: list[_Marks] = []
-        # Import these functions here: older versions of PyTorch lack them but must be able to import this module.
+        # Import lazily: PyTorch versions without these functions must still be able to import this module.
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         self._handles: list[Any] = [
@@ -156,7 +156,7 @@ class _Recorder:
         ]
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
-        # Ignore forward passes that a checkpoint recomputes in backward.
+        # Ignore forward passes that activation checkpointing recomputes during backward.
         if _in_backward() != -1:
             return
         if self._calls == 0 and self._now.forward is None:

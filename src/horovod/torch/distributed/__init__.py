@@ -1,4 +1,4 @@
-"""Backend ``hvd`` of torch.distributed, which runs collectives on Horovod's engine.
+"""``hvd`` backend for torch.distributed, which runs collectives on Horovod's engine.
 
 Importing ``horovod.torch`` registers the backend::
 

@@ -1,4 +1,4 @@
-"""Submission of process groups' operations to the engine, and waits for the operations."""
+"""Submission of process group operations to the engine, and waiting for their completion."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,12 +21,12 @@ NAME = "torch.distributed"
 
 basics = HorovodBasics(NAME)
 
-# Seconds per slice of a wait. Between slices, Python runs signal handlers.
+# Seconds per slice of a wait. Python runs pending signal handlers between slices.
 _SLICE = 0.5
 
 
 class Flat:
-    """One-dimensional view or copy of a tensor's values that the engine accepts.
+    """One-dimensional view (or copy) of a tensor, in a form that the engine accepts.
 
     Attributes:
         tensor: Dense, one-dimensional tensor with the values.
@@ -66,7 +66,7 @@ class Flat:
         self.code = code
 
     def write(self, values: torch.Tensor | None = None) -> None:
-        """Store ``values``, or by default the engine's result, in the original tensor."""
+        """Copy ``values`` to the original tensor. Default: the engine's result."""
         if values is not None:
             self.tensor.copy_(values)
         if self._source is not None:
@@ -163,6 +163,6 @@ def exchange_number(number: int) -> int:
 
 
 def failure(call: str, group: str, error: object) -> Exception:
-    """Return the exception for a failed call, whose message names the call and its process group."""
+    """Return the exception to raise for a failed call; its message names the call and the process group."""
     kind = getattr(dist, "DistBackendError", RuntimeError)
     return kind(f"{call} in process group {group}: {error}")

@@ -1,4 +1,4 @@
-"""Handling of torch.distributed's environment variables in a Horovod job."""
+"""Handling of the torch.distributed environment variables in a Horovod job."""
 
 import functools
 import os
@@ -12,7 +12,7 @@ from horovod.common.contract.worker_env import TORCH_PLACE
 
 
 def hiding(init: Callable[..., None]) -> Callable[..., None]:
-    """Decorate ``hvd.init`` to remove the launcher's environment variables of torch.distributed.
+    """Decorate ``hvd.init`` to remove the torch.distributed environment variables set by the launcher.
 
     Accelerate, Lightning and the Hugging Face Trainer initialize torch.distributed themselves if the variables are set.
     If the variables stayed set in a script that calls ``hvd.init()``, gradients would be reduced twice.
@@ -28,7 +28,7 @@ def hiding(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def from_launcher(environ: Mapping[str, str]) -> bool:
-    """Return True if horovodrun has set the environment variables of torch.distributed."""
+    """Return True if horovodrun has set the torch.distributed environment variables."""
     name = "HOROVOD_TORCH_DISTRIBUTED_ENV"
     ours = environ.get("HOROVOD_RANK"), environ.get("HOROVOD_SIZE")
     theirs = environ.get("RANK"), environ.get("WORLD_SIZE")

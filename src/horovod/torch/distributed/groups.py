@@ -1,4 +1,4 @@
-"""Creation of process groups of the backend ``hvd``, and their rendezvous over the engine."""
+"""Creation of ``hvd`` process groups, and their rendezvous through the engine."""
 
 import time
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
         there = known.set_of(ranks)
         if not engine.wait(there, time.monotonic() + seconds):
             raise TimeoutError(f"not all members have created it within {seconds:g} s")
-        # Rank 0 of the group chooses the number, because the next free number can differ between ranks.
+        # Rank 0 of the group chooses the frontend number, because each rank could have a different next free number.
         if rank == 0:
             number = known.next_number(ranks)
             options.store.set("number", str(number))
@@ -61,7 +61,7 @@ def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
         raise engine.failure("creation", label, error) from error
 
 
-# Rendezvous of process groups over the engine, for ``init_method="hvd://"``.
+# Rendezvous through the engine, for ``init_method="hvd://"``.
 
 
 def rendezvous(url: str, timeout: timedelta = timedelta(minutes=30), **_: Any) -> Iterator[tuple[Any, int, int]]:

@@ -1,7 +1,7 @@
-"""Parts of process groups: process sets, frontend numbers, reductions and messages.
+"""Building blocks of process groups: process sets, frontend numbers, reductions and messages.
 
-Only the members of a group create its process set. The frontend number separates the operations of different groups.
-Reductions are those of c10d, and messages are point-to-point.
+Only the members of a group create its process set. The frontend number keeps the operations of different groups apart.
+Reductions follow c10d's semantics, and messages are point-to-point.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class MemberSet:
 
     @property
     def number(self) -> int:
-        """Id of the process set, which must exist. Raises an error if its creation has failed."""
+        """Id of the process set, which must exist. Raises the creation error if creating it failed."""
         if self._error is not None:
             raise self._error
         assert self._number is not None
@@ -92,7 +92,7 @@ class MemberSet:
     poll = wait
 
     def then(self, action: Callable[[int | None, Exception | None], None]) -> None:
-        """Call ``action(id, None)`` once the process set exists, or ``action(None, error)`` if its creation fails."""
+        """Call ``action(id, None)`` once the process set exists, or ``action(None, error)`` if creating it failed."""
         with self._lock:
             if self._adding is None:
                 action(self._number, self._error)
@@ -104,7 +104,7 @@ class MemberSet:
 
 
 class Members:
-    """Process sets and frontend numbers of one engine."""
+    """Process sets and frontend numbers used by one engine."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -113,7 +113,7 @@ class Members:
         self._numbers: defaultdict[tuple[int, ...], Any] = defaultdict(lambda: itertools.count(FIRST))
 
     def set_of(self, ranks: Sequence[int]) -> MemberSet:
-        """Return the process set of these ranks, in ascending order, and request it if necessary."""
+        """Return the process set of these ranks (in ascending order), requesting it from the engine if necessary."""
         key = tuple(ranks)
         with self._lock:
             if key not in self._sets:
@@ -132,7 +132,7 @@ class Members:
         return number
 
     def submitters(self, number: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return ``Engine.submit`` and ``Engine.run`` with the frontend number as a fixed argument."""
+        """Return ``Engine.submit`` and ``Engine.run`` with this frontend number bound."""
         return partial(self.engine.submit, face=number), partial(self.engine.run, face=number)
 
 
@@ -148,11 +148,11 @@ def current() -> Members:
 
 
 def forget() -> None:
-    """Drop the reference to the engine. Call this after the process has left the job."""
+    """Drop the reference to the engine. Call this after Horovod has shut down in this process."""
     _current.clear()
 
 
-# Conversion of c10d's reductions to those of the engine, and local computation of the others.
+# Mapping of c10d reductions to engine reductions. Reductions that the engine lacks are computed locally.
 
 _ENGINE = {"SUM": Sum, "AVG": Average, "MIN": Min, "MAX": Max, "PRODUCT": Product, "PREMUL_SUM": Sum}
 _LOCAL: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -170,7 +170,7 @@ _LINEAR = ("SUM", "AVG", "PREMUL_SUM")
 
 
 class Reduction(NamedTuple):
-    """Reduction of c10d for tensors of one dtype.
+    """Implementation of a c10d reduction for tensors of one dtype.
 
     Attributes:
         name: Name in c10d, such as "SUM".
@@ -184,7 +184,7 @@ class Reduction(NamedTuple):
 
 
 def reduction_of(op: Any, dtype: torch.dtype, scatters: bool = False) -> Reduction:
-    """Return the Reduction for one of c10d's reduce ops and a dtype.
+    """Return the Reduction for a c10d reduce op and a dtype.
 
     Args:
         op: c10d's ReduceOp, or a member of its enumeration.
@@ -218,7 +218,7 @@ def reduction_of(op: Any, dtype: torch.dtype, scatters: bool = False) -> Reducti
 
 
 def fold(reduction: Reduction, parts: list[torch.Tensor]) -> torch.Tensor:
-    """Reduce the received parts of all ranks in rank order, and return the result.
+    """Reduce the parts received from all ranks, in rank order, and return the result.
 
     16-bit floats are accumulated in float32.
     """
@@ -230,11 +230,11 @@ def fold(reduction: Reduction, parts: list[torch.Tensor]) -> torch.Tensor:
     return total.to(dtype)
 
 
-# Point-to-point messages. Each is a broadcast within a process set of two ranks, which is created on first use.
+# Point-to-point messages. Each message is a broadcast within a two-rank process set, created on first use.
 
 
 class Message:
-    """Work of a point-to-point message.
+    """Work of a point-to-point message, with the ``wait`` and ``done`` methods of the engine's Work.
 
     It has the methods ``wait`` and ``done`` of the engine's Work. Creating it never blocks.
     """

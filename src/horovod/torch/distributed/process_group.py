@@ -1,4 +1,4 @@
-"""Process group of the backend ``hvd``, which translates calls of c10d into operations of the engine.
+"""``hvd`` process group, which translates c10d calls into engine operations.
 
 The class defines each method under two names: PyTorch 2.13 calls names such as ``all_gather_single``, and earlier
 versions call names such as ``_allgather_base``. Calls from C++ can reach only some of the methods
@@ -315,14 +315,15 @@ class HorovodProcessGroup(ProcessGroup):
         upwards = source < destination
         submitter, _ = self._members.submitters(members.UPWARDS if upwards else members.DOWNWARDS)
         pair = sorted((self._ranks[source], self._ranks[destination]))
-        # Leave operations unnamed. The engine matches unnamed operations by order and can record their schedule.
+        # Submit operations without names. The engine matches unnamed operations by call order and can record their
+        # schedule.
         name = "" if self._world and tag == 0 and self._face == members.FIRST else f"{self._group_id}.{tag}.{count}"
         there = self._submitted(call, lambda: self._members.set_of(pair))
         message = Message(there, submitter, values, self._ranks[source], name)
         finish = values.write if call == "recv" else None
         return self._work(call, [message], [tensor], finish, values, source if call == "recv" else -1)
 
-    # Submit coalesced operations one by one, because the engine fuses them.
+    # Submit coalesced operations one by one, because the engine fuses them itself.
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalesced = []
@@ -331,7 +332,7 @@ class HorovodProcessGroup(ProcessGroup):
         works, self._coalesced = self._coalesced or [], None
         return HorovodWork("coalesced operations", self, [work.as_operation() for work in works], [])
 
-    # Earlier versions of PyTorch call these method names.
+    # Method names called by earlier versions of PyTorch.
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -413,7 +414,7 @@ class HorovodProcessGroup(ProcessGroup):
         return {"op": reduction.code, "prescale": number}
 
     def _folding(self, work: Any, reduction: Reduction, target: Flat) -> Callable[[], None]:
-        """Return a function that reduces the received parts and stores the result in ``target``."""
+        """Return a function that reduces the received parts into ``target``."""
 
         def finish() -> None:
             values = output_of(work, (), target.tensor.dtype)
@@ -427,7 +428,7 @@ class HorovodProcessGroup(ProcessGroup):
     def _counts(
         self, call: str, what: str, flat: Flat, tensor: torch.Tensor, splits: Sequence[int] | None
     ) -> list[int]:
-        """Return the number of elements that an all_to_all_single exchanges with each rank."""
+        """Return the number of elements that all_to_all_single exchanges with each rank."""
         rows = tensor.shape[0] if tensor.dim() else 0
         if not splits:
             self._check(call, rows % self._own_size == 0, f"{what} rows that {self._own_size} ranks divide", rows)

@@ -19,7 +19,7 @@ _abandoned: list[tuple[Sequence[Any], Any]] = []
 
 
 class HorovodWork(Work):
-    """Work of a process group's operation, which can consist of several engine operations."""
+    """Work of one process group operation, which can consist of several engine operations."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class HorovodWork(Work):
 
 
 class _Part:
-    """Adapter from HorovodWork to the interface of the engine's Work."""
+    """Adapter that gives a HorovodWork the interface of the engine's Work."""
 
     def __init__(self, work: HorovodWork) -> None:
         self._work = work
@@ -191,14 +191,14 @@ class _Part:
 
 
 def _abandon(works: Sequence[Any], keep: Any) -> None:
-    """Keep the tensors of abandoned operations alive until the engine has finished with ``works``."""
+    """Keep the tensors of abandoned operations alive until the engine has finished ``works``."""
     _abandoned[:] = [one for one in _abandoned if not all(work.done() for work in one[0])]
     if not all(work.done() for work in works):
         _abandoned.append((works, keep))
 
 
 class _Completer:
-    """Thread that waits for operations with futures, such as the buckets of DistributedDataParallel."""
+    """Thread that waits for operations with futures, such as DistributedDataParallel's buckets."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -23,11 +23,11 @@ from horovod.torch.mpi_ops import rank, size
 Pair = tuple[torch.Tensor, torch.Tensor]
 """Source and target of a copy, which are contiguous CPU tensors of the same dtype and shape."""
 
-# Minimum size in bytes of a background copy.
+# Minimum size in bytes for copying in the background.
 _MIN_BYTES = 1 << 20
-# Minimum size in bytes of a copy that takes noticeable time.
+# Size in bytes above which a copy takes noticeable time.
 _SLOW_BYTES = 1 << 24
-# Maximum seconds between the change of a tensor by an operation and the update of the tensor's version.
+# Maximum seconds between an operation's write to a tensor and the update of the tensor's version counter.
 _SETTLED = 0.02
 
 
@@ -96,11 +96,11 @@ class _Batch(threading.Thread):
         """Pairs whose source has changed since the commit, so that the copy may be wrong."""
 
     def run(self) -> None:
-        # Operations update a tensor's version after they have changed the tensor, so wait before comparing versions.
-        # Operations that begin after the copy do not matter.
+        # Operations update a tensor's version counter shortly after writing to the tensor, so wait before comparing
+        # versions. Writes that begin after the copy are harmless.
         unsettled: deque[tuple[float, torch.Tensor, torch.Tensor, int]] = deque()
         for source, into, version in self._pairs:
-            # Do not use copy_(): it would start threads that compete with the training step for cores.
+            # Use memmove, because copy_() would start threads that compete with the training step for cores.
             ctypes.memmove(into.data_ptr(), source.data_ptr(), source.nbytes)
             unsettled.append((time.monotonic() + _SETTLED, source, into, version))
             while unsettled and unsettled[0][0] <= time.monotonic():
@@ -115,7 +115,7 @@ class _Batch(threading.Thread):
 
 
 class Later(NamedTuple):
-    """List of the copies to make in the background, as pairs of source and target.
+    """List of background copies, as (source, target) pairs.
 
     ``steady`` has the addresses of the tensors that can be copied in the background. None means all tensors.
     """
@@ -124,7 +124,7 @@ class Later(NamedTuple):
     steady: frozenset[int] | None
 
     def place(self, source: torch.Tensor, into: Any) -> torch.Tensor | None:
-        """Add a copy and return its target, or return None if the tensor must be copied immediately."""
+        """Schedule a copy and return its target, or return None if the tensor must be copied immediately."""
         if (self.steady is not None and source.data_ptr() not in self.steady) or not can_wait(source, into):
             return None
         self.pairs.append((source, into))
@@ -132,7 +132,7 @@ class Later(NamedTuple):
 
 
 class _Never:
-    """Replacement for ``Later`` that allocates memory for copies without writing to it."""
+    """Variant of ``Later`` that allocates the target memory but copies nothing."""
 
     def place(self, source: torch.Tensor, _into: Any) -> torch.Tensor | None:
         made = torch.empty_like(source, memory_format=torch.contiguous_format)
@@ -142,8 +142,8 @@ class _Never:
 def reserve(value: Any) -> Any:
     """Allocate memory for a later ``copied(value, ...)``, or return None if the tensors are small.
 
-    The other ranks wait while a new worker creates its state, and then send their values. The new worker therefore does
-    not copy its initial values, which would take 1.4 s for 1 GiB.
+    A new worker soon receives the values of the other ranks, which wait until it has created its state. Copying its
+    initial values would delay them by 1.4 s per GiB.
     """
     return copied(value, None, _Never()) if _bytes_of(value) >= _SLOW_BYTES else None
 
@@ -157,7 +157,7 @@ def _bytes_of(value: Any) -> int:
 
 
 def copied(value: Any, into: Any, later: Later | _Never | None = None) -> Any:
-    """Copy a value, and reuse the tensors of an earlier copy ``into`` if they match."""
+    """Return a copy of a value, reusing the tensors of the earlier copy ``into`` if they match."""
     if isinstance(value, torch.Tensor):
         source = value.detach()
         if later is not None and (place := later.place(source, into)) is not None:
@@ -207,6 +207,5 @@ def _copied(value: Any) -> Any:
 
 
 def _load(file: IO[bytes]) -> Any:
-    # Use weights_only=False, because a state can contain any object. The file is trusted, because this program wrote
-    # it.
+    # Use weights_only=False, because a state can contain any object. This program wrote the file, so it is trusted.
     return torch.load(file, map_location="cpu", weights_only=False)

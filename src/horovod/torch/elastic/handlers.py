@@ -1,4 +1,4 @@
-"""Handlers that save, restore and synchronize the values of an elastic state, by type of value."""
+"""Handlers that save, restore and synchronize the values of an elastic state, one for each type of value."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ from horovod.torch.functions import broadcast_object, broadcast_optimizer_state,
 
 
 class StateHandler:
-    """Base class of handlers, which save, restore and synchronize one value each.
+    """Base class of handlers. A handler saves, restores and synchronizes one value.
 
     ``sync(root)`` gives all ranks the value of rank ``root``. ``sync`` of an old-style handler takes no argument and
     gives all ranks the value of rank 0. After a failure, that is the value of rank 0's last commit.
@@ -32,9 +32,9 @@ class StateHandler:
         raise NotImplementedError
 
     def save_beside(self, copies: list[Pair], steady: frozenset[int]) -> None:
-        """Save the value, and leave large copies to a background thread.
+        """Save the value, leaving large copies to a background thread.
 
-        The background copies are added to ``copies``. ``steady`` has the addresses of tensors that only optimizers
+        Pending copies are added to ``copies``. ``steady`` contains the addresses of tensors that only optimizers
         change.
         """
         self.save()
@@ -44,7 +44,7 @@ class StateHandler:
         raise NotImplementedError
 
     def sync(self, root: int = 0) -> None:
-        """Give all ranks the value of one rank, without saving it.
+        """Set the value on all ranks to that of one rank, without saving it.
 
         Args:
             root (int): Rank whose value all ranks take. Default: 0.
@@ -55,11 +55,11 @@ class StateHandler:
         """Adapt the value to a change of the job's ranks. Does nothing by default."""
 
     def describe(self) -> str:
-        """Return a description of the value's structure that must be equal on all ranks."""
+        """Return a description of the value's structure, which must be the same on all ranks."""
         return ""
 
     def set_value(self, value: Any) -> None:
-        """Replace the value, and save the new value."""
+        """Replace the value and save the new one."""
         self.value = value
         self.save()
 
@@ -76,14 +76,14 @@ class ModelStateHandler(StateHandler):
             self.save()
 
     def save(self) -> None:
-        """Save the state, and reuse the memory of the last copy if possible."""
+        """Save the state, reusing the memory of the previous copy if possible."""
         self._saved = copied(self.value.state_dict(), self._saved)
         self._frozen = self._versions_of_frozen()
         self.unsaved = False
 
     def save_beside(self, copies: list[Pair], steady: frozenset[int]) -> None:
-        # Copy a frozen parameter in the background only if it is unchanged since the last commit. A parameter that has
-        # changed could be a running average, which the program can change at any time.
+        # Copy a frozen parameter in the background only if it is unchanged since the last commit. A frozen parameter
+        # that has changed could be a running average, which the program can modify at any time.
         frozen = self._versions_of_frozen()
         rest = frozen if self.unsaved else dict(self._frozen.items() & frozen.items())
         later = Later(copies, steady.union(rest))
@@ -129,7 +129,7 @@ class OptimizerStateHandler(StateHandler):
         self.unsaved = False
 
     def restore(self) -> None:
-        # Copy the tensors, because the optimizer keeps them.
+        # Copy the tensors, because the optimizer would use the saved tensors themselves.
         self.value.load_state_dict(copied(self._saved, None))
 
     def sync(self, root: int = 0) -> None:
@@ -137,7 +137,7 @@ class OptimizerStateHandler(StateHandler):
 
 
 class SamplerStateHandler(StateHandler):
-    """Handler for an ``ElasticSampler``.
+    """Handler for an ``ElasticSampler``, whose state is the same on all ranks in a given step.
 
     All ranks have the same sampler state in the same step.
     """
@@ -170,7 +170,7 @@ class HasState(Protocol):
 class StateDictHandler(StateHandler):
     """Handler for objects with ``state_dict()`` and ``load_state_dict(...)``, such as learning rate schedulers.
 
-    The object keeps its identity; only its state is replaced.
+    Restoring replaces the state of the object, not the object itself.
     """
 
     def __init__(self, value: HasState) -> None:
@@ -194,8 +194,8 @@ class StateDictHandler(StateHandler):
 class ScalerStateHandler(StateDictHandler):
     """Handler for a ``torch.amp.GradScaler``.
 
-    The ``state_dict()`` of a scaler does not contain which optimizers were unscaled since the last ``update()``.
-    ``restore`` therefore calls ``update()``, because a repeated step would unscale them a second time and fail.
+    A scaler's ``state_dict()`` does not include which optimizers were unscaled since the last ``update()``. ``restore``
+    therefore calls ``update()``. Without it, a repeated step would unscale them twice and fail.
     """
 
     def restore(self) -> None:
@@ -207,7 +207,7 @@ class ScalerStateHandler(StateDictHandler):
         self._begin_step()
 
     def _begin_step(self) -> None:
-        # update() would raise an error if nothing has been scaled yet.
+        # Skip update() if nothing has been scaled yet, because it would raise an error.
         if getattr(self.value, "_scale", None) is not None:
             self.value.update(self.value.get_scale())
 
@@ -216,7 +216,7 @@ _registry: list[tuple[type, Callable[[Any], StateHandler]]] = [
     (ElasticSampler, SamplerStateHandler),
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
-    # PyTorch 2.1 has only torch.cuda.amp.
+    # PyTorch 2.1 has only torch.cuda.amp, not torch.amp.
     (getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), ScalerStateHandler),
     (HasState, StateDictHandler),
 ]
@@ -237,7 +237,7 @@ def set_handler_registry(registry: list[tuple[type, Callable[[Any], StateHandler
 
 
 def handler_for(name: str, value: Any) -> StateHandler | None:
-    """Return a handler for the value, or None if it is an ordinary attribute.
+    """Return a handler for the value, or None if the value needs no handler.
 
     Raises:
         ValueError: The value cannot be copied.
@@ -249,7 +249,7 @@ def handler_for(name: str, value: Any) -> StateHandler | None:
 
 
 def check_references(others: Mapping[str, Any], handlers: Mapping[str, StateHandler]) -> None:
-    """Check that no ordinary attribute refers to a value that has a handler.
+    """Check that no ordinary attribute of the state refers to a value that has a handler.
 
     After a restore or a sync, such an attribute would refer to a copy of that value.
 

@@ -1,4 +1,4 @@
-"""Sampler that continues its epoch when the number of ranks changes."""
+"""Sampler that resumes its epoch when the number of ranks changes."""
 
 from collections.abc import Iterator, Sized
 from typing import Any
@@ -42,7 +42,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.filled = filled
         self.epoch = 0
         self._order: list[int] = []
-        # Epoch and dataset length for which the order of the samples was computed.
+        # Epoch and dataset length from which the current sample order was computed.
         self._order_of = (-1, -1)
         # Number of samples at the start of ``_order`` that were processed before the last distribution over the ranks.
         self._done = 0
@@ -50,18 +50,19 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._recorded = 0
         self._shares: Shares | None = None
         self._mine: list[int] = []
-        # Current loop over the loader: the state at its beginning, and its samples.
+        # State of the sampler at the beginning of the current loop over the loader, and the samples of that loop.
         self._loop: tuple[Any, list[int]] = ((), [])
-        # Number of recorded samples in the current loop.
+        # Number of samples recorded in the current loop over the loader.
         self._in_loop = 0
-        # Number of samples in the current loop before this rank's first sample. Negative if the loop starts later.
+        # Number of samples in the current loop that precede this rank's first sample. Negative if the loop starts
+        # later.
         self._ahead = 0
         self.rank = 0
         self.num_replicas = 1
         self._begin(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch without processed samples.
+        """Begin an epoch with all samples unprocessed. Call this when the previous epoch is over.
 
         Call this when the previous epoch is over. A call with the number of the current epoch keeps the recorded
         samples, which is safe at the start of a resumed epoch. It restarts the epoch if all samples are processed.
@@ -74,7 +75,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._begin(epoch, processed if under_way else 0)
 
     def set_shares(self, shares: Shares | None) -> None:
-        """Give each rank the share of the samples that ``hvd.elastic.batch`` computes.
+        """Give each rank the share of the samples computed by ``hvd.elastic.batch``.
 
         Args:
             shares (Shares, optional): Share of the samples for each rank. None restores equal shares.
@@ -101,7 +102,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
             batch_size (int): Samples per batch on this rank.
         """
         recorded = (batch_idx + 1) * batch_size
-        # A lower index means that a new loop has begun.
+        # A batch index lower than the last one means that a new loop over the loader has begun.
         if recorded <= self._in_loop:
             self._ahead = 0
         self._in_loop = recorded
@@ -117,14 +118,14 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     @property
     def processed_num(self) -> int:
-        """Number of samples of the epoch that the ranks have processed together."""
+        """Number of samples of this epoch that all ranks together have processed."""
         whole = self._recorded >= len(self._mine)
         left = len(self._order) - self._done
         return self._done + done(self._recorded, self.rank, self._parts(), left, whole)
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Value that changes with each recorded batch, for detecting progress."""
+        """Value that changes with each recorded batch. Used to detect progress."""
         return self.epoch, self._done, self._recorded
 
     @property
@@ -134,11 +135,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     @property
     def remaining_indices(self) -> list[int]:
-        """Indices of the samples that were unprocessed at the last distribution of samples over the ranks."""
+        """Indices of the samples that were unprocessed when samples were last distributed over the ranks."""
         return self._order[self._done :]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sampler's state, which any rank can load in a job with any number of ranks."""
+        """Return the sampler's state. Any rank can load it, in a job with any number of ranks."""
         return {"epoch": self.epoch, "processed_num": self.processed_num, "seed": self.seed, "length": len(self._order)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -159,7 +160,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def _begin(self, epoch: int, processed: int) -> None:
         length = len(self.dataset)
-        # Reuse the order, because shuffling takes 1 s per million samples, too long for a recovery.
+        # Keep the current order if possible, because reshuffling takes 1 s per million samples, too long for a
+        # recovery.
         if (epoch, length) != self._order_of:
             self._order = self._shuffled(length, epoch) if self.shuffle else list(range(length))
             self._order_of = epoch, length
@@ -203,7 +205,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
 
 def _ahead(loop: list[int], mine: list[int]) -> int:
-    """Return the number of samples in ``loop`` before the first sample of ``mine``.
+    """Return how many samples of the loop ``loop`` precede the first sample of the loop ``mine``.
 
     The result is negative if ``loop`` starts later.
     """

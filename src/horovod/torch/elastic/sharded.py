@@ -1,4 +1,4 @@
-"""Elastic state of a sharded optimizer, with copies that survive the loss of a rank."""
+"""Elastic state of a sharded optimizer, with replicas that survive the loss of a rank."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
 
 class ShardedStateHandler(StateHandler):
-    """Handler for a ``hvd.ShardedOptimizer`` that survives the loss of any ranks that are not neighbors.
+    """Handler for a ``hvd.ShardedOptimizer``, which survives the loss of any ranks that are not neighbors.
 
     A commit saves each rank's part and copies it to the next rank. After a failure or a change of the job's ranks, all
     ranks return to the last commit, and ``sync`` divides the parts among the current ranks.
@@ -44,18 +44,18 @@ class ShardedStateHandler(StateHandler):
         if optimizer._hvd_shards.process_set is not global_process_set:
             raise ValueError("process_set must be hvd.global_process_set for a ShardedOptimizer in an elastic state")
         super().__init__(optimizer)
-        # Number of commits that the ranks have exchanged.
+        # Number of commits that the ranks have exchanged so far.
         self._number = 0
-        # Job in which the last commit was made.
+        # Job during which the last commit was made.
         self._job: Any = None
-        # Parts of the last commit that this rank has, keyed by the rank that owned the part.
+        # Parts of the last commit stored on this rank, keyed by the rank that owns the part.
         self._parts: dict[int, Part] = {}
-        # Parts of the next commit, until all ranks have received theirs.
+        # Parts of the commit in progress, until all ranks have received theirs.
         self._unconfirmed: dict[int, Part] = {}
         self.save()
 
     def save(self) -> None:
-        """Save this rank's part. After the first commit, this does nothing: only ``exchange`` saves."""
+        """Save this rank's part. Does nothing after the first commit: from then on, only ``exchange`` saves."""
         if self._number == 0:
             self._job, self._parts = face.job, {rank(): self._pack()}
 
@@ -80,7 +80,7 @@ class ShardedStateHandler(StateHandler):
         self._number += 1
 
     def restore(self) -> None:
-        """Return to this rank's part of the last commit, unless the job's ranks have changed."""
+        """Restore this rank's part from the last commit, unless the job's ranks have changed."""
         if self._job is face.job:
             self._install([self._parts[rank()]])
 
@@ -90,7 +90,7 @@ class ShardedStateHandler(StateHandler):
         divide_again(self.value)
 
     def sync(self, root: int = 0) -> None:
-        """Return to the last commit of rank ``root``, and divide its state among the current ranks.
+        """Restore the last commit of rank ``root``, dividing its state among the current ranks.
 
         Before the first commit, each rank keeps its current part.
 
@@ -108,7 +108,7 @@ class ShardedStateHandler(StateHandler):
         if number == 0 and not any(nbytes for *_, nbytes in reports):
             # No rank has taken a step, so there is no state to divide.
             return
-        # Map each part to a rank that has it.
+        # Map each part of the state to a rank that has a copy.
         holders: dict[int, int] = {}
         for holder, (committed, parts, unconfirmed, *_) in enumerate(reports):
             for part in parts if committed == number else unconfirmed if committed + 1 == number else ():
@@ -148,7 +148,7 @@ class ShardedStateHandler(StateHandler):
         return Part(size(), groups, segments, torch.cat(tensors))
 
     def _install(self, parts: Iterable[Part]) -> None:
-        """Replace the state of this rank's elements by the state in ``parts``, which other ranks could have saved."""
+        """Replace this rank's share of the state by the values in ``parts``, which can come from other ranks."""
         self.value.state.clear()
         owned: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
         for segment, tensor, _ in self.value._hvd_shards.owned:

@@ -54,13 +54,13 @@ class BeforeForward:
         self._hooks: dict[int, tuple[torch.nn.Module, Any]] = {}
         # True until the first forward pass of the next training step.
         self._armed = True
-        # Buffers of the models, and their copies from before the step.
+        # (buffer, copy from before the step) for each buffer of the models.
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._random: torch.Tensor | None = None
         self._random_of_devices: dict[int, torch.Tensor] = {}
 
     def watch(self, models: Sequence[torch.nn.Module]) -> None:
-        """Replace the watched models by ``models``."""
+        """Watch ``models`` in place of the previous models."""
         wanted = {id(model): model for model in models}
         for key in [key for key in self._hooks if key not in wanted]:
             self._hooks.pop(key)[1].remove()
@@ -70,12 +70,12 @@ class BeforeForward:
         self.stepped()
 
     def stepped(self) -> None:
-        """End the step, and keep the changes that its forward passes have made."""
+        """End the step, keeping the changes made by its forward passes."""
         self._armed = True
         self._random = None
 
     def begins(self, model: torch.nn.Module) -> None:
-        """Take the snapshot before the first forward pass of a step.
+        """Take the snapshot before the first forward pass of a step. Called before every forward pass.
 
         The hook calls this method before each forward pass.
         """
@@ -108,7 +108,7 @@ class BeforeForward:
 
 
 class _Hook:
-    """Forward pre-hook on a model.
+    """Forward pre-hook on a model. Copying or pickling the model replaces the hook by a placeholder.
 
     Copies and pickles of the model contain a placeholder instead of the hook.
     """
@@ -185,13 +185,13 @@ class TorchState(Keeping, ObjectState):
             object.__setattr__(self, name, handler.value)
         self._handlers = handlers
         self._sharded = [one for one in handlers.values() if isinstance(one, ShardedStateHandler)]
-        # Sharded optimizers report no steps, so do not leave copies to the next step.
+        # Sharded optimizers do not report their steps, so finish all copies before the next step.
         if self._sharded:
             for handler in handlers.values():
                 handler.save()
         self._copies = Copies()
         self._commits = 0
-        # True after this rank has received or sent a state in a sync.
+        # True once this rank has sent or received a state in ``sync``.
         self._synced = False
         self._always_restore = always_restore
         self._steps = Steps(self._stepped, self._begins_step, self._counted)
@@ -215,7 +215,7 @@ class TorchState(Keeping, ObjectState):
         self._before.watch([one.value for one in handlers if isinstance(one.value, torch.nn.Module)])
 
     def _counted(self) -> tuple[Any, ...]:
-        """Return the program's counters, which differ between any two steps."""
+        """Return the program's counters, whose values differ between any two steps."""
         found: list[Any] = [value for name in self._names if isinstance(value := getattr(self, name), Integral)]
         found += [one.value.place for one in self._handlers.values() if isinstance(one.value, ElasticSampler)]
         return tuple(found)
@@ -318,7 +318,7 @@ class TorchState(Keeping, ObjectState):
     def _in_a_step(self) -> bool:
         return self._steps.in_a_step() or super()._in_a_step()
 
-    # The following methods implement the interface ``Keeping``.
+    # Implementation of the interface ``Keeping``.
 
     def failed(self, error: HorovodInternalError) -> None:
         bound = self._sharded or self._of_rank_0() or not self._steps.can_hand_over()
@@ -332,7 +332,7 @@ class TorchState(Keeping, ObjectState):
         return not (self._always_restore or self._sharded or self._of_rank_0()) and self._steps.before_step(error)
 
     def _of_rank_0(self) -> list[str]:
-        """Return the names of values with an old-style handler, whose ``sync`` always takes rank 0's state."""
+        """Return the names of values with an old-style handler, whose ``sync`` always sends rank 0's state."""
         return [name for name, handler in self._handlers.items() if not takes_root(handler)]
 
     def standing(self, whole: bool) -> Standing:

@@ -1,4 +1,4 @@
-"""Counter of optimizer steps, and checks whether a failed step can be repeated."""
+"""Step counter for optimizers, and checks for whether a failed step can be repeated."""
 
 import itertools
 import weakref
@@ -20,7 +20,7 @@ from horovod.torch.reducer.rounds import fill, kind_of
 
 
 class StepByStep:
-    """Observer of calls of the training function and of optimizer steps.
+    """Observer of training function calls and optimizer steps.
 
     ``counted`` is the current value of the program's counters. ``touched`` is any value that changes with each
     reduction of gradients and each change of parameters.
@@ -31,14 +31,14 @@ class StepByStep:
         self._each = True
         # True if the counters have changed between two steps at least once.
         self._seen = False
-        # True if the program took the first step of this call before it changed its counters.
+        # True if the first step in the current call of the training function came before any counter change.
         self._after = True
         self.begins = True
         """True until the first step after the function began."""
         self._last: tuple[Hashable, Hashable] = (None, None)
 
     def go_on(self, counted: Hashable, touched: Hashable) -> None:
-        """Record that the training function is called, or could be called again from this point."""
+        """Record a point at which the training function is called, or from which it could be called again."""
         self.begins = self._after = True
         self._last = counted, touched
 
@@ -55,7 +55,7 @@ class StepByStep:
         self._last = counted, touched
 
     def is_between(self, counted: Hashable, touched: Hashable) -> bool:
-        """Return True if the program has counted its last step and changed nothing since.
+        """Return True if the program has counted its last step and has changed nothing since.
 
         This is called when the program is about to reduce gradients.
         """
@@ -70,7 +70,7 @@ _REDUCTION = frozenset(("horovod.torch.reducer.gradients", "horovod.torch.reduce
 
 
 class Round:
-    """Record of a round: one step of each of several optimizers, in any order.
+    """Record of one round. In a round, each of several optimizers takes one step, in any order.
 
     A program with several optimizers counts one round as one step.
     """
@@ -85,7 +85,7 @@ class Round:
         return self._in_turns and not self._stepped
 
     def stepped(self, which: int, optimizers: int) -> bool:
-        """Record a step of one optimizer, and return True if it completes the round."""
+        """Record a step of one optimizer, and return True if this step completes the round."""
         self._in_turns = self._in_turns and which not in self._stepped
         self._stepped.add(which)
         if len(self._stepped) < optimizers:
@@ -107,7 +107,7 @@ class Steps:
         begins: Callable[[], None] = lambda: None,
         counted: Callable[[], Hashable] = lambda: None,
     ) -> None:
-        """Create a counter that calls these functions when steps are taken.
+        """Create a counter that calls the given functions around each step.
 
         Args:
             stepped: Called after each step.
@@ -125,9 +125,9 @@ class Steps:
         self._hooks: dict[int, tuple[Any, Any, Any]] = {}
         # Parameters of all watched optimizers.
         self._stepping: list[torch.Tensor] = []
-        # Kind of each parameter's gradient at the last commit.
+        # Kinds of the parameters' gradients at the last commit.
         self._committed_gradients: list[int] = []
-        # Kind of each parameter's gradient at the point where training resumes. None means the current gradients.
+        # Kinds of the parameters' gradients at the point where training resumes. None: use the current gradients.
         self._resumed_gradients: list[int] | None = None
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -169,7 +169,7 @@ class Steps:
         return frozenset(p.data_ptr() for p in self._all_parameters())
 
     def go_on(self) -> None:
-        """Restart the observation of the program.
+        """Start observing the program afresh.
 
         Call this when all ranks have the same state and the training function is about to be called.
         """
@@ -184,7 +184,7 @@ class Steps:
         self._resumed_gradients = self._committed_gradients
 
     def committed(self) -> None:
-        """Record a commit. The program thereby declares that training can resume from the current state."""
+        """Record a commit, by which the program declares that training can resume from its current state."""
         self._committed_gradients = self._gradients()
         if self._by_step.begins:
             self.go_on()
@@ -216,7 +216,7 @@ class Steps:
         return any(one.in_a_step for one in map(_reducer, self._optimizers()) if one is not None)
 
     def can_hand_over(self) -> bool:
-        """Return True if training can continue from this point after the loss of a rank.
+        """Return True if training can continue from the current state after the loss of a rank.
 
         This is called when the program is at a point where new ranks can join.
         """
@@ -226,7 +226,7 @@ class Steps:
         return all(p.device.type == "cpu" for p in self._stepping)
 
     def gradients(self) -> list[int]:
-        """Return the kind of each parameter's gradient at the point where training resumes.
+        """Return, for each parameter, the kind of gradient that it must have where training resumes.
 
         An optimizer skips a parameter whose gradient is None, but updates one whose gradient is zero, because of
         momentum and weight decay. A repeated step must therefore start from the same gradients as the first attempt.
@@ -251,8 +251,8 @@ class Steps:
                 parameter.grad = None
             else:
                 fill(parameter, kind)
-        # Mark the zero gradients as reduced. Without the mark, new ranks would start a reduction in which ranks with
-        # older tensors do not take part.
+        # Mark the zero gradients as reduced. If they were unmarked, new ranks would start a reduction that ranks with
+        # older tensors do not join.
         for one in self._optimizers():
             reducer = _reducer(one)
             if reducer is not None:

@@ -1,4 +1,4 @@
-"""Strategy for Lightning, which connects the Trainer to the ranks of a Horovod job.
+"""Lightning strategy that connects the Trainer to the ranks of a Horovod job.
 
 The cluster environment describes ranks that are already running. ``Gathering`` synchronizes the metrics of
 torchmetrics, which by default support only torch.distributed, through Horovod. ``own_device`` selects a rank's device.
@@ -15,9 +15,9 @@ from horovod.torch.optimizer import unwrap
 
 
 def make_environment(pl: Any) -> Any:
-    """Return a cluster environment for the Lightning package ``pl``, which describes a Horovod job.
+    """Return a cluster environment that describes a Horovod job. ``pl`` is the Lightning package.
 
-    Without this environment, Lightning would search for the environments of other launchers.
+    Without it, Lightning would try to detect other launchers.
     """
     from importlib import import_module
 
@@ -75,7 +75,7 @@ def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
 
 
 class Gathering:
-    """Synchronization of a module's metrics through Horovod, which lasts until ``end``.
+    """Context in which a module's metrics are synchronized through Horovod. It lasts until ``end`` is called.
 
     A user-defined ``dist_sync_fn`` is kept.
     """
@@ -142,14 +142,14 @@ def make_class(pl: Any) -> Any:
         """Lightning checks this attribute. Without it, it would add no sampler and ignore ``sync_dist``."""
 
         def __init__(self, device: torch.device | None, options: Mapping[str, Any]) -> None:
-            """Create the strategy. ``options`` are arguments of hvd.DistributedOptimizer."""
+            """Create the strategy. ``options`` are passed to hvd.DistributedOptimizer."""
             self._device, self._options = device, options
             self._passes, self._blocked = 1, False
             self._metrics: Gathering | None = None
             super().__init__(
                 parallel_devices=None if device is None else [device], cluster_environment=make_environment(pl)
             )
-            # Lightning prints messages and writes files on one rank only, which must be rank 0.
+            # Lightning prints messages and writes files only on its global rank 0, which must be Horovod's rank 0.
             pl.utilities.rank_zero_only.rank = hvd.rank()
 
         @property
@@ -163,7 +163,7 @@ def make_class(pl: Any) -> Any:
 
         @parallel_devices.setter
         def parallel_devices(self, given: Sequence[torch.device] | None) -> None:
-            """Select this rank's device from all devices that the Trainer has found."""
+            """Select this rank's device from the devices found by the Trainer."""
             if given and self._device is None:
                 gpus = torch.cuda.device_count() if given[0].type == "cuda" else 0
                 self._device = own_device(given, hvd.local_rank(), hvd.local_size(), gpus)
@@ -176,7 +176,7 @@ def make_class(pl: Any) -> Any:
             self.model.to(self.root_device)
 
         def setup(self, trainer: Any) -> None:
-            """Start all ranks with the parameters and buffers of rank 0."""
+            """Broadcast rank 0's parameters and buffers to all ranks."""
             if self._layer_sync is not None:
                 raise ValueError(
                     "sync_batchnorm must be False, got True, which needs torch.distributed; use "
@@ -197,12 +197,12 @@ def make_class(pl: Any) -> Any:
                 names = [(name, one) for name, one in named if id(one) in own]
                 hvd.DistributedOptimizer(
                     optimizer,
-                    # Parameters from outside the module have no name.
+                    # Parameters that do not belong to the module have no name.
                     names if len(names) == len(own) else None,
                     backward_passes_per_step=self._passes,
                     **self._options,
                 )
-            # Assign the optimizers again, because Lightning's wrappers report the class of the wrapped object.
+            # Assign the optimizers again so that Lightning's wrappers report the new class of each optimizer.
             self.optimizers = self.optimizers
 
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -216,7 +216,7 @@ def make_class(pl: Any) -> Any:
 
         @contextmanager
         def block_backward_sync(self) -> Iterator[None]:
-            """Return a context for backward passes without an optimizer step afterwards."""
+            """Return a context manager for backward passes that no optimizer step follows."""
             self._blocked = True
             try:
                 yield
@@ -267,7 +267,7 @@ def make_class(pl: Any) -> Any:
 
 
 class _Reductions:
-    """Strategy methods with which Lightning communicates between ranks."""
+    """Strategy methods that Lightning calls to communicate between ranks."""
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Reduce a tensor over all ranks; return other values unchanged.

@@ -193,7 +193,7 @@ class _GroupedAllgather(torch.autograd.Function):
         return None, None, None, *(a[begin:end] for a, (begin, end) in zip(reduced, ctx.rows, strict=True))
 
 
-# Reduction of sparse (COO) tensors with two allgathers, because ranks have non-zero values at different positions.
+# Reduction of sparse (COO) tensors with two allgathers, because each rank has non-zero values at different positions.
 
 
 def sparse_allreduce_async(
@@ -222,7 +222,7 @@ def sparse_allreduce_async(
     if op not in (Average, Sum):
         raise ValueError(f"{what}: op must be Average or Sum for a sparse tensor, got {op_name(op)}")
     _, size = set_rank_and_size(process_set, "sparse_allreduce")
-    # Coalesce first, which makes the message smaller if positions repeat, as embedding rows of frequent words do.
+    # Coalesce first. This shrinks the message if positions repeat, like the embedding rows of frequent words.
     tensor = tensor.detach().coalesce()
     # Make the non-zero values dimension 0 of both tensors, because allgather concatenates along that dimension.
     indices = plain(tensor.indices().t())

@@ -47,7 +47,7 @@ def submit(
     immediately. ``_core.pyi`` describes ``wire`` and ``residual``. The residual must be contiguous, with as many
     elements as ``source``.
     """
-    # Every gradient and every blocking call uses this path, so avoid function calls here.
+    # Every gradient and every blocking call takes this path, so avoid function calls here.
     try:
         code = CODES.get(source.dtype)
         if code is None or not source.is_contiguous() or source.is_neg():
@@ -292,7 +292,7 @@ def allreduce(
     wire = check_wire(compression, tensor, op, "allreduce")
     compressed, context = compression.compress(tensor)
     arguments = (compressed, op, name, prescale_factor, postscale_factor, process_set, wire)
-    # Use autograd only if the tensor requires a gradient, because its overhead exceeds the time of a small reduction.
+    # Use autograd only if the tensor requires a gradient, because autograd costs more time than a small reduction.
     differentiable = torch.is_grad_enabled() and getattr(compressed, "requires_grad", False)
     reduced = _Allreduce.apply(*arguments) if differentiable else _into_new(*arguments)
     return compression.decompress(reduced, context)

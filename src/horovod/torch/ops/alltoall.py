@@ -20,7 +20,7 @@ def _start(
     process_set: ProcessSet,
     blocking: bool = False,
 ) -> tuple[Any, int]:
-    """Submit an alltoall, and return the engine's Work and the number of rows that this rank sends."""
+    """Submit an alltoall. Return the engine's Work and the number of rows that this rank sends."""
     code = code_of(tensor, "alltoall", name)
     number = set_id(process_set, "alltoall")
     _, size = set_rank_and_size(process_set, "alltoall")

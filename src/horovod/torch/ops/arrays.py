@@ -30,7 +30,7 @@ _PER_THREAD = 2
 
 
 def accepting(function: _Function) -> _Function:
-    """Decorate an operation to accept other libraries' arrays, and to name the rank in its errors.
+    """Decorate an operation to accept arrays of other libraries, and to name the rank in its errors.
 
     The first argument of ``function`` is ``tensor``, or ``tensors`` for a grouped operation. See ``call``.
     """
@@ -76,7 +76,7 @@ def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) ->
 
 
 def is_foreign(array: Any) -> bool:
-    """Return True if ``array`` belongs to another library that can share memory and is not a NumPy array."""
+    """Return True if ``array`` belongs to another library that can share memory (NumPy is excluded)."""
     if isinstance(array, torch.Tensor) or any(library_of(kind) == "numpy" for kind in type(array).__mro__):
         return False
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
@@ -123,7 +123,7 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
     tensor = torch.as_tensor(array, device="cuda")
     if tensor.numel() == 0 or tensor.data_ptr() == address:
         return tensor
-    # PyTorch has copied the array from another GPU. Newer versions of PyTorch do not copy it if neither a device nor a
+    # In this case PyTorch has copied the array from another GPU. Newer versions do not copy if neither a device nor a
     # default device is set.
     with torch._C.DisableTorchFunction():
         there = torch.as_tensor(array)
@@ -136,7 +136,7 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
 
 
 def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
-    """Return the stream on which the other library uses an array, or None if it is unknown."""
+    """Return the stream on which the array's library uses the array, or None if unknown."""
     stream = interface.get("stream")
     if stream is None:
         return None
@@ -149,12 +149,13 @@ def _back(result: Any, given: Any, in_place: bool) -> Any:
     if isinstance(given, list):
         return [_back(one, like, in_place) for one, like in zip(result, given, strict=True)]
     if isinstance(result, tuple):
-        # The result of an alltoall is a tuple of a tensor and splits.
+        # An alltoall returns a tuple of a tensor and splits.
         return (_back(result[0], given, in_place), *result[1:])
     if not is_foreign(given):
         return result
     take = _from_dlpack(given)
-    # Convert even after an in-place operation, because the conversion makes the library's current stream wait for it.
+    # Convert the result even after an in-place operation: the conversion makes the library's current stream wait for
+    # the operation.
     converted = take(result) if take is not None else result
     if take is None and hasattr(given, "__cuda_array_interface__"):
         _let_wait(given, result.device)

@@ -150,8 +150,8 @@ class _Broadcast(torch.autograd.Function):
         root_rank, name, process_set = ctx.arguments
         name = name and f"broadcast.{name}.gradient"
         averaged = _Allreduce.apply(plain(gradient), Average, name, 1.0, 1.0, process_set)
-        # Only the root's input affects the output, so the gradients of other ranks are zero. Compute these zeros from
-        # `averaged`, so that every rank also takes part in the second derivative.
+        # Only the root's input affects the output, so the gradients of other ranks are zero. Derive these zeros from
+        # `averaged`, so that every rank takes part in the second derivative too.
         if face.require_job().rank != root_rank:
             averaged = averaged.masked_fill(averaged.new_ones((), dtype=torch.bool), 0)
         return averaged, None, None, None

@@ -42,7 +42,7 @@ class Adapter(Protocol):
         """Return True if a graph is being captured on the current stream."""
 
     def another_stream(self, handle: int, device: torch.device) -> Any:
-        """Wrap the stream with this handle, which any library can have created.
+        """Wrap an existing stream handle, which can come from any library. 0 is the legacy default stream.
 
         0 is the legacy default stream.
         """
@@ -65,7 +65,7 @@ class Cuda:
         return torch.cuda.current_stream(device)
 
     def is_capturing(self, device: torch.device) -> bool:
-        # PyTorch supports this query only for the current device.
+        # PyTorch can query only the current device.
         if device.index is None or device.index == torch.cuda.current_device():
             return torch.cuda.is_current_stream_capturing()
         with torch.cuda.device(device):
@@ -121,7 +121,7 @@ class DeviceWork:
             return True
 
     def in_use(self) -> bool:
-        """Return True if the device can still use the tensors' memory."""
+        """Return True if the device can still access the memory of the operation's tensors."""
         return self._work.in_use()
 
     def wait(self, timeout: float = -1.0) -> bool:
@@ -159,12 +159,12 @@ class DeviceWork:
                 time.sleep(50e-6)
             self._work.order(stream)
         except HorovodInternalError:
-            # Work that is already launched can still be running.
+            # Kernels that were already launched can still be running.
             _sweep(self)
             raise
         if not waits and stream != self._stream and self._tensors is not None:
-            # PyTorch reuses freed memory on the stream for which it was allocated, and that stream does not wait for
-            # the operation. Keep the tensors until the device has finished.
+            # PyTorch reuses freed memory on the stream that allocated it, and that stream does not wait for the
+            # operation. Keep the tensors alive until the device has finished.
             _sweep(self)
             return True
         self._tensors = None
@@ -179,7 +179,7 @@ class DeviceWork:
 
 
 def _sweep(*more: DeviceWork) -> None:
-    # Several threads can wait at the same time.
+    # Several threads can wait for the same work at the same time.
     with _parking:
         _parked[:] = [work for work in (*_parked, *more) if work.in_use()]
 
@@ -243,7 +243,7 @@ class Streams:
             self._noted[handle] = self._adapter.stream(self._device)
 
     def forget(self) -> None:
-        """Remove all recorded streams."""
+        """Forget all recorded streams."""
         self._noted.clear()
 
     def _others(self) -> list[Any]:
@@ -265,5 +265,5 @@ def zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 def forget_all() -> None:
-    """Clean up at the end of the job, and keep tensors alive that a device can still use."""
+    """Clean up at the end of the job, keeping alive the tensors that a device can still use."""
     _sweep()

@@ -36,7 +36,7 @@ def submit_group(
     count, arguments = len(sources), (op, prescale, postscale, process_set)
     if name:
         group, members = groups.group_names("grouped_allreduce", name, count, process_set)
-        # Use tuples as keys, which cannot be equal to a name of the program.
+        # Use tuples as keys, because they cannot collide with user-supplied names.
         known = [(member, count, wire) for member in members]
         again = _take_group(known, sources, arguments)
         if again:
@@ -58,7 +58,7 @@ def submit_group(
 
 
 def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: Any) -> list[Repeat]:
-    """Return the idle Repeats of all tensors in a group, or an empty list if any is missing."""
+    """Return the idle Repeats of all tensors in a group, or an empty list if a tensor has none."""
     taken: list[Repeat] = []
     for key, source in zip(known, sources, strict=True):
         repeat = take(key, source, *arguments)
@@ -71,10 +71,10 @@ def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: An
 
 
 def _add_group(members: list[Repeat], name: str | None, results: list[torch.Tensor], keep: Any) -> int:
-    """Return a handle for a group of operations, whose result is the list ``results``."""
+    """Return one handle for a group of operations. Its result is the list ``results``."""
 
     def finish() -> list[torch.Tensor]:
-        # An unnamed group has a new number in each call, so its Repeats cannot be reused.
+        # The number in an unnamed group's name changes with each call, so its Repeats cannot be reused.
         if name:
             for repeat in members:
                 put_back(repeat)

@@ -17,8 +17,8 @@ from horovod.torch.ops import devices, repeats, tracing
 from horovod.torch.ops.repeats import Repeat
 from horovod.torch.ops.tracing import state as _profiler
 
-# Maximum seconds of one wait. Between waits, Python runs signal handlers (Ctrl-C), and a forked child checks whether it
-# still has an engine.
+# Maximum seconds per wait. Between waits, Python runs signal handlers (Ctrl-C), and a forked child checks whether its
+# engine still exists.
 _SLICE_SECONDS = 0.5
 
 _numbers = itertools.count()
@@ -29,7 +29,7 @@ _before_next_wait: list[Callable[[], None]] = []
 
 
 def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
-    """Return a new handle for ``works``, which together are one operation.
+    """Return a new handle for ``works``, which together form one operation.
 
     ``finish`` is called once all works are done, and returns the result. ``keep`` refers to the objects that must stay
     alive until then.
@@ -43,7 +43,7 @@ def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
 
 
 def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
-    """Return a new handle for a repeated operation that reads ``source`` and returns ``result``."""
+    """Return a new handle for a Repeat that reads ``source`` and returns ``result``."""
     repeat.source = source
     repeat.result = result
     if _profiler._is_profiler_enabled:
@@ -54,7 +54,7 @@ def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
 
 
 def then(handle: int, convert: Callable[[Any], Any]) -> None:
-    """Make ``synchronize`` return ``convert(result)`` instead of the result for this handle."""
+    """Make ``synchronize`` return ``convert(result)`` for this handle."""
     record = _records[handle]
     if isinstance(record, Repeat):
         repeat = record
@@ -129,7 +129,7 @@ def synchronize(handle: int) -> Any:
 
 
 def synchronize_all(issued: Sequence[int]) -> list[Any]:
-    """Wait for all handles, even after one has failed, and return the results.
+    """Wait for all handles, even if one fails, and return the results.
 
     Raises:
         Exception: The first failure, after all operations have ended.
@@ -147,7 +147,7 @@ def synchronize_all(issued: Sequence[int]) -> list[Any]:
 
 
 def wait(work: Any, keep: Any, recorded: bool = False) -> None:
-    """Block until ``work``, which uses the tensors ``keep``, is done.
+    """Block until ``work``, which uses the tensors in ``keep``, is done.
 
     Set ``recorded`` if a profiler already records this wait.
 
@@ -183,7 +183,7 @@ def _run_before_wait() -> None:
 
 
 def wait_all(works: Sequence[Any], keep: Any) -> None:
-    """Wait for all works, even after one has failed, then raise the first error.
+    """Wait for all works, even if one fails, then raise the first error. ``keep`` holds their tensors.
 
     ``keep`` are the tensors that the works use.
     """
@@ -202,7 +202,7 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
 
 
 def run_again(work: Any, pointer: int, out: int, *tensors: Any) -> None:
-    """Run an operation again on the memory of ``tensors``, and wait for it.
+    """Submit an operation again, on the memory of ``tensors``, and wait for it.
 
     The operation reads from the address ``pointer`` and writes to ``out``.
 
@@ -218,16 +218,16 @@ def run_again(work: Any, pointer: int, out: int, *tensors: Any) -> None:
         else:
             work.run_again(pointer, out)
     except (ValueError, HorovodInternalError):
-        # The engine has finished with the tensors.
+        # The engine no longer uses the tensors.
         raise
     except BaseException:
-        # Ctrl-C has ended the wait, but the engine still uses the tensors.
+        # Ctrl-C has ended the wait, but the engine is still using the tensors.
         _held.append(tensors)
         raise
 
 
 def start(submit: Callable[[], Any], keep: Any) -> Any:
-    """Call ``submit``, which passes the tensors ``keep`` to the engine, and return the Work.
+    """Call ``submit``, which passes the tensors in ``keep`` to the engine, and return the Work.
 
     The call can block briefly. If an interrupt (Ctrl-C) ends it, the Work is lost although the engine can still write
     to the tensors. The tensors are then kept until the job ends.
@@ -243,7 +243,7 @@ def start(submit: Callable[[], Any], keep: Any) -> Any:
 
 
 def forget_all() -> None:
-    """Invalidate all handles, and keep memory alive that unfinished operations use."""
+    """Invalidate all handles, keeping alive the memory of unfinished operations."""
     for record in list(_records.values()):
         if isinstance(record, Repeat):
             park(record.work, record)
@@ -251,11 +251,12 @@ def forget_all() -> None:
         for work in record[0]:
             park(work, record[2])
     _records.clear()
-    # If the engine still runs, another frontend uses it. Keep the memory, because the engine can still write to it.
+    # If the engine is still running, another frontend uses it. Keep the memory alive, because the engine can still
+    # write to it.
     if state.engine is None:
         _held.clear()
     _before_next_wait.clear()
-    # Drop the works, because a Work keeps its engine and the engine's device resources alive.
+    # Drop the works, because each Work keeps its engine and the engine's device resources alive.
     repeats.idle.clear()
     _sweep()
     devices.forget_all()
@@ -272,12 +273,12 @@ def park(work: Any, keep: Any) -> None:
 
 
 def _sweep() -> None:
-    # Iterate over a copy, because another thread can call park().
+    # Iterate over a copy, because another thread can call park() meanwhile.
     for number, (work, _) in list(_parked.items()):
         if not _uses_memory(work):
             _parked.pop(number, None)
 
 
 def _uses_memory(work: Any) -> bool:
-    # On a device, even failed work can use memory, because launched kernels run to their end.
+    # On a device, failed work can still use memory, because launched kernels run to completion.
     return not work.done() or work.in_use()

@@ -1,4 +1,4 @@
-"""Reuse of the engine's Work for operations that repeat in every step.
+"""Reuse of the engine's Work for operations that repeat in every training step.
 
 Training submits the same tensors in every step. Each call is compared with the last call of the same name: shape,
 dtype, op, scale factors and process set. If they are equal, the same Work is submitted again. This skips all checks and
@@ -16,15 +16,15 @@ import torch
 from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet
 
-# Maximum number of stored names. Beyond it, the least recently used name is dropped. The limit matters for programs
-# that never reuse a name. It exceeds the number of parameters of most models.
+# Maximum number of stored names. Above it, the least recently used name is dropped. Only programs that never reuse a
+# name reach this limit, because most models have fewer parameters.
 _LIMIT = 8192
 
 _NONE: Any = object()
 
 
 class Repeat:
-    """Work of the engine that can be submitted again, with the arguments of its first submission."""
+    """Engine Work that can be submitted again, with the arguments of its first submission."""
 
     __slots__ = (
         "dtype",
@@ -57,7 +57,7 @@ class Repeat:
         ``result`` refer to the tensors while the operation is in flight.
         """
         self.work = work
-        # Work on devices is never submitted again.
+        # Work on a device is never resubmitted.
         self.engine = face.engine if source.is_cpu else _NONE
         self.name = name
         self.shape = source.shape
@@ -82,7 +82,7 @@ def take(
     postscale: float,
     process_set: ProcessSet,
 ) -> Repeat | None:
-    """Take the idle Repeat of an operation out of ``idle`` and return it.
+    """Remove the idle Repeat of an operation from ``idle`` and return it.
 
     Return None if there is no such Repeat, or if an argument has changed. This never raises an exception: for invalid
     arguments it returns None, and the checks of a first submission report them.
@@ -110,17 +110,17 @@ def take(
 
 
 def put_back(repeat: Repeat) -> None:
-    """Make a Repeat available again after its operation has succeeded."""
+    """Make a Repeat available for reuse after its operation has succeeded."""
     repeat.source = repeat.result = None
     idle[repeat.name] = repeat
     if repeat.engine is not face.engine:
-        # Check the engine after the insertion, because a shutdown in another thread resets the engine first.
+        # Check the engine after the insertion, because another thread could shut down, which resets the engine first.
         idle.pop(repeat.name, None)
     if len(idle) > _LIMIT:
         _evict()
 
 
 def _evict() -> None:
-    # Ignore a concurrent change of the dict: the other thread will drop an entry.
+    # Ignore a concurrent change of the dict, because the other thread will drop an entry instead.
     with contextlib.suppress(RuntimeError):
         idle.pop(next(iter(idle), None), None)

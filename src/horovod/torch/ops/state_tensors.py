@@ -1,4 +1,4 @@
-"""Conversion of tensors of models and optimizers to a form that the engine can send.
+"""Conversion of model and optimizer tensors to a form that the engine can send.
 
 State is only copied. Dtypes without arithmetic in the engine (complex, 8-bit floats, unsigned 32- and 64-bit integers)
 are therefore sent as bytes. A sparse tensor is sent as its component tensors.
@@ -49,7 +49,7 @@ class Form:
 
 
 def form_of(tensor: torch.Tensor) -> Form | None:
-    """Return the form of a tensor, or None if the engine's check of shape and dtype is enough.
+    """Return the form of a tensor, or None if the engine's own check of shape and dtype suffices.
 
     Raises:
         ValueError: The tensor cannot be sent. The message says why.
@@ -78,7 +78,7 @@ def _name(value: Any) -> str:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the strided tensors that hold a tensor's values. For a dense tensor, this is the tensor itself."""
+    """Return the strided tensors that hold the values of ``tensor``: itself if it is dense."""
     if tensor.layout is torch.strided:
         return [tensor.detach()]
     return [getattr(tensor.detach(), name)() for name in _PARTS[tensor.layout]]
@@ -97,7 +97,7 @@ def empty_like(form: Form, device: str) -> torch.Tensor:
 
 
 def carried(part: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
-    """Return a tensor to send, and a function that copies its received values to ``part``.
+    """Return a tensor to send, and a function that copies the received values back to ``part``.
 
     The function is None if the tensor to send is ``part`` itself or shares its memory.
     """
@@ -118,7 +118,7 @@ def _write(part: torch.Tensor, values: torch.Tensor) -> None:
     if not _overlap(part):
         part.copy_(values)
         return
-    # Elements that share memory have equal values, so writing each of them is safe.
+    # Elements that share memory receive equal values, so each can be written safely.
     memory = part.as_strided((_extent(part),), (1,))
     places = torch.arange(len(memory), device=part.device).as_strided(part.shape, part.stride(), 0)
     memory[places.reshape(-1)] = values.reshape(-1)
@@ -129,11 +129,11 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 def _overlap(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of a tensor if its elements share memory, else an empty tuple."""
+    """Return the strides of a tensor whose elements share memory, or an empty tuple for any other tensor."""
     if tensor.numel() < 2 or tensor.is_contiguous():
         return ()
     steps = sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
-    # Number of elements that the dimensions with smaller strides span.
+    # Number of elements spanned by the dimensions with smaller strides.
     reached = 0
     for stride, n in steps:
         if stride <= reached:
@@ -143,7 +143,7 @@ def _overlap(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def broadcast_all(named: Iterable[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet) -> None:
-    """Overwrite tensors with the root's tensors. ``check_forms`` must have succeeded before."""
+    """Overwrite tensors with the root's tensors. Call ``check_forms`` first."""
     installs: list[Callable[[], None]] = []
     issued: list[int] = []
     try:
@@ -162,7 +162,7 @@ def broadcast_all(named: Iterable[tuple[str, torch.Tensor]], root_rank: int, pro
 
 
 def check_forms(operation: str, forms: dict[str, Form], complaint: str, process_set: ProcessSet, names: str) -> None:
-    """Raise an error on every rank if a rank has a complaint or the forms differ.
+    """Raise an error on every rank if any rank reports a problem or the ranks' forms differ.
 
     Every rank of the set calls this before any tensor is sent, so that no rank waits for a rank that has failed.
 

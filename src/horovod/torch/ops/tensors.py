@@ -1,4 +1,4 @@
-"""Checks and conversions of operations' tensors, and tensors in shared memory."""
+"""Checks and conversions of tensors passed to operations, and tensors in shared memory."""
 
 import ctypes
 import operator
@@ -80,7 +80,7 @@ def submitter(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> An
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor`` if its values are contiguous and in order in memory, else a contiguous copy.
+    """Return ``tensor`` if it is contiguous, else a contiguous copy.
 
     Gradients can have any layout, such as transposed or lazily negated views.
     """
@@ -130,7 +130,7 @@ def root_of(root_rank: Any, operation: str) -> int:
 
 
 def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int]:
-    """Return this rank's position in the process set, and the set's size.
+    """Return this rank's position in the process set, and the size of the set.
 
     Raises:
         ValueError: This process is not a member. The message names the operation and the rank.
@@ -176,9 +176,8 @@ def check_list(tensors: Any, operation: str) -> list[torch.Tensor]:
     return list(tensors)
 
 
-# Length in bytes of each region of shared memory in use, keyed by address. Each bucket, and each tensor of
-# empty_shared, is one region. The engine reduces tensors in these regions in place, because other ranks can read them
-# directly.
+# Length in bytes of each shared memory region in use, keyed by address. A region holds one bucket or one tensor from
+# empty_shared. The engine reduces tensors in these regions in place, because other ranks can read them directly.
 _regions: dict[int, int] = {}
 
 
@@ -230,7 +229,7 @@ def shared_buffer(nbytes: int) -> torch.Tensor:
     buffer = face.engine.allocate(nbytes) if face.engine is not None and nbytes else None
     if buffer is None:
         return torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
-    # Unlike the buffer, this array supports weak references. The tensor's storage keeps the array alive, and the array
+    # Unlike the buffer, this array supports weak references. The tensor's storage keeps the array alive, which in turn
     # keeps the buffer alive.
     array = (ctypes.c_ubyte * nbytes).from_buffer(buffer)
     _regions[buffer.address] = nbytes

@@ -1,4 +1,4 @@
-"""Support for PyTorch's tools: events for torch.profiler, and exclusion from torch.compile.
+"""PyTorch tool support: torch.profiler events, and exclusion from torch.compile.
 
 torch.profiler: ``hvd.submit NAME`` marks the submission of an operation to the engine; ``hvd.wait NAME`` covers the
 time that the program waits for it. A blocking call records only ``hvd.wait``. Events are recorded while a profiler runs
@@ -21,7 +21,7 @@ from torch.autograd import profiler
 
 
 class _Asking:
-    """Replacement for PyTorch's profiler module in versions without ``_is_profiler_enabled``."""
+    """Replacement for PyTorch's profiler module in PyTorch versions without ``_is_profiler_enabled``."""
 
     _is_profiler_enabled = property(lambda _: torch.autograd._profiler_enabled())
 
@@ -34,7 +34,7 @@ It is an attribute rather than a function because every operation reads it twice
 
 
 def record_submission(work: Any) -> None:
-    """Record a profiler event for the submission of ``work``."""
+    """Record a profiler event that marks the submission of ``work``."""
     with torch.profiler.record_function(f"hvd.submit {_name(work)}"):
         pass
 
@@ -45,7 +45,7 @@ def record_wait(work: Any) -> Any:
 
 
 def _name(work: Any) -> str:
-    # Leave out the numbers of unnamed operations, which differ in each step.
+    # Omit the numbers of unnamed operations, which change with each step.
     return work.name or "noname"
 
 
@@ -55,7 +55,7 @@ _PACKAGE = "horovod"
 
 
 class _Watch(MetaPathFinder):
-    """Import hook that adds this package to TorchDynamo's skip list once the list's module is loaded."""
+    """Import hook that adds this package to TorchDynamo's skip list once the module with the list is loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

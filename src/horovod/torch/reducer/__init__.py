@@ -1,4 +1,4 @@
-"""Reduction of gradients over the ranks: readiness, buckets, and agreement between the ranks.
+"""Reduction of gradients over the ranks: readiness, buckets, and agreement between ranks.
 
 ``gradients`` coordinates the others for an optimizer. ``backward`` detects gradients that are ready. ``rounds`` and
 ``buckets`` decide which gradients are submitted together, and when. ``submissions`` submits them and stores the

@@ -38,12 +38,12 @@ def check_set(process_set: ProcessSet) -> None:
 
 
 class _Slot:
-    """State of one parameter for Adasum: its operation name, and its values before the step."""
+    """Adasum state of one parameter: its operation name, and its values before the step."""
 
     def __init__(self, parameter: torch.Tensor, name: str, passes: int) -> None:
         self.parameter = parameter
         self.name = name
-        # Number of backward passes that remain until the step.
+        # Number of backward passes left until the step.
         self.left = passes
         self.hook: Any = None
         self.start: torch.Tensor | None = None
@@ -56,7 +56,7 @@ class _Slot:
 
 
 class DeltaReducer:
-    """Reducer that combines the steps of one optimizer with Adasum, in place of a GradientReducer."""
+    """Reducer that combines one optimizer's updates with Adasum, in place of a GradientReducer."""
 
     # Always False, because no reduction is in flight between backward and step.
     busy = False
@@ -77,11 +77,11 @@ class DeltaReducer:
 
     @property
     def name(self) -> str:
-        """Unique name of this reducer in the job."""
+        """Name of this reducer, unique in the job."""
         return f"adasum.{self._slots[0].name}" if self._slots else ""
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
-        """Start to reduce the gradients of new parameters."""
+        """Start reducing the updates of new parameters."""
         for p in parameters:
             self._slots.append(_Slot(p, names[p], self.options.passes))
         self.reset()
@@ -106,20 +106,20 @@ class DeltaReducer:
         self.reset()
 
     def synchronize(self, only_new: bool = False) -> None:
-        """Do nothing, because gradients are not reduced."""
+        """Do nothing, because Adasum does not reduce gradients."""
 
     def reduce_left_out(self) -> None:
-        """Do nothing, because gradients are not reduced."""
+        """Do nothing, because Adasum does not reduce gradients."""
 
     def stepped(self) -> None:
-        """Do nothing, because a step leaves no state to update."""
+        """Do nothing, because a step leaves no state to reset."""
 
     def zeroed(self) -> None:
-        """Reset the count of backward passes, because gradients are being set to zero."""
+        """Restart the count of backward passes, because the gradients are being zeroed."""
         self.reset()
 
     def step(self, step: Callable[[], Any]) -> Any:
-        """Run ``step``, which changes the parameters, and combine the changes of all ranks.
+        """Run ``step``, which changes the parameters, and combine its changes across all ranks.
 
         All ranks must call this method. After an exception, parameters have their values from before the step, and the
         count of backward passes restarts.
@@ -129,7 +129,7 @@ class DeltaReducer:
             Exception: ``step`` failed. The other ranks wait for this rank in this case.
         """
         self._members.take_in(self)
-        # Include frozen parameters with a gradient, because the step changes them too.
+        # Include frozen parameters that have a gradient, because the step changes them too.
         slots = [s for s in self._slots if s.parameter.requires_grad or s.parameter.grad is not None]
         with torch.no_grad():
             starts = [slot.remember() for slot in slots]
@@ -152,7 +152,7 @@ class DeltaReducer:
         return result
 
     def _reduce(self, slots: Sequence[_Slot]) -> None:
-        """Combine the changes of all ranks with Adasum.
+        """Combine the parameter changes of all ranks with Adasum.
 
         The parameters contain this rank's changes before the call, and the combined changes after it.
         """

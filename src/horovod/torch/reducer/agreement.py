@@ -1,4 +1,4 @@
-"""Readiness messages that ranks exchange to agree on the gradients to reduce, and assignment of gradients to buckets.
+"""Readiness messages, by which ranks agree on the gradients to reduce, and assignment of gradients to buckets.
 
 Nothing in this module communicates. A readiness message is a vector of bytes. Once per round (gradients.py), the engine
 reduces the messages of all ranks with Max.
@@ -34,7 +34,7 @@ from horovod.torch.compression import Compression
 MAX_BYTE = 255
 """Largest value of a byte. Larger ranks and counts are capped; counts that are sent twice are taken modulo it."""
 
-# Number of bytes at the end of a readiness message that follow all flags.
+# Number of status bytes at the end of a readiness message, after all flags.
 _STATUS_BYTES = 10
 
 
@@ -43,7 +43,7 @@ class Readiness(NamedTuple):
 
     Attributes:
         all_here: True if every rank of the set takes part.
-        flags: Maximum over the ranks of each parameter's flag, followed by those of ``Bucketing.wishes``.
+        flags: Each parameter's flag, followed by the flags of ``Bucketing.wishes``. Each is the maximum over all ranks.
         at_step: True if some rank is in ``step()``.
         at_end: True if some rank is at the end of a backward pass.
         failed: 1 + the rank whose backward pass failed, or 0 if none failed.
@@ -86,7 +86,7 @@ def encode_readiness(
         ranks: Size of the process set.
         me: Position of this rank in the set, or None if it takes no part.
         flags: Flags of the parameters.
-        wishes: Flags of ``Bucketing.wishes``.
+        wishes: Flags returned by ``Bucketing.wishes``.
         at_step: True in ``step()``, False at the end of a backward pass.
         failed: 1 + this rank's number in the job if its backward pass failed, else 0.
         rounds: Rounds that this rank has completed since its last step.
@@ -110,7 +110,7 @@ def encode_readiness(
 
 
 def _both(number: int) -> tuple[int, int]:
-    """Encode a number as two bytes, so that Max over all ranks yields its maximum and minimum.
+    """Encode a number as two bytes, so that reducing them with Max yields the maximum and the minimum over all ranks.
 
     The bytes are the number and ``MAX_BYTE`` minus the number.
     """
@@ -118,12 +118,12 @@ def _both(number: int) -> tuple[int, int]:
 
 
 def flags_of(vector: bytearray, ranks: int, parameters: int) -> bytearray:
-    """Return the part of a readiness message that contains the parameters' flags."""
+    """Return the section of a readiness message that contains the parameters' flags."""
     return vector[ranks : ranks + parameters]
 
 
 def decode_readiness(vector: bytearray, ranks: int) -> Readiness:
-    """Decode the maximum of all ranks' readiness messages."""
+    """Decode the element-wise maximum of all ranks' readiness messages."""
     at_step, at_end, failed, most, least, rounds, last, first, last_epoch, first_epoch = vector[-_STATUS_BYTES:]
     here, flags = vector[:ranks], vector[ranks:-_STATUS_BYTES]
     about_step = (bool(at_step), bool(at_end), failed, most, MAX_BYTE - least, rounds)
@@ -131,7 +131,7 @@ def decode_readiness(vector: bytearray, ranks: int) -> Readiness:
 
 
 def check_readiness(readiness: Readiness, steps: int) -> None:
-    """Raise an error on all ranks unless a round has a correct result.
+    """Raise an error on all ranks if the ranks' readiness shows that a round cannot be correct.
 
     ``steps`` is the number of steps that this rank's optimizer has taken.
 
@@ -161,7 +161,7 @@ def check_readiness(readiness: Readiness, steps: int) -> None:
 
 
 def explain(error: RanksDisagreeError, name: str) -> None:
-    """Add the likely cause to an error about readiness messages of different lengths."""
+    """Extend an error about readiness messages of different lengths by the likely cause."""
     if name in str(error):
         cause = "all ranks must have the same parameters, and all must use hvd.weight() or weight=, or none"
         error.args = (f"{error}; {cause}",)
@@ -178,7 +178,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Gradient:
-    """Properties of a gradient that determine which bucket it can share."""
+    """Properties of a gradient that determine which other gradients it can share a bucket with."""
 
     numel: int
     dtype: torch.dtype
@@ -195,7 +195,7 @@ class Gradient:
         return -(-self.nbytes // alignment) * alignment
 
     def like(self, other: "Gradient") -> bool:
-        """Return True if this gradient and another one can share a bucket."""
+        """Return True if this gradient and another gradient can share a bucket."""
         return self.dtype is other.dtype and self.device == other.device
 
 
@@ -205,7 +205,7 @@ def plan(
     first_bytes: int = BucketSizes().first,
     max_bytes: int = BucketSizes().bucket,
 ) -> list[list[int]]:
-    """Assign gradients to buckets, and return the positions in ``gradients`` for each bucket.
+    """Assign gradients to buckets. Return, for each bucket, the positions of its members in ``gradients``.
 
     Args:
         gradients: Gradients to assign.
@@ -230,7 +230,7 @@ def plan(
 
 
 def offsets(gradients: Sequence[Gradient]) -> tuple[list[int], int]:
-    """Return the offset of each gradient in a bucket, and the bucket's size, in bytes."""
+    """Return the byte offset of each gradient in a bucket, and the bucket's size in bytes."""
     starts: list[int] = []
     end = 0
     for gradient in gradients:
@@ -240,10 +240,10 @@ def offsets(gradients: Sequence[Gradient]) -> tuple[list[int], int]:
 
 
 class Weighing:
-    """Weights of one optimizer's gradients (common/training_loop/weights.py)."""
+    """Weighting of one optimizer's gradients, for example by the number of samples."""
 
     def __init__(self, given: Any, op: int, compression: Any) -> None:
-        """Create the state without weights; ``given`` is the argument ``weight`` of the optimizer."""
+        """Start unweighted. ``given`` is the optimizer's argument ``weight``."""
         self._given = given
         self._op = op
         self._compressed = compression not in (Compression.none, Compression.bf16, Compression.wire_bf16)
@@ -263,7 +263,7 @@ class Weighing:
         self._place: Any = None
 
     def starts(self) -> bool:
-        """Return True if gradients are weighted from this round on.
+        """Return True if gradient weighting starts with this round.
 
         Raises:
             ValueError: In an ``hvd.weight`` block or ``hvd.sync`` loop, and the reduction is not Average.
@@ -275,7 +275,7 @@ class Weighing:
         return self.on
 
     def counts_without_pass(self, slots: Sequence[Any]) -> bool:
-        """Return True if this rank has a weight although it has run no backward pass.
+        """Return True if this rank has a nonzero weight although it has run no backward pass.
 
         It has a weight in an ``hvd.weight`` block, or if the program has set the gradients of some ``slots``. Gradients
         that are all zero count as not set. If this optimizer's passes run in blocks, gradients that a rank has outside
@@ -288,7 +288,7 @@ class Weighing:
         return self._block is None and any(bool((value != 0).any()) for value in values)
 
     def take(self, counts: bool, again: bool, half: bool) -> float:
-        """Determine this rank's weight, and return the factor for its gradients before the reduction.
+        """Determine this rank's weight, and return the factor to apply to its gradients before the reduction.
 
         Args:
             counts: True if this rank's gradients count. If not, its weight is 0.
@@ -314,11 +314,11 @@ class Weighing:
         return 0.0 if self.late else self.number
 
     def message(self, me: int | None, ranks: int) -> bytearray:
-        """Encode this rank's weight for a readiness message. Without weights, the result is empty."""
+        """Encode this rank's weight for a readiness message. The result is empty if gradients are unweighted."""
         return encode(self.number, current.last, me, ranks) if self.on else bytearray()
 
     def split(self, message: bytearray, ranks: int) -> tuple[bytearray, float, list[bool]]:
-        """Return a message without weights, the total weight, and which ranks have no further batch."""
+        """Return the message without its weights, the total weight, and which ranks have no more batches."""
         if not self.on:
             return message, 0.0, []
         numbers, ended = decode(message[-8 * ranks :])
@@ -332,7 +332,7 @@ class Weighing:
         first: bool,
         process_set: ProcessSet,
     ) -> None:
-        """Divide summed gradients by the total weight, unless each rank has already applied its share.
+        """Divide summed gradients by the total weight, unless each rank has already scaled its own.
 
         Args:
             grads: Results of the round.

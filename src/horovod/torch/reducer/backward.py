@@ -1,4 +1,4 @@
-"""Hooks on gradients of backward passes, and detection of the end or failure of a pass.
+"""Gradient hooks for backward passes, and detection of the end or failure of a pass.
 
 The first gradient that a pass produces for a distributed optimizer registers a callback with autograd. Autograd calls
 it at the end of the pass, before ``backward()`` returns. A pass can run within another one: a re-entrant checkpoint
@@ -25,13 +25,13 @@ import torch
 from horovod.common.frontends import TORCH as face
 
 _queue = torch.autograd.Variable._execution_engine.queue_callback
-# Function that returns the autograd node that this thread is running, or None outside of a backward pass.
+# Function that returns the autograd node running in this thread, or None outside of a backward pass.
 _node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
-# ``current`` is a weak reference to this thread's backward pass.
+# The attribute ``current`` is a weak reference to this thread's backward pass.
 _local = threading.local()
 
-# Seconds to wait for one optimizer's readiness message before checking those of other optimizers in the same backward
-# pass. Another rank can have run its pass for only one of the optimizers. That rank sends its message for the next
+# Seconds to wait for one optimizer's readiness message before checking the other optimizers in the same backward pass.
+# Another rank might have run its pass for only one of the optimizers. That rank sends its message for the next
 # optimizer only after the first one's round is complete.
 _TURN_SECONDS = 0.01
 TWO_THREADS = (
@@ -46,10 +46,10 @@ class Reducer(Protocol):
     name: str
 
     def pass_ended(self) -> bool:
-        """Record the end of a backward pass, and return True if a reduction must be completed now."""
+        """Record the end of a backward pass, and return True if a reduction must now be completed."""
 
     def pass_failed(self) -> None:
-        """Record that ``backward()`` is raising an exception. This method must not block."""
+        """Record that ``backward()`` is about to raise an exception. Must not block."""
 
     def begin(self, *, alone: bool) -> None:
         """Submit all gradients of this rank, and its readiness message, without blocking.
@@ -58,21 +58,21 @@ class Reducer(Protocol):
         """
 
     def answer(self, seconds: float) -> bool:
-        """Submit zeros for gradients that only other ranks have.
+        """Submit zeros for gradients that exist only on other ranks.
 
         Returns:
             bool: False if not all readiness messages have arrived within ``seconds``.
         """
 
     def finish(self) -> None:
-        """Wait for the remaining operations of the round."""
+        """Wait for the round's remaining operations."""
 
     def reset(self) -> None:
-        """Discard the state of the round after a failure."""
+        """Discard the round's state after a failure."""
 
 
 class PassState:
-    """Base class of reducers, which tracks the current backward pass and reports a failed one."""
+    """Base class of reducers, which tracks the current backward pass and reports its failure."""
 
     _job: Any
     """Job in which the reducer's state was created."""
@@ -84,7 +84,7 @@ class PassState:
     """True while such a failure is reported."""
 
     def _is_due(self) -> bool:
-        """Return True if enough backward passes have ended for a round."""
+        """Return True if enough backward passes have ended to start a round."""
         raise NotImplementedError
 
     def _round(self) -> Any:
@@ -94,10 +94,10 @@ class PassState:
         raise NotImplementedError
 
     def recover(self) -> None:
-        """Report a failed backward pass of this rank to the other ranks."""
+        """Report this rank's failed backward pass to the other ranks."""
         if not self._failed or not self._is_due() or self._recovers:
             return
-        # Prevent recursion: the round below waits for operations, and each wait calls this method.
+        # Prevent recursion: the round below waits for operations, and each wait calls this method again.
         self._recovers = True
         try:
             if self._job is face.job:
@@ -108,7 +108,7 @@ class PassState:
             self._recovers = False
 
     def _leave_pass(self) -> None:
-        """Leave the current backward pass, so that its end does not complete a round."""
+        """Leave the current backward pass, so that no round is completed when it ends."""
         current = self._pass() if self._pass is not None else None
         if current is not None and self in current.reducers:
             current.reducers.remove(self)
@@ -132,7 +132,7 @@ class Pass:
         """End the backward pass. Autograd calls this function."""
         node = _node()
         if node is not None:
-            # The backward pass that has ended was nested in the execution of this node.
+            # This node's execution contained the backward pass that has ended.
             self._follow(node)
             return
         self.over = True
@@ -140,7 +140,7 @@ class Pass:
         complete(self.reducers)
 
     def _follow(self, node: Any) -> None:
-        """Register ``end`` again with the backward pass that ``node`` belongs to.
+        """Register the callback ``end`` again with the backward pass that ``node`` belongs to.
 
         Autograd accepts no callbacks for a pass until the pass continues, so hooks on the following nodes register
         ``end``.
@@ -174,21 +174,22 @@ class Turn:
     """
 
     def __init__(self) -> None:
-        # This lock is held while a pass begins, because autograd's threads can call begin() concurrently.
+        # Held while a pass begins, because autograd's threads can call begin() concurrently.
         self.lock = threading.RLock()
         self._over = threading.Condition(self.lock)
-        # Id of the program's thread that runs the current backward pass, or 0 if there is none or it is unknown.
+        # Id of the user's thread that called the current backward pass. 0 if no pass is running or the thread is
+        # unknown.
         self.thread = 0
-        # Id of the thread that runs a round, or 0.
+        # Id of the thread that runs a round, or 0 if none does.
         self._round = 0
         self._waiting = 0
 
     def is_shared(self) -> bool:
-        """Return True if threads other than `thread` can work for the current backward pass."""
+        """Return True if several threads can run the current backward pass."""
         return self.thread == 0 or _is_autograds()
 
     def begin(self) -> int:
-        """Wait until no other thread runs a round, begin a backward pass, and return this thread's id.
+        """Wait until no other thread runs a round, then begin a backward pass and return this thread's id.
 
         The caller must hold `lock`. The wait ends even if a rank is lost, because the round's collectives then fail.
         """
@@ -212,7 +213,7 @@ class Turn:
         self.thread = 0
 
     def end_round(self) -> None:
-        """End this thread's round, if it has one."""
+        """End the round of this thread, if it runs one."""
         if self._round == threading.get_ident():
             self._round = 0
             if self._waiting:
@@ -221,13 +222,13 @@ class Turn:
 
 
 def _is_autograds() -> bool:
-    """Return True if this is a thread of autograd, which Python represents by a dummy object."""
+    """Return True if this is one of autograd's threads, which Python represents by a dummy object."""
     return isinstance(threading.current_thread(), threading._DummyThread)
 
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """Return a context in which the end of a backward pass cannot be detected."""
+    """Return a context manager in which the end of a backward pass cannot be detected."""
     _local.unseen = True
     try:
         yield
@@ -236,7 +237,7 @@ def unseen() -> Iterator[None]:
 
 
 def without_end() -> None:
-    """Return None, in place of a reference to a pass whose end cannot be detected."""
+    """Return None, the stand-in for a reference to a pass whose end cannot be detected."""
     return None
 
 
@@ -254,7 +255,7 @@ def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
         try:
             _queue(current.end)
         except RuntimeError:
-            # This thread is not in a backward pass of autograd's engine.
+            # Autograd's engine is not running a backward pass in this thread.
             current.over = True
             return None
         reference = _local.current = weakref.ref(current)
@@ -263,7 +264,7 @@ def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
 
 
 def complete(reducers: Iterable[Reducer]) -> None:
-    """Complete the due reductions of all reducers, then raise the first error.
+    """Complete the reductions that are due in all reducers, then raise the first error.
 
     Ranks can have run this pass for different optimizers. Two ranks that each waited for a different optimizer would
     deadlock. Therefore this function never blocks on one optimizer's messages while it can answer those of another.
@@ -309,8 +310,8 @@ def _complete_one(reducer: Reducer) -> None:
         raise
 
 
-# Compiled autograd (torch._dynamo) traces hooks into its graph, but this hook must run untraced. The decorator that
-# prevents tracing takes longer than the rest of the hook, so apply it only while tracing.
+# Compiled autograd (torch._dynamo) traces hooks into its graph, but this hook must run untraced. Apply the decorator
+# that prevents tracing only while tracing, because it takes longer than the rest of the hook.
 _is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
 # Unlike torch.compiler.disable, torch._disable_dynamo does not import torch._dynamo.
 _leave_alone: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
@@ -325,19 +326,19 @@ def _not_traced(itself: Any, slot: Any) -> None:
 
 
 class Notes:
-    """State that hooks read to decide whether they only record a gradient."""
+    """State from which a hook decides whether it only records a gradient."""
 
     __slots__ = ("number", "thread")
 
     def __init__(self) -> None:
-        # Id of the thread in which hooks only record gradients, or 0.
+        # Id of the thread in which hooks only record gradients. 0 if there is none.
         self.thread = 0
         # Number of the current or last backward pass.
         self.number = 0
 
 
 class Hooks:
-    """Hooks on the parameters of an optimizer, which call methods of ``owner``.
+    """Hooks on an optimizer's parameters, which call methods of ``owner``.
 
     When the gradient of ``slot.parameter`` has been accumulated, a hook calls ``owner.on_gradient(slot)``. If
     ``before`` is True, it calls ``owner.before_gradient(slot)`` just before the accumulation. In the thread
@@ -350,23 +351,23 @@ class Hooks:
         self._notes = notes or Notes()
         self.before = before
         """True if hooks also call ``owner.before_gradient``."""
-        # Handles of hooks refer to parameters weakly, so this list does not keep parameters alive. It keeps autograd
+        # Hook handles refer to parameters weakly, so this list does not keep parameters alive. It does keep autograd
         # nodes alive until the owner is deleted.
         self._handles: list[Any] = []
         weakref.finalize(owner, _remove, self._handles).atexit = False
 
     def add(self, slot: Any) -> None:
-        """Register the hook of one slot, and store its handle in ``slot.hook``."""
+        """Register the hook of one slot and store the hook's handle in ``slot.hook``."""
         itself, notes = self._owner, self._notes
 
         def on_gradient(p: Any) -> None:
             if _is_traced():
                 _not_traced(itself, slot)
                 return
-            # Handle most gradients in this function, because further function calls dominate the cost of a hook.
+            # Handle most gradients inline, because function calls dominate the cost of a hook.
             if notes.thread == get_ident() and slot.only_noted and slot.seen != notes.number:
                 grad = p.grad
-                # A hook that the program has registered can set param.grad to None.
+                # A user-registered hook can set param.grad to None.
                 if grad is None:
                     return
                 slot.seen = notes.number
@@ -397,7 +398,7 @@ class Hooks:
         _remove(self._handles)
 
     def also_before(self, slots: Iterable[Any]) -> None:
-        """Call ``owner.before_gradient`` from now on.
+        """Also call ``owner.before_gradient`` from now on, before each accumulation.
 
         ``slots`` must contain all slots that have hooks.
         """
@@ -411,7 +412,7 @@ class Hooks:
 
     def _add_before(self, slot: Any) -> Any:
         # Register the hook on the node that accumulates the gradient, because autograd.grad would also call a hook on
-        # the parameter. Parameters refer to these nodes weakly, so the caller keeps the node alive.
+        # the parameter. Parameters refer to their nodes weakly, so the caller keeps the node alive.
         itself = self._owner
         with torch.enable_grad():
             view = slot.parameter.view_as(slot.parameter)
@@ -426,7 +427,7 @@ class Hooks:
 
 
 class _Both:
-    """Handle that removes the hooks before and after the accumulation of a gradient."""
+    """Handle that removes the pre- and post-accumulation hooks of a gradient."""
 
     def __init__(self, after: Any, before: tuple[Any, Any]) -> None:
         self._after = after

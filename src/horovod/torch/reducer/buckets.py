@@ -1,4 +1,4 @@
-"""Buckets: several gradients that are adjacent in memory and are reduced as one tensor.
+"""Buckets: groups of gradients that are adjacent in memory and are reduced as one tensor.
 
 ``param.grad`` is a view of the bucket. If a parameter has no gradient, autograd stores the tensor that backward has
 computed, which is then copied to the bucket and released. Small gradients are copied together, in one call, when the
@@ -30,12 +30,12 @@ from horovod.torch.ops import devices
 from horovod.torch.ops.tensors import shared_buffer
 from horovod.torch.reducer.agreement import Gradient, offsets
 
-# Function that returns the number of references to a storage. Without it, older versions of PyTorch cannot detect that
-# the program keeps views of a gradient across steps.
+# Function that returns a storage's reference count. PyTorch versions without it cannot detect that the program keeps
+# views of a gradient across steps.
 _storage_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", lambda _: 0)
 
-# Minimum size in bytes of a gradient that is copied as soon as it arrives. For smaller gradients, the overhead of a
-# separate copy is too large.
+# Size in bytes above which a gradient is copied as soon as it arrives. Copying smaller gradients one by one costs too
+# much.
 _AT_ONCE = 32 << 10
 
 _grad_of = attrgetter("grad")
@@ -83,16 +83,18 @@ class Slot:
         self.hook: Any = None
         # Number of the last backward pass that produced the gradient.
         self.seen = 0
-        # True if one backward pass has produced the gradient more than once.
+        # True if a single backward pass has produced the gradient more than once.
         self.again = False
-        # True if the gradient is submitted only after backward, or the ranks have not agreed on this yet.
+        # True if the gradient must be submitted after backward. Also True until the ranks have agreed on early
+        # submission.
         self.late = True
-        # Gradient that was submitted outside of buckets, and its version; see submissions.py.
+        # Gradient that was submitted outside of a bucket. `version` is its version counter at that time; see
+        # submissions.py.
         self.watched: torch.Tensor | None = None
         self.version = 0
-        # Earlier value of param.grad, which must not be reduced again; see rounds.py.
+        # Previous value of param.grad, which must not be reduced again; see rounds.py.
         self.before: torch.Tensor | None = None
-        # Weak reference to the last gradient that was reduced outside of a bucket.
+        # Weak reference to the latest gradient that was reduced outside of a bucket.
         self.reduced: Any = None
         self.group: Any = None
         self.bucket: Bucket | None = None
@@ -102,15 +104,15 @@ class Slot:
         self.at_once = False
         # True if the slot is in a bucket and is neither late nor at_once.
         self.only_noted = False
-        # Number of times that a bucket of this slot was dissolved.
+        # Number of times that a bucket containing this slot was dissolved.
         self.moves = 0
 
     def settle(self) -> None:
-        """Update ``only_noted`` after a change of ``bucket``, ``late`` or ``at_once``."""
+        """Update ``only_noted``. Call this after changing ``bucket``, ``late`` or ``at_once``."""
         self.only_noted = self.bucket is not None and not self.late and not self.at_once
 
     def note_repeated(self) -> None:
-        """Record that a nested backward pass, as of a re-entrant checkpoint, has produced the gradient again.
+        """Record that a nested backward pass, such as a reentrant checkpoint's, has produced the gradient again.
 
         Raises:
             RuntimeError: The gradient is already in flight.
@@ -129,7 +131,7 @@ class Slot:
         self.reduced = None if grad is None else weakref.ref(grad)
 
     def has_reduced(self) -> bool:
-        """Return True if ``param.grad`` is a tensor into which a reduction has written its result."""
+        """Return True if ``param.grad`` is a tensor that holds the result of a reduction."""
         grad = self.parameter.grad
         return grad is self.view or (self.reduced is not None and grad is self.reduced())
 
@@ -139,7 +141,7 @@ class Slot:
 
     @property
     def view(self) -> Any:
-        """View of the bucket that belongs to this gradient, or None if the gradient is in no bucket.
+        """View of this gradient's part of its bucket, or None if the gradient is in no bucket.
 
         The view is ``param.grad`` itself unless the program has replaced ``param.grad``.
         """
@@ -147,7 +149,7 @@ class Slot:
 
 
 def is_part(grad: torch.Tensor) -> bool:
-    """Return True if ``grad`` is part of a larger tensor, as gradients of ``torch.cat`` are.
+    """Return True if ``grad`` is part of a larger tensor, like the gradients of ``torch.cat``.
 
     All parts share one version number, which changes if any part is modified.
     """
@@ -185,7 +187,7 @@ class Bucket:
     )
 
     def __init__(self, name: str, members: Sequence[Slot], kind: Gradient, job: Any) -> None:
-        """Allocate the memory of a bucket, and assign the slots to it.
+        """Allocate the bucket's memory and assign the slots to it.
 
         Args:
             name: Name of the operation.
@@ -196,16 +198,16 @@ class Bucket:
         self.name = name
         self.members = list(members)
         self.job = job
-        # Number of successive steps in which some gradients were missing on all ranks.
+        # Number of consecutive steps in which the same bucket lacked gradients on all ranks.
         self.partly_sent = 0
         # True if a parameter's dtype or device has changed.
         self.outgrown = False
         self._dtype = kind.dtype
         self._device = kind.device
-        # Streams on which gradients have arrived, or None on the CPU.
+        # Streams on which gradients have arrived. None on the CPU.
         self.streams = None if self._device.type == "cpu" else devices.Streams(self._device)
         self._parameters = [slot.parameter for slot in self.members]
-        # Gradients that were copied to the bucket, but for which param.grad is still the original tensor.
+        # Gradients that were copied to the bucket while param.grad is still the original tensor.
         self._taken_from: dict[Slot, torch.Tensor] = {}
         self._allocate()
         for place, slot in enumerate(self.members):
@@ -216,28 +218,27 @@ class Bucket:
         self.restart()
 
     def restart(self) -> None:
-        """Reset the state of one step."""
-        # Number of gradients of the bucket that backward has not yet produced in this step.
+        """Reset the state that belongs to one step."""
+        # Number of the bucket's gradients that backward has not produced yet in this step.
         self.waiting_for = len(self.members)
         # True if all gradients are views of the bucket and none is missing.
         self.gathered = False
-        # True if the bucket was submitted as a whole.
+        # True if the bucket was submitted as a single tensor.
         self.sent = False
-        # True if no gradient can have changed since ``gather``.
+        # True if no gradient can have changed since the call of ``gather``.
         self.left_alone = False
         self._memory_is_ours = False
         self._taken_from.clear()
         if self.streams is not None:
             self.streams.forget()
-        # Gradients at their arrival or submission, and their versions. The reducer compares them to detect changes.
+        # Each gradient as it arrived or was submitted, and its version counter. A mismatch reveals a later change.
         self.arrived: list[Any] = [None] * len(self.members)
         self.versions = [0] * len(self.members)
         # First slot whose gradient has changed since it arrived.
         self.changed: Slot | None = None
 
     def _allocate(self) -> None:
-        # Use the bucket's dtype even if a parameter's dtype has changed, because other ranks still use the former
-        # dtype.
+        # Use the bucket's dtype even if a parameter's dtype has changed, because other ranks still use the old dtype.
         starts, nbytes = offsets([Gradient(p.numel(), self._dtype, self._device) for p in self._parameters])
         if self.streams is None:
             self.flat = shared_buffer(nbytes).view(self._dtype)
@@ -245,20 +246,20 @@ class Bucket:
             self.flat = devices.zeros(nbytes // self._dtype.itemsize, self._dtype, self._device)
         self._addresses = [self.flat.data_ptr() + start for start in starts]
         self.views: list[torch.Tensor] = [self._view(place) for place in range(len(starts))]
-        # Reference counts while the program has no references. Then only the views refer to the storage, and only the
-        # list refers to the views.
+        # Baseline reference counts, before the program holds any references: only the views refer to the storage, and
+        # only the list refers to the views.
         self._storage = self.flat.untyped_storage()._cdata
         self._storage_uses = _storage_uses(self._storage)
         self._view_uses = max(map(sys.getrefcount, self.views))
 
     def _view(self, place: int) -> torch.Tensor:
         start = (self._addresses[place] - self.flat.data_ptr()) // self.flat.element_size()
-        # Do not use view(): autograd must count the version of each gradient separately.
+        # Use set_() instead of view(), so that each gradient has its own version counter.
         view = self.flat.new_empty(0)
         return view.set_(self.flat.untyped_storage(), start, self._parameters[place].shape)
 
-    # Return True if the view still refers to its place in the bucket. ``p.grad.data = ...`` (also in ``Module.to``),
-    # ``set_`` and ``t_`` redirect the tensor, and later changes would not reach the bucket.
+    # Return True if the view still refers to its place in the bucket. ``p.grad.data = ...`` (which ``Module.to`` uses
+    # too), ``set_`` and ``t_`` redirect the tensor, so later changes would not reach the bucket.
     def _in_place(self, place: int) -> bool:
         view = self.views[place]
         return view.data_ptr() == self._addresses[place] and view.dtype is self._dtype and view.is_contiguous()
@@ -267,11 +268,11 @@ class Bucket:
         return list(map(_pointer_of, self.views)) == self._addresses and all(map(_is_contiguous, self.views))
 
     def has_arrived(self, slot: Slot) -> bool:
-        """Return True if backward has produced the slot's gradient in this step."""
+        """Return True if backward has produced this slot's gradient in the current step."""
         return self.arrived[slot.place] is not None
 
     def note(self, slot: Slot) -> bool:
-        """Record that the slot's gradient has arrived, and return True if it was the last.
+        """Record that the slot's gradient has arrived. Return True if it completes the bucket.
 
         Hooks (backward.py) inline this method.
         """
@@ -301,7 +302,7 @@ class Bucket:
         self.gathered = True
 
     def detect_change(self) -> None:
-        """Set ``changed`` if a gradient was replaced or modified after it arrived or was gathered."""
+        """Set ``changed`` if a gradient was replaced or modified since it arrived or was gathered."""
         if self.left_alone:
             return
         came, versions = self.arrived, self.versions
@@ -319,7 +320,7 @@ class Bucket:
                 self.changed = self.changed or slot
 
     def _take_all(self) -> bool:
-        """Copy all gradients to the bucket in one call, and return True if all are now views of it."""
+        """Copy all gradients to the bucket in one call. Return True if all of them are now views of it."""
         if all(map(is_, self.arrived, self.views)) and self._all_in_place():
             return True
         if not self._memory_is_ours:
@@ -329,14 +330,14 @@ class Bucket:
         grads = self.arrived
         if not any(map(_needs_grad, grads)):
             try:
-                # Inference mode avoids autograd's overhead, but still updates versions.
+                # Inference mode avoids autograd's overhead but still updates version counters.
                 with torch.inference_mode():
                     _copy_all(self.views, grads)
                 for p, view in zip(self._parameters, self.views, strict=True):
                     p.grad = view
                 return True
             except RuntimeError:
-                # This happens if a gradient is sparse, or the parameters have a new dtype or device.
+                # A gradient is sparse, or the parameters have a new dtype or device.
                 pass
         for slot in self.members:
             self.take(slot)
@@ -364,7 +365,7 @@ class Bucket:
         p.grad = view
 
     def _make_memory_ours(self) -> None:
-        """Prepare the bucket's memory for writing, before the first copy in a step.
+        """Prepare the bucket's memory for the first copy of a step.
 
         If the program still uses gradients of earlier steps, or views of them, the bucket moves to new memory.
         """
@@ -373,7 +374,7 @@ class Bucket:
             self._put_in_place()
         kept = _storage_uses(self._storage) > self._storage_uses
         if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
-            # Leave out tensors that are a parameter's gradient, because autograd can hold another reference to them.
+            # Skip tensors that are a parameter's gradient, because autograd can hold another reference to them.
             loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
             # The list ``loose`` holds one more reference to each tensor.
             kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1
@@ -404,7 +405,7 @@ class Bucket:
         self.take(slot)
 
     def store_result(self, slot: Slot | None) -> None:
-        """Copy the result to the gradient if it is not a view of the bucket. None means all slots."""
+        """Copy the results to gradients that are not views of the bucket. ``None`` selects all slots."""
         for of in [slot] if slot is not None else list(self._taken_from):
             grad = self._taken_from.pop(of, None)
             if grad is not None:
@@ -412,7 +413,7 @@ class Bucket:
                 of.note_reduced()
 
     def dissolve(self) -> None:
-        """Dissolve the bucket, whose gradients remain views of its memory."""
+        """Dissolve the bucket. The gradients remain views of its memory."""
         for slot in self.members:
             if slot.has_reduced():
                 slot.note_reduced()

@@ -1,4 +1,4 @@
-"""Detection of gradients that no round has reduced, and reductions that the program starts itself.
+"""Detection of gradients that no round has reduced, and of reductions that the program starts itself.
 
 Hooks see the gradients that backward passes accumulate. A program can also create gradients that hooks miss or see too
 late: it assigns the result of ``torch.autograd.grad`` or of a custom kernel, or it calls ``step()`` in a hook
@@ -24,31 +24,31 @@ from horovod.torch.ops.allreduce import allreduce_async_
 from horovod.torch.reducer.buckets import Slot
 from horovod.torch.reducer.submissions import Options
 
-# Maximum number of gradients that a message names.
+# Maximum number of gradients named in a message.
 _NAMED = 5
 
 
 class Coverage:
-    """Record of the gradients of one optimizer that no round since the last step has reduced."""
+    """Record of one optimizer's gradients that no round since the last step has reduced."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
-        # Slots that no round of this step has reduced, or None before the step's first round.
+        # Slots that no round of this step has reduced yet, or None before the step's first round.
         self._missing: list[Slot] | None = None
         # Combined flags of the first round in the last step. They are cached because they rarely change.
         self._last: Sequence[int] = ()
-        # Slots that are not reduced in a round with the cached flags.
+        # Slots that a round with the cached flags does not reduce.
         self._missing_then: list[Slot] = []
 
     def extend(self, slots: Sequence[Slot]) -> None:
         """Add slots that were created during this step."""
-        # The cached flags cover fewer slots, so they cannot match the next round.
+        # Invalidate the cache: its flags do not cover the new slots.
         self._last = ()
         if self._missing is not None:
             self._missing = [*self._missing, *slots]
 
     def restart(self) -> None:
-        """Drop the record of this step's rounds when the step ends."""
+        """Clear the record when the step ends."""
         self._missing = None
 
     def add(self, flags: Sequence[int]) -> None:
@@ -59,7 +59,7 @@ class Coverage:
         if self._missing is not None:
             self._missing = [slot for slot in self._missing if not flags[slot.index]]
             return
-        # Compute the missing slots only if the flags have changed, because they are usually the same in every step.
+        # Recompute the missing slots only if the flags have changed, which is rare.
         if flags != self._last:
             self._last = flags
             self._missing_then = [slot for slot in self._slots if not flags[slot.index]]
@@ -71,21 +71,21 @@ class Coverage:
         return [slot for slot in found if slot.parameter.grad is not None and not slot.has_reduced()]
 
     def leave_alone(self, parameters: Collection[torch.Tensor] | None = None) -> None:
-        """Mark the current gradients of ``parameters``, or of all parameters for None, as reduced."""
+        """Mark the current gradients of ``parameters`` as reduced. None selects all parameters."""
         for slot in self._slots:
             if parameters is None or slot.parameter in parameters:
                 slot.note_reduced()
 
 
 def named(slots: Sequence[Slot]) -> str:
-    """Return the names of the first few gradients for a message."""
+    """Return the names of the first few gradients, for use in a message."""
     more = ", ..." if len(slots) > _NAMED else ""
     return ", ".join(repr(slot.name) for slot in slots[:_NAMED]) + more
 
 
 @contextlib.contextmanager
 def naming(slots: Sequence[Slot]) -> Iterator[None]:
-    """Return a context that adds the names of ``slots`` to the message of a RanksDisagreeError.
+    """Return a context manager that adds the names of ``slots`` to the message of a RanksDisagreeError.
 
     The error occurs if only some ranks have such gradients, because the others do not take part in the round.
     """
@@ -103,14 +103,14 @@ def _compression(reducer: Any) -> Any:
 
 
 class Begun(dict[torch.Tensor, tuple[int, Any]]):
-    """Reductions that the program has started itself.
+    """Reductions started by the program itself: a dict from parameter to (handle, compression context).
 
     The dict maps each parameter to (handle, compression context).
     """
 
     @contextlib.contextmanager
     def apart(self, reducer: Any) -> Iterator[None]:
-        """Return a context in which these gradients are None, to prevent a second reduction.
+        """Return a context manager in which these gradients are None, to prevent a second reduction.
 
         On exit, the gradients are restored and hold the reduced values.
         """
@@ -132,12 +132,12 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
             self.clear()
 
 
-# Methods of distributed optimizers, where ``self`` is the optimizer. They are not in a base class, because some
-# programs inspect an optimizer's base classes.
+# Methods of distributed optimizers, where ``self`` is the optimizer. They are plain functions instead of a base class,
+# because some programs inspect an optimizer's base classes.
 
 
 def _passes(self: Any) -> int:
-    """Return the number of backward passes over which gradients accumulate before they are reduced."""
+    """Return the number of backward passes to accumulate before a reduction."""
     passes: int = self._hvd.passes
     return passes
 
@@ -148,7 +148,7 @@ def _requires_update(self: Any) -> set[torch.Tensor]:
 
 
 def _handles(self: Any) -> Begun:
-    """Return the operations that ``_allreduce_grad_async`` has started, as a dict by parameter.
+    """Return the operations started by ``_allreduce_grad_async``, as a dict keyed by parameter.
 
     ``synchronize`` and ``step`` wait for them. Gradients of backward passes are not included: they are reduced at the
     end of the pass.
@@ -158,7 +158,7 @@ def _handles(self: Any) -> Begun:
 
 
 def allreduce_grad_async(self: Any, p: torch.Tensor) -> tuple[int, Any]:
-    """Start to reduce the dense gradient of a parameter. All ranks must make the same calls.
+    """Start reducing the dense gradient of a parameter. All ranks must make the same calls.
 
     Returns:
         tuple[int, Any]: Handle, and the context for the compressor's ``decompress``.

@@ -1,4 +1,4 @@
-"""Reduction of a model's gradients during the backward pass, which is complete when ``backward()`` returns.
+"""Reduction of a model's gradients during the backward pass. It is complete when ``backward()`` returns.
 
 Each parameter has a hook that autograd calls when the gradient is complete. The hook submits the gradient to the engine
 and returns. Everything else happens in a *round*, in which all ranks take part. It runs at the end of the backward
@@ -55,7 +55,7 @@ from horovod.torch.reducer.submissions import Group, Options, Submissions
 
 
 class GradientReducer(backward.PassState):
-    """Reducer for the gradients of one optimizer, which implements ``backward.Reducer``."""
+    """Gradient reducer of one optimizer. Implements ``backward.Reducer``."""
 
     def __init__(self, members: Members, names: dict[torch.Tensor, str], options: Options) -> None:
         """Register hooks on the parameters of one optimizer.
@@ -65,7 +65,7 @@ class GradientReducer(backward.PassState):
         self.options = options
         self._members = members
         self._slots: list[Slot] = []
-        # Object from which hooks read the id of the thread that runs the last pass of a round.
+        # State shared with the hooks, such as the id of the thread that runs the last pass of a round.
         self._notes = Notes()
         self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
         self._groups: list[Group] = []
@@ -80,20 +80,20 @@ class GradientReducer(backward.PassState):
         self.progress = Progress()
         # Number of rounds completed since the last step or zero_grad().
         self._rounds = 0
-        # True if a rank had called hvd.join() before the last round ended.
+        # True if any rank had called hvd.join() before the last round ended.
         self._some_joined = False
         self._turn = backward.Turn()
-        # Number of the first backward pass of this round.
+        # Number of the backward pass with which this round began.
         self._first_pass = 1
-        # True until this round has determined which gradients can be sent early.
+        # True until this round has determined which gradients can be submitted early.
         self._unsettled = False
         # Slots without a hook, because their parameters are frozen.
         self._frozen: list[Slot] = []
-        # Number of this round's backward passes that have ended.
+        # Number of backward passes of this round that have ended.
         self._ended = 0
-        # Maximum number of rounds per step so far.
+        # Largest number of rounds in any step so far.
         self._max_rounds = 1
-        # True if another rank waits in step() for more rounds.
+        # True if another rank is waiting in step() for more rounds.
         self._awaited = False
         # Readiness message of the current round, as (Work, tensor, bytes).
         self._readiness: Any = None
@@ -105,11 +105,11 @@ class GradientReducer(backward.PassState):
 
     @property
     def name(self) -> str:
-        """Unique name of the readiness message in the job."""
+        """Name of the readiness message, unique in the job."""
         return f"gradients.ready.{self._slots[0].name}"
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
-        """Start to reduce the gradients of new parameters.
+        """Start reducing the gradients of new parameters.
 
         An existing gradient of a new parameter counts as a result of the current backward pass.
         """
@@ -123,7 +123,7 @@ class GradientReducer(backward.PassState):
         self._hook_thawed()
 
     def close(self) -> None:
-        """Remove the hooks. The caller ensures that no operation is in flight."""
+        """Remove the hooks. The caller must ensure that no operation is in flight."""
         for slot in self._slots:
             if slot.hook is not None:
                 slot.hook.remove()
@@ -135,7 +135,7 @@ class GradientReducer(backward.PassState):
 
     @property
     def _adds(self) -> bool:
-        """True if backward adds to existing gradients that must not be reduced again.
+        """True if backward adds to existing gradients that must not be reduced a second time.
 
         Existing gradients are equal on all ranks, and the average of equal values is the same value. With Average,
         reducing them again is therefore harmless, unless a rank has joined and contributes zeros.
@@ -191,14 +191,14 @@ class GradientReducer(backward.PassState):
             set_accumulated_aside(slot)
 
     def on_gradient(self, slot: Slot) -> None:
-        """Handle a new gradient that the short path in the hook (backward.py) does not support."""
+        """Handle a new gradient that the hook's fast path (in backward.py) does not cover."""
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
-            # The round at the end of this backward pass reports the failure to the other ranks.
+            # This flag makes the round at the end of the backward pass report the failure to the other ranks.
             self._failed = True
             raise RuntimeError(backward.TWO_THREADS)
-        # A hook that the program has registered can set the gradient to None.
+        # A user-registered hook can set the gradient to None.
         if slot.parameter.grad is None:
             return
         notes = self._notes
@@ -231,7 +231,7 @@ class GradientReducer(backward.PassState):
                 self.in_flight.group(slot.group)
 
     def on_bucket(self, bucket: Bucket) -> None:
-        """Submit a bucket after its last gradient has arrived."""
+        """Submit a bucket whose last gradient has arrived, if it should be submitted early."""
         if self._bucketing.expects_more():
             self.in_flight.bucket(bucket)
 
@@ -249,15 +249,15 @@ class GradientReducer(backward.PassState):
             try:
                 self._weigh()
             finally:
-                # If weighing fails, the backward pass fails, and reports the failure to the other ranks.
+                # If determining the weight fails, fail the backward pass, which reports the failure to the other ranks.
                 self._notes.thread = thread if early and not self._weighing.late else 0
                 self._pass = joined or backward.without_end
                 if joined is None:
-                    # The end of this backward pass is not detected, so other threads must not wait for it.
+                    # The end of this backward pass cannot be detected, so do not make other threads wait for it.
                     self._turn.end()
 
     def weigh_from_now(self) -> None:
-        """Weight the gradients of this and all later rounds, if the program weights those of this round."""
+        """Enable weighting for this and all later rounds, if the program weights this round's gradients."""
         if self._weighing.starts():
             self.in_flight.op = Sum
             self._hooks.also_before(self._slots)
@@ -270,12 +270,12 @@ class GradientReducer(backward.PassState):
             self.in_flight.factor = self._weighing.take(counts, self._ended > 0, torch.float16 in dtypes)
 
     def _enter_job(self) -> None:
-        """Discard the state of the previous job, because the current job can have other ranks."""
+        """Discard the previous job's state, because the new job can have different ranks."""
         if self._job is not face.job:
             self._job = face.job
             self._bucketing.drop_outdated()
             self._failed = self._awaited = False
-            # Keep _max_rounds, because the program is the same.
+            # Keep _max_rounds: it depends only on the program, which has not changed.
             self._rounds = self._ended = 0
             self.coverage.restart()
 
@@ -308,7 +308,7 @@ class GradientReducer(backward.PassState):
     # -- rounds ------------------------------------------------------------------------------------------------------
 
     def synchronize(self, only_new: bool = False) -> None:
-        """Reduce all gradients that are not reduced yet.
+        """Reduce all gradients that have not been reduced yet.
 
         All ranks of the process set must call this at least once per step. It does nothing if this rank has completed a
         round since its last step, has run no pass after that round, and no other rank is waiting for it.
@@ -353,7 +353,7 @@ class GradientReducer(backward.PassState):
                 self._round(at_step=True)
 
     def stepped(self) -> None:
-        """Reset the state of one step, after a step or when gradients are set to zero."""
+        """Reset the per-step state, after a step or when gradients are zeroed."""
         self.recover()
         self._max_rounds = max(self._max_rounds, self._rounds)
         self._rounds = 0
@@ -361,7 +361,7 @@ class GradientReducer(backward.PassState):
         self._awaited = False
 
     def zeroed(self) -> None:
-        """Discard the results of unfinished backward passes when gradients are set to zero."""
+        """Discard the results of unfinished backward passes when gradients are zeroed."""
         self.stepped()
         if self._ended and self._pass is None and not (self._failed or self.busy):
             self._restart()
@@ -379,8 +379,8 @@ class GradientReducer(backward.PassState):
     def begin(self, at_step: bool = False, only_new: bool = True, *, alone: bool = False) -> None:
         """Begin a round; see ``backward.Reducer``.
 
-        ``at_step`` is True if the caller is ``step()``, not the end of a backward pass. For ``only_new`` see
-        ``synchronize``.
+        ``at_step`` is True if the caller is ``step()``, and False at the end of a backward pass. ``synchronize``
+        explains ``only_new``.
         """
         with torch.no_grad():
             self.in_flight.alone = alone
@@ -393,7 +393,7 @@ class GradientReducer(backward.PassState):
                 self._weigh(self._weighing.counts_without_pass(() if only_new else self._slots))
             flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()
-            # Message of this rank. The engine overwrites it with the maximum over all ranks.
+            # This rank's message. The engine overwrites it with the maximum over all ranks.
             message = agreement.encode_readiness(
                 self._ranks,
                 self.options.process_set.rank(),
@@ -412,7 +412,7 @@ class GradientReducer(backward.PassState):
             self._answered = not self._weighing.late and self._contribution.submit_mine()
 
     def answer(self, seconds: float = -1.0) -> bool:
-        """Submit zeros for gradients that only other ranks have; see ``backward.Reducer``."""
+        """Submit zeros for gradients that exist only on other ranks; see ``backward.Reducer``."""
         if self._answered and seconds < 0:
             return True
         work, vector, message = self._readiness
@@ -433,7 +433,7 @@ class GradientReducer(backward.PassState):
         return True
 
     def finish(self) -> bool:
-        """Wait for all results, and return True if any rank was at the end of a backward pass."""
+        """Wait for all results. Return True if any rank was at the end of a backward pass."""
         with torch.no_grad():
             try:
                 self.in_flight.finish()
@@ -463,7 +463,7 @@ class GradientReducer(backward.PassState):
 
     @property
     def nothing_counted(self) -> bool:
-        """True if the total weight of this step's rounds is 0, so that the step must be skipped."""
+        """True if the step must be skipped because the total weight of its rounds is 0."""
         return self._rounds > 0 and self._weighing.total == 0
 
     def _restart(self, reduced: bool = False) -> None:
