@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from horovod import _core
-from horovod.benchmark import fitting, options, report
+from horovod.benchmark import calibrate, options, report
 
 FLAT = [0, 1, 2, 3]
 LOCAL = [0, 0, 0, 0]
@@ -84,7 +84,7 @@ def test_the_fit_finds_the_parameters_that_made_the_times() -> None:
         for collective, algorithm in pairs
         for nbytes in (4096, 1 << 20, 16 << 20)
     ]
-    found = fitting.fit(measured, FLAT, ("alpha", "beta", "gamma"))
+    found = calibrate.fit(measured, FLAT, ("alpha", "beta", "gamma"))
     assert found == pytest.approx({"alpha": 20e-6, "beta": 1e-9, "gamma": 0.2e-9}, rel=1e-6)
 
 
@@ -108,7 +108,7 @@ def test_a_table_shows_the_peers_as_multiples_of_ours() -> None:
 
 
 def test_the_fit_gives_no_negative_times() -> None:
-    assert fitting.least_squares([([1.0, 1.0], 1.0), ([1.0, 2.0], 0.5)])[1] == 0.0
-    assert fitting.least_squares([([1e-9], 1.0), ([0.0], 1.0)]) == pytest.approx([1e9])  # whatever the units
+    assert calibrate.least_squares([([1.0, 1.0], 1.0), ([1.0, 2.0], 0.5)])[1] == 0.0
+    assert calibrate.least_squares([([1e-9], 1.0), ([0.0], 1.0)]) == pytest.approx([1e9])  # whatever the units
     with pytest.raises(ValueError, match="above 0"):
-        fitting.least_squares([([1.0], 1.0), ([1.0], 0.0)])
+        calibrate.least_squares([([1.0], 1.0), ([1.0], 0.0)])

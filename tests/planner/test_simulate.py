@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod import _core
-from horovod.planner import costs, network, profile
+from horovod.planner import network, profile
 from horovod.planner.network import Layout
 from horovod.planner.simulate import Settings, expected_slowest, simulate
 
@@ -79,7 +79,7 @@ def test_the_engines_choice_is_never_slower_with_more_bandwidth(
 
 
 def test_a_ring_costs_what_the_engine_says() -> None:
-    measured, name = costs.Allreduce("ring", Layout(8), NET).predict(1 << 20)
+    measured, name = network.Allreduce("ring", Layout(8), NET).predict(1 << 20)
     model = {"alpha": NET.latency, "beta": 1 / NET.bandwidth, "gamma": 0.0}
     assert name == "ring"
     assert measured == pytest.approx(_core.predict("allreduce", "ring", 1 << 20, list(range(8)), model), rel=1e-6)
@@ -89,7 +89,7 @@ def test_a_ring_costs_what_the_engine_says() -> None:
 def test_for_host_memory_the_engines_algorithm_is_taken(nodes: int, inside: int) -> None:
     node_of = [rank // inside for rank in range(nodes * inside)]
     for nbytes in (1 << 10, 1 << 24):
-        _, name = costs.Allreduce("auto", Layout(nodes, inside), NET, "cpu").predict(nbytes)
+        _, name = network.Allreduce("auto", Layout(nodes, inside), NET, "cpu").predict(nbytes)
         assert name == _core.choose_algorithm("allreduce", FLOAT32, nbytes, node_of)
 
 

@@ -17,8 +17,8 @@ from typing import Any
 from horovod import _core
 from horovod._version import __version__
 from horovod.benchmark import calibrate, report
+from horovod.benchmark.calibrate import FITTED, fit_model
 from horovod.benchmark.engines import EngineColumn
-from horovod.benchmark.fitting import FITTED, fit_model
 from horovod.benchmark.jobs import Gloo, JobError, Mpi, gloo_missing, mpi_missing
 from horovod.benchmark.options import Case, Options, bus_factor, make_cases
 from horovod.benchmark.standalone.serving import pin, timed

@@ -5,12 +5,11 @@
 framework. It gets the rank from this process's job, or from a function that the caller passes.
 """
 
-from horovod.data.files import LineFiles, WholeFiles
+from horovod.data.files import LineFiles, TarFiles, WholeFiles
 from horovod.data.loader import AsyncDataLoaderMixin, BaseDataLoader, ReadAhead
 from horovod.data.parquet import ParquetFiles
 from horovod.data.source import Source
 from horovod.data.streaming import StreamingDataset
-from horovod.data.tars import TarFiles
 
 __all__ = [
     "AsyncDataLoaderMixin",

@@ -39,8 +39,7 @@ from horovod.jax import elastic
 from horovod.jax import process as _process
 from horovod.jax.collectives import *  # noqa: F403
 from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters, check_in_sync, sync
-from horovod.jax.gradients import grad, value_and_grad
-from horovod.jax.optimizer import DistributedOptimizer
+from horovod.jax.optimizer import DistributedOptimizer, grad, value_and_grad
 from horovod.jax.process import *  # noqa: F403
 
 _process.register_cluster()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from horovod.benchmark.calibrate import fit_model
 from horovod.benchmark.engines import EngineColumn
-from horovod.benchmark.fitting import fit_model
 from horovod.common.basics import HorovodBasics
 from horovod.common.objects import allgather_object
 from horovod.planner.network import Network, save

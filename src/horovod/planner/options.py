@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from horovod.planner import costs, network, profile
+from horovod.planner import network, profile
 from horovod.planner.simulate import COMPRESSION
 from horovod.planner.units import parse_bandwidth, parse_bytes, parse_time
 
@@ -85,7 +85,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"calibrated network: a file, or {' or '.join(network.built_in())}; other options override it",
     )
-    add("--algorithm", choices=costs.ALGORITHMS, default="auto", help="algorithm of allreduce (default auto)")
+    add("--algorithm", choices=network.ALGORITHMS, default="auto", help="algorithm of allreduce (default auto)")
     add("--compression", choices=tuple(COMPRESSION), default="none", help="format on the wire (default none)")
     add(
         "--local-steps",

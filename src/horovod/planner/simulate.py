@@ -26,7 +26,7 @@ import msgspec
 
 from horovod import _core
 from horovod.common import dtypes
-from horovod.planner import costs
+from horovod.planner import network
 from horovod.planner.network import Layout, Network
 from horovod.planner.profile import Gradient, Profile
 
@@ -56,7 +56,7 @@ class Settings:
     local_steps: int = 1
 
     def __post_init__(self) -> None:
-        for name, accepted in (("algorithm", costs.ALGORITHMS), ("compression", tuple(COMPRESSION))):
+        for name, accepted in (("algorithm", network.ALGORITHMS), ("compression", tuple(COMPRESSION))):
             if getattr(self, name) not in accepted:
                 raise ValueError(f"`{name}` must be one of {', '.join(accepted)}, got {getattr(self, name)!r}")
         if self.local_steps < 1:
@@ -167,8 +167,8 @@ class _Exchange:
 
 def _exchange(profile: Profile, layout: Layout, net: Network, settings: Settings, stretch: float) -> _Exchange:
     """Return the time at which all gradients are reduced if the computation takes ``stretch`` times as long."""
-    agreed = costs.agreement(layout, net)
-    allreduce = costs.Allreduce(settings.algorithm, layout, net, profile.device)
+    agreed = network.agreement(layout, net)
+    allreduce = network.Allreduce(settings.algorithm, layout, net, profile.device)
     best: _Exchange | None = None
     for length in _lengths(profile, settings):
         operations = _fused(profile.gradients, length, settings.fusion_threshold, settings.compression)
