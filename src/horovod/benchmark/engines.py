@@ -77,7 +77,7 @@ class EngineColumn:
         if self.job.rank == 0 and not self._tuning and chosen.flag("HOROVOD_CALIBRATE"):
             transport = chosen.text("HOROVOD_TRANSPORT")
             world = World.here(self.job.size, self.job.local_size, self.job.cross_size, transport)
-            self._tuning = load(world)[0]  # bootstrap loads the same tuning for this engine
+            self._tuning = load(world)[0]  # for this engine, bootstrap loads the same tuning values
         self._barrier = self._call("barrier", "barrier.benchmark", 0, 0, ())
 
     def _call(

@@ -152,7 +152,7 @@ class Watch:
             self.reason = told_of(value, trace)
             self.failed = self.failed or not isinstance(value, KeyboardInterrupt)
             self._tell(value)
-            if isinstance(value, NoPlaceError) and value.line:  # a traceback would look like a crash
+            if isinstance(value, NoPlaceError) and value.line:  # print no traceback, which would look like a crash
                 print(value.line, file=sys.stderr, flush=True)
             else:
                 inner(kind, value, trace)

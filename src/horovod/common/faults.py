@@ -366,7 +366,7 @@ def begin(job: Job) -> None:
     own = _faults.steps, began, network_identity(), addresses(), new
     try:
         told = allgather_object(own, name="horovod.chaos")
-    except HorovodInternalError:  # the program will notice the lost rank itself
+    except HorovodInternalError:  # ignore a lost rank, because the program will notice it too
         _faults.began = began
         return
     hosts = job.hosts or ("",) * job.size

@@ -123,7 +123,7 @@ def count(intervals: Intervals) -> int:
 
 
 def section(intervals: Intervals, begin: int, end: int) -> Intervals:
-    """Return the places with the indices ``begin`` to ``end`` (exclusive), counted over all intervals from 0."""
+    """Return the ``begin``-th to ``end``-th place (exclusive) of the intervals, as intervals."""
     return tuple(_sections(intervals, [(begin, end)]))
 
 

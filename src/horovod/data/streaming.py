@@ -87,7 +87,7 @@ class StreamingDataset(Resumes):
         # Records that remained when they were last divided among the ranks.
         self._left: parts.Intervals = ()
         self._me, self._ranks = 0, 1
-        # Numbers of records of this rank since the last division: total, and recorded.
+        # This rank's number of records since the last division, and how many of them are recorded.
         self._steps = self._recorded = 0
         self._share_out(self._all())
         marks.data_seen = True

@@ -38,7 +38,7 @@ class SlicedOptimizer(Store):
             }
         plain = optimizer._hvd_plain
         self._optimizer = plain.__new__(plain)
-        self._optimizer._hvd_strategy = None  # checks of plain optimizers ignore marked optimizers
+        self._optimizer._hvd_strategy = None  # with this attribute, checks of plain optimizers ignore it
         self._optimizer.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
 
     @staticmethod

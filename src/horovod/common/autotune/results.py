@@ -56,7 +56,7 @@ def load(key: Key) -> Result | None:
 def _read(path: Path) -> Result | None:
     try:
         result = msgspec.json.decode(read_private(path, _LIMIT), type=Result)
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors too
+    except (OSError, ValueError):  # ValueError includes msgspec's errors
         return None
     return result if result.format == FORMAT else None
 

@@ -23,7 +23,7 @@ Values = dict[str, int]
 
 
 class Sample(NamedTuple):
-    """Step time measured with one set of settings."""
+    """Measured step time for one set of settings."""
 
     seconds: float
     """Median."""
@@ -32,7 +32,7 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, times: Sequence[float]) -> "Sample":
-        """Summarize step times, in seconds, as a sample."""
+        """Create a sample from step times in seconds."""
         middle = median(times)
         # 1.4826 converts the median deviation of a normal distribution to its standard deviation.
         deviation = 1.4826 * median([abs(time - middle) for time in times])

@@ -81,7 +81,7 @@ def load(world: World) -> tuple[str, str]:
         if found.format != FORMAT or found.world != world:
             raise ValueError("it is of another version or world")
         return checked(found.tuning), ""
-    except ValueError as error:  # msgspec's errors are ValueErrors too
+    except ValueError as error:  # ValueError includes msgspec's errors
         return "", f"{path} is not used: {error}; calibrate again, or remove it"
 
 

@@ -183,7 +183,7 @@ class Joining:
             if self._world
             else "init " + ",".join(map(str, self._members))
         )
-        if len(group) > 512:  # the store limits names to 512 characters
+        if len(group) > 512:  # hash long names, because the store limits names to 512 characters
             group = "init " + derive_key(self._key, group).hex()
         try:
             met = store.exchange_by_node(
@@ -191,7 +191,7 @@ class Joining:
                 self._me,
                 len(self._members),
                 msgspec.msgpack.encode(mine),
-                # Names are hashed because they can be long.
+                # Hash the names, because they can be long.
                 derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),
                 self._patience,
             )

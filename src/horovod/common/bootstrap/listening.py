@@ -220,7 +220,7 @@ class Listening:
         return 0.0 if self._untold else self._due()
 
     def _due(self) -> float:
-        """Return the seconds until the next action."""
+        """Return the seconds until the next action is due."""
         with self._lock:
             at = None if self._epoch is None else self._epoch.next
             return _NEWS_SECONDS if at is None else max(0.0, at - time.monotonic())

@@ -174,7 +174,7 @@ class MeshBuilder:
         for key, _ in events:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
-            elif key.data in self._attempts:  # an earlier event can have dropped the attempt
+            elif key.data in self._attempts:  # an earlier event might have dropped this attempt
                 self._advance(key.data)
         now = time.monotonic()
         for attempt in [a for a in self._attempts if a.deadline <= now]:

@@ -75,7 +75,7 @@ def _upwards(point: str, mounted: str, path: str) -> list[str]:
     """
     below = path[len(mounted.rstrip("/")) :] if (path + "/").startswith(mounted.rstrip("/") + "/") else ""
     parts = [part for part in below.split("/") if part]
-    if ".." in parts:  # the mounted group does not contain this process
+    if ".." in parts:  # skip a mounted group that does not contain this process
         parts = []
     return [os.path.join(point, *parts[:count]) for count in range(len(parts), -1, -1)]
 

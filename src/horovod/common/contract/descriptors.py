@@ -68,7 +68,7 @@ def create_memory_file(name: str) -> int:
 
 # Namespaces of a process. Ids are comparable only between processes in the same namespaces.
 _KINDS = ("user", "pid")
-# Process id, user id and group id.
+# Format of struct ucred: process id, user id and group id.
 CREDENTIALS = struct.Struct("3i")
 
 

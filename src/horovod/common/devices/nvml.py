@@ -230,7 +230,7 @@ class Nvml:
             try:
                 self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, ctypes.c_uint(index), ctypes.byref(part))
                 found.append(self.text("nvmlDeviceGetUUID", part))
-            except NvmlError:  # NVML has no device with this index
+            except NvmlError:  # there is no MIG device with this index
                 continue
         return found
 

@@ -102,7 +102,7 @@ def _register() -> None:
 
 
 def _wait() -> None:
-    for thread in threading.enumerate():  # forked children do not inherit the writer thread
+    for thread in threading.enumerate():  # forked children have no writer thread
         if isinstance(thread, Writer):
             thread.join()
 

@@ -239,7 +239,7 @@ def made_in(directory: Path) -> os.stat_result:
     path, file = begin(directory, "job")
     with file:
         try:
-            with contextlib.suppress(OSError):  # some file systems do not support modes
+            with contextlib.suppress(OSError):  # some file systems do not support file modes
                 os.fchmod(file.fileno(), 0o600)
             return os.fstat(file.fileno())
         finally:

@@ -76,7 +76,7 @@ class Accumulator(Protocol):
     """Interface of an optimizer that accumulates the gradients of several backward passes."""
 
     def pending(self) -> bool:
-        """Return True if gradients are accumulated that no optimizer step has used yet."""
+        """Return True if there are accumulated gradients that no optimizer step has used yet."""
 
     def drop(self) -> None:
         """Drop the accumulated gradients, so that the next backward pass starts from zero."""
@@ -86,7 +86,7 @@ _known: "weakref.WeakSet[Accumulator]" = weakref.WeakSet()
 
 
 def register_accumulator(one: Accumulator) -> None:
-    """Add an accumulator that ``accumulation_pending`` and ``drop_accumulated`` include while it exists."""
+    """Register an accumulator with ``accumulation_pending`` and ``drop_accumulated``, by a weak reference."""
     _known.add(one)
 
 

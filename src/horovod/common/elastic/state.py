@@ -98,7 +98,7 @@ class State(ABC):
 
     def on_reset(self) -> None:
         """Reset the state and run the reset callbacks after a change of members."""
-        self._host_messages = queue.Queue()  # drop updates that concern the previous members
+        self._host_messages = queue.Queue()  # drop host updates that concern the previous members
         self.reset()
         for callback in self._reset_callbacks:
             callback()

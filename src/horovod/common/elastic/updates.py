@@ -29,7 +29,7 @@ class WorkerNotificationManager:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._listeners: list[Listener] = []
-        # All updates since the last change of members.
+        # All host updates since the members last changed.
         self._told: list[tuple[float, HostUpdateResult]] = []
         self._epoch: int | None = None
         self._begin: Callable[[], None] | None = None

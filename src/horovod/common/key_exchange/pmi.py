@@ -140,7 +140,7 @@ class PmiBoard:
             left = deadline - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
                 raise PmiError(f"no answer from the process manager within {_ANSWER_SECONDS:g} s")
-            data = os.read(self._fd, _LONGEST)  # the process manager sends nothing after an answer
+            data = os.read(self._fd, _LONGEST)  # after an answer, the process manager sends nothing more
             if not data or len(line) > _LONGEST:
                 raise PmiError("the process manager has closed the connection PMI_FD")
             line += data

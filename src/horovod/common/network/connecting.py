@@ -181,7 +181,7 @@ def _listen(address: str, backlog: int, ports: range) -> socket.socket:
     for port in ports:
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            if port:  # allow ports with earlier connections in TIME_WAIT
+            if port:  # also allow ports with earlier connections in TIME_WAIT
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((address, port))
             sock.listen(backlog)

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 _NETLINK_ROUTE = 0
-# Netlink messages RTM_GETLINK and RTM_NEWLINK, RTM_GETADDR and RTM_NEWADDR.
+# Types of netlink messages: RTM_GETLINK, RTM_NEWLINK, RTM_GETADDR and RTM_NEWADDR.
 _LINKS, _ADDRESSES = (18, 16), (22, 20)
-# Flags NLM_F_REQUEST and NLM_F_DUMP.
+# Flags of a netlink request: NLM_F_REQUEST and NLM_F_DUMP.
 _DUMP = 0x301
 # Flag NLM_F_DUMP_INTR, which means that the interfaces changed during the dump.
 _INTERRUPTED = 0x10

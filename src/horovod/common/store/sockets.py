@@ -42,7 +42,7 @@ _SLACK = 1.0
 _STRANGERS = 1024
 _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
-# Maximum number of descriptors to use.
+# Maximum number of file descriptors to use.
 _MOST = 65536
 # One of every _KEPT file descriptors is reserved for uses other than connections.
 _KEPT = 8

@@ -58,7 +58,7 @@ class Table:
         self._bytes = 0
         self._waiting: list[_Waiting] = []
         self._rounds: dict[str, _Round] = {}
-        # Reason of the failure of each failed group.
+        # Reason why a group has failed, for each failed group.
         self._failed: dict[str, str] = {}
         self.completed = 0
         """Number of completed rounds, which is also the number of the last one."""

@@ -279,7 +279,7 @@ class Account:
                     self._bus.send("steps-last")
                 self._over = self._heard_in_time()
             if self._together is not None and not self._over:
-                self._bus.send("steps-heard")  # ranks must not wait any longer for an answer to their last report
+                self._bus.send("steps-heard")  # send this so that ranks stop waiting for an answer to their last report
         self._closed.set()
         self._wake.set()
         if self._thread is not None:

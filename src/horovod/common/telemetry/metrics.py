@@ -59,7 +59,7 @@ class _Collector:
         self._figures = figures
 
     def describe(self) -> list[Any]:
-        return []  # there are no figures before the first scrape
+        return []  # Prometheus's library calls this before there are any figures
 
     def collect(self) -> Iterator[Any]:
         return families(self._figures())

@@ -31,7 +31,7 @@ _WAITING = 4096
 _TOLD = 1 << 16
 # Number of most recent comparisons that count as "lately".
 _LATELY = 200
-# Standard deviations beyond which a result is significant.
+# Number of standard deviations beyond which a result is significant.
 _BEYOND_CHANCE = 3
 # Minimum lateness to report, as a fraction of a step and in ns.
 _LATE, _LEAST_LATE = 0.02, 50_000

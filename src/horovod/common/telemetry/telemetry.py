@@ -156,7 +156,7 @@ INTERVAL = 1.0
 _AGE = 0.5
 # Maximum number of unread bytes in the pipe. The rest of its 64 KiB is reserved for other reports.
 _ROOM = 32 << 10
-# Seconds to wait for the thread to end.
+# Maximum seconds to wait for the end of the thread.
 _PATIENCE = 0.5
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DYNAMIC = "DYNAMIC"
 # Seconds to wait for other ranks to complete their files.
 _PATIENCE = 1.0
-# Maximum seconds for merging the files.
+# Time limit in seconds for merging the files.
 _MERGING = 300.0
 
 

@@ -101,7 +101,7 @@ class Metric:
         self._sums.update(other._sums)
 
     def reset(self) -> None:
-        """Discard the samples of all updates."""
+        """Reset the metric, which discards the samples of all updates."""
         self._sums.clear()
 
     def compute(self, process_set: ProcessSet = global_process_set) -> Any:
@@ -164,7 +164,7 @@ def _scores(pairs: Mapping[tuple[int, int], int], classes: int) -> dict[str, Any
 def _units(value: float) -> int:
     """Convert a finite float or an integer to units of 2**-1074."""
     numerator, denominator = value.as_integer_ratio()
-    shift: int = 1075 - denominator.bit_length()  # the denominator is a power of 2
+    shift: int = 1075 - denominator.bit_length()  # the float's denominator is a power of 2
     return int(numerator) << shift
 
 
