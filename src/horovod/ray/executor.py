@@ -211,7 +211,7 @@ class RayExecutor:
         return self._require("run_remote").send("execute", _function(fn, args, kwargs))
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
-        """Call ``fn(executable)`` on each rank. In all other respects, this is the same as ``run``."""
+        """Call ``fn(executable)`` on each rank. Otherwise, it behaves like ``run``."""
         return self._call("execute", fn, callbacks)
 
     def _call(self, method: str, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:

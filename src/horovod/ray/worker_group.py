@@ -35,7 +35,7 @@ _END = 10.0  # Killed workers get _END seconds to exit.
 class WorkerGroup:
     """Group of workers, which can be started only once.
 
-    Calls from several threads are executed one after another. ``shutdown`` interrupts the calls of other threads.
+    Calls from several threads are serialized. ``shutdown`` interrupts the calls of other threads.
 
     Attributes:
         workers: Actors by rank.
@@ -251,7 +251,7 @@ class WorkerGroup:
                         worker.set_queue.remote(None)
 
     def call_first(self, method: str, *args: Any) -> Any:
-        """Call a method of rank 0 only, and return its result. In all other respects, this is the same as ``call``."""
+        """Call a method of rank 0 only, and return its result. Otherwise, it behaves like ``call``."""
         with self._listening():
             self.require()
             return self._gather({0: getattr(self.workers[0], method).remote(*args)})[0]

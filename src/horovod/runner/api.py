@@ -52,9 +52,9 @@ def run(
 ) -> list[Any]:
     """Call `func(*args, **kwargs)` on `num_proc` ranks and return the results in rank order.
 
-    The function, its arguments and its results are serialized with cloudpickle. So lambdas, closures, and classes that
-    are defined in a script or notebook work. The output of the ranks appears on `sys.stdout` and `sys.stderr`, and each
-    line begins with its rank. This function can be called from any thread. With `min_num_proc` or
+    The function, its arguments and its results are serialized with cloudpickle. Lambdas, closures, and classes that are
+    defined in a script or notebook therefore work. The output of the ranks appears on `sys.stdout` and `sys.stderr`,
+    and each line begins with its rank. This function can be called from any thread. With `min_num_proc` or
     `host_discovery_script`, the job is elastic.
 
     Args:

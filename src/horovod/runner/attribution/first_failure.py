@@ -1,9 +1,10 @@
 """Attribution of a job's failure to the rank that failed first, based on how all ranks exited.
 
-If one worker fails, the collectives of all other workers fail too. So most workers exit with HorovodInternalError and
-are only victims. The failure is attributed to the first rank that ended in another way, or that printed another
-exception before the job was stopped. If there is no such rank, it is attributed to the rank that the victims name.
-Workers report their reasons (`RankEnd.reason`). Without a report, the worker's last stderr output is used.
+If one worker fails, the collectives of all other workers also fail. Most workers therefore exit with
+HorovodInternalError and are only victims. The failure is attributed to the first rank that ended in another way, or
+that printed another exception before the job was stopped. If there is no such rank, it is attributed to the rank that
+the victims name. Workers report their reasons (`RankEnd.reason`). Without a report, the worker's last stderr output is
+used.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ENDED = "the process ended"
 def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
     """Derive a report from the exception that ended a rank, if the rank itself sent no report.
 
-    Reports are missing with other launchers, or if the worker runs in a container of its own.
+    Reports are missing with other launchers, or if the worker runs in a separate container.
 
     Args:
         rank: Rank that has exited.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from horovod.common.contract.log import library_of
 
 HEADER = "Traceback (most recent call last):"
-MOST = 12  # At most MOST user frames are shown, some from each end of the traceback.
+MOST = 12  # At most MOST user frames are shown: the first and the last ones.
 _KEPT_LIBRARY = 2  # Without user frames, the last _KEPT_LIBRARY library frames are shown.
 
 # Each line of an exception group begins with a margin of `|`.
@@ -70,7 +70,7 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
 
 
 def _belongs(line: str, margin: str) -> bool:
-    """Return True if the line belongs to the frame above, as code, marks or `[Previous line repeated ...]`."""
+    """Return True if the line belongs to the preceding frame: code, marks or `[Previous line repeated ...]`."""
     code = line.startswith(margin + "  ") and _FRAME.match(line) is None
     return code or is_marks(line) or _REPEATED.search(line) is not None
 

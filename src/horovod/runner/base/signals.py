@@ -68,10 +68,10 @@ class SignalQueue:
 
 @contextlib.contextmanager
 def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
-    """Yield a function that creates a `SignalQueue`, and restore all signal handlers afterwards.
+    """Yield a function that creates a `SignalQueue`, and restore all signal handlers at the end.
 
-    Use this for jobs inside a program that continues afterwards. Outside the main thread, the function returns None,
-    because only the main thread can handle signals.
+    Use this for jobs inside a program that keeps running. Outside the main thread, the function returns None, because
+    only the main thread can handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -82,7 +82,7 @@ def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
 
 @contextlib.contextmanager
 def interrupts(equals: Collection[str] = ()) -> Iterator[SignalQueue | None]:
-    """Yield a queue that receives only Ctrl-C, for a job inside a program that continues afterwards.
+    """Yield a queue that receives only Ctrl-C, for a job inside a program that keeps running.
 
     If the user pressed Ctrl-C, the context manager raises KeyboardInterrupt on exit, after all ranks have exited. It
     yields None outside the main thread, or if the program has its own SIGINT handler.

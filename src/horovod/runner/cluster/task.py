@@ -143,7 +143,7 @@ def judge(arrival: Arrival) -> str:
 CONNECT_SECONDS = 5.0  # One attempt to connect to one address takes at most CONNECT_SECONDS.
 ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS  # The process gives up trying to reach the launcher after ROUNDS_SECONDS.
 PAUSE = 0.2  # All addresses are tried again after a pause of PAUSE to 2 * PAUSE seconds.
-QUEUE_LIMIT = 4 << 20  # Reading pauses while more than QUEUE_LIMIT bytes are queued in one direction.
+QUEUE_LIMIT = 4 << 20  # The relay stops reading while more than QUEUE_LIMIT bytes are queued in one direction.
 END_SECONDS = 15.0  # An agent that has lost its launcher gets END_SECONDS to end its workers.
 READ_SIZE = 1 << 16
 

@@ -229,7 +229,7 @@ def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
 
 
 def through_env(command: Sequence[str]) -> list[str]:
-    """Return the command, with `env` in front if it begins with assignments (`NAME=value`).
+    """Return the command, prefixed with `env` if it begins with assignments (`NAME=value`).
 
     The result is empty if there is no command after the assignments.
     """

@@ -42,10 +42,7 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> Contain
 
 
 def _kind(environ: Mapping[str, str], root: str) -> str:
-    """Detect the container runtime from environment variables and files.
-
-    sshd does not pass all variables to processes.
-    """
+    """Detect the container runtime from environment variables, or from files if sshd did not pass on the variables."""
     for variable, kind in _VARIABLES.items():
         if environ.get(variable):
             return kind
@@ -138,7 +135,7 @@ def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def memory_limit(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that the container's memory limit suffices for the ranks."""
+    """Check that the container's memory limit is high enough for the ranks."""
     for answer, report in _reports(answers):
         if report.container.memory_limit < 0:
             continue
@@ -157,7 +154,7 @@ def memory_limit(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def tasks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that the container's limit on processes and threads suffices for the ranks."""
+    """Check that the container's limit on processes and threads is high enough for the ranks."""
     for answer, report in _reports(answers):
         if 0 <= report.container.tasks_free < answer.slots * TASKS_EACH:
             yield Finding(

@@ -125,7 +125,8 @@ def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: Sign
 
 def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> list[HostAnswer]:
     """Start an agent on each host, then stop it. Return one answer per host, within the start timeout."""
-    # Start each agent directly. If agents started other agents, an unusable host would hide the hosts behind it.
+    # Start each agent directly. If agents started other agents, an unusable host would hide the hosts that it should
+    # start.
     fleet = make_fleet(dataclasses.replace(settings, ssh_fanout=len(settings.slots)), environ)
     failures: dict[str, str] = {}
     seconds: dict[str, float] = {}

@@ -229,7 +229,7 @@ def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def reachability(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that each pair of hosts can connect. One direction suffices, but both directions are faster."""
+    """Check that each pair of hosts can connect. One direction is enough, but two are faster."""
     known = [answer for answer, _ in _reports(answers)]
     for i, one in enumerate(known):
         for other in known[i + 1 :]:

@@ -151,8 +151,8 @@ def _free(path: str) -> int:
     return stat.f_bavail * stat.f_frsize if stat.f_blocks else -1  # A size of 0 means a tmpfs without a limit.
 
 
-# Each connection begins with the same handshake as the connections of a job (common/security/auth.py). So only ranks of
-# this job can take part.
+# Each connection begins with the same handshake as the connections of a job (common/security/auth.py). Only ranks of
+# this job can therefore connect.
 
 # Purposes of the probe's connections in the handshake. The connections of a job use smaller numbers.
 REACH, MEASURE = 100, 101
@@ -317,7 +317,7 @@ def _receive(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-ROUNDS = 7  # Number of rounds in which pairs of hosts measure their speed. It suffices for all pairs of up to 8 hosts.
+ROUNDS = 7  # Number of rounds in which pairs of hosts measure their speed. It is enough for all pairs of up to 8 hosts.
 MEET_SECONDS = 30.0
 
 

@@ -138,8 +138,8 @@ class Blacklist:
     def failed(self, host: str, now: float) -> float:
         """Record that a worker failed on the host, and exclude the host.
 
-        If the host is already excluded, the failure does not extend its cooldown. So workers that fail together count
-        once.
+        If the host is already excluded, the failure does not extend its cooldown. Workers that fail together therefore
+        count once.
 
         Returns:
             Seconds for which the host remains excluded, or infinity if it is excluded permanently.

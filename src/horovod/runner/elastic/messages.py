@@ -19,7 +19,7 @@ def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names
 
     Return an empty string if none of these took part in training.
 
-    The text makes no prediction, because more ranks can fail a moment later.
+    The text describes only the current state, because more ranks can fail soon.
     """
     if not any(worker.survivor for worker in gone):
         return ""

@@ -28,10 +28,7 @@ def in_lsf(environ: Mapping[str, str]) -> bool:
 
 
 def apply(namespace: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    """Complete the flags from the LSF job: launcher, hosts and number of processes.
-
-    The user's flags take precedence.
-    """
+    """Fill in the launcher, hosts and number of processes from the LSF job. The user's flags take precedence."""
     if not (namespace.gloo or namespace.mpi or namespace.jsrun) and in_lsf(environ):
         namespace.jsrun = True
     if not namespace.jsrun:

@@ -173,8 +173,7 @@ def _how_it_ended(own: str, pid: int, code: int) -> int:
     `code` is Hydra's own exit code, which can mean an exit code or a signal.
     """
     if found := re.search(r"\(signal (\d+)\)", own):
-        # After a failure, Hydra can kill another process and report the signal of that process. In this case, use
-        # `code`.
+        # After a failure, Hydra can kill another process and report the signal of that process. If so, use `code`.
         if f"PID {pid} " in own or int(found[1]) == code:
             return -int(found[1])
     elif f"PID {pid} " in own and (found := re.search(r"EXIT CODE: (\d+)", own)):

@@ -305,7 +305,7 @@ class LivenessServer(ThreadedServer):
             raise AuthError("it has hung up")
         side.feed(data)
         outgoing, side.outgoing = side.outgoing, b""
-        if outgoing:  # This cannot block, because a few bytes always fit into the empty send buffer.
+        if outgoing:  # `sendall` cannot block here, because a few bytes always fit into the empty send buffer.
             sock.sendall(outgoing)
         if side.done:
             if side.place.purpose != _PURPOSE:

@@ -204,7 +204,7 @@ class Orders(_JobOrders):
         return [slot.hostname for slot in self._settings.slots], master
 
     def remarks(self) -> list[str]:
-        """Return warnings about the hosts that do not prevent the start of the job."""
+        """Return warnings about the hosts. They do not prevent the job from starting."""
         made = [self._debugged.remark] if self._debugged is not None and self._debugged.remark else []
         for agent in self._agents:
             if abs(agent.clock_offset) > CLOCK_TOLERANCE:

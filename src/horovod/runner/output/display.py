@@ -1,4 +1,4 @@
-"""Display and files for the workers' output and the launcher's messages, with prefixes and progress bars."""
+"""Display of the workers' output and the launcher's messages, with prefixes, progress bars and output files."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Display:
             self._board.follow((rank, stream), text)
 
     def finish(self, rank: int, now: float) -> None:
-        """Show the remaining output of a rank that has exited. The last line can lack a newline."""
+        """Show the remaining output of a rank that has exited. The last line might have no newline."""
         for stream in STREAMS:
             text = self._texts.get((rank, stream))
             if text is not None:

@@ -95,7 +95,7 @@ class Canvas:
         return self._taken()
 
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
-        """Return the lines to which the program has not returned within HOLD seconds.
+        """Return the lines that the program has not redrawn within HOLD seconds.
 
         If `at_once` is True, do not wait.
         """
@@ -190,7 +190,7 @@ class Canvas:
         """End the current line and move the cursor to the next line.
 
         A normal line and all lines above it become final. A progress bar remains, because the program can return to it.
-        An empty line remains too, because it might only skip another program's progress bar.
+        An empty line also remains, because it might only skip another program's progress bar.
         """
         row = self._rows[self._y]
         row.end(returned, self._now)
@@ -306,7 +306,7 @@ class StreamText:
         return lines
 
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
-        """Return the lines to which the program has not returned within HOLD seconds.
+        """Return the lines that the program has not redrawn within HOLD seconds.
 
         If `at_once` is True, do not wait, unless the program has ever moved the cursor up.
         """

@@ -165,7 +165,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
 
 
 def _hosts_of_group(config: Mapping[str, Any]) -> Any:
-    """Return the hosts in this machine's group, because all ranks need equal machines.
+    """Return the hosts in this machine's group, because all ranks need machines of the same type.
 
     Without groups, return all hosts.
     """
@@ -201,7 +201,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _made(service: str, source: str, names: Any, here: Any) -> Machines | None:
-    """Check the values, and return the machines. Return None for a single machine, because it can lack a name."""
+    """Check the values, and return the machines. Return None for a single machine, because it might have no name."""
     if not names or not _are_names(names):
         raise LaunchError(f"the hosts in {source} must be a list of names, got {names!r}")
     if len(set(names)) == 1:

@@ -183,7 +183,7 @@ class Machines:
         self._names: dict[str, str] = {}  # Maps machine identities to unique names
 
     def name(self, machine: str, hostname: str) -> str:
-        """Return the unique name of a machine. The name of a machine never changes."""
+        """Return the unique name of a machine, which never changes."""
         if machine not in self._names:
             taken, name, count = set(self._names.values()), hostname, 1
             while name in taken:

@@ -104,7 +104,7 @@ _KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
 
 
 def explain(status: int, said: str, host: str, job: str, python: str, greeting: str = "") -> ssh.Failure:
-    """Explain why the command of `srun_command` failed. The arguments are the same as those of `ssh.explain`."""
+    """Explain why the command of `srun_command` failed. It takes the same arguments as `ssh.explain`."""
     lines = _telling((greeting + "\n" + said).splitlines())
     last = lines[-1] if lines else f"exit code {status}"
     if not lines and status == 127:

@@ -49,7 +49,7 @@ class Backend:
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     def check(self) -> None:
-        """Raise ValueError if the job certainly cannot run. The base class checks nothing."""
+        """Raise ValueError if it is clear that the job cannot run. The base class checks nothing."""
 
     def num_processes(self) -> int:
         """Return the number of ranks that ``run`` starts."""
@@ -108,7 +108,7 @@ _ELASTIC = ("min_num_proc", "min_np")
 class LocalBackend(_Numbered):
     """Backend whose ranks are processes on the driver's host or on other hosts, which ``horovod.run`` starts.
 
-    Use it for Spark on one host, for tests, and for hosts outside of Spark that can access the store.
+    Use it for Spark on one host, for tests, and for hosts outside Spark that can access the store.
     """
 
     def __init__(self, num_proc: int, env: Mapping[str, str] | None = None, **kwargs: Any) -> None:

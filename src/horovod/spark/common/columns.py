@@ -214,7 +214,7 @@ def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence
 def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     """Return True if the value in one row can be reshaped from `shape` to `wanted`.
 
-    A -1 in `wanted` is inferred. A -1 at the front can also stand for the number of rows.
+    A -1 in `wanted` is inferred. A leading -1 can also stand for the number of rows.
     """
     size = math.prod(shape)
     known = math.prod(one for one in wanted if one >= 0)
@@ -226,7 +226,7 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 def row_shape(wanted: Sequence[int], size: int) -> tuple[int, ...]:
     """Return the shape of the value in one row, which has ``size`` elements.
 
-    A -1 at the front of ``wanted`` stands for the number of rows.
+    A leading -1 in ``wanted`` stands for the number of rows.
     """
     inner = list(wanted)
     rest = math.prod(one for one in inner[1:] if one >= 0)

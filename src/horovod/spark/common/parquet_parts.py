@@ -151,7 +151,7 @@ def write_part(
 ) -> Iterator[Any]:
     """Write a partition to a file for training and, if there are two folders, to a file for validation.
 
-    Each attempt of a task uses different file names, so files of abandoned attempts do no harm.
+    Each attempt of a task uses different file names, so files of abandoned attempts are harmless.
 
     Args:
         batches: Batches (``pyarrow.RecordBatch``) whose columns are in the order of ``columns``. With two folders, a

@@ -87,7 +87,7 @@ def pick(batch: dict[str, Any], names: Sequence[str], what: str) -> list[Any]:
 
 
 def reshaped(values: Any, shape: Sequence[int] | None) -> Any:
-    """Reshape all rows to `shape`. A -1 at its front can stand for the number of rows."""
+    """Reshape all rows to `shape`. A leading -1 can stand for the number of rows."""
     from horovod.spark.common.columns import row_shape
 
     if shape is None:

@@ -7,10 +7,7 @@ from horovod.spark.common.datamodule import NeedsNVTabular, ParquetDataModule
 
 
 class PetastormDataModule(ParquetDataModule):
-    """Built-in reader of Parquet files.
-
-    The name is the same as in the original Horovod, but petastorm is not needed.
-    """
+    """Built-in Parquet reader. It has the same name as in the original Horovod, but does not need petastorm."""
 
     short_name = "petastorm"
 

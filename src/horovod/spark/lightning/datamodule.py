@@ -9,10 +9,7 @@ PETASTORM_HDFS_DRIVER = "libhdfs"
 
 
 class PetastormDataModule(of_torch.PetastormDataModule):
-    """Built-in reader of Parquet files.
-
-    The name is the same as in the original Horovod, but petastorm is not needed.
-    """
+    """Built-in Parquet reader. It has the same name as in the original Horovod, but does not need petastorm."""
 
     def __init__(  # noqa: D417 - the others are those of ParquetDataModule
         self,
@@ -47,7 +44,7 @@ class PetastormDataModule(of_torch.PetastormDataModule):
         val_reader_worker_count: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Create a reader of Parquet files. Arguments that are not listed here are the same as for ParquetDataModule.
+        """Create a reader of Parquet files. ParquetDataModule describes the arguments that are not listed here.
 
         Args:
             num_reader_epochs: Ignored.

@@ -23,10 +23,7 @@ class MapIterable:
 
 
 class PetastormDataModule(ParquetDataModule):
-    """Built-in reader of Parquet files.
-
-    The name is the same as in the original Horovod, but petastorm is not needed.
-    """
+    """Built-in Parquet reader. It has the same name as in the original Horovod, but does not need petastorm."""
 
     short_name = "petastorm"
 
