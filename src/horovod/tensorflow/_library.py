@@ -1,4 +1,4 @@
-"""Loader for the library of native ops, and helpers that create ops."""
+"""Loader for the native op library, and helpers for creating ops."""
 
 import ctypes
 from types import ModuleType
@@ -11,7 +11,7 @@ from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.frontends import library_path
 from horovod.common.job import with_rank
 
-# TensorFlow 2.13 to 2.21 have this private module at this path.
+# TensorFlow 2.13 to 2.21 have this private module at this import path.
 try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _in_xla_context
 except ImportError:
@@ -24,7 +24,7 @@ LIBRARY = "horovod.tensorflow._tf"
 
 
 class _Raised:
-    """Mixin that constructs a TensorFlow error from its message alone."""
+    """Mixin that lets a TensorFlow error be constructed from a message alone."""
 
     def __init__(self, message: str) -> None:
         super().__init__(None, None, message)  # type: ignore[call-arg]
@@ -54,12 +54,12 @@ class ShutDown(_Raised, tf.errors.UnknownError, NotRunningError):
 
 
 def refuse(message: str) -> NoReturn:
-    """Raise ArgumentError with a message that names this rank, if it is known."""
+    """Raise ArgumentError with a message that names this rank, if known."""
     raise ArgumentError(with_rank(face, message))
 
 
 def _load() -> tuple[ModuleType, ctypes.CDLL]:
-    """Return the module of generated op wrappers, such as ``horovod_allreduce``, and the library's C functions.
+    """Return the generated op wrappers, such as ``horovod_allreduce``, and the library's C functions.
 
     Raises:
         ImportError: The library cannot be loaded. The message says why.
@@ -69,7 +69,7 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
 
         path = str(library_path(LIBRARY))
         loaded = tf.load_op_library(path)
-        # Load the same library with ctypes to call its C functions.
+        # Load the same library with ctypes as well, to call its C functions.
         library = ctypes.CDLL(path)
         library.hvd_tf_attach.argtypes = [ctypes.c_void_p]
         library.hvd_tf_attach.restype = ctypes.c_int
@@ -104,7 +104,7 @@ def blocking() -> bool:
 
 
 def independent(outputs: Any) -> Any:
-    """Exclude a new op from automatic control dependencies, and return its ``outputs``.
+    """Exempt a new op from automatic control dependencies, and return its ``outputs``.
 
     ``outputs`` is a tensor, or a list or tuple of tensors. In a tf.function, automatic control dependencies would run
     stateful ops one by one in the order of tracing. Serial execution would prevent fusion, and would deadlock if ranks
@@ -120,7 +120,7 @@ def independent(outputs: Any) -> Any:
 
 
 def check_not_compiled(operation: str) -> None:
-    """Raise an error while a function is traced for XLA (jit_compile=True).
+    """Raise an error if the current function is being traced for XLA (jit_compile=True).
 
     Raises:
         NotImplementedError: XLA will compile the function. The message names ``operation``.

@@ -59,12 +59,11 @@ def as_tensors(values: Any, operation: str) -> list[tf.Tensor]:
 
 
 def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: bool) -> dict[str, Any]:
-    """Return the op attributes that set the operation's name; ``tensor`` is the op's first input."""
+    """Return the op attributes that set the operation's name. ``tensor`` is the op's first input."""
     if name is not None and not isinstance(name, str):
         refuse(f"{kind}: name must be a string or None, got {name!r}")
     if _executing_eagerly():
-        # TensorFlow caches eager kernels by their attributes. Unnamed ops have the same attributes, so they share a
-        # kernel.
+        # TensorFlow caches eager kernels by op attributes. Unnamed ops have equal attributes, so they share a kernel.
         return {"tensor_name": name} if name else {"unnamed": True}
     check_not_compiled(kind)
     if not name:
@@ -79,7 +78,7 @@ def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: 
 def _graph_name(tensor: Any) -> str:
     try:
         return tensor.name.rsplit(":", 1)[0]
-    except AttributeError:  # An eager tensor that a graph has captured has no name.
+    except AttributeError:  # An eager tensor captured by a graph has no name.
         return "captured"
 
 
@@ -96,8 +95,8 @@ def set_id(process_set: ProcessSet | int, operation: str) -> int:
     number = process_set if isinstance(process_set, int) else getattr(process_set, "process_set_id", None)
     if number is None:
         refuse(f"{who}: {process_set} is not a registered process set; see add_process_set")
-    # Without a running engine, accept any process set. A program can build a graph first, and register its process sets
-    # before it runs the graph.
+    # If no engine is running, accept any process set. A program can build a graph before it registers the process sets
+    # that the graph uses.
     if face.job is not None and by_id(number) is None:
         refuse(f"{who}: process set {number} is unknown or was removed; see add_process_set")
     return number
@@ -157,7 +156,8 @@ def as_splits(splits: Any) -> tf.Tensor:
         refuse(f"alltoall: splits must have dtype int32, got {made.dtype.name}")
     if made.shape.rank not in (1, None):
         refuse(f"alltoall: splits must have 1 dimension, got {made.shape.rank}")
-    if made.shape.num_elements() == 0:  # Reject empty splits: the op would split the tensor evenly.
+    # Reject empty splits, because the op would treat them as a request to split the tensor evenly.
+    if made.shape.num_elements() == 0:
         refuse("alltoall: splits must have one entry for each rank of the set, or be None for equal parts, got none")
     return made
 

@@ -1,4 +1,4 @@
-"""Low-level functions for TensorFlow ops, one function per op.
+"""Low-level TensorFlow ops, one function per op.
 
 The engine matches ops between ranks by name. In eager mode, the name is ``name``, or a counter of unnamed ops. In
 graphs and tf.functions, it is the name of the op's node, which TensorFlow makes unique. The node's name is ``name``, by
@@ -39,7 +39,8 @@ _NO_SPLITS = np.empty(0, np.int32)
 def _factors(prescale: float, postscale: float) -> dict[str, Any]:
     """Return the op attributes for scale factors.
 
-    TensorFlow's float attributes have 32 bits. A factor that does not fit is also passed as the bits of a double.
+    TensorFlow's float attributes have 32 bits. A factor that needs more precision is also passed as the bits of a
+    double.
     """
     attributes: dict[str, Any] = {}
     for key, value in (("prescale", prescale), ("postscale", postscale)):
@@ -47,7 +48,7 @@ def _factors(prescale: float, postscale: float) -> dict[str, Any]:
             continue
         try:
             attributes[f"{key}_factor"] = rounded = struct.unpack("f", struct.pack("f", value))[0]
-        except OverflowError:  # The factor exceeds the range of a 32-bit float.
+        except OverflowError:  # The factor is outside the range of a 32-bit float.
             rounded = None
         if rounded != value:
             attributes[f"{key}_bits"] = struct.unpack("q", struct.pack("d", value))[0]
@@ -55,7 +56,7 @@ def _factors(prescale: float, postscale: float) -> dict[str, Any]:
 
 
 def factor_of(op: Any, key: str) -> float:
-    """Return the exact value of an op's scale factor; ``key`` is "prescale" or "postscale"."""
+    """Return the exact scale factor of an op. ``key`` is "prescale" or "postscale"."""
     bits = op.get_attr(f"{key}_bits")
     return struct.unpack("d", struct.pack("q", bits))[0] if bits else op.get_attr(f"{key}_factor")
 
@@ -288,7 +289,7 @@ def _grouped_reducescatter(
 
 
 def join() -> tf.Tensor:
-    """Wait until all ranks have joined, and contribute zeros to their allreduces until then.
+    """Wait until all ranks have joined. Until then, contribute zeros to the other ranks' allreduces.
 
     Returns:
         tf.Tensor: The rank that joined last, an int32 scalar.
@@ -312,7 +313,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Return an op that finds out at run time if this rank is in a process set.
+    """Return an op that checks at run time whether this rank is in a process set.
 
     Args:
         process_set_id (int): Id of the set. Default: 0, all ranks.
@@ -325,17 +326,17 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """Return an op that reads this process's rank at run time, an int32 scalar."""
+    """Return an op that reads this process's rank at run time, as an int32 scalar."""
     return _asked(ops.horovod_rank(name=name))
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """Return an op that reads this process's local rank at run time, an int32 scalar."""
+    """Return an op that reads this process's local rank at run time, as an int32 scalar."""
     return _asked(ops.horovod_local_rank(name=name))
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """Return an op that reads the number of local ranks at run time, an int32 scalar."""
+    """Return an op that reads the number of local ranks at run time, as an int32 scalar."""
     return _asked(ops.horovod_local_size(name=name))
 
 

@@ -1,4 +1,4 @@
-"""Public reductions, which support compression, deprecated arguments and sparse tensors (tf.IndexedSlices)."""
+"""Public reductions with support for compression, deprecated arguments and sparse tensors (tf.IndexedSlices)."""
 
 import functools
 from collections.abc import Sequence
@@ -111,7 +111,7 @@ def allreduce(
         mean = weighted_allreduce(tf, tf.cast, tensor, as_weight(weight), add, name, how)
         return tf.ensure_shape(mean, tensor.shape)
     if isinstance(tensor, tf.IndexedSlices):
-        wire_of(compression)  # Check the compression argument here too, although IndexedSlices are not compressed.
+        wire_of(compression)  # Validate the compression argument here too, although IndexedSlices are not compressed.
         with tf.device(device_sparse or None):
             return _sparse(tensor, name, op, prescale_factor, postscale_factor, process_set, ignore_name_scope)
     tensor = as_tensor(tensor, "allreduce")

@@ -52,7 +52,7 @@ __all__ = [  # noqa: F822
 
 Array = np.ndarray[Any, Any]
 
-# Keep the memory of interrupted operations alive.
+# Memory of interrupted operations, which the engine can still access.
 _parked: list[Array] = []
 
 
@@ -90,7 +90,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
         except Exception:
             raise
         except BaseException:
-            # Ctrl-C has ended the wait, but the operation is still in flight.
+            # Ctrl-C has interrupted the wait, but the operation is still in flight.
             _parked.append(made)
             raise
     return found
@@ -117,7 +117,7 @@ def _reset() -> None:
 
 
 class ObjectState(_ObjectState):
-    """Elastic state whose attributes can be any objects that support copying and pickling.
+    """Elastic state whose attributes can be any objects that can be copied and pickled.
 
     Args:
         bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's.
@@ -158,7 +158,7 @@ def _gather(obj: Any, name: str) -> list[Any]:
 
 
 class TensorFlowState(ObjectState):
-    """Elastic state of TensorFlow variables and further attributes.
+    """Elastic state of TensorFlow variables and additional attributes.
 
     Args:
         variables (Sequence, optional): Variables to save. Default: all global variables of the session's graph.
@@ -181,7 +181,7 @@ class TensorFlowState(ObjectState):
         self.variables = list(variables)
         self.session = session
         if session is not None:
-            # Create the ops now, because the program can finalize the graph before they are needed.
+            # Create the ops now, because the program can finalize the graph before the ops are needed.
             with session.graph.as_default():
                 self._given = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
                 self._assign = [tf.compat.v1.assign(v, g) for v, g in zip(self.variables, self._given, strict=True)]
@@ -202,12 +202,12 @@ class TensorFlowState(ObjectState):
         super().restore()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the values of the variables and the attributes. The result is not a copy."""
+        """Return the values of the variables and attributes, without copying them."""
         values = self.session.run(self.variables) if self.session is not None else [v.numpy() for v in self.variables]
         return {"variables": values, **super().state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the result of ``state_dict``, even from a job with a different number of ranks.
+        """Load a ``state_dict``, even one from a job with a different number of ranks.
 
         The loaded state counts as committed.
 
@@ -222,7 +222,7 @@ class TensorFlowState(ObjectState):
         super().load_state_dict({name: state_dict[name] for name in self._attributes()})
 
     def sync(self) -> None:
-        """Broadcast the state of a surviving rank, or of rank 0 in a new job, to all ranks.
+        """Broadcast the state of a surviving rank to all ranks. In a new job, broadcast rank 0's state.
 
         The surviving rank is the lowest rank that is not new. Variables are broadcast as tensors, attributes as pickled
         objects.
@@ -230,7 +230,9 @@ class TensorFlowState(ObjectState):
         root = self._compare()
         if self.session is None:
             broadcast_variables(self.variables, root_rank=root)
-        else:  # Broadcast without ops, because the graph can be finalized, and each root rank would need a separate op.
+        # Broadcast without TensorFlow ops. The graph might be finalized, and each root rank would need an op of its
+        # own.
+        else:
             values = self._travelled(self.session.run(self.variables), root)
             self.session.run(self._assign, dict(zip(self._given, values, strict=True)))
         self._sync_attributes(root)
@@ -248,7 +250,7 @@ class TensorFlowState(ObjectState):
         return contextlib.nullcontext() if self.session is None else self.session.as_default()
 
     def _travelled(self, values: Sequence[Any], root: int) -> list[Any]:
-        """Broadcast the root's values: arrays as tensors, strings as pickled objects because their lengths differ."""
+        """Broadcast the root's values: arrays as tensors, and strings (of varying length) as pickled objects."""
         texts = [number for number, one in enumerate(self.variables) if one.dtype.base_dtype == tf.string]
         rest = [number for number in range(len(values)) if number not in texts]
         arrays = arrays_of(root, [np.asarray(values[number]) for number in rest], "elastic.variables", TENSORFLOW)

@@ -31,7 +31,7 @@ __all__ = [
     "sync",
 ]
 
-# Broadcast these unsigned dtypes, which random generators use for their state, as signed integers of the same size.
+# Broadcast these unsigned dtypes, in which random generators store their state, as signed integers of the same size.
 _STAND_INS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
@@ -40,7 +40,7 @@ def _is_resource(variable: Any) -> bool:
 
 
 def _check_one_kind(variables: Sequence[Any]) -> None:
-    """Check that one operation can overwrite all of these variables.
+    """Check that a single operation can overwrite all of these variables.
 
     Raises:
         ArgumentError: The variables differ in kind, device or dtype. The message says how.
@@ -89,7 +89,7 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Overwrite variables with the root's values, whatever their kind and dtype.
+    """Overwrite variables with the root's values. Variables can differ in kind and dtype.
 
     Gradients that a distributed Keras optimizer is still accumulating (``gradient_accumulation_steps``) are not
     changed.
@@ -111,7 +111,7 @@ def broadcast_variables(
 
 
 def _overwrite(variables: list[Any], root_rank: int, name: str, process_set: ProcessSet) -> list[Any]:
-    # Name the operations by counters: the name of a variable can differ between ranks.
+    # Number the operations instead of using variable names, which can differ between ranks.
     received = [
         _travel(_plain_variable(variable), root_rank, f"{name}.{i}", process_set)
         for i, variable in enumerate(variables)
@@ -120,7 +120,7 @@ def _overwrite(variables: list[Any], root_rank: int, name: str, process_set: Pro
 
 
 def _plain_variable(variable: Any) -> Any:
-    """Return the TensorFlow variable inside a Keras 3 variable; return other variables unchanged."""
+    """Return the TensorFlow variable wrapped by a Keras 3 variable; return other variables unchanged."""
     inner = getattr(variable, "value", None)
     return inner if isinstance(inner, tf.Variable) else variable
 
@@ -143,7 +143,7 @@ def _assign(variable: Any, value: tf.Tensor) -> Any:
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Return an op for sessions that overwrites all global variables of the graph with the root's values.
+    """Return a session op that overwrites all global variables of the graph with the root's values.
 
     Args:
         root_rank (int): World rank of the root.
@@ -163,7 +163,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Session hook that broadcasts the root's variables once a session exists.
+    """Session hook that broadcasts the root's variables when a session is created.
 
     The hook runs after the root has initialized or restored its variables.
 
@@ -179,13 +179,13 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         self.bcast_op: Any = None
 
     def begin(self) -> None:
-        """Add the broadcast to the graph before the session finalizes it."""
+        """Add the broadcast op to the graph before the session finalizes it."""
         if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
             with tf.device(self.device or None):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Run the broadcast in each new session."""
+        """Run the broadcast in each newly created session."""
         session.run(self.bcast_op)
 
 

@@ -1,4 +1,4 @@
-"""Local accumulation of gradients over several backward passes, before they are reduced.
+"""Local accumulation of gradients over several backward passes before a reduction.
 
 The same code serves sessions, tf.function and eager mode. Its state is a counter of passes, and one accumulator per
 gradient. A cycle is ``backward_passes_per_step`` passes. Its first pass overwrites the accumulators, later passes add
@@ -19,7 +19,7 @@ from horovod.tensorflow.reduction import Reduce, dense, key_of, name_of
 
 
 class PassCounter:
-    """Counter of the backward passes within a cycle, evaluated at run time.
+    """Run-time counter of the backward passes in a cycle.
 
     Attributes:
         variable: Number of completed passes of the current cycle, 0 after the last pass. It is an int32 variable, or
@@ -36,7 +36,7 @@ class PassCounter:
         own.register_accumulator(self)
 
     def begin(self) -> None:
-        """Begin a pass, and compute if it is the first or the last of its cycle."""
+        """Begin a pass, and determine whether it is the first or the last of its cycle."""
         if self.variable is None:
             self.variable = hidden_variable([], tf.int32, self._name + "/counter")
         if in_session():
@@ -48,12 +48,12 @@ class PassCounter:
         self.last = tf.equal(self._before + 1, self._passes)
 
     def end(self, after: Any) -> None:
-        """Count a pass as completed once the tensor ``after`` is computed, and let ``last`` depend on ``after``."""
+        """Count a pass as completed once the tensor ``after`` is computed, and make ``last`` depend on ``after``."""
         with tf.control_dependencies([after]):
             count = tf.where(self.last, tf.zeros([], tf.int32), self._before + 1)
             counted = self.variable.assign(count, read_value=False)
-        # In sessions, add the dependency outside of tf.cond: a branch of tf.cond waits only for the condition and for
-        # operations inside the branch.
+        # In sessions, add the dependency outside of tf.cond, because a branch of tf.cond waits only for the condition
+        # and for operations inside the branch.
         self.last = after_all([after, counted], self.last)
 
     def pending(self) -> bool:
@@ -69,7 +69,7 @@ class PassCounter:
         return session is not None and bool(session.run(self._known)) and int(session.run(self.variable)) != 0
 
     def drop(self) -> None:
-        """Begin a new cycle, whose first pass overwrites the accumulators."""
+        """Begin a new cycle. Its first pass overwrites the accumulators."""
         if self.variable is None:
             return
         if self._is_eager():
@@ -87,13 +87,13 @@ class PassCounter:
         return session if session is not None and session.graph is self.variable.graph else None
 
     def was_last(self) -> Any:
-        """Return a bool tensor that is true if the last pass of a cycle has ended."""
-        # Outside of sessions, read the counter again: the tensor ``last`` can belong to another function.
+        """Return a bool tensor that is true if the last pass of a cycle has just ended."""
+        # Outside of sessions, read the counter again, because the tensor ``last`` can belong to another function.
         return self.last if in_session() else tf.equal(self.variable.read_value(), 0)
 
 
 class LocalGradientAggregationHelper:
-    """Accumulator that sums gradients over ``backward_passes_per_step`` passes and reduces the sums.
+    """Accumulator that sums gradients over ``backward_passes_per_step`` passes and then reduces the sums.
 
     In each pass, call ``compute_gradients`` with the gradients, then ``apply_gradients`` with a function that applies
     its result. ``apply_gradients`` calls the function only in the last pass of a cycle. ``counter`` is described in
@@ -143,7 +143,7 @@ class LocalGradientAggregationHelper:
 
     @property
     def locally_aggregated_grads(self) -> list[Any]:
-        """Accumulator variables, in the order in which their gradients first appeared."""
+        """Accumulator variables, in the order in which gradients first appeared."""
         return list(self._sums.values())
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
@@ -211,7 +211,7 @@ class LocalGradientAggregationHelper:
                 f"{self.backward_passes_per_step} sums up only with sparse_as_dense=True"
             )
         if gradient is None and key_of(variable) in self._sums:
-            # The variable had a gradient in another pass, so it has an accumulator.
+            # The variable had a gradient in an earlier pass, so it has an accumulator.
             total = self._sums[key_of(variable)]
             return tf.zeros(total.shape, total.dtype)
         return dense(gradient)
@@ -229,7 +229,7 @@ class LocalGradientAggregationHelper:
 
 
 def _overwrite(sums: Sequence[Any], gradients: Sequence[Any], all_sums: dict[Any, Any]) -> Any:
-    # Set the other accumulators to zero: their variables can get a gradient in a later pass of the cycle.
+    # Zero the other accumulators, because their variables can get a gradient in a later pass of the cycle.
     chosen = {id(total) for total in sums}
     others = [total for total in all_sums.values() if id(total) not in chosen]
     written = [total.assign(owned(gradient), read_value=False) for total, gradient in zip(sums, gradients, strict=True)]
@@ -241,7 +241,7 @@ def _add(sums: Sequence[Any], gradients: Sequence[Any]) -> Any:
 
 
 def in_session() -> bool:
-    """Return True while the program builds a graph for a session.
+    """Return True if the program is building a graph for a session.
 
     In such a graph, operations run in an undefined order, and variables have no values until the program initializes
     them.
@@ -250,7 +250,7 @@ def in_session() -> bool:
 
 
 def hidden_variable(shape: Any, dtype: Any, name: str) -> Any:
-    """Create a variable of zeros that is neither trainable nor saved in checkpoints.
+    """Create a variable of zeros that is not trainable and not saved in checkpoints.
 
     A variable created while a function is traced stays valid after the trace.
     """
@@ -277,23 +277,23 @@ def owned(value: Any) -> Any:
 
 
 def only_if(condition: Any, action: Callable[[], Any]) -> Any:
-    """Run ``action`` if the scalar ``condition`` is true. In a graph, return the conditional operation."""
+    """Run ``action`` if the scalar ``condition`` is true. In a graph, return the tf.cond operation."""
     return operation(tf.cond(condition, lambda: done([action()]), lambda: done([])))
 
 
 def done(operations: Sequence[Any]) -> Any:
-    """Return a tensor with the value True that is evaluated only after the operations have run."""
+    """Return a tensor with value True that is evaluated only after ``operations`` have run."""
     return after_all(operations, True)
 
 
 def after_all(operations: Sequence[Any], value: Any) -> Any:
-    """Return ``value`` as a tensor that is evaluated only after ``operations``, without entries that are None."""
+    """Return ``value`` as a tensor that is evaluated after ``operations``. Entries that are None are ignored."""
     with tf.control_dependencies([operation for operation in operations if operation is not None]):
         return tf.identity(value)
 
 
 def operation(tensor: Any) -> Any:
-    """Return the operation that computes a graph tensor. In eager mode, return None."""
+    """Return the operation that computes a graph tensor, or None in eager mode."""
     return None if tf.executing_eagerly() else tf.group(tensor)
 
 
@@ -306,10 +306,10 @@ def operation(tensor: Any) -> Any:
 
 
 class WeightDeltas:
-    """Optimizer step that combines the ranks' weight changes after every ``passes`` steps."""
+    """Optimizer step that combines the ranks' weight changes once every ``passes`` steps."""
 
     def __init__(self, passes: int, reduce: Reduce, name: str) -> None:
-        """Create the state.
+        """Create the step.
 
         ``reduce`` maps (deltas, variables) to combined deltas. ``name`` is the name prefix of the variables that store
         the weights before the first step of a cycle.
@@ -324,7 +324,7 @@ class WeightDeltas:
         return self._passes.variable
 
     def apply(self, pairs: Sequence[Any], moved: Sequence[Any], step: Callable[[Sequence[Any]], Any]) -> Any:
-        """Run an optimizer step, and combine the ranks' weight changes in the last step of a cycle.
+        """Run an optimizer step. In the last step of a cycle, combine the ranks' weight changes.
 
         ``step(pairs)`` applies the (gradient, variable) pairs. ``moved`` are the variables that it changes. In a graph,
         the result is the operation to run. In eager mode, it is None.
@@ -337,7 +337,7 @@ class WeightDeltas:
             return done([start.assign(owned(v.read_value()), read_value=False) for start, v in both])
 
         kept = tf.cond(self._passes.first, keep, lambda: done([]))
-        # Save the weights before the optimizer applies the gradients, which can happen inside a tf.cond.
+        # Apply the gradients only after the weights are saved, even if the optimizer applies them inside a tf.cond.
         pairs = [(_after(kept, gradient), variable) for gradient, variable in pairs]
         self._passes.end(done([kept, step(pairs)]))
         combined = tf.cond(self._passes.last, lambda: self._combine(moved, starts), lambda: done([]))

@@ -1,4 +1,4 @@
-"""Gradient tape that reduces its gradients over the ranks."""
+"""Gradient tape that reduces the gradients it computes over the ranks."""
 
 import functools
 from collections.abc import Sequence
@@ -82,14 +82,14 @@ def DistributedGradientTape(
     )
     plain = gradtape._hvd.plain if isinstance(gradtape, _Distributed) else type(gradtape)
     made = object.__new__(_class_over(plain))
-    # Both tapes share their state, so either can record.
+    # The distributed and the plain tape share their state, so either can record.
     made.__dict__ = gradtape.__dict__
     made._hvd = _Control(plain, reduce, LocalVariables(scale_local_gradients, process_set))
     return made
 
 
 class _Control:
-    """Additional state of a distributed gradient tape."""
+    """State that a distributed gradient tape adds to the plain tape."""
 
     def __init__(self, plain: type, reduce: Reduce, local: LocalVariables) -> None:
         self.plain = plain
@@ -104,7 +104,7 @@ class _Control:
         return view
 
     def all_local(self) -> LocalVariables:
-        # Read the layers' weights late, because a layer has no weights until its first forward pass.
+        # Read the layers' weights only now, because a layer has no weights until its first forward pass.
         for layer in self.layers:
             for variable in layer.trainable_weights:
                 self.local.add(variable)
@@ -112,7 +112,7 @@ class _Control:
 
 
 class _Distributed:
-    """Methods that a distributed gradient tape overrides."""
+    """Methods that a distributed gradient tape overrides in the plain tape."""
 
     __slots__ = ()
     _hvd: _Control
@@ -125,7 +125,7 @@ class _Distributed:
         use_generic_names: Any = False,
         unconnected_gradients: Any = _NONE,
     ) -> Any:
-        """Compute gradients as the plain tape does, and reduce them over the ranks.
+        """Compute gradients like the plain tape, and reduce them over the ranks.
 
         Args:
             target: As for tf.GradientTape.
@@ -145,11 +145,11 @@ class _Distributed:
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute a Jacobian as the plain tape does, without reducing it."""
+        """Compute a Jacobian like the plain tape, without reducing it."""
         return self._hvd.plain_view(self).jacobian(*args, **kwargs)
 
     def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute batch Jacobians as the plain tape does, without reducing them."""
+        """Compute batch Jacobians like the plain tape, without reducing them."""
         return self._hvd.plain_view(self).batch_jacobian(*args, **kwargs)
 
     def register_local_source(self, source: Any) -> None:
@@ -166,7 +166,7 @@ class _Distributed:
     def get_local_and_global_gradients(
         self, gradients: Sequence[Any], sources: Sequence[Any]
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Split gradients into those of local variables and the others, without reducing them.
+        """Split gradients into those of local variables and those of all others, without reducing them.
 
         Args:
             gradients (Sequence): Gradients.
@@ -180,7 +180,7 @@ class _Distributed:
         return [pair for pair in pairs if pair[0] in local], [pair for pair in pairs if pair[0] not in local]
 
 
-@functools.cache  # Cache the class: eager training loops wrap a tape in every step.
+@functools.cache  # Cache the class, because eager training loops wrap a tape in every step.
 def _class_over(plain: type) -> type:
     members = {"__slots__": ("_hvd",), "__module__": plain.__module__, "__doc__": plain.__doc__}
     return type(plain.__name__, (_Distributed, plain), members)
@@ -200,7 +200,7 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return a ``DistributedGradientTape`` that does not reduce the gradients of some layers.
+    """Return a ``DistributedGradientTape`` that leaves the gradients of some layers unreduced.
 
     Args:
         gradtape (tf.GradientTape): Tape.
@@ -251,7 +251,7 @@ def check_layers(local_layers: Any) -> list[Any]:
         return []
     layers = list(local_layers) if isinstance(local_layers, (list, tuple)) else [local_layers]
     for layer in layers:
-        # Compare class names, because several Keras packages exist and none of them should be imported here.
+        # Compare class names, to support all Keras packages without importing any of them.
         if not any(base.__name__ == "Layer" and "keras" in base.__module__ for base in type(layer).__mro__):
             raise ValueError(
                 f"local_layers must be None, a Keras layer or a list of layers, got a {type(layer).__name__}"

@@ -1,4 +1,4 @@
-"""Gradients of Horovod's TensorFlow ops, which TensorFlow registers when this module is imported.
+"""Gradients of Horovod's TensorFlow ops. Importing this module registers them.
 
 The gradients consist of the same ops, so they are differentiable too. The gradient of a reduction is the same reduction
 of the output gradients. An allgather's gradient is averaged, as in the original Horovod, although the mathematically
@@ -19,7 +19,7 @@ from horovod.tensorflow.util import elastic
 
 
 def _naming(op: Any) -> dict[str, Any]:
-    """Return the name and process set for the gradient of ``op``; they are the same on all ranks."""
+    """Return the name and process set for the gradient of ``op``, which are the same on all ranks."""
     arguments = {
         "process_set": op.get_attr("process_set_id"),
         "ignore_name_scope": op.get_attr("ignore_name_scope"),
@@ -29,14 +29,15 @@ def _naming(op: Any) -> dict[str, Any]:
     if name:
         arguments["name"] = tf.compat.as_str(name) + ".gradient"
     elif not op.get_attr("unnamed"):
-        # A tape passes a substitute for the op that lacks the op's name. Its outputs refer to the real op in the graph.
+        # A tape passes a stand-in for the op, without the op's name. The outputs of the stand-in refer to the real op
+        # in the graph.
         node = getattr(getattr(op.outputs[0], "op", None), "name", None) if not tf.executing_eagerly() else None
         arguments["name"] = node and node.rsplit("/", 1)[-1] + ".gradient"
     return arguments
 
 
 def _like(tensor: Any, gradient: Any) -> Any:
-    """Cast the gradient to the dtype of its tensor: TensorFlow can pass it in another floating-point dtype."""
+    """Cast the gradient to its tensor's dtype, because TensorFlow can pass it in a different floating-point dtype."""
     gradient = tf.convert_to_tensor(gradient)
     return gradient if gradient.dtype == tensor.dtype else tf.cast(gradient, tensor.dtype)
 
@@ -75,11 +76,11 @@ def _of_grouped_allgather(op: Any, *gradients: Any) -> Any:
 
 
 def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
-    """Return the rows that this rank has contributed to each tensor in ``gathered``."""
+    """Return the rows of each tensor in ``gathered`` that this rank has contributed."""
     naming = _naming(op)
     naming["name"] = naming["name"] and naming["name"] + ".sizes"
     rows = tf.stack([tf.shape(tensor)[0] for tensor in inputs])
-    # Number of rows, with shape (ranks, tensors).
+    # Row counts, with shape (ranks, tensors).
     all_rows = calls.allgather(rows[tf.newaxis], **naming)
     begins = tf.reduce_sum(all_rows[: _own_rank(naming["process_set"])], axis=0)
     parts = []
@@ -107,8 +108,8 @@ def _own_rank(process_set_id: int) -> Any:
 @tf.RegisterGradient("HorovodBroadcast")
 def _of_broadcast(op: Any, gradient: Any) -> Any:
     averaged = calls._allreduce(_like(op.inputs[0], gradient), op=Average, **_naming(op))
-    # On all ranks, return a result that depends on the allreduce. If other ranks returned constant zeros, TensorFlow
-    # could prune their allreduce, and the root would wait forever. Selecting between both values does the same for
+    # Make the result depend on the allreduce on every rank. If other ranks returned constant zeros, TensorFlow could
+    # prune their allreduce, and the root would wait forever. Selecting between the two values keeps the dependency for
     # second derivatives.
     with tf.control_dependencies([averaged]):
         zeros = tf.zeros_like(averaged)
@@ -118,10 +119,10 @@ def _of_broadcast(op: Any, gradient: Any) -> Any:
 
 @tf.RegisterGradient("HorovodAlltoall")
 def _alltoall_grad(op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any) -> Any:
-    """Return the gradient of an alltoall's input, and None for its splits. Other software uses this function's name."""
+    """Return the gradient of an alltoall's input, and None for its splits. Third-party code imports this function."""
     gradient = _like(op.inputs[0], grad_wrt_output)
     back, _ = calls.alltoall(gradient, op.outputs[1], **_naming(op))
-    # Pad with zeros: rows beyond the sum of the splits were not sent.
+    # Pad with zeros, because rows beyond the sum of the splits were not sent and have no gradient.
     missing = tf.shape(op.inputs[0])[0] - tf.shape(back)[0]
     paddings = tf.concat([[[0, missing]], tf.zeros([tf.rank(back) - 1, 2], tf.int32)], axis=0)
     back = tf.pad(back, paddings)
@@ -144,7 +145,7 @@ def _scaled(gathered: Any, scale: Any) -> Any:
 
 
 def _gathered(op: Any, gradients: list[Any]) -> list[Any]:
-    """Gather the output gradients of all ranks, which gives the gradient of a reducescatter.
+    """Gather the output gradients of all ranks. The result is the gradient of a reducescatter.
 
     The gradient of this gather is the sum of its output gradients. The gradient of the public allgather is their
     average.

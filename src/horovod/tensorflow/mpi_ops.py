@@ -63,7 +63,7 @@ handle_average_backwards_compatibility = resolve_op
 
 
 def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> bool:
-    """Return True if the framework supports GPUs and this process can use one, without initializing CUDA.
+    """Return True if the framework supports GPUs and this process can use one. Does not initialize CUDA.
 
     Args:
         ext_base_name (str): Name of the framework. Default: "tensorflow".

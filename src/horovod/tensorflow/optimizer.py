@@ -133,7 +133,7 @@ def DistributedOptimizer(
 
 
 def _is_keras(optimizer: Any) -> bool:
-    # Compare class names, because several Keras packages exist and none of them should be imported here.
+    # Compare class names, to support all Keras packages without importing any of them.
     names = {(base.__module__.split(".")[0], base.__name__) for base in type(optimizer).__mro__}
     roots = {root for root, _ in names}
     kinds = {kind for _, kind in names}
@@ -144,7 +144,7 @@ def _wrap(optimizer: Any, control: "_Control") -> Any:
     plain = optimizer._hvd.plain if isinstance(optimizer, _DistributedOptimizer) else type(optimizer)
     members = {"__slots__": ("_hvd",), "__module__": plain.__module__, "__doc__": plain.__doc__}
     made = object.__new__(type(plain.__name__, (_DistributedOptimizer, plain), members))
-    # Share slots, names and hyperparameters with the original optimizer.
+    # Share slots, names and hyperparameters with the plain optimizer.
     made.__dict__ = optimizer.__dict__
     control.plain = plain
     control.original = optimizer
@@ -153,7 +153,7 @@ def _wrap(optimizer: Any, control: "_Control") -> Any:
 
 
 class _Control:
-    """Additional state of a distributed optimizer."""
+    """State that a distributed optimizer adds to the plain one."""
 
     reduce_all: Reduce
 
@@ -163,7 +163,7 @@ class _Control:
         self.local = local
         self.helper: LocalGradientAggregationHelper | None = None
         self.deltas: WeightDeltas | None = None
-        # Total weight of the last reduction, until its gradients are applied.
+        # Total weight of the last reduction. Kept until its gradients are applied.
         self._total: Any = None
         self._process_set = process_set
 
@@ -171,7 +171,7 @@ class _Control:
         return self.local.reduce(self.reduce_all, gradients, variables)
 
     def on_total(self, total: Any) -> None:
-        """Store the total weight of a reduction. A step with a total weight of 0 changes nothing."""
+        """Store the total weight of a reduction. A step whose total weight is 0 changes nothing."""
         self._total = total if self.helper is None else None
 
     def compute(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
@@ -193,24 +193,24 @@ class _Control:
 
 
 class _DistributedOptimizer:
-    """Methods that a distributed optimizer overrides."""
+    """Methods that a distributed optimizer overrides in the plain one."""
 
     __slots__ = ()
     _hvd: _Control
 
     @property
     def _optimizer(self) -> Any:
-        """Plain optimizer that the caller passed; other software reads this property."""
+        """Plain optimizer passed by the caller. Third-party code reads this property."""
         return self._hvd.original
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Compute gradients as the plain optimizer does, and reduce them over the ranks."""
+        """Compute gradients like the plain optimizer, and reduce them over the ranks."""
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         variables = [variable for _, variable in pairs]
         return list(zip(self._hvd.compute([gradient for gradient, _ in pairs], variables), variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Apply gradients as the plain optimizer does, without reducing them.
+        """Apply gradients like the plain optimizer, without reducing them.
 
         With ``backward_passes_per_step`` above 1, only the last pass applies them and advances ``global_step``.
         """
@@ -233,7 +233,7 @@ class _DistributedOptimizer:
 
 @contextlib.contextmanager
 def _own_train_op() -> Iterator[Any]:
-    """Provide a function that replaces the plain optimizer's train op in the graph's collection.
+    """Provide a function that replaces the plain optimizer's train op in the graph's TRAIN_OP collection.
 
     Plain optimizers add their train op to the TRAIN_OP collection. If the op is in a branch of tf.cond, the collection
     must contain the tf.cond operation instead.

@@ -113,7 +113,7 @@ def make_allreduce_grads(
             return _with_largest(reduce, f"{name}_largest", process_set, gradients, variables)
         if sparse_as_dense:
             gradients = [dense(gradient) for gradient in gradients]
-        # Operation names must not include name scopes.
+        # Reset the name scope, because operation names must not include it.
         with tf.compat.v1.name_scope(None):
             if weight is not None:
                 count = as_weight(weight() if callable(weight) else weight)
@@ -127,7 +127,7 @@ def make_allreduce_grads(
 
 
 def reduces(process_set: ProcessSet = global_process_set) -> bool:
-    """Return True if this rank is in the process set and the set has other ranks.
+    """Return True if this rank is in the process set and the set includes other ranks.
 
     Raises:
         ValueError: Horovod is not initialized.
@@ -136,7 +136,7 @@ def reduces(process_set: ProcessSet = global_process_set) -> bool:
 
 
 def dense(gradient: Any) -> Any:
-    """Convert IndexedSlices to a dense tensor, and return anything else unchanged."""
+    """Convert IndexedSlices to a dense tensor; return anything else unchanged."""
     return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
@@ -144,12 +144,12 @@ def dense(gradient: Any) -> Any:
 
 
 def is_variable(value: Any) -> bool:
-    """Return True if ``value`` is a variable of TensorFlow or Keras."""
+    """Return True if ``value`` is a TensorFlow or Keras variable."""
     return isinstance(_plain(value), tf.Variable) or hasattr(_plain(value), "handle")
 
 
 def key_of(variable: Any) -> Any:
-    """Return a hashable key that is the same for a Keras variable and the TensorFlow variable inside it."""
+    """Return a hashable key shared by a Keras variable and the TensorFlow variable that it wraps."""
     plain = _plain(variable)
     return plain.ref() if hasattr(plain, "ref") else id(plain)
 
@@ -160,13 +160,13 @@ def _plain(variable: Any) -> Any:
 
 
 def name_of(variable: Any) -> str:
-    """Return the variable's name for messages, such as ``dense/kernel``."""
+    """Return the variable's name for use in messages, such as ``dense/kernel``."""
     name = getattr(variable, "path", None) or getattr(variable, "name", None) or type(variable).__name__
     return str(name).split(":")[0]
 
 
 def on_the_wire(name: str) -> str:
-    """Remove the numbers from a Keras name, because they differ between ranks.
+    """Remove the numbers from a Keras name, because they can differ between ranks.
 
     For example, ``dense_2/kernel`` becomes ``dense/kernel``. Keras numbers layers in the order in which a rank creates
     them.
@@ -176,7 +176,7 @@ def on_the_wire(name: str) -> str:
 
 
 class LocalVariables:
-    """Local variables, whose gradients are not reduced.
+    """Set of local variables, whose gradients are not reduced.
 
     With ``scale``, their gradients are divided by the number of ranks, as if the other ranks had contributed zeros to
     an average.
@@ -204,7 +204,7 @@ class LocalVariables:
         return key_of(variable) in self._keys
 
     def reduce(self, reduce: Reduce, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Reduce the gradients of all variables that are not local, and return all gradients in order."""
+        """Reduce the gradients of all variables that are not local. Return all gradients in their original order."""
         if not self._keys:
             return reduce(gradients, variables)
         shared = [i for i, variable in enumerate(variables) if variable not in self]
@@ -215,7 +215,7 @@ class LocalVariables:
         return results
 
     def scaled(self, gradient: Any) -> Any:
-        """Return the gradient of a local variable, divided by the number of ranks if requested."""
+        """Return a local variable's gradient, divided by the number of ranks if requested."""
         if gradient is None or not self._scale or not reduces(self._process_set):
             return gradient
         if isinstance(gradient, tf.IndexedSlices):
@@ -226,9 +226,9 @@ class LocalVariables:
 def _with_largest(
     reduce: Reduce, name: str, process_set: ProcessSet, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> list[Any]:
-    """Reduce gradients with ``reduce``, except gradients that replace the value of their variable.
+    """Reduce gradients with ``reduce``, except those that replace the value of their variable.
 
-    For these, return the maximum over all ranks.
+    For these exceptions, return the maximum over all ranks.
     """
     largest = make_allreduce_grads(name, op=Max, process_set=process_set)
     results = list(gradients)
@@ -275,7 +275,7 @@ def _reduce_weighted(
     results = list(gradients)
 
     def add(values: Sequence[Any], options: _Options) -> list[Any]:
-        """Sum the values of all gradients over the ranks, with the weight if it is the last value."""
+        """Sum all gradients over the ranks, and the weight too if it is the last value."""
         given = [*gradients, *values[len(present) :]]
         for i, value in zip(present, values, strict=False):
             given[i] = _with_values(gradients[i], value)
@@ -311,7 +311,7 @@ def _values(gradient: Any) -> Any:
 
 
 def _with_values(gradient: Any, values: Any) -> Any:
-    """Return ``values`` in the form of ``gradient``: as IndexedSlices, or unchanged."""
+    """Return ``values`` in the same form as ``gradient``: as IndexedSlices, or unchanged."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return values
@@ -388,7 +388,7 @@ _uses: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionar
 
 
 def unused(name: str) -> str:
-    """Return an operation name that this function or session graph has not used yet.
+    """Return an operation name that the current function or session graph has not used yet.
 
     A number is appended if necessary. Operations of a function can run concurrently, so they need different names.
     """

@@ -27,7 +27,7 @@ _NAME = "SyncBatchNormalization"
 
 
 def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = _NAME) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the mean and variance over all ranks' ``x``, with size 1 at the dimensions ``axes``.
+    """Return the mean and variance of ``x`` over all ranks, keeping the reduced dimensions ``axes`` with size 1.
 
     The results are float32, or float64 if ``x`` is. They are zero if all ranks' inputs are empty or masked. All ranks
     must make the same calls in the same order. The gradient is that of the sum of all ranks' losses.
@@ -58,7 +58,7 @@ def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = 
         joined = tf.reduce_sum(all_squares + counts * tf.square(means - mean), 0)
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
-            # Sum the gradients of all ranks: every rank's loss depends on these statistics.
+            # Sum the gradients of all ranks, because every rank's loss depends on these statistics.
             own = tf.stack([of_mean, of_variance])
             with tf.compat.v1.name_scope(None):
                 summed = _allreduce(own, unused(f"{name}.gradient"), op=Sum)
@@ -104,7 +104,7 @@ class SyncBatchNormalization(_BatchNormalization):
         return tuple(tf.squeeze(tf.cast(part, inputs.dtype), axes) for part in moments)
 
     def _calculate_mean_and_var(self, inputs: Any, reduction_axes: list[int], keep_dims: bool, mask: Any = None) -> Any:
-        # Only Keras 2 calls this method.
+        # Called only by Keras 2.
         if _alone():
             return super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask=mask)
         moments = joined_moments(inputs, list(reduction_axes), mask, self._on_the_wire())

@@ -1,4 +1,4 @@
-"""Small helpers for TensorFlow, some of which other software imports."""
+"""Small TensorFlow helpers, some of which third-party code imports."""
 
 import functools
 import os
@@ -12,7 +12,7 @@ from horovod.common.exceptions import HorovodInternalError
 
 
 def _executing_eagerly() -> bool:
-    """Return True in eager mode, False in a tf.function or a graph for sessions."""
+    """Return True in eager mode, and False in a tf.function or a session graph."""
     return tf.executing_eagerly()
 
 
@@ -54,7 +54,7 @@ def elastic() -> bool:
 
 # -- the error for a lost rank ---------------------------------------------------------------------------------------
 
-_OURS = "Horovod"  # Part of Horovod's op names. TensorFlow's message about a failed op contains the op's name.
+_OURS = "Horovod"  # Substring of Horovod's op names. TensorFlow's message about a failed op contains the op's name.
 
 
 def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -68,7 +68,7 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         if not self.training or face.require_job().size == 1:
             return _BatchNorm.forward(self, input)
-        # For 16-bit input, compute the statistics and all values that depend on them in float32.
+        # For 16-bit input, use float32 for the statistics and for everything computed from them.
         mean, variance, total = _statistics(_widened(input.detach()))
         if total == 1:
             raise ValueError("SyncBatchNorm: all ranks together must have at least 2 values for each channel, got 1")
@@ -90,7 +90,7 @@ def _track(layer: _BatchNorm, mean: torch.Tensor, variance: torch.Tensor, total:
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    """Convert a tensor to the dtype of its statistics: float32 for 16-bit floats."""
+    """Convert a tensor to the dtype used for statistics: float32 for 16-bit floats."""
     return tensor.double() if tensor.dtype is torch.float64 else tensor.float()
 
 
@@ -99,7 +99,7 @@ def _per_channel(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _over_channels(wide: torch.Tensor) -> torch.Tensor:
-    """Sum a tensor over all dimensions except the channels."""
+    """Sum a tensor over all dimensions except the channel dimension."""
     return wide.sum([d for d in range(wide.dim()) if d != 1])
 
 
@@ -160,8 +160,8 @@ class _Normalise(torch.autograd.Function):
         normal, inverse = _recompute_normalized(_widened(input), mean, variance, ctx.total, ctx.eps)
         of_bias = _over_channels(wide)
         of_weight = _over_channels(wide * normal)
-        # The statistics depend on every rank's input, so compute sums over the combined batch. Weight and bias get
-        # local gradients, which the optimizer reduces like all others.
+        # The statistics depend on every rank's input, so compute sums over the combined batch. The gradients of weight
+        # and bias stay local, because the optimizer reduces them like all others.
         sums = allreduce(torch.cat([of_bias, of_weight]), op=Sum) / ctx.total
         mean_gradient, mean_product = sums.chunk(2)
         of_input = wide - _per_channel(mean_gradient, wide) - normal * _per_channel(mean_product, wide)

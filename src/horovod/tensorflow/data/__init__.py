@@ -1,1 +1,1 @@
-"""Data loading for TensorFlow that runs preprocessing in separate processes (docs/data-service.md)."""
+"""TensorFlow data loading with preprocessing in separate processes (docs/data-service.md)."""

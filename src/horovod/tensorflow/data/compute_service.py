@@ -1,4 +1,4 @@
-"""Preprocessing for a training job in separate processes, based on tf.data's data service.
+"""Preprocessing for a training job in separate processes, built on tf.data's data service.
 
 *Data workers* run the preprocessing on other cores or hosts. *Dispatchers* tell the training processes which data
 worker has which data. Start both sides::
@@ -32,7 +32,7 @@ from horovod.tensorflow.data.config import TfDataServiceConfig, Way
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 
 _service = tf.data.experimental.service
-# Relays in use, keyed by the address of their dispatcher.
+# Relays in use, keyed by dispatcher address.
 _ways: dict[str, Way] = {}
 
 
@@ -98,9 +98,9 @@ def _registered(config: TfDataServiceConfig, client: ComputeClient, number: int)
 
 
 def _way(config: TfDataServiceConfig, number: int, dispatcher: str) -> Way:
-    """Return the relay to a dispatcher, and create it if necessary.
+    """Return the relay to a dispatcher, creating it if necessary.
 
-    The relay lives as long as the process, because the end of a dataset's use is unknown.
+    The relay stays open until the process exits, because there is no way to tell when the last dataset stops using it.
     """
     if (found := _ways.get(dispatcher)) is None or not found.leads_there:
         found = _ways[dispatcher] = Way(config, number, dispatcher)
@@ -108,7 +108,7 @@ def _way(config: TfDataServiceConfig, number: int, dispatcher: str) -> Way:
 
 
 def _readers(config: TfDataServiceConfig, rank: int) -> int:
-    """Return the number of training ranks that share this rank's dispatcher, at least 1."""
+    """Return the number of training ranks that share this rank's dispatcher, which is at least 1."""
     job = state.job
     if job is None or job.rank != rank:
         return 1
@@ -124,7 +124,7 @@ def send_to_data_service(
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> Any:
-    """Return a dataset that runs the steps defined so far on the data workers.
+    """Return a dataset that runs the preprocessing steps defined so far on the data workers.
 
     The data workers return elements in any order.
 
@@ -165,7 +165,7 @@ def send_to_data_service(
     if reuse_dataset:
         options["job_name"] = f"horovod.{_agreed(rank, size)}"
     if round_robin and size is not None:
-        # Set consumer_index to this rank's index among the ranks that share its dispatcher.
+        # consumer_index is this rank's index among the ranks that share its dispatcher.
         options["consumer_index"], number = divmod(rank, compute_config.dispatchers)
         options["num_consumers"] = len(range(number, size, compute_config.dispatchers))
     with tf_data_service(compute_config, rank) as address:
@@ -173,10 +173,10 @@ def send_to_data_service(
 
 
 def _agreed(rank: int, size: int | None) -> str:
-    """Agree with the other ranks on a unique name for this pass over the data.
+    """Choose a name for this pass over the data, unique in the service and the same on all ranks.
 
-    A counter as the name would work only if all ranks started together. Otherwise a rank that joins later, or a later
-    training with the same service, would read the rest of an earlier pass.
+    A simple counter would not be unique: a rank that joins later, or a later training with the same service, would read
+    the rest of an earlier pass.
     """
     own, job = uuid.uuid4().hex, state.job
     if size == 1:
@@ -197,7 +197,7 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = None) -> None:
-    """Run a process of the compute side until the training ends.
+    """Run one process of the compute side until training ends.
 
     The process runs a data worker. The first process of each dispatcher also runs the dispatcher.
 
@@ -220,7 +220,7 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = N
 def begin_dispatcher(
     config: TfDataServiceConfig, client: ComputeClient, index: int, ends: contextlib.ExitStack
 ) -> None:
-    """Start a dispatcher if process ``index`` of the compute side has to run one. Closing ``ends`` stops it."""
+    """Start a dispatcher if process ``index`` of the compute side must run one. Closing ``ends`` stops it."""
     number, mine = _place_of(config, index)
     if config.dispatcher_side == "compute" and mine == 0:
         client.register_dispatcher(number, _start_dispatcher(ends, client.here))
@@ -237,8 +237,8 @@ def run_worker(config: TfDataServiceConfig, client: ComputeClient, index: int) -
         raise TimeoutError(
             f"{error}: dispatchers are on the training side, rank {number} of the training has it, if it has that rank"
         ) from None
-    # Reuse the address of a lost worker. The dispatcher gives the lost worker's unfinished tasks only to a worker at
-    # that address, and training waits for these tasks.
+    # Reuse the address of a lost worker. The dispatcher reassigns the lost worker's unfinished tasks only to a worker
+    # at that address, and training waits for these tasks.
     host, _, port = client.find_worker(number, mine).rpartition(":")
     chosen = int(port) if host == client.here else _free_port(client.here)
     address = f"{client.here}:{chosen}"
@@ -254,7 +254,7 @@ def run_worker(config: TfDataServiceConfig, client: ComputeClient, index: int) -
 
 
 def _place_of(config: TfDataServiceConfig, index: int) -> tuple[int, int]:
-    """Return the index of a process's dispatcher, and the process's worker index at that dispatcher."""
+    """Return the index of a process's dispatcher, and the process's index among that dispatcher's workers."""
     workers = config.dispatchers * config.workers_per_dispatcher
     if not 0 <= index < workers:
         raise ValueError(f"index must be from 0 to {workers - 1}, got {index}: the data service has {workers} workers")

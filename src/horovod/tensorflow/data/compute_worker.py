@@ -25,7 +25,7 @@ RESTARTS = 10
 
 
 class DataWorkerFailed(RuntimeError):
-    """Error raised if the data worker fails.
+    """Error raised if the data worker fails. ``code`` is the exit code that this process should return.
 
     ``code`` is the exit code for this process: the worker's exit code, or 128 + the signal number if signals killed it.
     """
@@ -36,7 +36,7 @@ class DataWorkerFailed(RuntimeError):
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float) -> None:
-    """Run a process of the compute side until the training ends.
+    """Run one process of the compute side until training ends.
 
     Args:
         dispatchers: Number of dispatchers, a divisor of the number of processes.
@@ -60,7 +60,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
     with contextlib.ExitStack() as ends:
         worker = ends.enter_context(DataWorker(configfile, hvd.rank()))
         worker.wait_until_ready()
-        # Start the timeouts only after all processes have imported TensorFlow.
+        # Start timeouts only after all processes have imported TensorFlow, which can be slow.
         hvd.allgather_object(None, name="compute_worker.ready")
         if hvd.rank() == 0:
             key = make_key()
@@ -69,21 +69,21 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
             config = TfDataServiceConfig(dispatchers, size // dispatchers, dispatcher_side, places, key, timeout)
             config.write(configfile)
             ends.callback(config.remove, configfile)
-        # After this broadcast, no process can still read the configuration file of an earlier service.
+        # After this broadcast, no process can read a configuration file left by an earlier service.
         hvd.broadcast_object(0, name="compute_worker")
-        # Pass the key through the file, because some messages between ranks are not encrypted.
+        # Pass the key through the file, because some messages between ranks are unencrypted.
         config = TfDataServiceConfig.read(configfile, True, timeout)
         client = ends.enter_context(config.compute_client())
         begin_dispatcher(config, client, hvd.rank(), ends)
         worker.run()
-        if service is not None:  # Do not wait after an error: the job ends when this process exits.
+        if service is not None:  # After an error, do not wait: the job ends when this process exits.
             service.wait_for_shutdown()
     if begun_here:
         hvd.shutdown()
 
 
 class DataWorker:
-    """Data worker in a child process, which ends when this process ends.
+    """Data worker in a child process. The child ends when this process ends.
 
     The data worker runs the user's preprocessing. If it is killed, for example because it uses too much memory, this
     class restarts it and training continues.
@@ -103,12 +103,12 @@ class DataWorker:
         self._end()
 
     def wait_until_ready(self) -> None:
-        """Wait until the child has imported TensorFlow or has ended."""
+        """Wait until the child has imported TensorFlow, or has exited."""
         with contextlib.suppress(ConnectionError):
             self._pair.recv(1)
 
     def run(self) -> None:
-        """Run the child until the training ends. If the child is killed, restart it.
+        """Run the child until training ends, restarting it if it is killed.
 
         Raises:
             DataWorkerFailed: The child exits with an error, or is killed too often.
@@ -125,7 +125,7 @@ class DataWorker:
             )
 
     def _has_worked(self) -> bool:
-        """Start the child's work, wait for its end, and return False if a signal killed it."""
+        """Start the child's work and wait for it to exit. Return False if a signal killed it."""
         with contextlib.suppress(ConnectionError):
             self._pair.sendall(GO)
         try:
@@ -158,7 +158,7 @@ parser.add_argument("--timeout", type=float, default=60, help="seconds to wait f
 
 
 def __getattr__(name: str) -> argparse.Namespace:
-    """Return the parsed command line for the attribute ``parsed_args``.
+    """Return the parsed command line if the attribute ``parsed_args`` is read.
 
     ``sys.argv`` is parsed on access, because a process that only imports this module can have other arguments.
 
@@ -171,7 +171,7 @@ def __getattr__(name: str) -> argparse.Namespace:
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             return parser.parse_args()
-    except SystemExit:  # Raise instead of exiting: the process that imports this module may have other arguments.
+    except SystemExit:  # Do not exit, because the importing process can have different arguments.
         raise AttributeError(
             f"parsed_args: the arguments of this process must be those of a process of the compute side, got "
             f"{sys.argv[1:]}: {said.getvalue().strip()!r}"

@@ -1,4 +1,4 @@
-"""Configuration of a data service, and the relay between training and dispatchers."""
+"""Data service configuration, and the relay between training processes and dispatchers."""
 
 import binascii
 import contextlib
@@ -62,7 +62,7 @@ class TfDataServiceConfig:
         return ComputeClient(self.addresses, self.key, verbose)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as a dict for JSON.
+        """Return the configuration as a JSON-compatible dict.
 
         The dict contains the service's key in hexadecimal. Keep it secret: the key gives full access to the service.
         """
@@ -95,7 +95,7 @@ class TfDataServiceConfig:
     def write(self, filename: "str | os.PathLike[str]") -> None:
         """Write the configuration atomically to a file that only its owner can read."""
         folder = os.path.dirname(os.path.abspath(filename))
-        # mkstemp creates the file with mode 0600.
+        # mkstemp creates the file with mode 0600 (owner only).
         fd, name = tempfile.mkstemp(prefix=".compute-", dir=folder)
         try:
             with os.fdopen(fd, "w") as file:
@@ -166,11 +166,12 @@ def _read(filename: "str | os.PathLike[str]") -> TfDataServiceConfig:
 log = logging.getLogger("horovod.data")
 
 _LOOPBACK = "127.0.0.1"
-# Maximum number of connections per relay.
+# Maximum number of connections that a relay accepts.
 _MOST = 256
-# Maximum interval between checks of the dispatcher, in seconds.
+# Maximum seconds between checks of the dispatcher.
 _MOST_SECONDS = 5.0
-# Beginning of a gRPC connection (RFC 9113, 3.4) with an empty SETTINGS frame. The server replies with its settings.
+# Start of a gRPC connection (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server replies with its own
+# settings.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 _service = tf.data.experimental.service
@@ -179,10 +180,10 @@ _service = tf.data.experimental.service
 class Way:
     """Relay from a local port to a dispatcher, with a thread that monitors the dispatcher.
 
-    TensorFlow retries a lost dispatcher forever, and Python cannot interrupt it. So if a dispatcher has not responded
-    for ``config.timeout`` seconds, the port is passed to an empty dispatcher in this process, which does not have the
-    datasets being read. All reads then raise ``tf.errors.NotFoundError``, and the logger ``horovod.data`` names the
-    dispatcher. Only control messages use the relay: the data comes directly from the workers.
+    TensorFlow retries a lost dispatcher forever, and Python cannot interrupt the retries. So if a dispatcher has not
+    responded for ``config.timeout`` seconds, the port is passed to an empty dispatcher in this process, which does not
+    have the datasets being read. All reads then raise ``tf.errors.NotFoundError``, and the logger ``horovod.data``
+    names the dispatcher. Only control messages use the relay: the data comes directly from the workers.
     """
 
     def __init__(self, config: TfDataServiceConfig, number: int, dispatcher: str, reader: int | None = None) -> None:
@@ -201,8 +202,8 @@ class Way:
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._empty: Any = None
-        # A gRPC client sends data first, so drop connections that send nothing. Otherwise other processes on this host
-        # could exhaust this process's file descriptors.
+        # A gRPC client sends data first, so drop connections that send nothing. If they stayed open, other processes on
+        # this host could exhaust this process's file descriptors.
         self._server = BoundedServer((_LOOPBACK, 0), self._connect, _MOST, name="horovod-data-service")
         self.address = f"{_LOOPBACK}:{self._server.server_address[1]}"
         self._start(self._watch)
@@ -291,7 +292,7 @@ def answers(place: tuple[str, int], seconds: float) -> bool:
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    """Copy data from one socket to another until one of them closes, then shut both down."""
+    """Copy data from one socket to the other until either closes, then shut both down."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(data)

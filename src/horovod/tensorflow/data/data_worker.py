@@ -1,4 +1,4 @@
-"""Main program of a data worker, which ``compute_worker`` starts and restarts."""
+"""Entry point of a data worker process, which ``compute_worker`` starts and restarts."""
 
 import os
 import sys
@@ -16,5 +16,5 @@ def main() -> NoReturn:
     with config.compute_client() as client:
         run_worker(config, client, int(sys.argv[2]))
     sys.stdout.flush()
-    # Exit without waiting for TensorFlow's threads.
+    # Exit immediately, without waiting for TensorFlow's threads.
     os._exit(0)

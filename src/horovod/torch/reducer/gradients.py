@@ -478,7 +478,7 @@ class GradientReducer(backward.PassState):
         if self._hooks.before:
             for slot in self._slots:
                 slot.before = None
-        # Register hooks on parameters that are no longer frozen.
+        # Register hooks on parameters that the program has unfrozen.
         self._hook_thawed()
         for group in self._groups:
             group.waiting_for = len(group.members)

@@ -1,4 +1,4 @@
-"""Names and groups of an optimizer's parameters, which ranks use to match gradients."""
+"""Parameter names and groups of an optimizer, by which ranks match gradients."""
 
 import weakref
 from collections import Counter
@@ -92,7 +92,7 @@ def make_groups(
     names: dict[torch.Tensor, str],
     process_set: ProcessSet,
 ) -> list[list[torch.Tensor]]:
-    """Return the groups of the process set's first rank, without frozen parameters and those of other optimizers."""
+    """Return the groups of the set's first rank, omitting parameters that are frozen or in another optimizer."""
     if not groups:
         return []
     if isinstance(groups, int):
@@ -114,7 +114,7 @@ def make_groups(
 
 
 class Members:
-    """Names of an optimizer's parameters, which follow changes of ``param_groups``.
+    """Parameter names of an optimizer, kept up to date with ``param_groups``.
 
     Programs can call ``add_param_group``, but also append to a group's list, or replace lists and groups. The optimizer
     updates all parameters in ``param_groups``, so all their gradients must be reduced.
@@ -130,7 +130,7 @@ class Members:
         self._single = [[i for i, p in enumerate(params) if p.numel() == 1] for params in self._lists]
 
     def take_in(self, reducer: Any) -> None:
-        """Find new parameters in ``param_groups``, and add them to ``reducer`` if it is not None.
+        """Find new parameters in ``param_groups``, and add them to ``reducer`` unless it is None.
 
         All ranks must have the same new parameters. Without new parameters, a call takes a few ns per parameter, so it
         is cheap enough for every step.
@@ -145,7 +145,7 @@ class Members:
         taken = set(self.names.values())
         new = {}
         for p, name in name_parameters(optimizer.param_groups, None).items():
-            # A removed parameter keeps its name, because the program can add it again.
+            # A removed parameter keeps its name in case the program adds it again.
             if p not in self.names:
                 while name in taken:
                     name += "'"
@@ -164,9 +164,9 @@ class Members:
         for group, before, single in zip(groups, self._lists, self._single, strict=True):
             params = group["params"]
             try:
-                # Compare the lists directly, which is the fastest way, because Python treats identical elements as
-                # equal. Different tensors raise an exception, except tensors with one element, which are compared by
-                # identity.
+                # Comparing whole lists is fastest, because Python treats identical elements as equal. Comparing
+                # different tensors raises an exception, except for one-element tensors, which `single` lists and which
+                # are compared by identity.
                 if params != before or any(params[i] is not before[i] for i in single):
                     return False
             except RuntimeError:
@@ -175,7 +175,7 @@ class Members:
 
 
 class _Known:
-    """Names of gradients in use within one process set of one job."""
+    """Gradient names in use within one process set of one job."""
 
     __slots__ = ("counts", "given", "job")
 

@@ -1,4 +1,4 @@
-"""One rank's contribution to a round of gradient reduction, and the choice of buckets.
+"""One rank's contribution to a reduction round, and the choice of buckets.
 
 ``Contribution`` computes this rank's flags, and submits its gradients and zeros for gradients that only other ranks
 have. ``Bucketing`` chooses the buckets. In the first round each gradient is reduced alone. After each round all ranks
@@ -40,19 +40,19 @@ APART = 0x80
 EVERYTHING = 1 << 62
 """Value of ``max_bytes`` that lets gradients of every size share buckets."""
 
-# Number of values at the beginning of a proposal: 1 from each rank that takes part, and from rank 0 the requested
-# bucket sizes, or zeros.
+# Number of values before the per-slot values of a proposal: a 1 from each rank that takes part, and the two bucket
+# sizes that rank 0 requests (zeros for no request).
 _HEAD = 3
-# Number of successive steps with gradients missing on all ranks after which a bucket is dissolved.
+# Number of consecutive steps with gradients missing on all ranks after which a bucket is dissolved.
 _PATIENCE = 3
-# Maximum number of times that a gradient's buckets are dissolved, because gradients are missing or a dtype has changed.
-# After that, the gradient is always reduced separately.
+# Maximum number of times that a gradient's bucket is dissolved because of missing gradients or a changed dtype. After
+# that, the gradient is always reduced separately.
 _MAX_MOVES = 2
 
 
 @dataclass
 class _Proposal:
-    """Change of buckets on which the ranks have not agreed yet."""
+    """Proposed change of buckets, on which the ranks have not agreed yet."""
 
     work: Any
     message: torch.Tensor
@@ -63,12 +63,12 @@ class _Proposal:
 
 
 class Bucketing:
-    """Buckets of one optimizer's gradients, which can change from round to round."""
+    """Buckets of one optimizer's gradients. They can change between rounds."""
 
     def __init__(self, max_bytes: int, process_set: ProcessSet) -> None:
-        """Start without buckets. Only gradients of at most ``max_bytes`` bytes can be in buckets."""
+        """Start without buckets. Only gradients of up to ``max_bytes`` bytes can share a bucket."""
         self.max_bytes = max_bytes
-        # True if autotune can change the bucket sizes, because the program has not set them.
+        # True if autotune can change the bucket sizes, because the program has not set them itself.
         self._tunable = max_bytes == BucketSizes().small
         bucket_tuning.used |= self._tunable
         self._sizes = BucketSizes()
@@ -77,21 +77,21 @@ class Bucketing:
         self._buckets: list[Bucket] = []
         # Cached result of the method ``apart``.
         self._apart: list[Slot] | None = None
-        # Number of gradients that had arrived at the end of the last round.
+        # Number of gradients outside of buckets that had arrived by the end of the last round.
         self._arrived_last = 0
         self._process_set = process_set
-        # Flags of the last round, or empty if they led to new buckets.
+        # Flags of the last round, or empty if the buckets have changed since.
         self._settled: Sequence[int] = []
         self._proposal: _Proposal | None = None
 
     @property
     def buckets(self) -> list[Bucket]:
-        """All buckets of the optimizer, after a pending proposal has been applied."""
+        """All buckets of the optimizer. Reading this applies a pending proposal first."""
         self.settle()
         return self._buckets
 
     def apart(self, slots: list[Slot]) -> list[Slot]:
-        """Return the slots that are in no bucket; ``slots`` are all slots of the optimizer."""
+        """Return those of ``slots`` that are in no bucket. Pass all slots of the optimizer."""
         self.settle()
         if self._apart is None:
             self._apart = [slot for slot in slots if slot.bucket is None]
@@ -100,15 +100,15 @@ class Bucketing:
     def expects_more(self) -> bool:
         """Return True if backward will probably produce more gradients, judging by the last round.
 
-        If not, the caller submits the gradients at the end of the pass, which is near. The program then waits and runs
-        the progress loop itself, so the engine's thread stays asleep.
+        If not, the pass is about to end, and submitting at its end is cheaper: the program then waits and runs the
+        progress loop itself, so the engine's thread stays asleep.
         """
         if len(self.arrived) < self._arrived_last:
             return True
         return any(bucket.waiting_for for bucket in self._buckets)
 
     def changed(self) -> None:
-        """Clear the cache of slots without a bucket, after slots or buckets have changed."""
+        """Clear the cached result of ``apart``. Call this when slots or buckets have changed."""
         self._apart = None
 
     def flag(self, slot: Slot) -> int:
@@ -137,7 +137,7 @@ class Bucketing:
             bucket.restart()
 
     def drop_outdated(self) -> None:
-        """Dissolve the buckets of the previous job, which new ranks of the current job do not have."""
+        """Dissolve the previous job's buckets, which new ranks do not have."""
         if self._proposal is not None and self._proposal.job is not face.job:
             self._proposal = None
         self._use(BucketSizes())
@@ -161,14 +161,14 @@ class Bucketing:
             self.max_bytes = sizes.small
 
     def propose(self, slots: Sequence[Slot], flags: Sequence[int]) -> None:
-        """Propose a change of buckets to the other ranks. ``settle`` applies the change.
+        """Propose a change of buckets to the other ranks. ``settle`` applies the change later.
 
         All ranks must call this after each successful round. The call does not block, because ranks can end the rounds
         of several optimizers in different orders.
 
         Args:
             slots: All slots of the optimizer.
-            flags: Maximum over all ranks of each slot's flag, followed by ``wishes``.
+            flags: Maximum over all ranks of each slot's flag, then of the flags from ``wishes``.
         """
         refused, dissolving = flags[-2:]
         if refused or not (dissolving or self._has_changed(slots, flags)):
@@ -185,13 +185,13 @@ class Bucketing:
             message[_HEAD + count + i] = self._should_dissolve(bucket)
         name = f"gradients.order.{slots[0].name}"
         work = submit(message, message, name, Sum, 1.0, 1.0, self._process_set)
-        # Keep the tensor alive in case the optimizer is deleted before the operation is done.
+        # Keep the tensor alive in case the optimizer is deleted before the operation completes.
         handles.park(work, message)
         candidates = [(slot, slot.shape) for slot in self._candidates(slots, flags)]
         self._proposal = _Proposal(work, message, count, candidates, list(self._buckets), face.job)
 
     def settle(self) -> None:
-        """Wait for a pending proposal and apply it, before the next round examines gradients.
+        """Wait for a pending proposal and apply it, before the next round looks at gradients.
 
         Raises:
             HorovodInternalError: A rank was lost.
@@ -201,43 +201,43 @@ class Bucketing:
             return
         handles.wait(proposal.work, proposal.message)
         present, bucket_bytes, small_bytes, *rest = (int(n) for n in proposal.message.tolist())
-        # Keep the buckets unless all ranks take part, because a rank that has called ``hvd.join()`` would not know new
-        # buckets.
+        # Change buckets only if all ranks take part, because a rank that has called ``hvd.join()`` would not learn of
+        # the new buckets.
         if present < len(self._process_set.ranks or ()):
             return
         if bucket_bytes:
             self._resize(BucketSizes(bucket_bytes, small_bytes), proposal.buckets)
             return
-        # `came[i]` is the position, from 1, at which slot i's gradient arrived on the set's first rank, or 0 if it did
+        # `came[i]` is the 1-based position at which slot i's gradient arrived on the set's first rank, or 0 if it did
         # not arrive. `wishes[i]` is the number of ranks that want to dissolve bucket i.
         came, wishes = rest[: proposal.slots], rest[proposal.slots :]
-        # Reduce gradients of a dissolved bucket separately in the next round. Its flags determine whether they can
-        # share a bucket again.
+        # In the next round, reduce the gradients of a dissolved bucket separately. Their flags in that round determine
+        # whether they can share a bucket again.
         for bucket, wish in zip(proposal.buckets, wishes, strict=True):
             if wish:
                 self._dissolve(bucket)
-        # Sort gradients by arrival. Those that did not arrive follow, from the last parameter to the first.
+        # Sort gradients by arrival. Put those that did not arrive at the end, from the last parameter to the first.
         candidates = sorted(
             proposal.candidates, key=lambda entry: (came[entry[0].index] or proposal.slots + 1, -entry[0].index)
         )
         shapes = [shape for _, shape in candidates]
         for members in plan(shapes, range(len(candidates)), self._sizes.first, self._sizes.bucket):
             slots_of_bucket = [candidates[i][0] for i in members]
-            # No other operation can have this name, because all other names begin with the kind of operation.
+            # This name is unique, because the names of all other operations begin with the kind of operation.
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
             self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1], face.job))
         self.changed()
 
     def _resize(self, sizes: BucketSizes, buckets: Sequence[Bucket]) -> None:
-        """Use other bucket sizes.
+        """Change the bucket sizes, which dissolves all buckets.
 
-        The next round reduces each gradient separately, and its flags lead to new buckets.
+        The next round reduces each gradient separately and then chooses new buckets.
         """
         self._use(sizes)
         for bucket in buckets:
             self._dissolve(bucket)
             for slot in bucket.members:
-                # Do not count this as a dissolved bucket.
+                # A change of bucket sizes does not count towards _MAX_MOVES.
                 slot.moves -= 1
         self._settled = []
 
@@ -261,17 +261,17 @@ class Bucketing:
 
 
 def set_accumulated_aside(slot: Slot) -> None:
-    """Move the current gradient of a slot's parameter to ``slot.before``."""
+    """Save the current gradient of a slot's parameter in ``slot.before``, and clear ``param.grad``."""
     p = slot.parameter
     grad = p.grad
     if grad is not None and slot.before is None:
-        # Copy a gradient that is in a bucket, because the new gradient uses the same memory.
+        # Copy a gradient that is in a bucket, because the new gradient will overwrite the same memory.
         slot.before = grad.detach().clone() if grad is slot.view else grad
         p.grad = None
 
 
 def add_accumulated(slot: Slot) -> None:
-    """Add the values that ``set_accumulated_aside`` has saved to the result in ``param.grad``.
+    """Add the gradient saved by ``set_accumulated_aside`` to the result in ``param.grad``.
 
     The earlier tensor remains the gradient, as when autograd accumulates, unless the result is in a bucket.
     """
@@ -283,7 +283,7 @@ def add_accumulated(slot: Slot) -> None:
     if result is None:
         p.grad = before
     elif before.is_sparse:
-        # `result` can be a sparse or a dense tensor.
+        # `result` can be sparse or dense.
         p.grad = result.detach() + before.detach()
     elif result is slot.view or result.requires_grad:
         result.detach().add_(before.detach())
@@ -293,7 +293,7 @@ def add_accumulated(slot: Slot) -> None:
 
 
 class Contribution:
-    """Contribution of this rank to each round of one optimizer: flags and gradients."""
+    """This rank's contribution to each round of one optimizer: flags and gradients."""
 
     def __init__(
         self,
@@ -308,15 +308,15 @@ class Contribution:
         self._groups = groups
         self._bucketing = bucketing
         self._in_flight = in_flight
-        # This rank's flags in the current round, one byte per slot.
+        # This rank's flags for the current round, one byte per slot.
         self._mine = bytearray()
-        # True after the first gradients have been sampled for monitoring.
+        # True once the first gradients have been sampled for monitoring.
         self._noticed = False
-        # True if this rank has some, but not all, gradients of a bucket or group that is not submitted.
+        # True if this rank has only some gradients of a bucket or group that is not submitted yet.
         self._parts = False
 
     def gather(self) -> None:
-        """Copy gradients into all buckets whose gradients have arrived, without submitting them."""
+        """Copy gradients into each bucket whose gradients have all arrived, without submitting the bucket."""
         if not self._noticed:
             self._noticed = True
             named = [(slot.name, slot.parameter.grad) for slot in self._slots]
@@ -326,14 +326,14 @@ class Contribution:
                 bucket.gather(self._in_flight.alone)
 
     def flags(self, since: int) -> bytearray:
-        """Return this rank's flag for each parameter.
+        """Return one flag for each parameter, which describes this rank's gradient.
 
         A flag is 0 if there is no gradient to reduce, 1 + the number of sparse dimensions for a sparse gradient, and
         the value of ``Bucketing.flag`` for a dense one. A gradient counts as missing if the last backward pass that
         produced it has a number less than ``since``.
         """
         flags = bytearray((DENSE,)) * len(self._slots)
-        # Check for None first, because many parameters can be frozen or unused.
+        # Check for None first, because many parameters can be frozen or unused, and the check is fast.
         for slot in self._bucketing.apart(self._slots):
             flags[slot.index] = 0 if slot.parameter.grad is None else self._flag(slot, since)
         for bucket in self._bucketing.buckets:
@@ -352,7 +352,7 @@ class Contribution:
         return self._bucketing.flag(slot) if dense else 1 + grad.sparse_dim()
 
     def submit_mine(self) -> bool:
-        """Submit this rank's remaining gradients, and return True if all gradients are then in flight."""
+        """Submit this rank's remaining gradients. Return True if all gradients are then in flight."""
         everything, flags = True, self._mine
         self._parts = False
         for slot in self._bucketing.apart(self._slots):
@@ -363,7 +363,7 @@ class Contribution:
                     self._in_flight.one(slot)
         for bucket in self._bucketing.buckets:
             if not bucket.sent:
-                # Use a list, which avoids a call per element.
+                # Build a list first, which avoids a function call per element.
                 there = sum([flags[slot.index] > 0 for slot in bucket.members])
                 if there == len(bucket.members):
                     self._in_flight.bucket(bucket)
@@ -381,7 +381,7 @@ class Contribution:
         return everything
 
     def submit_theirs(self, flags: Sequence[int], adds: bool) -> None:
-        """Submit gradients that only other ranks have in this round.
+        """Submit gradients that exist only on other ranks in this round.
 
         This rank submits zeros, or its previous gradient if one exists and ``adds`` is False.
 
@@ -390,7 +390,7 @@ class Contribution:
             adds: True if existing gradients must not be reduced again.
         """
         if flags == self._mine and not self._parts:
-            # All gradients that this rank lacks are missing on all ranks (frozen or unused parameters).
+            # All gradients that this rank lacks (of frozen or unused parameters) are missing on the other ranks too.
             return
         for slot in self._slots:
             flag = flags[slot.index]
@@ -411,7 +411,7 @@ class Contribution:
                 self._in_flight.group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
 
     def _submit_rest_of_bucket(self, bucket: Bucket, flags: Sequence[int]) -> None:
-        """Submit a bucket that lacks some gradients on this rank.
+        """Submit a bucket of which this rank lacks some gradients.
 
         If other ranks have the missing gradients, the bucket is submitted as a whole. If not, its gradients are
         submitted one by one, because old gradients in the bucket must not be reduced again.
@@ -433,14 +433,14 @@ class Contribution:
 
 
 def kind_of(grad: torch.Tensor | None) -> int:
-    """Return 0 for None, ``DENSE`` for a dense gradient, and 1 + k for one with k sparse dimensions."""
+    """Encode the kind of a gradient: 0 for None, ``DENSE``, or 1 + k for one with k sparse dimensions."""
     if grad is None:
         return 0
     return 1 + grad.sparse_dim() if grad.is_sparse else DENSE
 
 
 def fill(p: torch.Tensor, flag: int) -> None:
-    """Set the gradient of ``p`` to zeros of the kind that ``flag`` encodes, if ``p`` has no gradient."""
+    """If ``p`` has no gradient, set it to zeros of the kind that ``flag`` encodes."""
     if p.grad is not None:
         return
     if flag in (DENSE, DENSE | APART):

@@ -1,4 +1,4 @@
-"""The method ``step()`` of a distributed optimizer: closures, reduction, and a check for missed gradients."""
+"""Method ``step()`` of a distributed optimizer: closures, reduction, and a check for missed gradients."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from horovod.torch.reducer.submissions import NoiseSampler
 
 
 def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
-    """Return a closure that also reduces the loss and the gradients over the ranks.
+    """Wrap a closure to reduce the loss and the gradients over the ranks. All ranks must call it.
 
     All ranks must call it. Optimizers with a line search, such as LBFGS, use the loss to decide how often to call the
     closure. If each rank used its own loss, ranks could make a different number of calls, and a rank with more calls
@@ -32,7 +32,7 @@ def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[
     """
 
     def run() -> Any:
-        # Reset the state of the last step, because only some ranks might run a backward pass in the closure.
+        # Reset the last step's state, because only some ranks might run a backward pass in the closure.
         reducer.stepped()
         reducer.coverage.leave_alone()
         loss = closure()
@@ -59,11 +59,11 @@ def _reduce(loss: Any, reducer: GradientReducer) -> Any:
 
 
 def _no_step(*args: Any, **kwargs: Any) -> None:
-    """Do nothing, in place of a step whose total weight is 0."""
+    """Do nothing. Replaces a step whose total weight is 0."""
 
 
 class Control:
-    """Additional state of a distributed optimizer, including its reducer."""
+    """State that a distributed optimizer adds to the plain one, including its reducer."""
 
     __slots__ = (
         *("begun", "in_step", "members", "noise", "passes", "reducer", "should_synchronize", "synchronized", "warned"),
@@ -79,13 +79,13 @@ class Control:
         # True if the user has called synchronize() since the last step.
         self.synchronized = False
         self.in_step = False
-        # True after a warning about gradients that were not reduced.
+        # True once the program was warned about gradients that were not reduced.
         self.warned = False
 
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Reduce the gradients if necessary, then run the plain optimizer's method ``step``."""
+        """Reduce the gradients if necessary, then run the plain optimizer's ``step``."""
         if self.in_step:
-            # Another step method of the same optimizer has called step(), so the gradients are already reduced.
+            # Another step method of this optimizer has called step(), so the gradients are already reduced.
             return step(*args, **kwargs)
         reducer = self.reducer
         if isinstance(reducer, DeltaReducer):
@@ -97,8 +97,8 @@ class Control:
                     "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(); "
                     "gradients are reduced when backward() returns, so neither call is needed",
                 )
-            # With a closure, ignore existing gradients that no backward pass has produced, because the closure computes
-            # new ones.
+            # With a closure, ignore existing gradients that no backward pass has produced, because the closure will
+            # replace them.
             self.synchronize(only_new=closure is not None)
             if closure is not None and reducer is not None:
                 closure = reducing(closure, reducer)
@@ -149,7 +149,7 @@ class Control:
                     self.reducer.reduce_left_out()
 
     def stepped(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
-        """Record a completed step of ``optimizer``. ``names`` maps each parameter to its name."""
+        """Record a completed step of ``optimizer``. ``names`` maps parameters to names."""
         if not self.in_step:
             marks.optimizer(self)
         if self.reducer is not None and not self.in_step:

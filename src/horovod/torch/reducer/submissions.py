@@ -25,7 +25,7 @@ from horovod.torch.reducer.buckets import Bucket, Slot, is_part
 
 
 class Residuals:
-    """Errors of gradient compression on this rank, as one float32 tensor per gradient.
+    """Compression errors of this rank's gradients, as one float32 tensor per gradient.
 
     With error feedback, the error of compressing a gradient in one step is added to the gradient of the next step. The
     engine adds the old error and computes the new one while it encodes the values
@@ -41,7 +41,7 @@ class Residuals:
         self._held: dict[Any, torch.Tensor] = {}
 
     def of(self, key: Any, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the contiguous residual for ``tensor``, which has the same size.
+        """Return the contiguous residual that belongs to ``tensor`` and has the same size.
 
         The residual is the error of the last step. It is zero if the key is new, or the tensor has another shape or
         device.
@@ -52,13 +52,13 @@ class Residuals:
         return held
 
     def clear(self) -> None:
-        """Discard all residuals, so that compression starts again with zero errors."""
+        """Discard all residuals, so that compression starts over without errors."""
         self._held.clear()
 
 
 @dataclass
 class Options:
-    """Arguments of ``DistributedOptimizer`` after validation."""
+    """Arguments of ``DistributedOptimizer``, already validated."""
 
     process_set: ProcessSet
     compression: Any = Compression.none
@@ -86,7 +86,7 @@ class Options:
 
 
 class Group:
-    """Gradients that must be reduced together, because of the argument ``groups``."""
+    """Gradients that must be reduced together, as requested by the argument ``groups``."""
 
     __slots__ = ("members", "waiting_for")
 
@@ -98,7 +98,7 @@ class Group:
 
 
 def check_unchanged(slot: Slot) -> None:
-    """Raise an error unless the slot's gradient is still the submitted tensor, unchanged.
+    """Raise an error if the slot's gradient was changed or replaced since it was submitted.
 
     Raises:
         RuntimeError: The gradient was changed or replaced. The message names the parameter.
@@ -118,7 +118,7 @@ def _refuse_change(slot: Slot) -> NoReturn:
 
 
 def _check(slot: Slot | None, bucket: Bucket | None) -> None:
-    """Raise an error if the gradient of ``slot``, or without a slot any gradient of ``bucket``, has changed."""
+    """Raise an error if the gradient of ``slot`` has changed or, if ``slot`` is None, any gradient of ``bucket``."""
     if slot is not None:
         check_unchanged(slot)
     if bucket is not None:
@@ -129,7 +129,7 @@ def _check(slot: Slot | None, bucket: Bucket | None) -> None:
 
 
 def _make_sparse(p: torch.Tensor) -> None:
-    """Convert a dense gradient to a sparse tensor that holds its non-zero rows."""
+    """Convert a dense gradient to a sparse tensor that holds only the non-zero rows."""
     if p.grad is not None and not p.grad.is_sparse and p.dim() > 0:
         p.grad = p.grad.detach().to_sparse(1)
 
@@ -139,7 +139,7 @@ def _multiply(grad: torch.Tensor, factor: float) -> None:
 
     If the factor is 0, the result is 0 even if the gradient is NaN.
     """
-    # Without autograd, the multiplication does not count as a change of the gradient.
+    # Multiply without autograd, so that the version counter does not report a change.
     values = grad.data
     if factor:
         values.mul_(factor)
@@ -147,12 +147,13 @@ def _multiply(grad: torch.Tensor, factor: float) -> None:
         values.zero_()
 
 
-# First interval between samples of gradient norms, the largest interval, and the accepted share of a step's time.
+# Initial and maximum interval in steps between samples of gradient norms, and the maximum fraction of the step time
+# that sampling can take.
 _NOISE_INTERVAL, _MAX_INTERVAL, _NOISE_COST = 16, 4096, 0.005
 
 
 class Norms:
-    """Norms of this rank's dense gradients in one step, before and after they are averaged."""
+    """Norms of this rank's dense gradients in one step, before and after averaging."""
 
     __slots__ = ("_after", "_before", "_grads", "complete", "nanoseconds", "rounds")
 
@@ -168,7 +169,7 @@ class Norms:
         """CPU time spent on the norms."""
 
     def add(self, grad: torch.Tensor) -> None:
-        """Record the norm of a gradient before its reduction, which overwrites it."""
+        """Record the norm of a gradient before the reduction overwrites the gradient."""
         begin = time.thread_time_ns()
         if monitoring.can_be_read(grad):
             self._grads.append(grad)
@@ -200,12 +201,12 @@ def _norm(grad: torch.Tensor) -> torch.Tensor:
 
 
 class Submissions:
-    """Operations in flight for one optimizer's gradients."""
+    """Operations in flight for the gradients of one optimizer."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # Operations in flight, keyed by slot, bucket or readiness message. The value is a callback that waits for the
-        # result and stores it, or a Repeat if the result is reduced in place.
+        # Operations in flight, keyed by slot, bucket or readiness message. The value is either a callback that waits
+        # for the result and stores it, or a Repeat if the result is reduced in place.
         self._pending: dict[Any, Callable[[], None] | Repeat] = {}
         self._wire = wire_of(options.compression)
         self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
@@ -227,7 +228,7 @@ class Submissions:
         return len(self._pending)
 
     def exchange_readiness(self, vector: torch.Tensor, name: str) -> Any:
-        """Start an allreduce of a readiness message with Max, in place, and return its Work."""
+        """Start an in-place allreduce (Max) of a readiness message, and return its Work."""
         repeat = self._pending[vector] = self._submit_in_place(vector, name, Max)
         return repeat.work
 
@@ -246,7 +247,7 @@ class Submissions:
             self._submit(slot, None, grad, name)
             return
         self.watch(slot)
-        # With weight 0, send no values, because the gradients can be NaN.
+        # If the weight is 0, send no values, because the gradients can be NaN.
         if self.factor != 1.0:
             grad = grad.detach() * self.factor if self.factor else torch.zeros_like(grad)
         wait = sparse_allreduce_async(grad, slot.name, self.op, self._options.process_set)
@@ -289,18 +290,18 @@ class Submissions:
         self._submit(None, bucket, bucket.flat, bucket.name)
 
     def out_of_bucket(self, slot: Slot) -> None:
-        """Submit one gradient of a bucket separately, in its place in the bucket."""
+        """Submit one gradient of a bucket on its own, using its memory in the bucket."""
         self.watch(slot)
         self._submit(slot, slot.bucket, slot.view, "allreduce." + slot.name)
 
     def watch(self, slot: Slot) -> None:
-        """Store the slot's gradient and its version, to detect changes until it is reduced."""
+        """Store the slot's gradient and its version counter, to detect changes before the reduction completes."""
         slot.watched = grad = slot.parameter.grad
         slot.version = grad._version  # type: ignore[union-attr]
         self._watched.append(slot)
 
     def forget_watched(self, reduced: bool) -> None:
-        """Stop watching gradients for changes. ``reduced`` is False if the gradients were discarded."""
+        """Stop watching gradients for changes. ``reduced`` is False if they were discarded."""
         for slot in self._watched:
             slot.watched = None
             if reduced:
@@ -316,7 +317,7 @@ class Submissions:
         group: str = "",
         group_size: int = 0,
     ) -> None:
-        """Submit a tensor of gradients, into which the engine writes the result.
+        """Submit a tensor of gradients, which the engine overwrites with the result.
 
         ``grad`` is the dense gradient of ``slot``, which is in ``bucket`` if that is not None. If ``slot`` is None,
         ``grad`` is the memory of the whole ``bucket``.
@@ -328,8 +329,7 @@ class Submissions:
         if self.norms is not None:
             self.norms.add(grad)
         if self._in_place and (slot is None or bucket is None):
-            # Use this fast path for most gradients, because ``take`` accepts only tensors that ``plain`` would return
-            # unchanged.
+            # Fast path for most gradients: ``take`` accepts only tensors that ``plain`` would return unchanged.
             known = (name, group_size, self._wire)
             again = repeats.take(known, grad, self.op, options.prescale, options.postscale, options.process_set)
             if again is not None:
@@ -339,7 +339,7 @@ class Submissions:
                 return
         grad = grad.detach()
         tensor, context = options.compression.compress(grad)
-        # Send a contiguous tensor, because layouts such as channels last can differ between ranks.
+        # Make the tensor contiguous before sending, because ranks can have different layouts such as channels last.
         tensor = plain(tensor)
         residual = self._residuals.of(key, tensor) if self._residuals is not None else None
         repeat = self._submit_in_place(
@@ -371,13 +371,13 @@ class Submissions:
         wire: int = WIRE_NONE,
         residual: torch.Tensor | None = None,
     ) -> Repeat:
-        """Start an allreduce of ``tensor`` in place, and return it as a Repeat.
+        """Start an in-place allreduce of ``tensor``, and return it as a Repeat.
 
         The last step's Work is submitted again if possible. With a residual, a new Work is created, because the old one
         would keep the residual's memory alive.
         """
         process_set = self._options.process_set
-        # Use a tuple as the key, which cannot be equal to a name of the program.
+        # Use a tuple as the key, because it cannot collide with a user-supplied name.
         known = (name, group_size, wire)
         repeat = None
         if residual is None:
@@ -410,12 +410,12 @@ class Submissions:
             key.store_result(None)
 
     def finish(self) -> None:
-        """Wait for all operations in flight, even after one has failed, then raise the first error."""
+        """Wait for all operations in flight, even if one fails, then raise the first error."""
         failure: Exception | None = None
         with torch.no_grad():
             while self._pending:
-                # Remove the entries one by one: after an interrupt, the remaining entries must still keep their memory
-                # alive.
+                # Remove the entries one by one, so that after an interrupt the remaining entries still keep their
+                # memory alive.
                 key = next(iter(self._pending))
                 try:
                     self._await(key, self._pending[key])
@@ -433,11 +433,11 @@ class Submissions:
 
     @property
     def can_measure_noise(self) -> bool:
-        """True if each result averages the gradients of one backward pass per rank, with equal weights."""
+        """True if each result is the average of one backward pass per rank, with equal weights."""
         return self.op == Average and self._options.passes == 1 and self._in_place
 
     def forget(self) -> None:
-        """Wait for operations in flight, ignore their errors, and discard the compression errors."""
+        """Wait for operations in flight, ignoring their errors, and discard the compression errors."""
         with contextlib.suppress(Exception):
             self.finish()
         if self._residuals is not None:
@@ -445,7 +445,7 @@ class Submissions:
 
 
 class NoiseSampler:
-    """Sampler of one optimizer's gradient norms, from which rank 0 estimates the noise scale.
+    """Sampler of gradient norms of one optimizer, from which rank 0 estimates the gradient noise scale.
 
     Every 16th step is sampled, or a smaller fraction if sampling takes more than 0.5% of the time. Each rank chooses
     its own interval. A step counts if all ranks sample it.
@@ -455,11 +455,11 @@ class NoiseSampler:
 
     def __init__(self) -> None:
         self._interval = _NOISE_INTERVAL
-        # Time of the last sample in nanoseconds.
+        # Time at which the last sample was taken, in nanoseconds.
         self._last = 0
 
     def after_step(self, submissions: Submissions, of: str, process_set: ProcessSet, steps: int) -> None:
-        """Request or take a sample after a step. ``of`` and ``steps`` are as for ``after_step``."""
+        """Request or take a sample after a step."""
         phase = steps % self._interval
         if phase == self._interval - 1:
             if training.watched and submissions.can_measure_noise and not monitoring.is_capturing():

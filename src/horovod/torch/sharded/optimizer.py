@@ -81,7 +81,7 @@ def ShardedOptimizer(
             "results on parts of them. Use hvd.DistributedOptimizer, or pass elementwise=True if it is element-wise"
         )
     if "step" in vars(optimizer):
-        # A scheduler's wrapper of the plain step would only update this rank's elements.
+        # A learning rate scheduler that has wrapped the plain step() would update only this rank's elements.
         raise ValueError("optimizer must be sharded before its learning rate scheduler is created; swap the two lines")
     if op not in (Average, Sum):
         raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")
@@ -106,7 +106,7 @@ def ShardedOptimizer(
 
 
 def divide_again(optimizer: Any) -> None:
-    """Shard the parameters over the ranks of the current job, after the job's ranks have changed.
+    """Shard the parameters again, after the job's ranks have changed.
 
     This discards the optimizer's state.
     """
@@ -120,7 +120,7 @@ def divide_again(optimizer: Any) -> None:
 
 
 def _assign(optimizer: Any, shards: Shards) -> None:
-    """Let ``optimizer`` update only the elements of ``shards`` that this rank owns."""
+    """Restrict ``optimizer`` to the elements of ``shards`` that this rank owns."""
     optimizer.state.clear()
     for i, group in enumerate(optimizer.param_groups):
         group["params"] = [tensor for segment, tensor, _ in shards.owned if shards.group_of[segment.index] == i]
@@ -130,7 +130,7 @@ def _assign(optimizer: Any, shards: Shards) -> None:
 
 
 class _Sharded:
-    """Methods that a sharded optimizer overrides."""
+    """Methods that a sharded optimizer overrides in its plain optimizer."""
 
     _hvd_shards: Shards
     _hvd_plain: type
@@ -167,18 +167,18 @@ class _Sharded:
     step.hooked = True  # type: ignore[attr-defined]  # the plain class's step, called here, runs the hooks
 
     def synchronize(self) -> None:
-        """Reduce the gradients now, on a rank that has run fewer backward passes than the others."""
+        """Reduce the gradients now. Only a rank that has run fewer backward passes than the others needs this."""
         self._hvd_shards.synchronize()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Discard all gradients, even if they are reduced."""
+        """Discard all gradients, including reduced ones."""
         self._hvd_shards.recover()
         for p in self._hvd_shards.parameters:
             p.grad = None
         self._hvd_shards.reset()
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Clip the total 2-norm of all ranks' gradients to ``max_norm``, and return the norm before.
+        """Clip the gradients' total 2-norm over all ranks to ``max_norm``, and return the norm before clipping.
 
         All ranks must call this between ``backward()`` and ``step()``, with GradScaler after ``unscale_``.
 
@@ -201,7 +201,7 @@ class _Sharded:
         return norm
 
     def state_dict(self, folder: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Return the state of the whole optimizer on the first rank, and only the options on the others.
+        """Return the state of the whole optimizer on the first rank, and only the options on all other ranks.
 
         All ranks must call this. The state is keyed by parameter name, and is gathered tensor by tensor in host memory.
         A plain, distributed or sharded optimizer can load the state, with any number of ranks.
@@ -289,7 +289,7 @@ class _Sharded:
                 self.state[tensor] = {key: shards.slice(segment, key, value) for key, value in entries.items()}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raise an error, because a sharded optimizer cannot get new parameters.
+        """Raise an error, because parameters cannot be added to a sharded optimizer.
 
         Raises:
             ValueError: Always.
@@ -303,16 +303,16 @@ class _Sharded:
 
 
 def _in_file(tensor: torch.Tensor, folder: str | os.PathLike[str]) -> torch.Tensor:
-    """Copy a tensor to an unnamed file, whose pages do not stay in this process's memory."""
+    """Copy a tensor to an unnamed file, which takes no memory of this process."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.truncate(tensor.nbytes)
         memory = mmap.mmap(file.fileno(), tensor.nbytes)
     copy = torch.frombuffer(memory, dtype=tensor.dtype).copy_(tensor.view(-1))
-    # The pages remain in the file's cache, not in this process's memory.
+    # The pages stay in the file's page cache, outside of this process's memory.
     memory.madvise(mmap.MADV_DONTNEED)
     return copy
 
 
 def is_sharded(value: Any, length: int) -> bool:
-    """Return True if a state entry has one value for each of the ``length`` elements."""
+    """Return True if a state entry has one value for each of ``length`` elements."""
     return isinstance(value, torch.Tensor) and value.dim() == 1 and value.numel() == length

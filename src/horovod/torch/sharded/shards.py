@@ -20,14 +20,14 @@ from horovod.torch.ops.reducescatter import reducescatter_async
 from horovod.torch.ops.tensors import set_rank_and_size
 from horovod.torch.reducer import backward
 
-# Buckets of parameters, and the segments of parameters that each rank owns. This part has no tensors and no
+# Buckets of parameters, and the segments of parameters that each rank owns. This section contains no tensors and no
 # communication.
 
 BUCKET_BYTES = 16 * 1024 * 1024
 
 
 class Item(NamedTuple):
-    """Size of a parameter, and the key that parameters of one bucket share.
+    """Size of a parameter, and the key that all parameters of a bucket share.
 
     The key consists of the parameter group, the dtype and the device. The size is the number of elements, and the bytes
     per element.
@@ -48,7 +48,7 @@ class Segment(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Layout of a bucket: its parameters by index, their positions, and the elements per shard."""
+    """Layout of a bucket: the indices and offsets of its parameters, and the number of elements per shard."""
 
     indices: list[int]
     offsets: list[int]
@@ -56,7 +56,7 @@ class Layout(NamedTuple):
 
 
 def make_layouts(items: Sequence[Item], ranks: int, bucket_bytes: int = BUCKET_BYTES) -> list[Layout]:
-    """Divide parameters into buckets with one key each, which are split evenly among the ranks.
+    """Assign parameters to buckets with one key each, split evenly among the ranks.
 
     A bucket is closed when it reaches ``bucket_bytes``. Its size is rounded up to a multiple of ``ranks``.
     """
@@ -80,7 +80,7 @@ def make_layouts(items: Sequence[Item], ranks: int, bucket_bytes: int = BUCKET_B
 
 
 def segments(layout: Layout, sizes: Sequence[int], rank: int) -> list[Segment]:
-    """Return the segments of a bucket that ``rank`` owns, without padding and empty segments."""
+    """Return the segments of a bucket that ``rank`` owns, omitting padding and empty segments."""
     low, high = rank * layout.shard, (rank + 1) * layout.shard
     found = []
     for index, offset in zip(layout.indices, layout.offsets, strict=True):
@@ -90,16 +90,16 @@ def segments(layout: Layout, sizes: Sequence[int], rank: int) -> list[Segment]:
     return found
 
 
-# Maximum number of buckets whose gradients wait for other ranks.
+# Maximum number of buckets whose reduction is in flight.
 _MAX_IN_FLIGHT = 4
 _WAIT_SECONDS = 1.0
 
 
 class Bucket:
-    """Flat memory that several parameters are views of, divided into one shard per rank."""
+    """Flat memory of several parameters, divided into one shard per rank. The parameters are views of it."""
 
     def __init__(self, name: str, layout: Layout, parameters: Sequence[torch.Tensor], rank: int, ranks: int) -> None:
-        # Name of the bucket's operations.
+        # Name prefix of the bucket's operations.
         self.name = name
         self.layout = layout
         self.members = [parameters[i] for i in layout.indices]
@@ -112,14 +112,14 @@ class Bucket:
         self.shard = self.flat[rank * layout.shard : (rank + 1) * layout.shard]
         self.segments = segments(layout, [p.numel() for p in parameters], rank)
         self.handle: int | None = None
-        # Function that undoes the compression of this bucket's gradients.
+        # Function that decompresses this bucket's gradients.
         self._restore: Callable[[torch.Tensor], torch.Tensor]
         # This rank's shard of the reduced gradients.
         self.reduced: torch.Tensor | None = None
         self.missing: set[torch.Tensor] = set()
 
     def take_gradients(self) -> torch.Tensor:
-        """Return the gradients as one flat tensor, and release the parameters' gradients.
+        """Return the gradients as one flat tensor, and free the parameters' gradients.
 
         Missing gradients are zeros.
         """
@@ -136,13 +136,13 @@ class Bucket:
         return flat
 
     def start(self, compression: Any, op: int, process_set: ProcessSet) -> None:
-        """Submit the bucket's gradients and release them."""
+        """Submit the bucket's gradients, and free them."""
         flat, context = compression.compress(self.take_gradients())
         self._restore = lambda values: compression.decompress(values, context)
         self.handle = reducescatter_async(flat, self.name, op, process_set)
 
     def finish(self) -> torch.Tensor:
-        """Wait for the bucket's reduction, and return this rank's shard of the gradients."""
+        """Wait for the bucket's reduction and return this rank's shard of the result."""
         if self.reduced is None:
             handle, self.handle = self.handle, None
             assert handle is not None
@@ -157,7 +157,7 @@ class Bucket:
 
 
 class Slot:
-    """Parameter with its bucket and the handle of its hook."""
+    """Parameter with its bucket and its hook's handle."""
 
     def __init__(self, parameter: torch.Tensor, bucket: Bucket) -> None:
         self.parameter, self.bucket = parameter, bucket
@@ -165,7 +165,7 @@ class Slot:
 
 
 class Shards(backward.PassState):
-    """All buckets of a sharded optimizer, which implement ``backward.Reducer``.
+    """All buckets of a sharded optimizer. Implements ``backward.Reducer``.
 
     The last backward pass before a step reduces the gradients. A bucket is submitted when all its gradients have
     arrived, or at the end of the pass. After the reduction, a message with Max shows each rank which parameters have
@@ -202,19 +202,19 @@ class Shards(backward.PassState):
         ]
         self.group_of = of_group
         device = self.parameters[0].device
-        # This tensor gets an infinite gradient if any rank has an overflow, so that GradScaler skips the step on every
-        # rank.
+        # Placeholder parameter for GradScaler. Its gradient becomes infinite if any rank has an overflow, so that
+        # GradScaler skips the step on every rank.
         self.guard = torch.zeros(1, device=device)
         self._used: set[torch.Tensor] = set()
         self._in_flight: deque[Bucket] = deque()
-        # Handle and tensor of the message after the reduction, or None.
+        # Handle and tensor of the status message that follows the reduction, or None.
         self._message: tuple[int, torch.Tensor] | None = None
         self._turn = backward.Turn()
         # Number of backward passes since the last step.
         self._done = 0
         self._job = face.job
         self._hooks = backward.Hooks(self)
-        # Register hooks on frozen parameters too, because the program can unfreeze them. Registration needs
+        # Register hooks on frozen parameters too, because the program can unfreeze them. Registering a hook needs
         # requires_grad=True.
         for bucket in self.buckets:
             for p in bucket.members:
@@ -226,11 +226,11 @@ class Shards(backward.PassState):
 
     @property
     def name(self) -> str:
-        """Unique name of the message after the reduction, in the job."""
+        """Name of the status message that follows the reduction, unique in the job."""
         return f"{self.wire}.used"
 
     def reset(self) -> None:
-        """Discard the gradients of all buckets, wait for operations in flight, and ignore their errors."""
+        """Discard the gradients of all buckets, and wait for operations in flight, ignoring their errors."""
         self._leave_pass()
         issued = [bucket.handle for bucket in self.buckets] + [self._message and self._message[0]]
         self._message = None
@@ -248,14 +248,14 @@ class Shards(backward.PassState):
         self._turn.end_round()
 
     def close(self) -> None:
-        """Remove the hooks. The caller ensures that no operation is in flight."""
+        """Remove the hooks. The caller must ensure that no operation is in flight."""
         self._leave_pass()
         self._hooks.remove()
 
     # -- in a backward pass ------------------------------------------------------------------------------------------
 
     def on_gradient(self, slot: Slot) -> None:
-        """Handle a new gradient, and submit its bucket if it was the last one. Hooks call this method."""
+        """Handle a new gradient, and submit its bucket if it completes the bucket. Hooks call this method."""
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
@@ -283,7 +283,7 @@ class Shards(backward.PassState):
             joined = backward.join(self)
             self._pass = joined or backward.without_end
             if joined is None:
-                # The end of this backward pass is not detected, so step() reduces the gradients.
+                # The end of this backward pass cannot be detected, so step() reduces the gradients.
                 self._turn.end()
 
     def pass_ended(self) -> bool:
@@ -301,7 +301,7 @@ class Shards(backward.PassState):
         """
         self._end_pass()
         if self.guard.grad is not None:
-            # The pass failed because the gradients were reduced before.
+            # The pass failed because its gradients had already been reduced.
             return
         self._done += 1
         self._failed = True
@@ -318,7 +318,7 @@ class Shards(backward.PassState):
     # -- the reduction -----------------------------------------------------------------------------------------------
 
     def synchronize(self) -> None:
-        """Reduce the gradients that are not reduced yet.
+        """Reduce the gradients that have not been reduced yet.
 
         Every rank must call this or run the same backward passes.
 
@@ -351,7 +351,7 @@ class Shards(backward.PassState):
         bucket.start(self.compression, self.op, self.process_set)
 
     def _release(self) -> None:
-        """Release the gradients of reduced buckets. If many buckets are in flight, wait for the oldest one.
+        """Free the gradients of reduced buckets, waiting for the oldest bucket if many are in flight.
 
         The wait is limited, because another rank can compute gradients in a different order and wait for this rank too.
         """
@@ -364,7 +364,7 @@ class Shards(backward.PassState):
             self._in_flight.popleft().finish()
 
     def answer(self, seconds: float = -1.0) -> bool:
-        """Send the message after all buckets are reduced; see ``backward.Reducer``."""
+        """Send the status message once all buckets are reduced; see ``backward.Reducer``."""
         for bucket in self._in_flight:
             if bucket.handle is not None and seconds >= 0 and not handles.wait_briefly(bucket.handle, seconds):
                 return False
@@ -415,7 +415,7 @@ class Shards(backward.PassState):
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Gather the updated parameters on every rank, bucket by bucket, with at most two buckets in flight."""
+        """Gather the updated parameters on every rank, bucket by bucket, with no more than two buckets in flight."""
 
         def start(i: int) -> int:
             return allgather_async(self.buckets[i].shard, self.buckets[i].name, self.process_set)
@@ -436,7 +436,7 @@ class Shards(backward.PassState):
         return total.sqrt()[0]
 
     def slice(self, segment: Segment, key: str, value: Any) -> Any:
-        """Return the part of a parameter's state entry ``key`` that belongs to ``segment``.
+        """Return the section of the state entry ``key`` that belongs to ``segment`` of a parameter.
 
         Entries without one value per element are copied.
         """
