@@ -1,6 +1,6 @@
 // Validation of rank 0's responses on the other ranks. Rank 0 decides the order and the sizes of operations. A faulty
-// rank 0 must not corrupt another rank's memory, so every response must match this rank's own request and have possible
-// sizes. Any violation is an error.
+// rank 0 must not corrupt another rank's memory, so every response must match this rank's own request and have
+// plausible sizes. Any violation is an error.
 #pragma once
 #include <vector>
 

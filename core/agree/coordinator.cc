@@ -2,8 +2,8 @@
 
 namespace hvd {
 
-// Maximum size of a bucket in bytes. A bucket should fit the last-level cache, and smaller buckets overlap better with
-// computation.
+// Maximum size of a bucket in bytes. A bucket should fit in the last-level cache, and smaller buckets overlap better
+// with computation.
 constexpr size_t kBucketBytes = 16u << 20;
 
 uint64_t identity_of(const Ready& ready) {

@@ -19,8 +19,8 @@ class Coordinator {
   // of operations in a schedule; 0 disables schedules.
   Coordinator(int world, std::vector<std::string> labels, FuseOptions options, size_t cache_capacity);
 
-  // Process requests from `rank`. Requests from a past epoch are ignored, because the rank sends them again. Requests
-  // from a future epoch are kept until that epoch starts.
+  // Process requests from `rank`. Requests from a past epoch are ignored, because the rank will send them again.
+  // Requests from a future epoch are kept until that epoch starts.
   void add_requests(int rank, uint64_t epoch, std::vector<Request> requests, double now);
   void settled(int rank, uint64_t epoch) { settled_[rank] = epoch; }
 
@@ -33,7 +33,7 @@ class Coordinator {
   void fall_back(uint64_t rounds, double now);
 
   // Set the fusion threshold for later decisions, and the tuning (Tuning::values) that all ranks adopt with the next
-  // schedule. If `leaves_schedule` is true, the end of the current schedule does not count as a deviation.
+  // schedule. If `leaves_schedule` is true, leaving the current schedule does not count as a deviation.
   void retune(size_t fusion_threshold, std::vector<int64_t> tuning, bool leaves_schedule) {
     options_.threshold = fusion_threshold;
     tuning_ = std::move(tuning);
@@ -43,7 +43,7 @@ class Coordinator {
   // Record a rank's position in the running schedule, for jobs with several nodes. Return true if `go`, the position
   // that all ranks have reached, has advanced.
   bool on_ready(int rank, uint64_t id, uint64_t position, uint64_t* go);
-  // Handle a rank that leaves the schedule. Return true for the first rank that leaves. The caller must then broadcast
+  // Record that a rank leaves the schedule. Return true for the first rank that does so. The caller must then broadcast
   // `final`, the last position of the schedule.
   bool on_revoke(uint64_t id, uint64_t* final);
 
@@ -70,7 +70,7 @@ class Coordinator {
   std::vector<std::vector<int>> members_;
   std::vector<uint64_t> positions_;
   uint64_t go_ = 0;
-  // Number of ranks found ready for bucket go_, counted from the bucket's first rank.
+  // Number of ranks known to be ready for bucket go_, counted from the bucket's first rank.
   size_t ready_ = 0;
   // Number of operations in the running schedule.
   size_t operations_ = 0;

@@ -17,7 +17,7 @@ bool alike(const Response& x, const Response& y) {
 struct FusionUnit {
   std::vector<size_t> members;
   size_t bytes = 0;
-  // True if these operations must not be fused with others.
+  // True if the operations of this unit must not be fused with others.
   bool apart = false;
 };
 

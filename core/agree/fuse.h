@@ -10,7 +10,7 @@ namespace hvd {
 struct FuseOptions {
   // Maximum size of a fused operation in bytes; 0 disables fusion.
   size_t threshold = 128u << 20;
-  // True if a group is fused only with itself, never with other operations (HOROVOD_DISABLE_GROUP_FUSION).
+  // True to fuse the operations of a group only with each other (HOROVOD_DISABLE_GROUP_FUSION).
   bool groups_apart = false;
 };
 
@@ -36,8 +36,7 @@ struct Ready {
 // these fields becomes one response of any size. A group that needs several responses is fused with nothing else.
 // Responses are ordered by their first operations. The result is deterministic.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options);
-// Fuse operations into responses, as the function above does. Also return, for each response, the indices of its
-// operations in `ready`.
+// Do the same as above. Also return the indices in `ready` of the operations in each response.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members);
 
 }  // namespace hvd

@@ -182,7 +182,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   return r;
 }
 
-// Return the groups that ranks name for an operation. There is more than one only if the ranks disagree.
+// Return the groups to which ranks assign an operation. There are several only if the ranks disagree.
 std::set<Negotiator::GroupKey> Negotiator::groups_of(const Key& key, const Pending& p) {
   std::set<GroupKey> groups;
   for (const RankRequest& a : p.by_rank) {
@@ -231,7 +231,7 @@ void Negotiator::emit(const Key& key, Ready ready) {
   push(std::move(ready), groups.empty() ? ++units_ : units_);
 }
 
-// Emit the operations of a group that were held, or fail them if the group has failed.
+// Emit the held operations of a group, or fail them if the group has failed.
 void Negotiator::release(const GroupKey& key, Group* group) {
   std::vector<Ready> members;
   uint64_t fence = 0;
@@ -346,7 +346,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     }
     out.push_back(std::move(w));
   };
-  // Groups that are already reported through one of their named operations.
+  // Groups already reported because one of their named operations is waiting.
   std::set<GroupKey> told;
   for (const auto& [key, p] : pending_) {
     if (p.decided) continue;

@@ -43,8 +43,8 @@ class Negotiator {
 
   const ProcessSetTable& sets() const { return table_; }
 
-  // Operation that has waited too long, and the ranks that it waits for. Used by the stall check. It covers every
-  // request without a response: operations that some ranks have not requested, groups with operations that no rank has
+  // Operation that has waited too long, and the ranks that it waits for. Used by the stall check. Every request without
+  // a response is covered: operations that some ranks have not requested, groups with operations that no rank has
   // submitted, and joins if nothing else has been decided since.
   struct Waiting {
     std::string name;
@@ -97,13 +97,13 @@ class Negotiator {
   };
   struct Answered {
     Status why;
-    // Ranks that have requested the failed operation and got its error.
+    // Ranks that have requested the failed operation and received its error.
     std::set<int> ranks;
-    // Groups that already include the failed operation in their count.
+    // Groups that have already counted the failed operation.
     std::set<GroupKey> groups;
   };
   struct Joined {
-    // Ranks that have joined, in order of joining; never empty.
+    // Ranks that have joined, in the order in which they joined. Never empty.
     std::vector<int> ranks;
     double last = 0;
   };
@@ -139,7 +139,7 @@ class Negotiator {
   // Operations failed by fail_rest(). A rank that still requests one submitted it before the error arrived, and gets
   // the same error.
   std::map<Key, Answered> answered_;
-  // Joins that wait for ranks, keyed by frontend.
+  // Joins that are still waiting for ranks, keyed by frontend.
   std::map<uint8_t, Joined> joined_;
   // Time in seconds of the latest request from any rank.
   double now_ = 0;

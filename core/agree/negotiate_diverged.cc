@@ -85,8 +85,8 @@ void Negotiator::fail(const Key& key, const Status& why) {
 // gets the error when its request arrives.
 void Negotiator::fail_rest() {
   if (!any_over_) return;
-  // Maximum number of failed names to remember. A rank that receives an error before it uses the name never sends a
-  // request.
+  // Maximum number of failed names to remember. The limit is needed because a rank that receives the error first never
+  // sends a request with the name.
   constexpr size_t kAnswered = 1024;
   std::vector<std::pair<Key, Status>> rest;
   for (const auto& [key, p] : pending_) {
@@ -173,8 +173,8 @@ void Negotiator::fail_diverged(double since) {
       if (!groups_.count(g)) whole.insert(g);
     }
   }
-  // Forget these groups. They have received more operations than their size, so later operations with the same names
-  // must start new groups.
+  // Forget these groups. They have received more operations than their size allows, so later operations with the same
+  // names must start new groups.
   for (const GroupKey& g : whole) groups_.erase(g);
 }
 

@@ -95,7 +95,8 @@ void put(Writer& w, const Request& r) {
   w.put(r.fence);
 }
 
-// True if no dimension is negative and the tensor fits the address space. Later products then cannot overflow.
+// True if no dimension is negative and the tensor fits into the address space. Products of the dimensions then cannot
+// overflow.
 bool possible(const std::vector<int64_t>& shape) {
   constexpr int64_t kMaxElements = int64_t{1} << 58;
   if (std::any_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; })) return false;

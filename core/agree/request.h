@@ -22,7 +22,7 @@ enum class Kind : uint8_t {
   join = 6,
   add_set = 7,
   remove_set = 8,
-  // Kind used only in responses: the ranks adopt a schedule.
+  // Used only in responses, to make all ranks adopt a schedule.
   adopt_schedule = 9,
 };
 const char* name_of(Kind kind);
@@ -110,7 +110,7 @@ struct Response {
   std::string payload;
 };
 
-// Return a request with all fields that the response determines: everything except names, shapes and splits.
+// Return a request with every field that can be derived from the response: all except names, shapes and splits.
 Request request_like(const Response& response);
 
 // Return a key that is unique in the job. A name alone is unique only within one set and frontend.
@@ -118,7 +118,7 @@ inline std::string key_of(uint32_t set, uint8_t frontend, const std::string& nam
   return std::to_string(set) + (frontend == 0 ? "/" : '.' + std::to_string(frontend) + '/') + name;
 }
 inline std::string key_of(const Request& q) { return key_of(q.set, q.frontend, q.name); }
-// Return a number for the stream of unnamed operations with this set, frontend and kind. Unnamed operations are
+// Return the number of the stream of unnamed operations with this set, frontend and kind. Unnamed operations are
 // numbered within their stream, and ranks match them by order. Stream numbers sort by set, then frontend, then kind.
 constexpr uint64_t stream_of(uint32_t set, uint8_t frontend, Kind kind) {
   return static_cast<uint64_t>(set) << 16 | static_cast<uint64_t>(frontend) << 8 | static_cast<uint64_t>(kind);

@@ -40,7 +40,7 @@ struct Schedule {
   // Unit of execution that starts as a whole: one response, or all responses of a group that needs several. A rank
   // never leaves a schedule in the middle of a bucket.
   struct Bucket {
-    // Responses to execute one after the other, all for the same process set.
+    // Responses to execute one after another, all for the same process set.
     std::vector<Response> parts;
     // Indices into Schedule::entries, in the order of the names in `parts`.
     std::vector<uint32_t> entries;

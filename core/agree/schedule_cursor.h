@@ -30,7 +30,7 @@ class ScheduleCursor {
   // Return the entry that matches a submission's kind and name, or kNoEntry.
   static constexpr uint32_t kNoEntry = UINT32_MAX;
   uint32_t find(const Request& request) const;
-  // True if an operation of this entry is in flight: offered but not yet passed to finish(). An unnamed entry can have
+  // True if an operation of this entry has been offered but not yet passed to finish(). An unnamed entry can have
   // several operations in flight.
   bool busy(uint32_t entry) const;
   // True if the name of this entry occurs several times in a round.

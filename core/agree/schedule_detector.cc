@@ -9,7 +9,7 @@ void ScheduleDetector::reset() { log_.clear(); }
 // Number of operations after which the detector proposes short periods again, because the program might have entered
 // another phase.
 constexpr size_t kRecovery = 128;
-// Minimum number of operations for which a good schedule lasts. A schedule that ended earlier was probably part of a
+// Number of operations that a schedule must last to count as good. A schedule that ended earlier was probably part of a
 // longer period.
 constexpr uint64_t kBrief = 1024;
 

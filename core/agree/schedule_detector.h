@@ -25,8 +25,8 @@ class ScheduleDetector {
   // Return the last period, in order, if the latest operations are two equal periods that begin at a fence. Return an
   // empty list if not.
   std::vector<Ready> period() const;
-  // Record that a schedule with `operations` operations ended after `rounds` rounds. If it did not last, or if several
-  // schedules in a row lasted only briefly, it was part of a longer period. The detector then proposes only longer
+  // Record that a schedule with `operations` operations ended after `rounds` rounds. If it ended early, or if several
+  // schedules in a row were brief, it is taken to be part of a longer period. The detector then proposes only longer
   // periods. After several schedules that did not last, it delays the next proposal, each time by twice as many
   // operations. A program that never repeats itself then pays almost nothing for these attempts.
   void note_revoked(uint64_t rounds, size_t operations);
@@ -53,9 +53,9 @@ class ScheduleDetector {
   size_t hold_ = 0;
   // Minimum number of operations in a proposed period. Greater than 1 while short periods are ruled out.
   size_t least_ = 1;
-  // Number of operations until short periods can be proposed again.
+  // Number of operations left until short periods can be proposed again.
   size_t recover_ = 0;
-  // Number of consecutive schedules that did not last.
+  // Number of consecutive schedules that ended early.
   int failures_ = 0;
   static constexpr int kBriefPatience = 2;
   // Number of consecutive schedules that lasted only briefly.

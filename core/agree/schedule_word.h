@@ -8,8 +8,8 @@
 
 namespace hvd {
 
-// Number of bits of a position. The highest position belongs to a rank that takes no part in any bucket; other ranks do
-// not wait for such a rank.
+// Number of bits in a position. The highest position is reserved for ranks that take no part in any bucket; other ranks
+// do not wait for them.
 inline constexpr int kPositionBits = 38;
 inline constexpr uint64_t kNoPart = (uint64_t{1} << kPositionBits) - 1;
 

@@ -47,8 +47,8 @@ Disagreement compare(const Request& a, const Request& b) {
 Status validate(const std::vector<RankRequest>& requested, const std::vector<std::string>& labels) {
   const RankRequest& first = requested.front();
   for (const RankRequest& other : requested) {
-    // Report this error during negotiation, not at submission. If one rank failed at submission, the others would wait
-    // for it.
+    // Report this error during negotiation instead of at submission. If one rank failed at submission, the others would
+    // wait for it.
     if (ragged(other.request.kind) && other.request.shape.empty()) {
       return Status(Code::mismatch, std::string(name_of(other.request.kind)) + " '" + other.request.name + "': the tensor of " +
                                         labels[other.rank] + " must have at least one dimension, got shape ()");

@@ -43,8 +43,8 @@ class Backend {
                                const Scale&) = 0;
   virtual Status barrier(Comm&) = 0;
 
-  // Release the resources of this comm, because its process set was removed. All ranks of the comm must call this at
-  // the same point in the order of operations.
+  // Release the resources of this comm when its process set is removed. All ranks of the comm must call this at the
+  // same point in the order of operations.
   virtual void set_removed(const Comm&) {}
 };
 

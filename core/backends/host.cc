@@ -14,7 +14,7 @@ WorldShape shape_of(const Comm& c) {
   w.all_local = c.node != nullptr;
   w.links = c.node == nullptr;
   w.nested = c.local != nullptr;
-  // For the cost model, only the difference between one host and several hosts matters.
+  // The cost model only distinguishes one host from several hosts.
   w.hosts = w.all_local ? 1 : 2;
   w.power_of_two = (c.size & (c.size - 1)) == 0;
   return w;
@@ -51,8 +51,9 @@ class HostBackend final : public Backend {
   }
 
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
-    // Maximum bytes for recursive doubling. It sends all data log2(P) times, other algorithms about twice. Up to this
-    // size its lower latency matters more, as measured on links of 1 to 10 Gbit/s with typical latencies.
+    // Maximum size in bytes for which recursive doubling is used. It sends all data log2(P) times, while other
+    // algorithms send them about twice. Up to this size, its lower latency matters more, as measured on links of 1 to
+    // 10 Gbit/s with typical latencies.
     constexpr size_t kMax = 32u << 10;
     const size_t bytes = count * size_of(d);
     if (bytes > kMax || c.node || c.local) return false;

@@ -29,7 +29,7 @@ namespace {
 
 using mpi::Handle;
 
-// Maximum bytes that a vote message over the engine's own connections can carry at almost no extra cost.
+// Maximum number of data bytes that a vote message over the engine's own connections can carry at almost no extra cost.
 constexpr size_t kRides = 4 << 10;
 // Maximum bytes received per rank for an allreduce with MPI_Iallgather, which sends fewer messages but more bytes.
 constexpr size_t kSmall = 256 << 10;
@@ -220,15 +220,15 @@ class MpiBackend final : public Backend {
     return {};
   }
 
-  // Compute how many bytes of each part belong to the round that starts at `first`. Return the sum.
+  // Compute how many bytes of each part the round starting at `first` covers. Return the sum.
   static size_t cut(std::span<const size_t> parts, size_t first, size_t block, std::vector<size_t>* out) {
     out->clear();
     for (const size_t bytes : parts) out->push_back(std::min(block, bytes - std::min(first, bytes)));
     return std::accumulate(out->begin(), out->end(), size_t{0});
   }
 
-  // Return the data of one round as contiguous memory. If one round covers everything, the result is in place; if not,
-  // it is a copy. `going` holds the bytes of each part.
+  // Return the data of one round as contiguous memory. The data are copied unless one round covers everything. `going`
+  // holds the bytes of each part.
   const std::byte* collect(const std::byte* all, std::span<const size_t> parts, size_t first, std::span<const size_t> round, size_t going) {
     if (going == std::accumulate(parts.begin(), parts.end(), size_t{0})) return all;
     std::byte* const packed = calls_.memory(MpiCalls::kSend, going);

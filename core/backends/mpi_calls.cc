@@ -131,8 +131,8 @@ Status MpiCalls::alltoall(Comm& c, mpi::Handle comm, const std::byte* in, std::s
 
 Status MpiCalls::finish(Comm& c, const char* what, int begun, mpi::Handle request) {
   const mpi::Library& library = session_->library();
-  // Report a lost peer, which is the most likely cause of an MPI error. The control plane will report which rank is
-  // lost.
+  // Report a lost peer, because that is the most likely cause of an MPI error. The control plane will report which rank
+  // is lost.
   if (begun != 0) return give_up({Code::peer_lost, library.error(begun, what)});
   const std::function<std::string()> describe = [&] { return described(what, c); };
   PolledWait wait(*c.waiter, c.timeout, describe);

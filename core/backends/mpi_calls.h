@@ -33,7 +33,7 @@ class MpiCalls {
   // are undefined.
   std::byte* memory(Slot slot, size_t bytes);
 
-  // Receive buffers must be slot memory. Send buffers must not, because Open MPI takes equal addresses for
+  // Receive buffers must be slot memory. Send buffers must not, because Open MPI treats equal addresses as
   // MPI_IN_PLACE. Bytes and counts must be below 2^31.
   Status barrier(Comm&, mpi::Handle);
   Status broadcast(Comm&, mpi::Handle, std::byte* data, size_t bytes, int root);

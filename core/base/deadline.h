@@ -7,7 +7,7 @@ namespace hvd {
 
 using Clock = std::chrono::steady_clock;
 
-// Maximum seconds of a sleep without a deadline.
+// Maximum length of a sleep in seconds if there is no deadline.
 inline constexpr double kForever = 3600;
 
 class Deadline {

@@ -32,7 +32,7 @@ Status allreduce_naive(Comm& comm, std::byte* data, size_t count, DType d, Reduc
 }
 
 // Allreduce through one rank, for comparison only. All ranks send their data to rank 0, which adds them and sends the
-// result to all. A program without collectives would work this way, and a parameter server on one host has this cost:
+// result to all. A program without collectives would do this, and a parameter server on one host has the same cost:
 // rank 0's connections carry P - 1 times the data each way while the other ranks wait. The algorithm table never
 // chooses it.
 //

@@ -3,10 +3,10 @@
 // takes two rounds of messages and no forwarding. The owner of a slice has all contributions, so it can add them in the
 // canonical order. The algorithm suits large data on few ranks.
 //
-// Reduce-scatter and allgather overlap. On each connection, the result follows the contribution. A block of the result
-// is sent as soon as all contributions to it have been added, while contributions to later blocks are still in flight.
-// Connections are then busy in both directions all the time. Only one block per peer waits to be added, and these
-// blocks fit the cache.
+// Reduce-scatter and allgather overlap. On each connection, the result is sent after the contribution. A block of the
+// result is sent as soon as all contributions to it have been added, while contributions to later blocks are still in
+// flight. Connections are then busy in both directions all the time. Only one block per peer waits to be added, and
+// these blocks fit in the cache.
 //
 // In the notation of plan/cost.h, the cost is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas
 // overlap, and so do all additions except those of the last block. 16-bit floats are sent as 16 bits both ways: the
@@ -22,7 +22,7 @@
 namespace hvd {
 namespace {
 
-// Total bytes of all peers' blocks that wait to be added.
+// Total size in bytes of all peers' blocks that are waiting to be added.
 constexpr size_t kBlocks = 256 << 10;
 constexpr size_t kBlockLeast = 16 << 10, kBlockMost = 128 << 10;
 constexpr size_t kAlign = 64;

@@ -4,7 +4,7 @@
 // gradient scalers rely on this.
 //
 // With int8, values form blocks of kCodeBlock values; the last block can be shorter. A block is a float32 scale, then
-// one signed byte per value, which stands for byte * scale. The scale is the block's largest magnitude / 127, with its
+// one signed byte per value; the value is byte * scale. The scale is the block's largest magnitude / 127, with its
 // significand cut to 17 bits so that the product is exact. Bytes are rounded to nearest, ties to even. The error of a
 // value is at most half the scale: 1/254 of the block's largest magnitude, or slightly more because of the cut. A block
 // with an infinity or a NaN decodes to NaN throughout, so it is never mistaken for valid numbers. The smallest scale is

@@ -44,13 +44,13 @@ class Scratch {
 struct Comm {
   int rank = 0;
   int size = 1;
-  // Link to each set rank. Null for this rank, and for all ranks if `node` is set.
+  // Link to each set rank. The link is null for this rank, and for all ranks if `node` is set.
   std::vector<Link*> links;
   // Shared memory of the host. Set if all ranks are on this host.
   NodeGroup* node = nullptr;
   Waiter* waiter = nullptr;
   Scratch* scratch = nullptr;
-  // Counter of bytes sent over links, or null to count nothing.
+  // Counter of bytes sent over links, or null for no counting.
   Counter* traffic = nullptr;
   // Seconds without progress after which an operation fails.
   double timeout = 30;
@@ -85,7 +85,7 @@ Status recv_from(Comm& comm, int peer, Bytes data);
 // same rank, and either buffer can be empty.
 Status exchange(Comm& comm, int to, ConstBytes out, int from, Bytes in);
 
-// Run many transfers at the same time, as for a pairwise all-to-all, and return when all are complete. Each peer has at
+// Run many transfers at the same time, as in a pairwise all-to-all, and return when all are complete. Each peer has at
 // most one transfer. The spans are empty afterwards.
 struct Transfer {
   int peer;

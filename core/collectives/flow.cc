@@ -5,7 +5,7 @@
 namespace hvd {
 namespace {
 
-// Number of bytes combined at a time. Two operands of this size fit a 256 KiB cache.
+// Number of bytes combined at a time. Two operands of this size fit in a 256 KiB cache.
 constexpr size_t kBlock = 64 << 10;
 
 void combine_into(const Combine& c, std::byte* mine, const std::byte* theirs, size_t bytes) {

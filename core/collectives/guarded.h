@@ -51,7 +51,7 @@ class GuardedAllreduce {
   uint64_t agreed() const { return header().ready; }
   uint64_t position() const { return position_; }
 
-  // Append the file descriptors to poll while advance() moves nothing.
+  // Append the file descriptors to poll while advance() makes no progress.
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
   // Return a description for error messages, for example "data from rank 3".
   std::string waits_for() const;
@@ -63,7 +63,7 @@ class GuardedAllreduce {
     // Number of the step. Both ranks of a step use the same number.
     uint32_t number;
     bool sends;
-    // Action for the received message, or `nothing` in a step without one.
+    // What to do with the received message, or `nothing` in a step without one.
     Then then;
   };
   void plan();

@@ -49,8 +49,8 @@ const Kernels* find_kernels(std::string_view name) {
   return name.empty() || name == "plain" ? kernels_plain() : nullptr;
 }
 
-// Kernels in use, shared by all engines of the process because they depend only on the CPU. Atomic because tests change
-// them.
+// Kernels in use. All engines of the process share them, because they depend only on the CPU. The pointer is atomic,
+// because tests change it.
 std::atomic<const Kernels*>& chosen() {
   static std::atomic<const Kernels*> kernels{find_kernels("")};
   return kernels;
@@ -195,7 +195,7 @@ void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte
   const size_t step = kBlockBytes / size_of(accumulator(d));
   for (block.at = 0; block.at < n; block.at += step) {
     block.n = std::min(step, n - block.at);
-    // Use separate memory if the result must still be narrowed or streamed, because dst can be one of the sources.
+    // Use separate memory if the result still has to be narrowed or streamed, because dst can be one of the sources.
     alignas(64) std::byte result[kBlockBytes], wide[kBlockBytes];
     std::byte* target = dst + block.at * element;
     std::byte* out = streaming ? result : target;

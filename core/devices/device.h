@@ -18,15 +18,15 @@ namespace hvd {
 
 class Device {
  public:
-  // Stream of the framework or from make_stream(). Null is the framework's default stream.
+  // Stream from the framework or from make_stream(). Null is the framework's default stream.
   using Stream = void*;
-  // Event of the device, from take_event().
+  // Device event from take_event().
   using Event = void*;
 
   virtual ~Device() = default;
   // Return the device number within this process.
   virtual int ordinal() const = 0;
-  // Return the unique id of the device, equal in all processes.
+  // Return the unique id of the device, which is the same in all processes.
   virtual std::array<uint8_t, 16> uuid() const = 0;
   // Return the compute capability as 10 * major + minor, or 0 if it is unknown.
   virtual int capability() const = 0;
@@ -60,7 +60,7 @@ class Device {
   virtual Status allocate(size_t bytes, void** out) = 0;
   virtual void free(void* memory) = 0;
 
-  // Handle of device memory that processes of this host share (CUDA IPC). A handle is valid only in processes other
+  // Handle to device memory that processes on this host share (CUDA IPC). A handle is valid only in processes other
   // than its creator.
   using Handle = std::array<std::byte, 64>;
   // Return a handle for `memory`, which must be a whole block from allocate().
@@ -76,7 +76,7 @@ class Device {
   virtual void unregister_host(std::byte* memory) = 0;
   // Operations on 32-bit words in registered memory, in stream order. write_word() writes a word after all earlier work
   // on the stream. await_word() makes later work wait until the word is at or past `value`. The difference must be
-  // below 2^31, so counters can wrap around. The host can write the words too.
+  // below 2^31; counters can wrap around. The host can write the words too.
   virtual Status write_word(std::byte* word, uint32_t value, Stream stream) = 0;
   virtual Status await_word(const std::byte* word, uint32_t value, Stream stream) = 0;
 

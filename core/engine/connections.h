@@ -14,7 +14,7 @@ namespace hvd {
 
 class Connections {
  public:
-  // Take ownership of the links, event descriptors and segment in `options`.
+  // Take ownership of the links, event descriptors and shared-memory segment in `options`.
   explicit Connections(EngineOptions& options);
   ~Connections();
 

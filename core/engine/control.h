@@ -159,8 +159,8 @@ class Control {
   // Pop a goodbye or abort from the inbox, to handle it before all other frames.
   bool pop_urgent(Frame* frame);
   bool inbox_empty() const { return inbox_.empty(); }
-  // True if every neighbour is gone or has received all frames from this rank, including the flood that ended the job.
-  // Closing a socket with unread messages would reset the connection and lose the last frames.
+  // True if every neighbour is gone or has received all frames from this rank, including the flooded frame that ended
+  // the job. Closing a socket while messages are unread would reset the connection and lose the last frames.
   bool parted() const;
   bool unsent() const;
   // True if shared memory has work for pump(): messages to read, or space for messages to send. Call this only after

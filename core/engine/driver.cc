@@ -122,8 +122,7 @@ bool Driver::send_requests(bool flush) {
   if (to_request_.empty() || schedule_sync_) return false;
   const auto quiet = Clock::now() - submissions_->last_submission();
   const bool awaited = std::any_of(to_request_.begin(), to_request_.end(), [](const auto& op) { return op->awaited.load(); });
-  // Close the batching window when a caller waits, when enough bytes are queued, or when nothing has been submitted for
-  // kQuiet.
+  // Stop batching when a caller waits, when enough bytes are queued, or when nothing has been submitted for kQuiet.
   constexpr auto kQuiet = std::chrono::microseconds(40);
   const bool old = Clock::now() - to_request_.front()->submitted > std::chrono::duration<double>(settings_.cycle_time);
   if (!flush && !awaited && to_request_bytes_ < settings_.fusion_threshold && quiet < kQuiet && !old) return false;

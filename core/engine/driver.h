@@ -58,8 +58,8 @@ class Driver {
   // progressed; the caller should then call step() again. A turn sleeps only inside collectives.
   bool step(bool flush);
 
-  // Prepare for sleep. These functions return the events that must wake the thread, the longest sleep in seconds, and
-  // whether there is work to do instead.
+  // Prepare for sleep. These functions return the events that must wake the thread, the maximum sleep time in seconds,
+  // and whether there is work to do instead.
   SleepState resting_sleep_state() const;
   double resting_seconds() const;
   bool work_waiting() const;
@@ -172,7 +172,7 @@ class Driver {
   NcclCommon nccl_;
   NcclPath nccl_path_;
   HierarchicalNcclPath hierarchical_path_;
-  // True to prefer the hierarchical path even where NCCL could connect the hosts.
+  // True to prefer the hierarchical path even if NCCL could connect the hosts.
   const bool hosts_first_;
   IpcPath ipc_path_;
   SingleRankPath single_rank_path_;

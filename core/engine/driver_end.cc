@@ -57,8 +57,8 @@ Status Driver::hook() {
   hear_urgent();
   if (shutdown_state_.over()) return submissions_->ended();
   if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
-  // A rank that has left still takes part in all operations up to the number in its goodbye. Those complete; later ones
-  // fail.
+  // A departed rank still takes part in all operations up to the number in its goodbye. Those operations complete;
+  // later ones fail.
   if (shutdown_state_.beyond(executed_)) return shutdown_state_.why();
   return connections_.look_for_silence();
 }
@@ -171,7 +171,7 @@ void Driver::fail(Status why, bool tell) {
     shutdown_state_.set_final_abort({executed_, why});
     flood(control_, *shutdown_state_.final_abort());
   }
-  // Wake the local ranks that spin or sleep in shared memory.
+  // Wake the local ranks that spin or sleep while waiting on shared memory.
   connections_.segment().header().abort.store(1, std::memory_order_seq_cst);
   for (int l = 0; l < connections_.local_size(); ++l) {
     if (l != connections_.local_rank()) connections_.wakeup_of(l).wake(SleepState::idle);

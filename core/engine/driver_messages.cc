@@ -38,7 +38,7 @@ bool Driver::hear() {
 }
 
 void Driver::look_for_stalls() {
-  // Seconds that mismatched operations with the same name can wait for each other before they fail.
+  // Seconds for which mismatched operations with the same name can wait for each other before they fail.
   constexpr double kDivergence = 2.0;
   Negotiator& negotiator = coordinator_->negotiator();
   if (now() - last_divergence_check_ > kDivergence / 4) {

@@ -11,8 +11,8 @@ namespace {
 
 int64_t nanoseconds() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
-// Return the seconds since a caller first waited for `op`. Most callers wait in short slices, to handle signals in
-// between.
+// Return the number of seconds since a caller first waited for `op`. Most callers wait in short slices so that they can
+// handle signals in between.
 double asked_for(Operation& op) {
   int64_t first = 0;
   const int64_t now = nanoseconds();

@@ -50,7 +50,7 @@ class Engine {
   // immediately, as in submit_blocking().
   Status submit_again(OperationPtr* op, const std::byte* in, std::byte* out, bool blocking);
   // Run the progress loop for a caller that waits for the operation. Return true if the operation is done. Return false
-  // when sleeping has become better than driving; the engine's thread then continues.
+  // when sleeping has become better than driving; the engine's thread then takes over.
   bool drive(Operation& op, Deadline deadline = Deadline::at(Clock::time_point::max()));
   // Wait until the operation is done or `deadline` passes. Return true if it is done.
   bool wait(Operation& op, Deadline deadline);
@@ -77,12 +77,11 @@ class Engine {
   // Return the number of operations that failed or were refused because the engine ended. The counter outlives the
   // engine.
   std::shared_ptr<const std::atomic<uint64_t>> failures() const { return submissions_.failures(); }
-  // Close the inherited descriptors in a forked child. Afterwards, no other function must be called, and the engine
-  // must not be destroyed.
+  // Close the inherited descriptors in a forked child. Afterwards, the engine must not be used or destroyed.
   void abandon_in_child();
 
-  // Allocate zeroed memory in this rank's arena (see Arena). Return null if there is no arena or it is full. An
-  // in-place allreduce needs no staging if all ranks of the set are on one node and keep their tensors in arenas.
+  // Allocate zeroed memory in this rank's arena (see Arena). Return null if there is no arena or it is full. If all
+  // ranks of the set are on one node and keep their tensors in arenas, an in-place allreduce needs no staging.
   std::shared_ptr<Arena::Block> allocate(size_t bytes) { return arena_->allocate(bytes); }
 
   // Return the name for an unnamed group that is about to be submitted (see Submissions::name_group).

@@ -52,8 +52,8 @@ class Executor {
   std::vector<Segments::Piece> pieces_;
   std::vector<float*> residuals_;
   std::vector<size_t> sizes_, more_sizes_;
-  // Partition of several allgathers or reducescatters into those that are packed together and those that are executed
-  // alone. Operations are given as indices of tensors.
+  // Split of several allgathers or reducescatters into those that are packed together and those that are executed
+  // alone. Operations are given as tensor indices.
   struct Parts {
     std::vector<size_t> packed, alone;
     size_t packed_bytes = 0;

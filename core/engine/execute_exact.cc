@@ -81,7 +81,7 @@ Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& 
   return {};
 }
 
-// `counts` holds the number of elements that each rank receives. Each block contains elements for every rank.
+// `counts` holds the number of elements that each rank receives. Every block contains elements for all ranks.
 Status Executor::reducescatter_exactly(Comm& comm, const Response& r, const Operation& op, const std::vector<size_t>& counts) {
   const size_t element = size_of(r.dtype), each = words_of(r.dtype), n = counts.size(), me = static_cast<size_t>(comm.rank);
   const size_t largest = *std::max_element(counts.begin(), counts.end()), most = std::min(largest, std::max<size_t>(kBlock / n, 1));

@@ -31,7 +31,7 @@ void Executor::Parts::add(size_t index, size_t bytes) {
 }
 
 void Executor::Parts::settle() {
-  // A single tensor has nothing to be packed with, so execute it alone.
+  // Execute a single tensor alone, because there is nothing to pack it with.
   if (packed.size() != 1) return;
   alone.push_back(packed.front());
   packed.clear();
@@ -60,7 +60,7 @@ Status Executor::allgather(Comm& comm, const Response& r, const std::vector<Oper
   return {};
 }
 
-// In the message, the contributions of one rank to all tensors are contiguous.
+// In the packed message, the contributions of one rank to all tensors are contiguous.
 Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const size_t n = static_cast<size_t>(comm.size), me = static_cast<size_t>(comm.rank);
   const auto part = [&](size_t i, size_t rank) {
@@ -128,7 +128,7 @@ Status Executor::reducescatter(Comm& comm, const Response& r, const std::vector<
   return {};
 }
 
-// In the message, the parts of all tensors for one rank are contiguous.
+// In the packed message, the parts of all tensors for one rank are contiguous.
 Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const int n = comm.size;
   const size_t element = size_of(r.dtype);

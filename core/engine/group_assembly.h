@@ -22,7 +22,7 @@ class GroupAssembly {
   // Add an operation to its group. If it is the last one, return all operations in order. If earlier operations were
   // already released, return only this one. In all other cases, return nothing.
   std::vector<OperationPtr> add(const OperationPtr& op);
-  // Record that `q` was refused. Return the earlier operations of its group, which the rest of the engine has not seen.
+  // Record that `q` was refused. Return the earlier operations of its group, which have not been passed on yet.
   std::vector<OperationPtr> refuse(const Request& q, const Status& why);
 
   // Remove and return the operations of the group that contains `op`. Return nothing if `op` is not held here.

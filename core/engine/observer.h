@@ -32,7 +32,7 @@ struct Execution {
   // Total size in bytes of this rank's tensors: the input of an allreduce, broadcast or reducescatter, or the output of
   // an allgather or alltoall.
   uint64_t bytes = 0;
-  // True if the vote carried the data (engine/schedule_sync.h). Such an execution is reported after all ranks have
+  // True if the vote carried the data (engine/schedule_sync.h). Such an execution is reported only after all ranks have
   // voted for it.
   bool guarded = false;
   // Position in the order of operations that all ranks share, counted from 1. All responses of a bucket
@@ -66,14 +66,13 @@ class Observer {
   // Called when an operation is about to be queued. Other threads do not see it yet, and an unnamed operation has no
   // name yet.
   virtual void submitted(const Operation&) {}
-  // Called when an operation is not accepted. Its caller gets the error.
+  // Called when an operation is refused. Its caller gets the error.
   virtual void refused(const Operation&, const Status&) {}
 
-  // Called when requests are sent to the coordinator in one message. Some can be repeats, if a schedule ended before it
-  // executed them.
+  // Called when requests are sent to the coordinator in one message. Requests are repeated if a schedule ended before
+  // it executed them.
   virtual void requested(std::span<const Request>) {}
-  // Rank 0 only: called when requests of a rank (including rank 0) have arrived. Some can be repeats of earlier
-  // requests.
+  // Rank 0 only: called when requests of a rank (including rank 0) have arrived. Some can repeat earlier requests.
   virtual void noticed(int /*from*/, std::span<const Request>) {}
   // Rank 0 only: called when the coordinator has decided on these operations.
   virtual void decided(std::span<const Response>) {}

@@ -33,11 +33,11 @@ class Output {
 // State of an operation whose tensor is on a device.
 struct OnDevice {
   std::shared_ptr<Device> device;
-  // Event that the caller has recorded on its stream. Once the device reaches it, the input is ready and the output is
-  // free.
+  // Event that the caller has recorded on its stream. Once the device reaches it, the input is ready and the output can
+  // be overwritten.
   Device::Event ready = nullptr;
-  // Completion of the operation. Set once the work is launched, which is when the operation counts as done, or once the
-  // operation has failed while the device still uses its memory. Null if there was nothing to do.
+  // Completion of the operation. It is set when the work is launched, at which point the operation counts as done, or
+  // when the operation fails while the device still uses its memory. Null if there was nothing to do.
   std::shared_ptr<const Completion> completion;
   // Number that the host operations executing this operation have in Operation::carries, or 0 if there are none yet.
   std::atomic<uint64_t> carried{0};
@@ -53,7 +53,7 @@ class Operation {
   std::byte* out = nullptr;
   // State on the device, or null if the CPU reads and writes `in`, `out` and `residual`.
   std::unique_ptr<OnDevice> on_device;
-  // Encoding error, carried to the next call (collectives/collectives.h). Null drops the error.
+  // Encoding error that is added to the next call (collectives/collectives.h). Null discards the error.
   float* residual = nullptr;
   // Position in the order of submission on this rank.
   uint64_t sequence = 0;
@@ -80,7 +80,8 @@ class Operation {
   // Results of the operation, valid once it is done.
   std::vector<int64_t> sizes;
   std::shared_ptr<Output> output;
-  // Function that allocates outputs and returns null if there is not enough memory. If empty, outputs are on the heap.
+  // Function that allocates outputs, or returns null if there is not enough memory. If the function is empty, outputs
+  // are allocated on the heap.
   std::function<std::shared_ptr<Output>(size_t bytes)> outputs;
 
   // Fields owned by Submissions and guarded by its lock: the id of the schedule that has this request as `entry` (0 if

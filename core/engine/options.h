@@ -19,20 +19,20 @@ namespace hvd {
 struct Settings {
   // Maximum size of a fused operation in bytes; 0 disables fusion.
   size_t fusion_threshold = 128u << 20;
-  // Maximum seconds for which requests are batched.
+  // Maximum number of seconds for which requests are batched.
   double cycle_time = 1e-3;
   // Maximum number of operations in a schedule; 0 disables schedules.
   size_t cache_capacity = 1024;
   bool groups_apart = false;
   // Seconds without progress after which a collective fails.
   double timeout = 30;
-  // Seconds without an acknowledgement after which a peer's host counts as lost; 0 disables the check.
+  // Seconds without an acknowledgement after which a peer's host is considered lost; 0 disables the check.
   double heartbeat = 0;
   // Seconds until a stall warning; 0 disables warnings.
   double stall_warning = 60;
   // Seconds until a stall ends the job; 0 means never.
   double stall_shutdown = 0;
-  // Algorithms requested by the user, which override the table (plan/algorithms.h).
+  // Algorithms requested by the user; they override the table (plan/algorithms.h).
   std::string algorithm;
   // Size thresholds, which must be equal on all ranks.
   Tuning tuning;
@@ -45,7 +45,7 @@ struct Settings {
   size_t staged_memory = 256u << 20;
 };
 
-// Operations that NCCL can execute, and the location of its library (see nccl::Search).
+// Operations that NCCL can execute, and where to find its library (see nccl::Search).
 struct NcclOptions {
   // True for each Kind that NCCL can execute.
   std::array<bool, 6> kinds{true, true, true, true, true, true};

@@ -67,7 +67,7 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
     if (spin_ ? now - idle_since > (peers ? spin_window_ : kDriveSpin)
               : idle_turns > kDriveYields || (peers && spin_window_ < kDriveSpin)) {
       if (!peers || !doze(op, Deadline::at(std::min(deadline.when(), stay)))) break;
-      // Spin longer only if recent messages arrived soon, because spinning pays only for short waits.
+      // Spin longer only if recent messages arrived quickly, because spinning pays only for short waits.
       const bool soon = Clock::now() - idle_since <= kDriveSpin;
       spin_window_ = soon ? kDriveSpin : spin_window_ / 2;
       continue;
@@ -109,7 +109,8 @@ bool ProgressLock::doze(Operation& op, Deadline deadline) {
   }
   waker_->set_sleep_state(SleepState::awake);
   if (!polls[0].revents && !polls[1].revents) return true;
-  // Draining can consume a wakeup for the thread, which sleeps on the same event. release() triggers the event again.
+  // Draining the event can consume a wakeup that was meant for the engine's thread, which sleeps on the same event.
+  // release() triggers the event again.
   waker_->drain();
   return true;
 }

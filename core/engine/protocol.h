@@ -1,4 +1,4 @@
-// Messages of the control plane, with one structure each. This code alone encodes and decodes the payloads. FrameType
+// Messages of the control plane, with one structure each. All payloads are encoded and decoded here. FrameType
 // (engine/control.h) defines the routing.
 #pragma once
 #include <optional>
@@ -49,7 +49,7 @@ struct Revoked {
   uint64_t schedule, position;
 };
 
-// Message of a rank that has returned to negotiation.
+// Message from a rank that has returned to negotiation.
 struct Settled {
   static constexpr FrameType kType = FrameType::settled;
   uint64_t epoch;

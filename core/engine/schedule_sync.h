@@ -50,8 +50,8 @@ class ScheduleSync {
   // Get the position at which the schedule ends. Return false until every rank knows the position.
   bool final_position(uint64_t* position) const;
 
-  // Return the ranks that have not answered yet, as numbers and as text, while a schedule ends. Empty if this rank does
-  // not know them.
+  // While a schedule ends, return the ranks that have not answered yet as numbers (silent) or as text (waits_for). Both
+  // are empty if this rank does not know them.
   std::vector<int> silent() const;
   std::string waits_for() const;
 
@@ -92,7 +92,7 @@ class ScheduleSync {
 // rank has been asked to leave.
 class ReadinessVote {
  public:
-  // `timeout` is in seconds. The vote fails if a rank that was asked to leave makes no progress for this time.
+  // `timeout` is in seconds. The vote fails if a rank that was asked to leave makes no progress for that long.
   ReadinessVote(Connections* connections, Backend* backend, Executor* executor, double timeout)
       : connections_(connections), backend_(backend), executor_(executor), timeout_(timeout) {}
 
@@ -100,7 +100,7 @@ class ReadinessVote {
   // `ready`. If not, this rank wants to leave. `operations` are the operations of the bucket, needed only if this rank
   // is ready.
   void begin(const Schedule& schedule, uint64_t position, uint64_t ready, const std::vector<Operation*>& operations);
-  // Advance the vote without blocking. `hurry` means that every rank was asked to vote, so the timeout applies. An
+  // Advance the vote without blocking. `hurry` means that every rank has been asked to vote, so the timeout applies. An
   // error ends the job.
   Status advance(bool hurry, bool* moved);
   bool under_way() const { return vote_.under_way(); }

@@ -70,9 +70,9 @@ class ShutdownState {
   Status error_;
 };
 
-// Request from outside the engine to end the job. For example, a launcher can notice the loss of a host before any link
-// of this engine does. The driver's next turn, or the next check inside a running collective, ends the job as if a peer
-// were lost.
+// Request from outside the engine to end the job. For example, a launcher can notice the loss of a host before this
+// engine does. The driver's next turn, or the next check inside a running collective, ends the job as if a peer were
+// lost.
 class AbortRequest {
  public:
   // Request the end of the job. Only the first request counts. Callable from any thread.

@@ -59,7 +59,7 @@ Status Submissions::submit(const OperationPtr& op, bool* wake) {
     if (status.ok()) count_on_device(*op);
     for (const OperationPtr& member : refused) forget_on_device(*member);
   }
-  // Complete the operations outside the lock, because a completion callback can submit.
+  // Complete the operations outside the lock, because completion callbacks can submit operations.
   for (const OperationPtr& member : refused) member->complete(status.with("group '" + op->request.group + "'"));
   return status;
 }
@@ -93,7 +93,7 @@ Status Submissions::join_group(const OperationPtr& op, Status status, std::vecto
   return {};
 }
 
-// Accept an operation that is not held back for an incomplete group.
+// Accept an operation that does not have to wait for the rest of its group.
 void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
   Request& q = op->request;
   if (!op->carries) q.fence = fence_;

@@ -9,7 +9,7 @@
 //   3. In a schedule, the operation goes to cursor_ instead. take_bucket() passes it to the driver, which executes it
 //      next.
 //
-// The state of this object decides between steps 2 and 3:
+// The state of this object determines whether step 2 or step 3 follows:
 //
 //   - negotiating: there is no cursor_. begin_schedule() moves the queued operations that fit into a new cursor_, and
 //     the state becomes following.
@@ -47,8 +47,8 @@ class Submissions {
   // Accept an operation that was submitted before with the same request. If the running schedule has matched the
   // request before, this neither compares nor allocates.
   Status submit_again(const OperationPtr& op, bool* wake);
-  // Separate earlier from later submissions with a fence. The program is about to wait or poll, so later operations
-  // must not be fused with earlier ones.
+  // Separate earlier from later submissions with a fence. Called when the program is about to wait or poll, because
+  // later operations must then not be fused with earlier ones.
   void fence();
 
   // ---- Functions called by the driver -------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 // Part of the Submissions class that moves operations into a schedule's cursor and takes them out bucket by bucket or
-// at the schedule's end. If waiting in the schedule cannot succeed, it passes them to negotiation.
+// at the schedule's end. If an operation could wait forever in the schedule, it is negotiated instead.
 #include <algorithm>
 
 #include "engine/submissions.h"

@@ -1,5 +1,5 @@
-// Waker of an engine's sleeping thread. It triggers the thread's wakeup event for submissions, either immediately or
-// after a short delay by a timer.
+// Waker of an engine's sleeping thread. For submissions, it triggers the thread's wakeup event, either immediately or
+// by a timer after a short delay.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -15,7 +15,7 @@ class ThreadWaker {
   ThreadWaker();
   ~ThreadWaker() { close(); }
   ThreadWaker(const ThreadWaker&) = delete;
-  // Use this wakeup event from now on. The descriptor is duplicated, and the memory of the event is kept alive.
+  // Use this wakeup event from now on. The descriptor is duplicated, and the event's memory is kept alive.
   void attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory);
 
   // ---- Functions called after work was published with a seq_cst store -----------------------------------------------

@@ -9,9 +9,10 @@ namespace hvd::kernels {
 namespace {
 
 constexpr uint64_t kVectorBytes = 16, kBlocksPerMultiprocessor = 4;
-// Granularity of slices in bytes, chosen so that no two ranks write to the same cache line.
+// Slices are multiples of this many bytes, so that no two ranks write to the same cache line.
 constexpr uint64_t kSliceBytes = 512;
-// Granularity of chunks in bytes. It is a multiple of 16, so all chunks of an aligned piece are aligned to 16 bytes.
+// Chunks are multiples of this many bytes. It is a multiple of 16, so all chunks of an aligned piece are aligned to 16
+// bytes.
 constexpr uint64_t kChunkStep = 4096;
 
 #define HVD_OF_A_TYPE(cpp, text, bytes, floating) \

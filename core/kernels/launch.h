@@ -11,10 +11,10 @@
 
 namespace hvd::kernels {
 
-// Zero-terminated text of the kernels for the driver: PTX 8.1 for compute capability 7.0 and above. Drivers from
-// version 530 on accept it.
+// Null-terminated PTX of the kernels for the driver: PTX 8.1 for compute capability 7.0 and above. Drivers from version
+// 530 on accept it.
 extern const char kPtx[];
-// Size of the PTX text in bytes, including the terminating zero.
+// Size of the PTX text in bytes, including the terminating null byte.
 extern const size_t kPtxBytes;
 
 struct Kernel {
@@ -45,8 +45,8 @@ struct Geometry {
   uint32_t blocks, threads;
 };
 
-// Return the geometry for reducing or scaling `elements` elements. `multiprocessors` is the number of multiprocessors
-// of the device, at least 1.
+// Return the launch geometry for reducing or scaling `elements` elements. `multiprocessors` is the number of
+// multiprocessors of the device, at least 1.
 Geometry geometry(uint64_t elements, size_t element_bytes, int multiprocessors);
 
 // Range [begin, end) that one of `parts` ranks reduces. Ranges are split at multiples of 512 bytes, so the last ones
@@ -65,7 +65,7 @@ struct Move {
 // element sizes, or 1 for pack_bytes. The caller sets the scaling.
 size_t fill(PackParameters* parameters, std::span<const Move> moves, size_t element_bytes, int multiprocessors);
 
-// Return the geometry for parameters filled by fill().
+// Return the launch geometry for parameters filled by fill().
 Geometry geometry(const PackParameters& parameters);
 
 }  // namespace hvd::kernels

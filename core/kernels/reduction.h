@@ -34,7 +34,7 @@ HVD_KERNEL_INLINE Vectors vectors_of(const ReduceParameters& p) {
   return {p.begin + head, (elements - head) / kLanes};
 }
 
-// Reads and writes kLanes elements at a time: either whole vectors, or a single element at any address.
+// Accessor that reads and writes kLanes elements at a time: either whole vectors, or a single element at any address.
 template <class E, int kLanes>
 struct Access {
   using Memory = Words<kMemoryWords<E, kLanes>>;

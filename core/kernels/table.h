@@ -1,4 +1,4 @@
-// List of the kernels, used by their source and by their callers. Each dtype of base/dtype_table.h has reduce_<name>,
+// List of all kernels, shared by the kernel source and its callers. Each dtype of base/dtype_table.h has reduce_<name>,
 // scale_<name> and pack_<name>, with the C++ name (such as "boolean"). Each cast below has pack_<from>_to_<to>.
 // pack_bytes copies bytes without a type.
 #pragma once

@@ -10,8 +10,8 @@
 #if defined(__CUDACC__)
 #define HVD_KERNEL_INLINE __device__ __forceinline__
 #define HVD_KERNEL_UNROLL _Pragma("unroll")
-// Do not unroll loops whose speed does not depend on it. Short code matters, because the driver compiles all of it at
-// the first load.
+// Do not unroll loops whose speed does not depend on it. Short code matters, because the driver compiles all of it when
+// the kernels are first loaded.
 #define HVD_KERNEL_ROLL _Pragma("unroll 1")
 #else
 #define HVD_KERNEL_INLINE inline

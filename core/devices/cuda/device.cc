@@ -62,7 +62,7 @@ class CudaDevice final : public Device {
   Status capturing(Stream stream, bool* out) override {
     int status = 0;
     const int code = driver_.stream_is_capturing(stream, &status);
-    // Assume a capture if the default stream cannot be queried: another stream is then being captured in a mode that
+    // Assume a capture if the default stream cannot be queried. Another stream is then being captured in a mode that
     // synchronizes with the default stream.
     *out = status != 0 || code == CudaDriver::kLegacyStreamUnusable;
     return *out ? Status() : driver_.check(code, "cuStreamIsCapturing");
@@ -182,7 +182,7 @@ class CudaDevice final : public Device {
   const std::string description_;
   const std::array<uint8_t, 16> uuid_;
   const int capability_, multiprocessors_;
-  // Process that opened the device. A forked child must not call CUDA, which does not work there.
+  // Process that opened the device. A forked child must not call CUDA, because CUDA does not work after a fork.
   const pid_t process_ = ::getpid();
   std::mutex mutex_;
   // Unused events, kept for reuse.

@@ -1,4 +1,4 @@
-// Kernels of core/kernels in a context of the CUDA driver. They are loaded once and launched by number.
+// The kernels of core/kernels, loaded into a CUDA context once and launched by number.
 #pragma once
 #include <functional>
 #include <mutex>
@@ -10,7 +10,7 @@
 
 namespace hvd {
 
-// Every call requires that the context is current on the calling thread.
+// The context must be current on the calling thread for every call.
 class CudaKernels {
  public:
   explicit CudaKernels(const CudaDriver& driver) : driver_(driver) {}

@@ -26,7 +26,7 @@ class Completion {
   ~Completion() { device_->give_back(event_); }
   Completion(const Completion&) = delete;
 
-  // Make later work on `stream` wait for the result. Callable from any thread. Does not block the host.
+  // Make later work on `stream` wait for the result without blocking the host. Callable from any thread.
   Status order(Device::Stream stream) const {
     HVD_RETURN_IF_ERROR(failure());
     const Device::Turn turn(*device_);
@@ -72,8 +72,7 @@ class DeferredRelease {
  public:
   // Keep `memory` alive until the device reaches the completion. Callable from any thread.
   void keep(std::shared_ptr<const Completion> until, std::shared_ptr<void> memory);
-  // Release the memory that the device no longer uses, in the order in which it was added. An error means that the
-  // device has failed.
+  // Release memory that the device no longer uses, oldest first. An error means that the device has failed.
   Status sweep();
   // Call sweep() repeatedly for a few seconds, until all memory is released. Memory that is still held after that is
   // never freed. After a device failure, no memory is freed.

@@ -26,7 +26,7 @@ class Compute {
 
   // Maximum number of sources and of destinations of a reduction.
   static constexpr size_t kMax = kernels::kMostSources;
-  // True if a kernel exists for the operation. Only Adasum has none.
+  // True if a kernel exists for the operation. Adasum is the only operation without one.
   static bool reduces(ReduceOp op) { return kernels::op_of(op).has_value(); }
 
   // Combine elements [begin, end) of all sources, scale them, and store them at the same place in each destination. For
@@ -48,7 +48,7 @@ class Compute {
   // True if pack() can convert from dtype `from` to dtype `to`.
   static bool casts(DType from, DType to) { return kernels::pack_of(from, to).has_value(); }
   // Execute all moves, with one launch for every 512 moves. Each value is converted, scaled and rounded once. If the
-  // types are equal, a source can be its own destination.
+  // types are equal, a source can also be the destination.
   Status pack(DType from, DType to, std::span<const Move> moves, const Scale& scale, Device::Stream stream);
 
  private:

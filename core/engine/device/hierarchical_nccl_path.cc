@@ -149,7 +149,7 @@ Status HierarchicalNcclPath::begin(const Response& r, const Comm& comm, Flight* 
   return {};
 }
 
-// Pack the tensors contiguously, and fill the rest of the last part with zeros.
+// Pack the tensors contiguously, and pad the last part with zeros.
 Status HierarchicalNcclPath::pack(const Flight& flight, size_t bytes) {
   std::byte* to = flight.buffer->data();
   for (const OperationPtr& op : flight.operations) {

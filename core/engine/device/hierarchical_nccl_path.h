@@ -61,7 +61,7 @@ class HierarchicalNcclPath {
   // Advance the operations in flight. Return true if any operation made progress. An error in `status` ends the job.
   bool advance(std::vector<HostStagedPath::Done>* done, Status* status);
   bool idle() const { return flights_.empty(); }
-  // Return the maximum number of seconds to sleep before the next advance().
+  // Return the maximum number of seconds to sleep before advance() must be called again.
   double resting_seconds() const { return resting_seconds_after(flights_.front().begun); }
 
   // True while launched work might be unfinished, even if no operation is in flight any more.

@@ -76,7 +76,7 @@ HostStagedPath::Part& HostStagedPath::add_part(Request request, const Operation&
   part.load = flight->loads.size() - 1;
   ++flight->loads.back().end;
   ++flight->loads.back().open;
-  // Replace the weak fence bits by the window's number, so that only parts of one window are fused.
+  // Replace the weak fence bits with the number of the window, so that parts of different windows are not fused.
   constexpr uint64_t kWeak = (uint64_t{1} << kWeakFenceBits) - 1;
   request.fence = (op.request.fence & ~kWeak) | (window_ & kWeak);
   part.host = host_part(std::move(request), std::move(name), flight->carrier);

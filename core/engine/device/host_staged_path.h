@@ -47,14 +47,14 @@ double resting_seconds_after(Clock::time_point begun);
 // same order on every rank. The host operations then repeat when the program does, become part of schedules, and are
 // fused again on the host.
 //
-// Copies start while pinned memory is available, up to a limit. All ranks serve operations in the agreed order, so
-// memory always becomes free again.
+// New copies start only while pinned memory is available, up to a limit. All ranks process operations in the agreed
+// order, so memory always becomes free again.
 //
 // This class is used only by the thread that drives the engine.
 class HostStagedPath {
  public:
-  // `memory` is the maximum number of bytes of pinned memory in use at a time. Less is used if less is available. It
-  // must be more than a bucket of a schedule needs, because the bucket would otherwise wait forever.
+  // `memory` is the maximum number of bytes of pinned memory in use at a time. Less is used if less is available. The
+  // limit must exceed what one bucket of a schedule needs, because the bucket would otherwise wait forever.
   HostStagedPath(size_t memory, Submissions* submissions, const Observers* observers)
       : memory_(memory), submissions_(submissions), observers_(observers) {}
   ~HostStagedPath();
@@ -75,7 +75,7 @@ class HostStagedPath {
   // Advance the operations in flight. Return true if any operation made progress. An error in `status` ends the job.
   bool advance(std::vector<Done>* done, Status* status);
   bool idle() const { return flights_.empty(); }
-  // Return the maximum number of seconds to sleep before the next advance().
+  // Return the maximum number of seconds to sleep before advance() must be called again.
   double resting_seconds() const;
   // Remove and return all operations in flight at the end of the job. Their memory is kept while the device uses it.
   std::vector<OperationPtr> take_all();

@@ -67,14 +67,14 @@ Status IpcPath::ask(Set* set, Comm& comm) {
   mine.has_device = device_ != nullptr;
   mine.wanted = options_.wanted;
   if (device_) mine.uuid = device_->uuid();
-  // Wait briefly, because work launched by an earlier job might be about to finish.
+  // Wait briefly, because work from an earlier job might be about to finish.
   for (const Deadline patience = Deadline::after(kStuckFor); (mine.stuck = Exchange::sweep()) && !patience.passed();) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::vector<Hello> all;
   HVD_RETURN_IF_ERROR(say(comm, mine, &all));
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.has_device; }))
-    // A rank has joined and has no device. Try again at a later operation.
+    // A joined rank has no device. Try again at a later operation.
     return {};
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.wanted; })) {
     set->state = State::host;

@@ -27,7 +27,7 @@ constexpr double kProbeWithin = 5;
 // Minimum size of an allocation in bytes. Smaller allocations share a block, and a handle would expose the whole block.
 constexpr size_t kGranule = size_t{2} << 20;
 
-// Write this rank's test pattern, which the other ranks read to check their access.
+// Write this rank's test pattern. The other ranks read it to check their access.
 void write_pattern(const Whereabouts& where, int local_rank, std::byte* to) {
   uint64_t words[Exchange::kPatternBytes / sizeof(uint64_t)];
   for (uint64_t i = 0; i < std::size(words); ++i) words[i] = (where.token + static_cast<uint64_t>(local_rank)) * (2 * i + 1);
@@ -262,7 +262,7 @@ bool Exchange::sweep() {
   return waits;
 }
 
-// Registration of the host's shared memory with the device. A process can register it only once.
+// Registration of the host's shared memory with the device. A process can register the memory only once.
 struct StreamCounters::Registered {
   std::shared_ptr<Segment> segment;
   std::shared_ptr<Device> device;

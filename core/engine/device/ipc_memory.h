@@ -26,7 +26,7 @@ class StreamCounters {
 
   Status tell(size_t word, Device::Stream stream);
   Status await(int local_rank, size_t word, Device::Stream stream);
-  // Release the streams that wait for any counter. Repeat this while a stream waits, because a released stream can
+  // Release all streams that wait for a counter. Repeat this while any stream waits, because a released stream can
   // still write to its counter.
   void release() const;
   void release(int local_rank, size_t word) const;
@@ -117,7 +117,7 @@ class Exchange {
   Status prepare(const std::shared_ptr<Device>& device, Card* out);
   // Free the buffer that prepare() created. Allowed only while no peer has opened the memory.
   void discard();
-  // Store the card (memory description) that `rank` has sent to all ranks of the set. Call this before meet().
+  // Store the card (memory description) that `rank` has sent. Call this before meet().
   void acquaint(int rank, const Card& card);
   // Open the memory of `rank`, once. Then wait a few seconds for the rank to write its pattern, and read the pattern.
   Status meet(int rank, const Card& card);

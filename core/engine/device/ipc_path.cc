@@ -10,7 +10,7 @@
 
 namespace hvd {
 
-// Response that is being executed, with its operations.
+// The response being executed, with its operations.
 struct IpcPath::Job {
   const Response& response;
   Comm& comm;
@@ -137,7 +137,7 @@ Status IpcPath::reduce(const Job& job, size_t window) {
   return compute_->reduce(r.dtype, r.op, sources, destinations, mine.begin, mine.end, scale_after(r, job.comm.size), exchange_->stream());
 }
 
-// Reduce each rank's part of each tensor directly into that rank's output.
+// Reduce each rank's part of each tensor directly to the output of that rank.
 Status IpcPath::scatter(const Job& job, size_t window) {
   if (job.joined()) return {};
   const Response& r = job.response;

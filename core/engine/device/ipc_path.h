@@ -52,8 +52,8 @@ class IpcPath {
   // joined.
   Status start(const Response& response, Comm& comm, const std::vector<OperationPtr>& operations);
 
-  // True while launched work might be unfinished. The driver then calls look() after resting_seconds(). An error of
-  // look() means that the device has failed, and that its work will never complete.
+  // True while launched work might be unfinished. The driver must then call look() after resting_seconds(). If look()
+  // returns an error, the device has failed and its work will never complete.
   bool in_flight() const { return last_ != nullptr; }
   static double resting_seconds() { return kLook; }
   Status look();

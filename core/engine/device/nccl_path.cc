@@ -11,8 +11,8 @@ namespace hvd {
 
 namespace {
 
-// True if NCCL can execute the response. Compressed values and reductions across hosts must go through host memory. A
-// joined rank contributes zeros.
+// True if NCCL can execute the response. Compressed values and reductions across hosts must use host memory. A joined
+// rank contributes zeros.
 bool fits(const Response& r) {
   return r.kind != Kind::allreduce || (r.wire == WireFormat::none && !r.across_hosts && !(r.partial && needs_neutral(r)));
 }
@@ -103,8 +103,8 @@ Status NcclPath::broadcast(const NcclSet& set, const Response& r, const Comm& co
   return bytes > 0 ? nccl::broadcast(*set.communicator, stream(), op.out, bytes, root) : Status();
 }
 
-// Allocate the result now, because its size was not known earlier. The program copies it to its own tensor in stream
-// order.
+// Allocate the result only now, because its size was not known earlier. The program copies it to its own tensor in
+// stream order.
 Status NcclPath::make_output(size_t bytes, Operation* op) {
   std::shared_ptr<GpuMemory::Block> block;
   if (bytes > 0) HVD_RETURN_IF_ERROR(sets_.memory().take(bytes, &block));
@@ -166,7 +166,7 @@ Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& co
   if (operations.empty()) return allreduce_zeros(set, how, counts, size_of(r.dtype), packing);
 
   std::shared_ptr<GpuMemory::Block> buffer;
-  // Copies into the buffer or the results (in), and copies out of the buffer (out).
+  // `in` holds the copies into the buffer or the results; `out` holds the copies out of the buffer.
   std::vector<Compute::Move> in, out;
   std::vector<nccl::Piece> pieces;
   if (packing.bytes > 0) {

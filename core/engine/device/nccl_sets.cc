@@ -43,8 +43,8 @@ Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool 
   return c.state() == State::ready ? Made::yes : Made::failed;
 }
 
-// True if the ranks of the set should exchange their states again at the set's n-th response. An exchange costs a host
-// collective, so ranks exchange at every response at first, then less often.
+// True if the ranks of the set should exchange their states again at the set's n-th response. Each exchange costs a
+// host collective, so it takes place at every response at first, and less often later.
 bool asks_again(uint64_t n) {
   constexpr uint64_t kOften = 32, kMax = 64;
   return n % std::clamp<uint64_t>(std::bit_floor(n) / kOften, 1, kMax) == 0;
@@ -143,8 +143,8 @@ Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
   return {};
 }
 
-// Warn that the communicator is not ready. The cause is unknown here. Usually, a rank is waiting for another rank's
-// connection.
+// Warn that the communicator is not ready. The exact cause is unknown. Usually, a rank is waiting for a connection from
+// another rank.
 void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<std::byte>& made) {
   set->warned = true;
   std::string ranks;

@@ -67,9 +67,9 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 // NCCL communicators of process sets. This class decides whether a set can have a communicator, creates it, and ends
 // it.
 //
-// A process set starts undecided. First, its ranks exchange whether they have a GPU and NCCL. If any rank does not, the
-// set permanently uses the host. If all do, the ranks create the communicator and exchange whether it is ready. Once it
-// is ready on all ranks, the set uses NCCL. After a timeout, the set permanently uses the host.
+// A process set starts undecided. First, its ranks exchange whether they have a GPU and NCCL. If any rank lacks them,
+// the set permanently uses the host. If all have them, the ranks create the communicator and exchange whether it is
+// ready. Once it is ready on all ranks, the set uses NCCL. After a timeout, the set permanently uses the host.
 //
 // The ranks of a set decide together, for each response, with host collectives. They process the same responses in the
 // same order, so their messages match. Once the set is decided, the ranks send no more messages.

@@ -83,8 +83,8 @@ std::vector<PartPlan> plan_parts(size_t total, size_t members, size_t element, s
 // Plan of which tensors of a response are packed into one buffer for NCCL, and which are reduced in place. All ranks
 // compute the same plan.
 //
-// Packing costs two launches and two more passes over the data, but each tensor in an NCCL group costs time as well.
-// The plan therefore packs many small tensors, but not few or large ones. The limits are estimates, not measurements.
+// Packing costs two launches and two more passes over the data, but each tensor in an NCCL group has a cost, too. The
+// plan therefore packs many small tensors, but not few or large ones. The limits are estimates, not measurements.
 struct Packing {
   // Indices of the tensors that are packed, and of those that are not.
   std::vector<size_t> packed, apart;
