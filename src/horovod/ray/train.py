@@ -88,7 +88,7 @@ class HorovodBackend(Backend):
         worker_group.execute(_join, cluster.assignments(made, slots, workers, gpus, shared, settings.timeout_s))
 
     def on_shutdown(self, worker_group: Any, backend_config: HorovodConfig) -> None:
-        """Make all workers leave the job, and then end the job."""
+        """Make all workers leave the job, and then stop the job."""
         try:
             worker_group.execute(_leave)
         finally:

@@ -127,8 +127,8 @@ def explain(text: str) -> str:
 
 
 _POLL = 0.2  # Spark sends no notification, so the number of slots is checked every _POLL seconds.
-_END_SECONDS = 10.0  # Cancelled Spark jobs get _END_SECONDS to end.
-_FAREWELL = 3.0  # Tasks get _FAREWELL seconds to end after their agents have exited.
+_END_SECONDS = 10.0  # Cancelled Spark jobs get _END_SECONDS to stop.
+_FAREWELL = 3.0  # Tasks get _FAREWELL seconds to finish after their agents have exited.
 
 
 class Application:

@@ -395,7 +395,7 @@ class WorkerTable:
         """Send a warning signal to the worker processes that handle it.
 
         Ignore a repeated signal within ONE_WARNING seconds. Both the launcher and Slurm send the signal, and a second
-        one would end the rank.
+        one would terminate the rank.
         """
         now = time.monotonic()
         if now < self._deaf_until:

@@ -64,7 +64,7 @@ class DiscoveredHosts:
 
     @property
     def host_slots(self) -> dict[str, int]:
-        """Mapping from host names to numbers of slots."""
+        """Mapping from host names to slot counts."""
         return dict(self._slots)
 
     @property
@@ -74,7 +74,7 @@ class DiscoveredHosts:
 
     @property
     def host_assignment_order(self) -> list[str]:
-        """Hosts in the order in which they get ranks."""
+        """Hosts in the order in which they receive ranks."""
         return list(self._order)
 
     def get_slots(self, host: str) -> int:
@@ -93,7 +93,7 @@ class HostDiscovery:
     """Base class for host discovery. Users can derive their own classes from it."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return the slots of each available host, in the order in which the job should use them."""
+        """Return the slots of each available host, in order of preference."""
         raise NotImplementedError
 
 

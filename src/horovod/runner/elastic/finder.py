@@ -18,7 +18,7 @@ class Found:
     """Hosts found by a discovery run.
 
     Attributes:
-        slots: Slots of each host, in the order in which the job should use them.
+        slots: Slots of each host, in order of preference.
         certain: True if empty `slots` mean that no host is available. If False, empty `slots` are ignored.
         complete: True if no more hosts can be added later.
         by: Script that found the hosts. Empty if there is no script.

@@ -204,7 +204,7 @@ class Blacklist:
 
 
 class Admission:
-    """Timers and notifications for the admission of new workers to one job."""
+    """Timers and notifications for admitting new workers to one job."""
 
     def __init__(self, gather: float | None = None) -> None:
         """Create the state of a new job.
@@ -257,7 +257,7 @@ class Admission:
         self._wait = TOGETHER
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
+        """Extend all deadlines by `seconds`, because the launcher was suspended for that long."""
         self._ready_since = None if self._ready_since is None else self._ready_since + seconds
 
 

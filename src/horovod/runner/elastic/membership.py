@@ -90,7 +90,7 @@ class Membership:
     def discovered(
         self, slots: Mapping[str, int], now: float, certain: bool = False, complete: bool = False, by: str = ""
     ) -> list[Action]:
-        """Record the usable hosts, in the order in which the job should use them.
+        """Record the usable hosts, in order of preference.
 
         Args:
             slots: Slots of each host. An empty mapping is ignored unless `certain` is True.
@@ -236,7 +236,7 @@ class Membership:
         return self._decide(now)
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
+        """Extend all deadlines by `seconds`, because the launcher was suspended for that long."""
         self.workers.postpone(seconds)
         self._idle_since = None if self._idle_since is None else self._idle_since + seconds
         self._admission.postpone(seconds)

@@ -38,7 +38,7 @@ def order(candidates: Sequence[Candidate], hosts: Sequence[str]) -> list[Candida
 
     Args:
         candidates: Workers that can be members of the next epoch.
-        hosts: Known hosts, in the order in which the job should use them.
+        hosts: Known hosts, in order of preference.
     """
     first: dict[str, int] = {}
     for one in candidates:

@@ -17,7 +17,7 @@ LONGEST = 86400.0
 
 
 class Mailbox(Generic[T]):
-    """Queue of events in the order in which they were added."""
+    """First-in, first-out queue of events."""
 
     def __init__(self) -> None:
         self._items: collections.deque[T] = collections.deque()

@@ -65,7 +65,7 @@ def write_exception(fd: int, error: BaseException, text: str) -> None:
     """Write an exception and its traceback to the file. Write only the traceback if the exception cannot be pickled."""
     name = type_name(error)
     try:
-        # Test unpickling too, because it fails for many exceptions that can be pickled.
+        # Also test unpickling, because it fails for many exceptions that can be pickled.
         pickle.loads(pickling.dumps(error))
         _write(fd, error, lambda body: Description("exception", name, body, text))
     except Exception as trouble:

@@ -82,7 +82,7 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
 
 
 def joined_path(front: Sequence[str], own: Sequence[str], rest: Sequence[str]) -> list[str]:
-    """Return the worker's module search path, with the caller's entries around the worker's own entries.
+    """Return the worker's module search path, with the caller's entries before and after the worker's own.
 
     `front` and `rest` are the caller's entries before and after its standard library.
 

@@ -77,7 +77,7 @@ class AgentAttempt:
         self._fleet.watch(active=True)
 
     def _postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
+        """Extend all deadlines by `seconds`, because the launcher was suspended for that long."""
 
     def pass_on(self, number: int) -> None:
         """Send a warning signal to all agents, which forward it to the processes that handle it."""

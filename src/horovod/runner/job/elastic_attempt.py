@@ -125,7 +125,7 @@ class ElasticAttempt(AgentAttempt):
         self._standstill = Standstill(time.monotonic())
 
     def _postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
+        """Extend all deadlines by `seconds`, because the launcher was suspended for that long."""
         self._membership.postpone(seconds)
         self._hosts.postpone(seconds)
         self._stopped.postpone(seconds)

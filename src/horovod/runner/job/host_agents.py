@@ -95,7 +95,7 @@ class HostAgents:
         self._told: list[HostLost | NeverStarted] = []
 
     def found(self, slots: Mapping[str, int]) -> None:
-        """Set the hosts of the job, with their numbers of slots."""
+        """Set the hosts of the job and their slot counts."""
         self._slots = slots
 
     def start(self, number: int, host: str) -> None:
@@ -194,7 +194,7 @@ class HostAgents:
         return min((at + self._start_timeout for at in since), default=None)
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
+        """Extend all deadlines by `seconds`, because the launcher was suspended for that long."""
         for agent in self.waiting:
             agent.since += seconds
         self._asked = {host: since + seconds for host, since in self._asked.items()}

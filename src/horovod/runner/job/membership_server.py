@@ -35,7 +35,7 @@ class MembershipServer:
         act: Callable[[Others], None],
         newcomers: Newcomers | None = None,
     ) -> None:
-        """Connect the workers' requests in the store with a membership.
+        """Connect the store's queue of worker requests to a membership.
 
         Args:
             front: Queue of the workers' requests in the store.
@@ -258,5 +258,5 @@ class StoppedWorkers:
         return late
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
+        """Extend all deadlines by `seconds`, because the launcher was suspended for that long."""
         self._since = {number: since + seconds for number, since in self._since.items()}

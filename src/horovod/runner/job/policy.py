@@ -42,7 +42,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Stop:
-    """Request to end all processes. A later `Stop` can only shorten the time.
+    """Request to stop all processes. A later `Stop` can only shorten the time.
 
     Attributes:
         grace: Seconds between SIGTERM and SIGKILL.

@@ -121,7 +121,7 @@ class Watch:
         return attempt
 
     def run(self, attempt: Attempt) -> None:
-        """Run the attempt until all its processes have exited or have been given up."""
+        """Run the attempt until all its processes have exited or been abandoned."""
         self._attempt = attempt
         attempt.start()
         try:

@@ -183,7 +183,7 @@ def _follow(api: Api, name: str) -> int:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Raise Interrupted in the main thread at the first signal. The second signal has its default effect."""
+    """Raise Interrupted in the main thread on the first signal. The second signal has its default effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -122,7 +122,7 @@ def _why_waiting(status: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _why_failed(status: Mapping[str, Any]) -> tuple[str, str]:
-    if status.get("reason"):  # Reason for the whole pod, such as Evicted, NodeLost or DeadlineExceeded
+    if status.get("reason"):  # Pod-level reason, such as Evicted, NodeLost or DeadlineExceeded
         return str(status["reason"]), str(status.get("message", ""))
     for each in status.get("conditions", []):
         if each.get("type") == "DisruptionTarget" and each.get("status") == "True":

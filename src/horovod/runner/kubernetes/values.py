@@ -179,7 +179,7 @@ LEAST = 32
 
 
 def make_token() -> str:
-    """Return a random token of 256 bits, with which pods prove to the launcher that they belong to its job."""
+    """Return a random 256-bit token, which pods use to prove to the launcher that they belong to its job."""
     return secrets.token_hex(32)
 
 

@@ -35,7 +35,7 @@ class Collapser:
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._living = set(ranks)
-        self._groups: list[Group] = []  # Held lines, in the order in which they will be shown
+        self._groups: list[Group] = []  # Held lines, in display order
         self._by_line: dict[_Key, list[Group]] = {}
         self._last: dict[int, Group] = {}  # Maps each rank to its last held line
         self._held = 0

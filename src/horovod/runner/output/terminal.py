@@ -253,7 +253,7 @@ class Canvas:
             del self._rows[self._y + 1 :]
 
 
-# Matches sequences that move the cursor or erase, and incomplete sequences that can become such sequences.
+# Matches escape sequences that move the cursor or erase text, and incomplete beginnings of such sequences.
 _MOVES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*(?:[A-HJKf]|\Z)|\Z)")
 
 

@@ -104,7 +104,7 @@ class Fleet:
         return self._connect(agent)
 
     def drop(self, agent: Agent) -> None:
-        """Remove the agent of a host. The agent must have finished, or the host must have been given up."""
+        """Remove the agent of a host. The agent must have finished, or the launcher must have given up on the host."""
         if not agent.gone:
             self._give_up(agent)
         self._retry.pop(agent.host, None)
@@ -171,19 +171,19 @@ class Fleet:
         return [self._by_host[host] for host in self._routes.children(agent.host)]
 
     def _unusable(self, agent: Agent, failure: ssh.Failure) -> list[Trouble]:
-        """Give up a host that has not joined the job yet."""
+        """Give up on a host that has not joined the job yet."""
         agent.lost = True
         if not agent.remote:
             return [Trouble(agent, failure.what)]
         return [Trouble(agent, f"{agent.name}: {failure.what}\n{failure.advice}")]
 
     def _lose(self, agent: Agent, how: str) -> list[Trouble]:
-        """Give up a host that is part of the job."""
+        """Give up on a host that is part of the job."""
         agent.lost = True
         return [Trouble(agent, f"{agent.name} is lost: {how}", lost=True)]
 
     def _explain_end(self, agent: Agent) -> list[Trouble]:
-        """Handle a connection that ended before its agent had finished: retry, or give up the host."""
+        """Handle a connection that ended before its agent had finished: retry, or give up on the host."""
         assert agent.connection is not None
         status = agent.end(time.monotonic() + LOST_GRACE)
         said = agent.connection.stderr_tail
@@ -219,7 +219,7 @@ class Fleet:
                 child.connection.cut_off()
 
     def abandon_waiting(self) -> None:
-        """Give up all agents that have not sent their Hello messages yet."""
+        """Give up on all agents that have not sent their Hello messages yet."""
         self._retry.clear()
         for agent in self.agents:
             if agent.facts is None:

@@ -77,7 +77,7 @@ class TrainingResult:
 
 
 def pick(batch: dict[str, Any], names: Sequence[str], what: str) -> list[Any]:
-    """Return columns of a batch. Raises ValueError if a column is missing after the transformation_fn."""
+    """Return some columns of a batch. Raises ValueError if a column is missing after the transformation_fn."""
     for name in names:
         if name not in batch:
             raise ValueError(
