@@ -164,7 +164,7 @@ class Outcome:
     gains: dict[str, tuple[float, float]]
     seconds: float
     accepted: bool
-    """True if all values together are faster than the defaults; otherwise they should not be stored."""
+    """True if all values together are faster than the defaults. If False, they should not be stored."""
 
 
 class Calibration:
@@ -297,7 +297,7 @@ def least_squares(rows: Sequence[Row]) -> list[float]:
 
 
 Measured = tuple[str, str, int, float]
-"""Collective, algorithm, bytes, seconds."""
+"""Measurement: collective, algorithm, bytes, seconds."""
 
 
 def fit(

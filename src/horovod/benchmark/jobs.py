@@ -21,7 +21,7 @@ from typing import Any
 from horovod.benchmark.options import Case
 
 Command = tuple[Sequence[str], Mapping[str, str]]
-"""Arguments, and additional environment variables."""
+"""Command: its arguments, and additional environment variables."""
 
 _TAIL = 2000  # maximum number of characters of a job's output in an error message
 

@@ -90,21 +90,21 @@ class Options:
 
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]
-    """In bytes."""
+    """Sizes to measure, in bytes."""
     rounds: int
     """Number of turns of every column."""
     algorithms: tuple[str, ...]
-    """Allreduce algorithms to compare; empty: only the one that the table chooses."""
+    """Allreduce algorithms to compare. Empty means only the one that the table selects."""
     peers: tuple[str, ...]
     pin: bool
     mpi_prefix: str
     timeout: float
     """Maximum seconds for one measurement of a peer in separate processes."""
     calibrate: bool
-    """True to only calibrate the sizes at which collectives change their algorithm, and store them."""
+    """True to only calibrate and store the sizes at which collectives switch algorithms."""
     json: Path | None
     plot: Path | None
-    """Path of the pictures without suffix."""
+    """Path of the plots without their suffix."""
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -36,7 +36,7 @@ class Result:
     bytes: int
     column: str
     algorithm: str
-    """Algorithm used; empty for peers, where it is unknown."""
+    """Algorithm that was used, or "" for peers, whose algorithm is unknown."""
     median: float
     p10: float
     p90: float

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 HEAD_START = 0.5
-"""Seconds between the announcement that a host will be cut off and the cut, so that other hosts learn of it."""
+"""Seconds between the announcement that a host will be disconnected and the disconnection itself."""
 
 
 class Kind(Enum):
@@ -95,7 +95,7 @@ def duration(seconds: float) -> str:
 # The following code creates the report of ``--chaos-report``.
 
 AGAIN = "steps that are done again: {}"
-"""Message of a rank after a failure."""
+"""Message of a rank after a failure, with the number of repeated steps."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def lines(outcomes: Sequence[Outcome], again: int | None = None) -> list[str]:
 # The following code determines an event's target among the ranks of an epoch.
 
 ON_NETWORKS = frozenset((Kind.SLOW, Kind.CUT))
-"""Kinds that a rank injects into its host's network, not into itself."""
+"""Kinds of faults that a rank injects into its host's network and not into itself."""
 
 
 @dataclass(frozen=True)

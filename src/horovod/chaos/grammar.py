@@ -27,7 +27,7 @@ from horovod.chaos.events import Event, Kind
 
 RANDOM_KINDS = (Kind.KILL, Kind.STOP, Kind.RAISE, Kind.EXIT, Kind.PREEMPT, Kind.CUT)
 CHOICE = (*RANDOM_KINDS, Kind.SLOW)
-"""Kinds that kinds= can contain."""
+"""Kinds of faults that the argument kinds= can contain."""
 # Range of seconds for which a rank is stopped or its host is disconnected. It includes times below and above heartbeat
 # timeouts.
 STOPPED = (0.5, 30.0)

@@ -107,14 +107,14 @@ class GivenSet(msgspec.Struct, array_like=True, frozen=True):
     """Process set that one rank passes to ``init``, as one entry of ``process_sets``."""
 
     ranks: list[int]
-    """Sorted ranks of the job. For a communicator: world ranks in its order; empty for COMM_NULL."""
+    """Sorted ranks of the job. For a communicator, world ranks in its order. Empty for COMM_NULL."""
     by_communicator: bool = False
 
 
 Sets = tuple[tuple[int, ...], ...]
 """Sorted ranks of the job for each set that results from one index."""
 Name = Callable[[int], str]
-"""Returns the name of a rank for messages."""
+"""Function that returns the name of a rank for messages."""
 
 
 def agree_on_sets(given: Sequence[Sequence[GivenSet]], world: Sequence[int], name: Name) -> tuple[Sets, ...]:

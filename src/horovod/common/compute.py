@@ -31,7 +31,7 @@ from horovod.common.store import StoreClient, StoreServer, StoreTimeout
 log = logging.getLogger("horovod.data")
 
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
-"""(address, port) pairs by network interface."""
+"""Addresses as (address, port) pairs, by network interface."""
 
 # Seconds between checks that the service is still running, during waits without a deadline.
 _HEAR_SECONDS = 20.0

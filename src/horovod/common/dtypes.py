@@ -44,7 +44,7 @@ ITEM_SIZES: tuple[int, ...] = tuple(size for _, size, _ in _TABLE)
 
 FLOATING: frozenset[int] = frozenset(code for code, (_, _, floating) in enumerate(_TABLE) if floating)
 SUPPORTED = ", ".join(NAMES)
-"""All names, for messages."""
+"""Names of all dtypes, as text for messages."""
 
 
 def name_of(dtype: object) -> str:

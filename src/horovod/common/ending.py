@@ -35,7 +35,7 @@ from horovod.common.frontends import Frontend
 from horovod.common.objects import largest
 
 ENDED = "the process ended"
-"""Reason given to the peers when the process ends without an exception; its progress may follow."""
+"""Reason sent to the peers when the process ends without an exception. The progress can be appended."""
 
 Ended = tuple[str, int] | None
 """Result of ``Engine.ended``."""
@@ -108,9 +108,9 @@ class Watch:
         self._told = False
         self._hooked = False
         self.reason = ENDED
-        """Reason that the peers get when this process ends."""
+        """Reason that this process sends to its peers when it ends."""
         self.failed = False
-        """True once an uncaught exception other than KeyboardInterrupt ends this process."""
+        """True if an uncaught exception other than KeyboardInterrupt ends this process."""
 
     def begin(self, rank: int) -> None:
         """Report that this process calls ``hvd.init()`` as world rank ``rank``."""
@@ -189,7 +189,7 @@ def _where(trace: TracebackType | None) -> str:
 
 
 MARK = "HOROVOD_RANK_PROCESS"
-"""Value: <pid of the rank>:<id of its place in its job>."""
+"""Environment variable with the value <pid of the rank>:<id of the rank's place in its job>."""
 _NAME = "horovod-rank-"
 _MEMFD = re.compile(r"/memfd:" + _NAME + r"([0-9a-f]+) \(deleted\)")
 
@@ -310,13 +310,13 @@ class Stopping:
 
     def __init__(self) -> None:
         self.heard = 0
-        """Number of the last received signal; 0: none."""
+        """Number of the last received signal, or 0 if there was none."""
         # Time at which the stop signal in ``heard`` first arrived.
         self._since = 0.0
         # Previous signal handlers, by signal.
         self._before: dict[int, Any] = {}
         self.listens = False
-        """True once handlers are installed, even if the list of signals is empty."""
+        """True if handlers are installed, even if the list of signals is empty."""
         self._sees_forks = False
 
     def listen(self, signals: list[signal.Signals]) -> None:
@@ -360,7 +360,7 @@ class Stopping:
 
 
 stopping = Stopping()
-"""The instance of this process."""
+"""The only instance in this process."""
 
 
 def should_stop(face: Frontend) -> bool:

@@ -52,7 +52,7 @@ class NoPlaceError(ValueError):
     """
 
     line = ""
-    """Message for stderr: which process leaves, and why."""
+    """Message for stderr that names the process that leaves, and the reason."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):

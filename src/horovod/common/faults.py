@@ -31,7 +31,7 @@ from horovod.common.objects import allgather_object
 from horovod.common.training_loop.steps import marks
 
 LIMIT = 5.0
-"""Seconds allowed for one call of a tool."""
+"""Time limit in seconds for one call of a tool."""
 
 _SEARCH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
 _NET_ADMIN = 12  # CAP_NET_ADMIN
@@ -159,7 +159,7 @@ def _run(words: Sequence[str], text: str = "") -> None:
 
 
 _held: set[int] = set()
-"""Descriptors whose closing removes the slowdowns of this process."""
+"""Descriptors of this process. When they are closed, its slowdowns are removed."""
 
 
 def _let_go(descriptor: int) -> None:
@@ -208,7 +208,7 @@ def _undo_later(commands: Sequence[Sequence[str]], lasts: float | None) -> None:
 
 
 FAILURE = 1
-"""Exit code of an exit fault without a code; exit code 0 would end the job successfully."""
+"""Exit code of an exit fault without a code. Not 0, which would end the job successfully."""
 
 
 class ChaosError(RuntimeError):

@@ -131,7 +131,7 @@ class State(Access):
     def __init__(self) -> None:
         super().__init__()
         self.members: list[int] | None = None
-        """World ranks that form the job, by rank of the job; None: all."""
+        """World ranks that form the job, by rank of the job, or None for all world ranks."""
         self.faces: dict[str, Frontend] = {}
         """Frontends in the job, by name."""
         self.left: set[str] = set()

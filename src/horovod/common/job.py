@@ -32,20 +32,20 @@ class Job:
     dynamic_process_sets: bool
     elastic: bool = False
     waits_for_devices: bool = False
-    """True if waiting for an operation on a device waits until it has completed there."""
+    """True if a wait for an operation on a device includes its completion on the device."""
     most: int | None = 0
-    """Maximum number of ranks of an elastic job, None if unlimited; 0 for a job with a fixed number of ranks."""
+    """Maximum number of ranks of an elastic job (None if unlimited), or 0 for a job with a fixed number."""
     check_steps: int = 0
-    """Number of steps between comparisons of what the ranks hold; 0: never compare."""
+    """Number of steps between comparisons of the ranks' parameters, or 0 for no comparisons."""
     hosts: tuple[str, ...] = ()
-    """Host name of each rank; ``pids`` has the process ids."""
+    """Host name of each rank. ``pids`` contains the process ids."""
     pids: tuple[int, ...] = ()
     given_sets: tuple[Sets, ...] = ()
-    """Agreed process sets for each entry of ``process_sets`` given to ``init``."""
+    """Process sets on which the ranks agreed, for each entry of ``init``'s argument ``process_sets``."""
     first_address: str = ""
-    """Address of rank 0's host at which this rank is connected to it; empty if both are on one node."""
+    """Address at which this rank is connected to rank 0's host, or "" if both are on one node."""
     seals: Seals = field(default_factory=lambda: Seals(b""), repr=False, compare=False)
-    """Authenticates pickled objects that leave the host."""
+    """Seals that authenticate pickled objects that leave the host."""
 
 
 # Existing programs match the text "Horovod has not been initialized", which bindings/python/frontend.cc also contains.

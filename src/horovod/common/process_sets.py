@@ -15,7 +15,7 @@ from horovod.common.frontends import Job, state
 from horovod.common.util import is_mpi_comm
 
 _registered: "dict[int, list[ProcessSet]]" = {}
-"""ProcessSet objects by the id of their registered set; several objects if several frontends passed one to ``init``."""
+"""ProcessSet objects by the id of their set. There are several if several frontends passed one to ``init``."""
 
 
 class ProcessSet:
@@ -117,7 +117,7 @@ def _make_global() -> ProcessSet:
 
 
 global_process_set = _make_global()
-"""Process set of all ranks; ``init`` fills its ``ranks``."""
+"""Process set of all ranks. ``init`` sets its ``ranks``."""
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -302,9 +302,9 @@ class InitArguments:
     """Arguments that this rank has passed to ``init``."""
 
     members: list[int] | None
-    """World ranks that form the job, in the order of their ranks in it; None: all."""
+    """World ranks that form the job, in the order of their ranks in the job, or None for all world ranks."""
     comm: Any
-    """The communicator given as ``comm``, or None."""
+    """Communicator passed to ``init`` as ``comm``, or None."""
     sets: Sequence[ProcessSet]
     dynamic: bool
 

@@ -22,14 +22,14 @@ class Source(ABC):
     """
 
     lengths: Sequence[int]
-    """Number of records of each block; equal on all ranks."""
+    """Number of records of each block, which is equal on all ranks."""
     chains: Sequence[int] = ()
     """Number of blocks in each chain: consecutive blocks that should be read in order, like parts of compressed data.
 
     Empty if blocks are independent.
     """
     digest_of: str = "how many records each block has"
-    """Text for error messages that tells what ``digest`` depends on, including arguments of the source."""
+    """Text for error messages that names what ``digest`` depends on, including arguments of the source."""
 
     @abstractmethod
     def load(self, block: int) -> Any:

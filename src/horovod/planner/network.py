@@ -230,7 +230,7 @@ class Allreduce:
         self._by_engine = algorithm == "auto" and device == "cpu"
         names = tuple(_FORMULAS) if algorithm == "auto" and not self._by_engine else (algorithm,)
         self._lines: list[tuple[float, float, str]] = []
-        """Fixed seconds, seconds per byte, and name of each algorithm. The formulas are linear in bytes."""
+        """(fixed seconds, seconds per byte, name) of each algorithm. The formulas are linear in bytes."""
         for name in names:
             if name in _FORMULAS and layout.workers > 1:
                 fixed = _FORMULAS[name](0, layout, net)

@@ -8,7 +8,7 @@ from horovod.strategies.rules import OuterSGD, Schedule, blend
 from horovod.strategies.vector import Vector
 
 WIRES = {None: "none", "fp16": "wire_fp16", "bf16": "wire_bf16", "int8": "wire_int8"}
-"""Maps each value of ``wire`` to the name of a compressor in ``Compression``."""
+"""Name of the compressor in ``Compression`` for each value of ``wire``."""
 
 
 class Rounds:

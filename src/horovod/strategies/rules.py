@@ -169,7 +169,7 @@ def pushed(value: Any, receivers: int) -> Any:
 # Communication graphs of gossip averaging. A graph determines to which ranks each rank sends data in a round.
 
 Targets = list[list[int]]
-"""For each rank, the list of ranks that it sends to."""
+"""List of the ranks to which each rank sends."""
 
 Graph = Callable[[int, int], Sequence[Sequence[int]]]
 """Function of the number of ranks and the number of the round. Its ``Targets`` must be the same on all ranks."""

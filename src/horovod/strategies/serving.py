@@ -103,7 +103,7 @@ class Server:
 
 MODES = ("sync", "async", "easgd")
 _STEP, _DONE, _STATE = 0.0, 1.0, 2.0
-"""First number of a worker's message, which tells the server the kind of request."""
+"""First number of a worker's message, which determines the kind of the request."""
 
 
 class Roles:

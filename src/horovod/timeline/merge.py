@@ -18,18 +18,18 @@ class Operation:
     name: str
     process_set: int
     kind: str
-    """ALLREDUCE, ..."""
+    """Kind of the operation, such as ALLREDUCE."""
     number: int
     """Position in the order that all ranks share."""
     announced: float
-    """When this rank was ready: announced it, or submitted it to a schedule."""
+    """Time at which this rank announced the operation, or submitted it to a schedule."""
     agreed: float
-    """When this rank knew that all ranks were ready.
+    """Time at which this rank knew that all ranks were ready.
 
     Equal to ``announced`` with a schedule, which needs no agreement.
     """
     begun: float
-    """When its execution began on this rank."""
+    """Time at which the execution began on this rank."""
     ended: float = 0.0
     scheduled: bool = False
     packed: float = 0.0

@@ -90,12 +90,12 @@ class Trace:
     size: int
     host: str
     start_ns: int
-    """Monotonic time of its host from which times of events are counted, in us."""
+    """Time of the host's monotonic clock, in ns, from which the times of events are counted in us."""
     epoch_us: int
-    """The same moment in us since 1970."""
+    """The same point in time, in us since 1970."""
     events: list[Event] = field(repr=False)
     clock: list[Reading] = field(default_factory=list)
-    """Readings in order of time; empty if the offset is unknown."""
+    """Clock readings in order of time. Empty if the offset is unknown."""
     cut: bool = False
     """True if the end of the file is missing, because writing or copying was interrupted."""
 

@@ -15,15 +15,15 @@ class Times:
 
     operations: int = 0
     waited: float = 0.0
-    """From this rank's readiness until the last rank's."""
+    """Time from this rank's readiness until the last rank's readiness."""
     waited_for: Counter[int] = field(default_factory=Counter)
-    """The waiting time by the rank that came last."""
+    """Waiting time, by the rank that was ready last."""
     last: int = 0
-    """Number of times that this rank came last, by more than the clocks' error."""
+    """Number of times that this rank was ready last, by more than the clocks' error."""
     negotiated: float = 0.0
-    """From the last rank's readiness until this rank knew of it."""
+    """Time from the last rank's readiness until this rank knew about it."""
     queued: float = 0.0
-    """From then until execution began."""
+    """Time from the end of the negotiation until the execution began."""
     packed: float = 0.0
     carried: float = 0.0
 
@@ -66,9 +66,9 @@ class Summary:
 
     ranks: dict[int, Times]
     tensors: dict[tuple[str, int], dict[int, Times]]
-    """By (name, process set), then by rank."""
+    """Times of each tensor, by (name, process set), then by rank."""
     error: float | None
-    """Uncertainty of the clocks in us; None if the offset of a rank is unknown."""
+    """Uncertainty of the clocks in us, or None if the offset of a rank is unknown."""
     missing: list[int]
     """Ranks without a file."""
     lost: int

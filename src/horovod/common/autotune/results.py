@@ -38,7 +38,7 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_bytes: int
     """Bytes that a step reduces on each rank."""
     time: float
-    """When the result was found, in seconds since 1970."""
+    """Time at which the result was found, in seconds since 1970."""
 
 
 def path_of(key: Key) -> Path:

@@ -26,7 +26,7 @@ class Sample(NamedTuple):
     """Measured step time for one set of settings."""
 
     seconds: float
-    """Median."""
+    """Median step time in seconds."""
     error: float
     """Standard error of the median in seconds, estimated from the median absolute deviation."""
 
@@ -47,7 +47,7 @@ class Parameter:
     low: int
     high: int
     first: int = 0
-    """First candidate; 0 to begin with the neighbors of the initial value."""
+    """First candidate, or 0 to begin with the neighbors of the initial value."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Progress:
     initial: Sample | None = None
     """First sample with the initial values."""
     seconds: float = 0.0
-    """Last step time with the best values; 0 before it is measured."""
+    """Latest step time with the best values, or 0 before it is measured."""
     tried: int = 0
     """Number of candidates that were measured."""
     gain: float = 0.0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from horovod.common.autotune import results
 
 MESSAGE = "autotune"
-"""Name of the message by which rank 0 tells the other ranks its result."""
+"""Name of the message in which rank 0 sends its result to the other ranks."""
 
 # Values that autotune has found for this job so far, and True if their search was complete.
 _kept: tuple[Values, bool] | None = None

@@ -71,7 +71,7 @@ class _Epoch:
     engine: "Engine | None"
     signal: "EndSignal"
     gives_up: float | None = None
-    """Time (``time.monotonic``) at which to make the engine give up, if it has not ended by then."""
+    """Time (``time.monotonic``) at which to make the engine give up unless it has already ended."""
     stubborn: IgnoredFailure | None = None
     """Detector that watches the program after the engine has ended."""
 

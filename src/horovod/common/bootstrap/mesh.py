@@ -89,7 +89,7 @@ class MeshBuilder:
             kinds: Kinds of links to form now.
         """
         self.sessions: dict[Link, Session] = {}
-        """Keys of encrypted links, once formed."""
+        """Session keys of the encrypted links that are formed."""
         self._cipher = cipher
         self._encrypted = encrypted
         self._plan = plan

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 GRACE = 10.0
 """Seconds in which MPI_Finalize must return after a neighbor's process has ended, whether it has completed or died."""
 TELL_AFTER = 60.0
-"""Seconds of waiting for live processes before a message is logged."""
+"""Seconds to wait for live processes before logging a message."""
 _SLICE = 0.2  # seconds between checks for lost processes
 
 _links: list[tuple[str, int]] = []

@@ -28,22 +28,22 @@ class Peer(msgspec.Struct, array_like=True):
     hostname: str
     """Value of HOROVOD_HOSTNAME."""
     machine: str
-    """Equal for ranks that can share memory."""
+    """Identifier that is equal for ranks that can share memory."""
     pid: int
     network: str
-    """Equal for ranks that share a loopback interface."""
+    """Identifier that is equal for ranks that share a loopback interface."""
     endpoints: list[Endpoint]
-    """Addresses of its TCP listeners, best first."""
+    """Addresses of the rank's TCP listeners, best first."""
     unix_name: str
-    """Name of its listener in the abstract Unix namespace."""
+    """Name of the rank's listener in the abstract Unix namespace."""
     cpus: list[int]
-    """Cores that it may run on."""
+    """CPU cores on which the rank can run."""
     shared: dict[str, Any]
-    """Its values of the settings that must be equal on all ranks."""
+    """The rank's values of the settings that must be equal on all ranks."""
     dynamic: bool
     process_sets: list[GivenSet]
     ciphers: list[str]
-    """Ciphers that it supports, fastest first."""
+    """Ciphers that the rank supports, fastest first."""
 
 
 class VersionedPeer(msgspec.Struct, array_like=True):
@@ -102,11 +102,11 @@ class Plan:
 
     me: int
     node_of: list[int]
-    """Node of each rank; nodes are numbered in order of first appearance."""
+    """Node of each rank. Nodes are numbered in order of their first ranks."""
     local: list[int]
-    """Ranks of this node; the first is its leader."""
+    """Ranks of this node. The first rank is the node's leader."""
     parent: int
-    """Rank at the other end of the control link: the node's leader; for leaders rank 0; -1 for rank 0."""
+    """Rank to which this rank has a control link: the node's leader, or rank 0 for leaders. -1 for rank 0."""
     remote: list[int]
     """Ranks on other nodes, with one data connection each."""
     leaders: list[int]
@@ -183,7 +183,7 @@ NODE, CONTROL, DATA = 1, 2, 3
 KIND_NAMES = {NODE: "node", CONTROL: "control", DATA: "data"}
 
 Link = tuple[int, int]
-"""(kind, rank at the other end)."""
+"""Link of a rank, as (kind, rank at the other end)."""
 
 
 def wanted_links(plan: Plan, kinds: Sequence[int]) -> tuple[list[Link], list[Link]]:

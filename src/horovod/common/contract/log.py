@@ -44,7 +44,7 @@ def warner(rank: int, settings: Settings) -> Callable[[str], None]:
 _BETWEEN = frozenset(
     ("horovod", "torch", "tensorflow", "keras", "tf_keras", "jax", "contextlib", "functools", "importlib")
 )
-"""Packages whose frames are skipped: ours, frameworks that call us, and modules that wrap functions."""
+"""Packages whose frames are skipped: this one, frameworks that call it, and modules that wrap functions."""
 
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _STANDARD = re.compile(r"[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|^<frozen ")
@@ -52,7 +52,7 @@ _PARTS = (
     *("_arrays", "_jax", "_keras", "auto", "benchmark", "chaos", "common", "data", "jax", "keras", "mxnet", "numpy"),
     *("planner", "ray", "recorder", "runner", "spark", "strategies", "tensorflow", "timeline", "torch"),
 )
-"""Directories of this package. They are matched too, because a user's own directory may be called horovod."""
+"""Directories of this package, which identify its frames even if a user's directory is called horovod."""
 _OURS = re.compile(r"[/\\]horovod[/\\](?:" + "|".join(_PARTS) + r")[/\\]")
 
 

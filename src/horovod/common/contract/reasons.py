@@ -21,7 +21,7 @@ import msgspec
 
 PIPE = "HOROVOD_REPORT_PIPE"
 LIMIT = 4096
-"""Maximum bytes of a report: what a pipe takes atomically."""
+"""Maximum size of a report in bytes. Up to this size, writes to a pipe are atomic."""
 _MOST_RANKS = 64
 
 

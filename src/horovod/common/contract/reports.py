@@ -16,7 +16,7 @@ from horovod.common.contract import private_files
 
 VARIABLE = "HOROVOD_REPORT_DIR"
 KEPT = 50
-"""Number of job directories to keep; older ones are removed when a job begins."""
+"""Number of job directories to keep. A new job removes older ones."""
 _JOB = re.compile(r"\d{8}-\d{6}-(\d{1,10})", re.ASCII)
 _FILE = re.compile(r"(hang\.txt|recorder\.rank\d+\.jsonl|stacks\.rank\d+\.txt)(\.part[\d-]+)?")
 _DOOR = "horovod-explain-"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 Value = bool | int | float | str | list[int] | None
-"""Value of a setting; None if it is unset and has no default."""
+"""Value of a setting, or None if the setting is unset and has no default."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Setting:
     high: float | None = None
     choices: tuple[str, ...] = ()
     engine: str = ""
-    """Name of the _core.EngineConfig field that it fills, or empty."""
+    """Name of the _core.EngineConfig field that gets the value, or "" if there is none."""
     agreed: bool = False
-    """True if all ranks take rank 0's value."""
+    """True if all ranks use rank 0's value."""
     anyone: bool = False
-    """True for a switch that is on for all ranks if it is on for one, because it only makes things safer."""
+    """True if a boolean setting is enabled on all ranks when any rank enables it, because that is safer."""
     flag: str = ""
     """Flag of horovodrun."""
     yaml: str = ""
@@ -37,7 +37,7 @@ class Setting:
     yaml_inverted: bool = False
     """True if the YAML key means the opposite of the variable."""
     ignored: str = ""
-    """Reason why the setting has no effect, as a clause for messages; empty if it has an effect."""
+    """Reason why the setting has no effect, as a clause for messages, or "" if it has an effect."""
     section: str = "Engine"
 
     def accepted(self) -> str:

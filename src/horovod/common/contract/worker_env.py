@@ -54,23 +54,23 @@ class WorkerEnv:
     cross_rank: int = 0
     cross_size: int = 1
     hostname: str = "localhost"
-    """Identity of the host: ranks with the same value are local to each other."""
+    """Identity of the host. Ranks with the same value are local to each other."""
     rendezvous_addr: str | None = None
-    """Address of the job's StoreServer; None: a job of one process."""
+    """Address of the job's StoreServer, or None for a job of one process."""
     rendezvous_port: int | None = None
     controller: str = "gloo"
     cpu_operations: str = "gloo"
     key_fd: int | None = None
     key_file: str | None = None
     worker: int | None = None
-    """Number of this process in an elastic job, by which it asks the launcher for its place in each epoch.
+    """Number with which this process of an elastic job requests its place in each epoch from the launcher.
 
-    The fields above then describe its last place, or the expected one. None: the members of the job do not change.
+    The fields above then describe the last place, or the expected one. None means that the job is not elastic.
     """
     epoch: int = 0
-    """Epoch of that place; 0: it has had none."""
+    """Epoch of this process's last place, or 0 if it has had no place yet."""
     place: Place | None = None
-    """Place according to another launcher. Local and cross ranks above are then a guess until the ranks have met."""
+    """Place according to another launcher. The local and cross ranks are then assumptions until the ranks have met."""
 
     def __post_init__(self) -> None:
         _check_index("HOROVOD_RANK", self.rank, "HOROVOD_SIZE", self.size)

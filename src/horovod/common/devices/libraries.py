@@ -75,9 +75,9 @@ class Search(NamedTuple):
     """Places where the engine searches for NCCL at its first use. By then, frameworks have loaded their copies."""
 
     chosen: str
-    """Choice of the user; if not empty, nothing else is tried."""
+    """Library that the user has chosen. If not empty, no other library is tried."""
     candidates: list[str]
-    """To try if none is loaded yet: paths, then names for the loader."""
+    """Libraries to try if none is loaded yet: first paths, then names for the loader."""
 
 
 def nccl_search(environ: Mapping[str, str]) -> Search:

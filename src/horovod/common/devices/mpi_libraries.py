@@ -160,13 +160,13 @@ class Tried(NamedTuple):
     """Result of testing an MPI library."""
 
     version: str = ""
-    """For example Open MPI 5.0.11."""
+    """Name and version of the library, such as "Open MPI 5.0.11"."""
     abi: str = ""
     """ABI of the library: Open MPI, MPICH, or the standard MPI ABI."""
     level: str = ""
-    """Highest thread level that it grants, such as MPI_THREAD_MULTIPLE."""
+    """Highest thread level that the library grants, such as MPI_THREAD_MULTIPLE."""
     error: str = ""
-    """Why it cannot be used; the other fields are empty then."""
+    """Reason why the library cannot be used. The other fields are then empty."""
 
 
 def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float = SECONDS) -> Tried:

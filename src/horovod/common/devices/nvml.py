@@ -22,7 +22,7 @@ ANCESTORS: Final = {
     40: "one NUMA node",
     50: "between NUMA nodes",
 }
-"""Topology between two GPUs, from near to far."""
+"""Distances between two GPUs, from near to far, by NVML's code."""
 
 _P2P: Final = {
     1: "the chipset does not support it",
@@ -55,21 +55,21 @@ class Gpu(msgspec.Struct, frozen=True):
     """Index in the order of PCI addresses, which may differ from CUDA's."""
     name: Text = ""
     uuid: Text = ""
-    """For example GPU-8a2f...; the same in all processes, hosts and containers."""
+    """UUID, such as GPU-8a2f..., which is the same in all processes, hosts and containers."""
     bus: Text = ""
     """PCI address in the form of /sys: 0000:3b:00.0."""
     capability: tuple[int, int] = (0, 0)
     memory: int = 0
-    """In bytes."""
+    """Size of the memory in bytes."""
     mode: Text = ""
-    """Compute mode: a value of MODES."""
+    """Compute mode, which is a value of MODES."""
     mig: bool = False
     slices: Annotated[list[Text], _MANY] = []
-    """UUIDs of its MIG devices."""
+    """UUIDs of the GPU's MIG devices."""
     cpus: Numbers = []
     """CPUs near the GPU."""
     processes: Numbers = []
-    """Ids of processes that are computing on it; the host's ids, which may differ in a container."""
+    """Ids of processes that compute on the GPU. They are the host's ids, which can differ in a container."""
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -78,10 +78,10 @@ class Pair(msgspec.Struct, frozen=True):
     first: int
     second: int
     distance: Text = ""
-    """A value of ANCESTORS."""
+    """Distance of the GPUs, which is a value of ANCESTORS."""
     nvlink: bool = False
     refused: Text = ""
-    """Why one cannot read the other's memory; empty if it can."""
+    """Reason why the GPUs cannot access each other's memory, or "" if they can."""
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class Survey(msgspec.Struct, frozen=True):
     cuda: Text = ""
     """Newest CUDA version that the driver supports, such as 13.0."""
     reason: Text = ""
-    """Why there are no GPUs, or why this is unknown."""
+    """Reason why there are no GPUs, or why their number is unknown."""
 
 
 class _PciInfo(ctypes.Structure):

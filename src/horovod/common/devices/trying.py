@@ -21,9 +21,9 @@ class Tried(NamedTuple):
     """Results of the test. Each field contains the reason why a feature does not work, or "" if it works."""
 
     cuda: str = ""
-    """Why CUDA does not start."""
+    """Reason why CUDA does not start."""
     ipc: str = ""
-    """Why a process cannot read another one's GPU memory."""
+    """Reason why a process cannot read the GPU memory of another process."""
 
 
 def try_cuda(driver: str, seconds: float = SECONDS) -> Tried:

@@ -13,7 +13,7 @@ from horovod.common.contract import boot
 from horovod.common.devices.libraries import LOADED, Library, Missing, folders_of
 
 MINIMUM: Final = 21800
-"""Oldest NCCL that ranks use; it is the first that can split communicators."""
+"""Oldest NCCL version that ranks use. It is the first one that can split communicators."""
 
 PACKAGES: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 _JAX_PLUGINS: Final = ("jax_cuda13_plugin", "jax_cuda12_plugin")

@@ -157,7 +157,7 @@ class Near(msgspec.Struct, frozen=True):
     """Location of a PCI device: its NUMA node, the nearby CPUs and its PCI bridges."""
 
     node: int = -1
-    """NUMA node; -1 if unknown or if there is only one."""
+    """NUMA node of the device, or -1 if it is unknown or the only one."""
     cpus: Numbers = []
 
 
@@ -165,11 +165,11 @@ class Card(msgspec.Struct, frozen=True):
     """Network card of this host, with its distance from a given PCI device."""
 
     name: Text
-    """For example mlx5_0 or eth0."""
+    """Name of the card, such as mlx5_0 or eth0."""
     distance: Text
-    """SWITCH, BRIDGE, NODE or FAR; empty if unknown."""
+    """Distance from the PCI device: SWITCH, BRIDGE, NODE, FAR, or "" if unknown."""
     infiniband: bool = False
-    """True if it supports InfiniBand or RoCE, so that NCCL can use it without the CPU."""
+    """True if the card supports InfiniBand or RoCE. NCCL can then transfer data without the CPU."""
 
 
 class Port(msgspec.Struct, frozen=True):
@@ -178,11 +178,11 @@ class Port(msgspec.Struct, frozen=True):
     device: Text
     number: int
     state: Text
-    """For example ACTIVE."""
+    """State of the port, such as ACTIVE."""
     rate: Text
-    """For example 400 Gb/sec (4X NDR)."""
+    """Data rate of the port, such as 400 Gb/sec (4X NDR)."""
     layer: Text
-    """InfiniBand or Ethernet."""
+    """Link layer of the port: InfiniBand or Ethernet."""
 
 
 def parse_cpus(text: str) -> list[int]:

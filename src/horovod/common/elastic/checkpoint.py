@@ -170,7 +170,7 @@ class Checkpoint:
         self._job = job
         self._tag = ""
         self.torn: list[str] = []
-        """Reason for each file that ``load`` has skipped."""
+        """Reason why ``load`` has skipped a file, for each skipped file."""
         self._lock = threading.Condition()
         # Step and value of the checkpoint to write next.
         self._next: tuple[int, Any] | None = None

@@ -48,7 +48,7 @@ from horovod.common.contract.worker_env import read_key_file
 
 _OWNERS, _KEY_FILE = "HOROVOD_CHECKPOINT_OWNERS", "HOROVOD_CHECKPOINT_KEY_FILE"
 PLAIN, SEALED = b"HVDCKPT1", b"HVDCKPT2"
-"""Last bytes of a checkpoint, which tell whether a checksum or a MAC precedes them."""
+"""Last bytes of a checkpoint: PLAIN after a checksum, SEALED after a MAC."""
 
 
 class UntrustedCheckpointError(ValueError):

@@ -175,7 +175,7 @@ class Walk(Resumes):
         self._recorded = 0
         self._me, self._ranks = 0, 1
         self.mine: list[int] = []
-        """Samples that this rank visits from here on, in order."""
+        """Samples that this rank has still to visit, in order."""
         self._begin(0, 0)
 
     def set_epoch(self, epoch: int) -> None:

@@ -20,7 +20,7 @@ from horovod.common.objects import largest, numbers_of_rank_0
 from horovod.common.training_loop.steps import marks
 
 Told = tuple[list[str], bool]
-"""Attribute names of a state, and whether it is new."""
+"""Attribute names of a state, and True if the state is new."""
 Broadcast = Callable[..., Any]
 """``broadcast_object(obj, root_rank=0, name=...)`` of a frontend."""
 Gather = Callable[..., list[Any]]
@@ -34,7 +34,7 @@ class State(ABC):
     """Base class of elastic states. A subclass implements ``save``, ``restore`` and ``sync``."""
 
     _face: Frontend | None = None
-    """Frontend whose operations check for host updates in each step; None: use ``bcast_object``."""
+    """Frontend whose operations check for host updates in each step, or None to use ``bcast_object``."""
     _come_further = 0  # progress counter; each commit and each check for host updates increments it
 
     def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int]) -> None:

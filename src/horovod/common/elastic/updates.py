@@ -85,7 +85,7 @@ class WorkerNotificationManager:
 
 
 notification_manager = WorkerNotificationManager()
-"""The instance of this process."""
+"""The only instance in this process."""
 
 
 @dataclass
@@ -124,4 +124,4 @@ class Together:
 
 
 together = Together()
-"""The instance of this process, used by its main thread only."""
+"""The only instance in this process. Only the main thread uses it."""

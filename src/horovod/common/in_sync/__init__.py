@@ -40,7 +40,7 @@ class Array:
     data: Any
     """Values in row-major order: bytes, or an object with the buffer protocol."""
     values: Callable[[], Sequence[Any]]
-    """Returns all values as a flat sequence of Python numbers; called for small tensors only."""
+    """Function that returns all values as a flat sequence of Python numbers. Called only for small tensors."""
     label: str = ""
     """Additional name for messages, such as a variable's path."""
 
@@ -51,13 +51,13 @@ class Leaf:
 
     digest: bytes
     shown: str
-    """Text for messages."""
+    """Text of the value for messages."""
     exact: bool = True
     """True if ``shown`` is the complete value."""
 
 
 Reader = Callable[[Any], Any]
-"""Conversion of a frontend: returns an Array or a mapping for its own objects, and other objects unchanged."""
+"""Function that converts a frontend's objects to an Array or a mapping, and returns others unchanged."""
 
 
 def fingerprints(objects: Mapping[str, Any], read: Reader, ignore: Collection[str] = ()) -> dict[str, Leaf]:

@@ -142,12 +142,12 @@ class Group:
 
     place: Place
     members: tuple[int, ...]
-    """World ranks; empty for all."""
+    """World ranks of the group. Empty means all world ranks."""
     given_key: bytes | None = field(repr=False)
     interface: str = ""
     """Value of HOROVOD_GLOO_IFACE."""
     ports: range = range(1)
-    """Value of HOROVOD_PORT_RANGE; range(1): any port."""
+    """Ports from HOROVOD_PORT_RANGE. ``range(1)`` means any port."""
 
     @property
     def leader(self) -> int:
@@ -231,7 +231,7 @@ class _Card(msgspec.Struct, array_like=True):
 
     port: int
     server: bytes
-    """Public key of the server at this port: a ``CurveKeyServer``, or the store if the key is known."""
+    """Public key of the server at this port. The server is a ``CurveKeyServer``, or the store if the key is known."""
     addresses: list[str]
 
 

@@ -177,7 +177,7 @@ _SUCCESS = 0
 _STRING, _INT, _GLOBAL = 3, 6, 3  # values of PMIX_STRING, PMIX_INT and PMIX_GLOBAL
 _WAIT_SECONDS = 2
 _MAX_ANCESTORS = 16
-"""Maximum bytes of a value, as on other boards."""
+"""Maximum number of ancestors to search for a loaded MPI library."""
 
 
 class PmixError(RuntimeError):

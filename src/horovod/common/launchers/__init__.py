@@ -80,17 +80,17 @@ class Place:
     local_rank: int | None = None
     local_size: int | None = None
     job: str = ""
-    """Equal for all processes of the job, and different for every other job of this user; empty if unknown."""
+    """Id that all processes of the job share, and that no other job of this user has. "" if unknown."""
     hostname: str = ""
-    """Launcher's name of this host; empty: use the system's name."""
+    """Launcher's name of this host, or "" to use the system's name."""
     leads: tuple[str, ...] = ()
-    """Hosts where rank 0 may run, most likely first."""
+    """Hosts on which rank 0 can run, most likely first."""
     port: int = 0
-    """Start of a range of ports that are free for our use on rank 0's host; 0 if unknown."""
+    """First of a range of ports that this job can use on rank 0's host, or 0 if unknown."""
     mpi: bool = False
-    """True for an MPI launcher."""
+    """True if the launcher is part of MPI."""
     tells: str = ""
-    """Name of the launcher's variable that contains the rank; without it the process has no place."""
+    """Name of the launcher's variable that contains the rank. Without it, the process has no place."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or not 0 <= self.rank < self.size:

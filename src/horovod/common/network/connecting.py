@@ -36,7 +36,7 @@ T = TypeVar("T")
 class _Try(Generic[T]):
     where: T
     at: float
-    """Time at which it is due; unused while under way."""
+    """Time at which the attempt is due. Unused during the attempt."""
     pause: float = FIRST_PAUSE
     under_way: bool = False
     connected: bool = False

@@ -69,14 +69,14 @@ class Interface(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     up: bool
-    """True if it is enabled and has a carrier."""
+    """True if the interface is enabled and has a carrier."""
     loopback: bool
     physical: bool
-    """True for a device, as opposed to a bridge, tunnel or a container's virtual interface."""
+    """True for a device. False for a bridge, a tunnel or a container's virtual interface."""
     mtu: int
-    """In bytes."""
+    """Maximum transmission unit in bytes."""
     speed: int
-    """In Mbit/s as reported by the driver; 0 if unknown."""
+    """Speed in Mbit/s as reported by the driver, or 0 if unknown."""
     addresses: list[Address]
 
 

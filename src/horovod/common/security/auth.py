@@ -76,15 +76,15 @@ class Ephemeral:
     """Ephemeral key pair (X25519) for one connection."""
 
     public: bytes
-    """32 bytes."""
+    """Public key, 32 bytes."""
     agree: Callable[[bytes], bytes] = field(repr=False)
-    """Returns the secret shared with the owner of another public key. Raises ValueError if that key is invalid."""
+    """Function that returns the secret shared with another public key's owner. Raises ValueError for an invalid key."""
     cipher: int = 0
-    """Number of the cipher for the connection (``cipher.NAMES``, from 1); 0: not encrypted."""
+    """Number of the connection's cipher (``cipher.NAMES``, from 1), or 0 without encryption."""
 
 
 Ephemerals = Callable[[int], Ephemeral | None]
-"""Returns a fresh key pair for a purpose, or None to use random nonces. Both sides must decide alike."""
+"""Function that returns a new key pair for a purpose, or None for random nonces. Both sides must agree."""
 
 
 def _no_ephemeral(purpose: int) -> None:
@@ -104,7 +104,7 @@ def _mac(key: bytes, label: bytes, *parts: bytes) -> bytes:
 class _Side:
     def __init__(self, key: bytes) -> None:
         self.outgoing = b""
-        """Bytes to be sent; the driver empties it."""
+        """Bytes to send. The caller sends and removes them."""
         self.done = False
         self._key = key
         self._ephemeral: Ephemeral | None = None
@@ -199,9 +199,9 @@ class Acceptor(_Side):
         self._said = b""
         self._claimed: Place | None = None
         self.invitation = b""
-        """Message of an ``Inviter``; valid once ``done``."""
+        """Message of an ``Inviter``, valid when ``done`` is True."""
         self.invited: Place | None = None
-        """Set once ``done`` if the other side (its ``source``) is an ``Inviter``.
+        """Place in the invitation, if ``done`` is True and the other side (its ``source``) is an ``Inviter``.
 
         Next, use a ``Connector`` for the place with source and target exchanged.
         """

@@ -19,7 +19,7 @@ from typing import Protocol
 from horovod.common.store.messages import Come, Heard, News, Reply
 
 REFUSED = "refused"
-"""Error code of a refusal; the text is in the reply's value."""
+"""Error code of a refusal. The reply's value contains the text."""
 _KEPT = 64  # maximum number of events to keep per worker
 
 Replies = list[tuple[bytes, Reply]]
@@ -182,9 +182,9 @@ class MembershipControl:
 
     def __init__(self) -> None:
         self.desk = MembershipRequests()
-        """Used by the store's thread only."""
+        """Membership server. Only the store's thread uses it."""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable when ``take`` returns entries."""
+        """Descriptor that is readable when ``take`` would return entries."""
         self.asked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._told: collections.deque[Told] = collections.deque()
         self._commands: collections.deque[Command] = collections.deque()

@@ -129,13 +129,13 @@ class Reply(msgspec.Struct, array_like=True):
     """For an exchange: number of the round, which this server never uses again."""
     error: str = ""
     missing: list[str] = []
-    """With an error: the names or ranks that did not come."""
+    """For an error: missing names, or ranks that have not called."""
     packed: bytes = b""
-    """For an exchange: all values, encoded by ``pack``; ``values`` is empty then."""
+    """For an exchange: all values, encoded by ``pack``. ``values`` is then empty."""
     holder: int = -1
-    """For an exchange: the rank that gets all values; -1: the requesting rank."""
+    """For an exchange: the rank that gets all values, or -1 for the requesting rank."""
     gave_up: list[str] = []
-    """With an error of an exchange: ranks that had come but timed out."""
+    """For an error of an exchange: ranks that called earlier but timed out."""
 
 
 def frames(message: bytes) -> list[memoryview]:

@@ -45,7 +45,7 @@ class _Round:
 
 
 Waiting = dict[str, tuple[int, frozenset[int]]]
-"""For each group: its number of ranks, and the ranks that wait for the others."""
+"""Number of ranks of each group, and the ranks that are waiting for the group's other ranks."""
 
 
 class Table:
@@ -64,7 +64,7 @@ class Table:
         """Number of completed rounds, which is also the number of the last one."""
         self._published = True
         self.waiting: Waiting = {}
-        """As of the last ``publish``. Replaced and never modified, so that other threads can read it."""
+        """Waiting ranks as of the last ``publish``. Replaced, never modified, so that other threads can read it."""
         # Number of waiting requests of each client.
         self._waits_of: Counter[bytes] = Counter()
 

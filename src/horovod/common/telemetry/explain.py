@@ -47,7 +47,7 @@ class Guess(NamedTuple):
     0: no information, 1: which rank is missing, 2: what that rank does, 3: which calls differ, 4: the cause.
     """
     text: str
-    """One sentence without a full stop."""
+    """Reason as one sentence without a full stop."""
 
 
 def guess(facts: Facts) -> Guess:

@@ -19,7 +19,7 @@ from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
 
 Figures = Callable[[], dict[str, Any]]
-"""Returns the result of ``Account.job``."""
+"""Function that returns the result of ``Account.job``."""
 
 
 class Exporter(Protocol):

@@ -44,7 +44,7 @@ class Waiting:
     name: str
     set: int
     age: float
-    """Seconds since it was first submitted."""
+    """Seconds since a rank first submitted the operation."""
     ready: tuple[int, ...]
     missing: tuple[int, ...]
 
@@ -66,10 +66,10 @@ class Rank:
     host: str = ""
     pid: int = 0
     answered: bool = False
-    """True if its engine has answered. Otherwise ``state`` is what a rank on the same host found out."""
+    """True if the rank's engine has answered. If False, ``state`` comes from another rank on the same host."""
     looked_at: bool = False
     forced: bool = False
-    """True if its Python did not run, so that the stacks were taken without it."""
+    """True if the rank's Python did not run, so the engine obtained the stacks without it."""
     text: str = ""
     """Stacks in faulthandler's format."""
     threads: list[Thread] = field(default_factory=list)
@@ -81,9 +81,9 @@ class Rank:
     before: dict[str, Any] | None = None
     state: dict[str, Any] | None = None
     steps: int = 0
-    """Number of steps, from its optimizer or ``hvd.step``; 0 also if unknown."""
+    """Number of steps, from the optimizer or ``hvd.step``, or 0 if unknown."""
     recent: list[dict[str, Any]] = field(default_factory=list)
-    """Last entries of its flight recorder."""
+    """Last entries of the rank's flight recorder."""
 
     def answer(self, told: Mapping[str, Any]) -> None:
         """Store the facts that the rank's engine has sent (see ``Answerer`` in core/trace/answer.h)."""
@@ -204,16 +204,16 @@ class Facts:
     """
 
     stalled: list[Waiting]
-    """Operations that have waited for long, oldest first; all waiting operations if a user has asked for the report."""
+    """Stalled operations, oldest first, or all waiting operations if a user has requested the report."""
     waiting: list[Waiting]
     """All waiting operations."""
     ranks: dict[int, Rank]
     size: int
     asked: bool = False
     suspects: list[int] = field(default_factory=list)
-    """Ranks whose engines do not answer others."""
+    """Ranks whose engines do not answer."""
     unnoticed: str = ""
-    """Text of a rank's own watchdog; empty without one."""
+    """Text from a rank's own watchdog, or "" if there is none."""
     at: float = 0.0
     """Monotonic time in seconds at which the ages of operations were taken."""
 

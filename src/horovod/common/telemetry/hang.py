@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from horovod._core import Engine
 
 ANSWERS = 2.5
-"""Seconds for the ranks to answer; half of that for inspecting those that do not."""
+"""Seconds for the ranks to answer. The inspection of silent ranks can take half as long."""
 _MOST_ASKED = 16
 _READY_ASKED = 4
 _BETWEEN_LOOKS = 0.2  # seconds between the two observations of a process

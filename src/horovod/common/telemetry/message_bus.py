@@ -19,7 +19,7 @@ ALL_RANKS = -1
 _PATIENCE = 2.0  # seconds to wait for the thread, which can be busy in a handler
 
 Handler = Callable[[int, dict[str, Any]], None]
-"""Called with the sending rank and the content."""
+"""Function that is called with the sending rank and the message's content."""
 
 
 class MessageBus:

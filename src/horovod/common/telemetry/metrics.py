@@ -6,7 +6,7 @@ from typing import Any
 from horovod._bounded_server import BoundedServer, HttpRequest
 
 Figures = Callable[[], dict[str, Any]]
-"""Returns the result of ``Account.job``."""
+"""Function that returns the result of ``Account.job``."""
 _MOST = 16  # maximum number of connections, each of which needs a descriptor and a thread
 _PARTS = {
     "data": "data_seconds",

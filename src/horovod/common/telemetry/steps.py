@@ -112,9 +112,9 @@ class Sampled(NamedTuple):
     number: int
     time: int
     blocked: int
-    """-1 if not measured."""
+    """Time for which the step was blocked, or -1 if not measured."""
     arrival: int
-    """On the clock of the rank's host; 0 if unknown."""
+    """Time of arrival on the clock of the rank's host, or 0 if unknown."""
 
 
 def stride(steps: int) -> int:

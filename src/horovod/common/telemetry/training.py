@@ -235,7 +235,7 @@ class Comparison:
 
 
 _SUBJECT = {"gradients": "samples", "batches": "samples"}
-"""Mistakes that show in several ways are reported once."""
+"""Common subject of observations that show the same mistake, which is reported only once."""
 
 
 class Checks:

@@ -51,11 +51,11 @@ class Training:
         self.epoch_batches = 0
         """Number of batches in the last epoch."""
         self.told_epochs = False
-        """True once this rank has reported that ranks are in different epochs."""
+        """True if this rank has reported that ranks are in different epochs."""
         self.plain_steps = 0
         """Number of steps of optimizers that are not distributed."""
         self.plain_bytes = 0
-        """Bytes that one averaging of such an optimizer's gradients takes at least."""
+        """Minimum number of bytes for averaging the gradients of such an optimizer once."""
         self.remedy = ""
         # Bytes of all operations before the first step of a plain optimizer.
         self._begun = 0

@@ -37,9 +37,9 @@ class Marks:
         self.data_seen = False
         """True if the program calls ``waited``."""
         self.beside: Callable[[], None] | None = None
-        """Called after each mark that counts, in jobs that start after it was set."""
+        """Function that is called after each mark that counts, in jobs that start after it was set."""
         self.kept: Callable[[], None] | None = None
-        """Called when an elastic state is committed."""
+        """Function that is called when an elastic state is committed."""
         self.back: Callable[[int, int | None], None] | None = None
         """Called on all ranks when training continues from a state after a failure.
 

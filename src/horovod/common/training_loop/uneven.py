@@ -51,7 +51,7 @@ class Sync(Generic[_T]):
         self._face, self._join, self._copy = face, join or self._engine_join, copy
         self._wait = wait or (lambda work, memory: work.wait())
         self.weight = 0.0
-        """Weight of the current batch; 0 for a copy."""
+        """Weight of the current batch, or 0 for a copy."""
         self.padding = False
         """True if the current batch is a copy that stands in for a missing batch."""
         self.remaining: int | None = 0

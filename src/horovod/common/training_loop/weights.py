@@ -54,9 +54,9 @@ class Current:
         self.last = False
         """True if ``hvd.sync`` has no batch after the current one."""
         self.padding = False
-        """True if the current batch of ``hvd.sync`` is a copy, which counts as 0 whatever the program says."""
+        """True if the current batch of ``hvd.sync`` is a copy, which always has the weight 0."""
         self.joins = False
-        """True in an ``hvd.sync`` loop with the policy ``join``, where other ranks may have no gradients to gather."""
+        """True in an ``hvd.sync`` loop with the policy ``join``, in which other ranks can lack gradients to gather."""
         self.ended: list[bool] | None = None
         """For each rank of the global set, True if it had no further batch in the last message of this batch."""
         self.index = 0
