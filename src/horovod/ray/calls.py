@@ -187,7 +187,7 @@ class CallbackListener:
             return
 
         def heard(future: Future[Any]) -> None:
-            if future.exception() is None:  # Stop if the queue was shut down, which raises an exception.
+            if future.exception() is None:  # The future has an exception if the queue was shut down.
                 told = future.result()
                 self._box.put(LogMessage(None if told == self._end else told))
                 if told != self._end:

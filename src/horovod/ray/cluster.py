@@ -123,7 +123,7 @@ class HostNames:
         self._machines = Machines()
 
     def of(self, node: Mapping[str, Any]) -> str:
-        """Return the name of a node, which is an element of ``ray.nodes()``."""
+        """Return the name of a node, given as an element of ``ray.nodes()``."""
         number, address = node["NodeID"], node["NodeManagerAddress"]
         if number not in self._names:
             taken = address in self._names.values()

@@ -33,7 +33,7 @@ class ElasticRayExecutor:
         env_vars: Mapping[str, str] | None = None,
         override_discovery: bool = True,
     ) -> None:
-        """Create an executor of elastic jobs.
+        """Create an executor for elastic jobs.
 
         Args:
             settings: Result of ``create_settings``.

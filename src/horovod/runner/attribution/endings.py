@@ -54,7 +54,8 @@ class Endings:
             self._refused.add(report.rank)
         elif isinstance(report, reasons.Left):
             self._left[report.rank] = report.reason
-        elif not self.stopping:  # Later reports might only be consequences of the stop, so ignore them.
+        # Ignore reports that arrive after the launcher began to stop the job, because the stop might have caused them.
+        elif not self.stopping:
             self._endings[report.rank] = self._checked(report)
 
     def reports(self) -> list[reasons.Ending]:

@@ -32,7 +32,7 @@ def is_marks(line: str) -> bool:
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Remove library frames and code marks from a traceback. Other lines are kept.
+    """Remove library frames and code markers from a traceback. Other lines are kept.
 
     If the traceback has no user frame, its last frames are kept.
     """
@@ -117,7 +117,7 @@ def last_lines(text: str, count: int) -> list[str]:
             continue
         if again:
             lines.pop()
-        # A program with several progress bars moves the cursor up before it draws them again.
+        # If the line moves the cursor up to redraw progress bars, the next line replaces it.
         again = line.endswith(_UP)
         lines.append(_CONTROL.sub("", states[-1]).rstrip())
     return lines[-count:]

@@ -1,4 +1,4 @@
-"""Functions that run jobs on agents which a cluster manager has started."""
+"""Functions that run jobs on agents started by a cluster manager."""
 
 from __future__ import annotations
 

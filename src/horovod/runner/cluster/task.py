@@ -182,7 +182,7 @@ def become_agent(
             stdout=subprocess.PIPE,
             env=None if environ is None else dict(environ),
             cwd=directory,
-            # Protect the agent from signals to this process's group. The agent ends when its pipe closes.
+            # Protect the agent from signals to this process's group. The agent exits when its pipe closes.
             start_new_session=True,
             bufsize=0,
         )

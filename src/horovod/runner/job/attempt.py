@@ -47,7 +47,7 @@ from horovod.runner.remote.fleet import Fleet, Trouble
 
 
 class AgentAttempt:
-    """Part of an attempt that elastic jobs and jobs of fixed size share.
+    """Base class for attempts to run jobs of fixed size and elastic jobs.
 
     Attributes:
         endings: Reports about how the ranks exited.

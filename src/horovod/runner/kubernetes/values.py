@@ -139,7 +139,7 @@ class Volume:
     read_only: bool = False
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """Return the volume's entry in the list of the pod's volumes."""
+        """Return the entry for this volume in the pod's list of volumes."""
         what: dict[str, dict[str, Any]] = {
             "pvc": {"persistentVolumeClaim": {"claimName": self.source}},
             "host": {"hostPath": {"path": self.source}},
@@ -150,7 +150,7 @@ class Volume:
         return {"name": name, **what[self.kind]}
 
     def mount(self, name: str) -> dict[str, Any]:
-        """Return the volume's entry in the list of the container's mounts."""
+        """Return the entry for this volume in the container's list of mounts."""
         mounted: dict[str, Any] = {"name": name, "mountPath": self.path}
         return {**mounted, "readOnly": True} if self.read_only else mounted
 

@@ -51,7 +51,7 @@ class Area:
         self.full = full
         self.stream = 2  # The area is drawn on stdout (1) or stderr (2).
         self.changed = False
-        self.next = 0.0  # Monotonic time before which the area is not redrawn
+        self.next = 0.0  # Earliest time of the next redraw (monotonic, s)
         self._bars: dict[Source, Bars] = {}
         self._status = ""
         self._drawn: list[str] = []

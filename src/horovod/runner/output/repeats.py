@@ -41,7 +41,7 @@ class Collapser:
         self._held = 0
 
     def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
-        """Hold a line of a rank, or merge it with an equal line of other ranks if the order of lines allows that."""
+        """Hold a rank's line, or merge it with an equal line of other ranks if each rank's lines stay in order."""
         same = self._by_line.setdefault((stream, line), [])
         group = next((group for group in same if rank not in group.ranks and self._place(group, rank)), None)
         if group is None:
@@ -53,9 +53,9 @@ class Collapser:
         self._last[rank] = group
 
     def _place(self, group: Group, rank: int) -> bool:
-        """Return True if the rank can join the group without reordering its own lines.
+        """Return True if the rank can join a group of equal lines while its own lines stay in order.
 
-        The group can move to a later place to make that possible.
+        This can require moving the group to a later place.
         """
         last = self._last.get(rank)
         if last is None:

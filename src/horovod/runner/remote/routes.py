@@ -66,8 +66,8 @@ class Routes:
         return now + RETRY_SECONDS if again and not late else None
 
 
-# Unset variables that describe the allocation, and the user's options for their own steps. The step of an agent has a
-# single task, which must get all resources that the allocation has on its node.
+# Unset variables that describe the allocation, and the user's options for their own steps. An agent's step has a single
+# task, which must get all resources that the allocation has on its node.
 _OPTIONS = re.compile(r"SLURM_(?!CONF$|CLUSTERS$|JWT$)|SRUN_|PMI_|PMIX_")
 
 
