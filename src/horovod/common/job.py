@@ -91,7 +91,7 @@ class Access:
         Raises ValueError before ``init``, and HorovodInternalError after ``shutdown`` and in a forked child.
         """
         self.run: Callable[..., Work]
-        """``Engine.run``: ``submit`` for a caller that calls ``Work.wait`` next; faster for blocking operations."""
+        """``Engine.run``, a faster ``submit`` for callers that call ``Work.wait`` next."""
         self._refuse: Callable[..., NoReturn]
         self._say(not_initialized)
 

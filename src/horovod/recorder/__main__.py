@@ -37,7 +37,7 @@ class Dump:
     unix: float
     """Time of writing, in seconds since the Unix epoch."""
     monotonic: int
-    """The same time in ns of the host's monotonic clock, which the entries use; see ``ago``."""
+    """Time of writing on the host's monotonic clock, in ns. The entries use this clock."""
 
     def ago(self, entry: dict[str, Any]) -> float:
         """Return the seconds between the end of ``entry`` and the writing of the file."""

@@ -91,7 +91,7 @@ def serve(peer: Any, path: str, make_case: Callable[..., Any], pinned: bool) -> 
             try:
                 print(json.dumps(reply), file=stream, flush=True)
             except BrokenPipeError:
-                # The driver has ended, and other ranks may have ended too. Exit immediately, because an orderly end
+                # The driver has ended, and other ranks might have ended too. Exit immediately, because an orderly end
                 # could wait for them forever.
                 os._exit(1)
     last_resort = threading.Timer(10, os._exit, [1])

@@ -52,7 +52,7 @@ class Gpu(msgspec.Struct, frozen=True):
     """One physical GPU. Unknown values are empty, 0 or -1."""
 
     index: int
-    """Index in the order of PCI addresses, which may differ from CUDA's."""
+    """Index in the order of PCI addresses, which can differ from CUDA's index."""
     name: Text = ""
     uuid: Text = ""
     """UUID, such as GPU-8a2f..., which is the same in all processes, hosts and containers."""

@@ -23,7 +23,7 @@ class Numbers:
     """Counter of calls for each operation, which never assigns the same number twice to an operation."""
 
     def __init__(self) -> None:
-        # The next number of each operation, in order of the last call.
+        # Next number of each operation. Operations are in the order of their last calls.
         self._next: dict[str, int] = {}
         # First number for an operation that is not in `_next`. It is above all numbers of operations that were removed.
         self._floor = 0

@@ -1,4 +1,4 @@
-"""Membership server, which tells the workers of an elastic job the launcher's decisions and events.
+"""Membership server, which sends the launcher's decisions and events to the workers of an elastic job.
 
     worker --Come--> waits for its place, or a refusal
            --News--> waits for all events after the last one that it has received

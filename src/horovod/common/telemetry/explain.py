@@ -42,9 +42,9 @@ class Guess(NamedTuple):
     """Most likely reason why a job is waiting."""
 
     knows: int
-    """How informative the guess is.
+    """Level of information in the guess.
 
-    0: no information, 1: which rank is missing, 2: what that rank does, 3: which calls differ, 4: the cause.
+    0: none, 1: which rank is missing, 2: what that rank does, 3: which calls differ, 4: the cause.
     """
     text: str
     """Reason as one sentence without a full stop."""

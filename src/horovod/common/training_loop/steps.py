@@ -41,9 +41,9 @@ class Marks:
         self.kept: Callable[[], None] | None = None
         """Function that is called when an elastic state is committed."""
         self.back: Callable[[int, int | None], None] | None = None
-        """Called on all ranks when training continues from a state after a failure.
+        """Function that is called on all ranks when training continues from a state after a failure.
 
-        Arguments: the rank whose state is restored, and the number of steps to repeat; None: those since the last
+        Arguments: the rank whose state is restored, and the number of steps to repeat. None means those since the last
         commit.
         """
         self._forget()

@@ -135,7 +135,7 @@ class Sync(Generic[_T]):
         """Wait until all ranks are out of batches, and copy the optimizers of the rank that has made all steps."""
         used = sorted(name for name in current.stepped if name in optimizers)
         self.last_rank = self._join()
-        if current.batch is None:  # this rank had no batch, but weights its gradients from now on
+        if current.batch is None:  # this rank had no batch, but its gradients have weights from now on
             current.batch = 0.0
         if self._copy is not None:
             for name in self._share(used, self.last_rank):
