@@ -365,7 +365,8 @@ class FrameReader(Generic[M]):
             del self._buffer[:end]
             try:
                 messages.append(self._decoder.decode(body))
-            except (ValueError, RecursionError) as error:  # The frame is invalid, not UTF-8, or nested too deeply.
+            # Raised if the frame is invalid, not UTF-8, or nested too deeply.
+            except (ValueError, RecursionError) as error:
                 raise AgentError(f"a message that is not understood: {error}") from None
         return messages
 

@@ -1,6 +1,6 @@
-"""State machine of a job on one host, which decides when processes get signals and when the job has ended. No I/O.
+"""State machine of a job on one host, which decides when processes get signals and when the job has ended.
 
-The caller passes the current time (monotonic, seconds) and the set of live processes.
+It performs no I/O. The caller passes the current time (monotonic, seconds) and the set of live processes.
 
     WAITING --StartJob--> RUNNING --all workers have exited--> WINDING_DOWN --no process left--> FINISHED
        |                     |                                     | processes left after LINGER s

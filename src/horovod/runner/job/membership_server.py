@@ -23,10 +23,7 @@ Others = Spawn | Form | Kill | Abandon | Say | End
 
 
 class MembershipServer:
-    """Server that passes requests of workers to the membership, and decisions of the membership to workers.
-
-    No call blocks.
-    """
+    """Server that passes requests from workers to the membership, and its decisions to the workers. No call blocks."""
 
     def __init__(
         self,

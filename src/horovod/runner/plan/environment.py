@@ -203,7 +203,7 @@ def worker_environment(slot: Slot, address: str, port: int) -> dict[str, str]:
     ).to_environ()
 
 
-TORCH_LOOPBACK = "127.0.0.1"  # MASTER_ADDR for jobs on one machine
+TORCH_LOOPBACK = "127.0.0.1"  # Value of MASTER_ADDR for jobs on one machine
 
 
 def torch_master(address: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:

@@ -65,7 +65,7 @@ class _Numbered(Backend):
 
 
 class SparkBackend(_Numbered):
-    """Backend whose ranks are Spark tasks, which ``horovod.spark.run`` starts."""
+    """Backend that uses ``horovod.spark.run`` to start ranks as Spark tasks."""
 
     def __init__(self, num_proc: int | None = None, env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         """Create a backend that starts Spark tasks.
@@ -106,7 +106,7 @@ _ELASTIC = ("min_num_proc", "min_np")
 
 
 class LocalBackend(_Numbered):
-    """Backend whose ranks are processes on the driver's host or on other hosts, which ``horovod.run`` starts.
+    """Backend that uses ``horovod.run`` to start ranks as processes on the driver's host or on other hosts.
 
     Use it for Spark on one host, for tests, and for hosts outside Spark that can access the store.
     """

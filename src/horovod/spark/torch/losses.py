@@ -98,7 +98,7 @@ Loss = Callable[[Any, Any], Any]
 
 
 def as_list(losses: Any) -> list[Any]:
-    """Return a loss, or a list of losses, as a list."""
+    """Return the losses as a list, even if there is only one."""
     return list(losses) if isinstance(losses, (list, tuple)) else [losses]
 
 
