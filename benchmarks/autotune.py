@@ -31,7 +31,7 @@ Environment = Mapping[str, str]
 
 
 def program(workload: str, steps: int, seconds: float, out: str) -> None:
-    """Train on one rank. Rank 0 writes the median time of its later steps, in seconds."""
+    """Train on one rank. Rank 0 writes the median duration in seconds of the later steps."""
     import time
 
     import torch
@@ -57,7 +57,7 @@ def program(workload: str, steps: int, seconds: float, out: str) -> None:
         loss = lambda: model(text).square().mean()  # noqa: E731
     else:
         small, large = ([Layer(n, seconds) for _ in range(count)] for n, count in ((width, 16), (4 * width, 5)))
-        # Let the largest tensor be the last one, as in VGG.
+        # Put the largest tensor last, as in VGG.
         model = torch.nn.Sequential(*small, torch.nn.Linear(width, 4 * width), *large)
         loss = lambda: model(torch.ones(4, width)).square().mean()  # noqa: E731
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 1e-3), model.named_parameters())
@@ -74,7 +74,7 @@ def program(workload: str, steps: int, seconds: float, out: str) -> None:
 
 
 def here(ranks: int, command: list[str], environment: Environment, timeout: float) -> str:
-    """Run a job on this host and return its output."""
+    """Run a job on the local host and return its output."""
     launcher = [sys.executable, "-m", "horovod.runner", "-np", str(ranks), *command]
     done = subprocess.run(
         launcher, env={**os.environ, **environment}, capture_output=True, text=True, timeout=timeout, check=False
@@ -85,7 +85,7 @@ def here(ranks: int, command: list[str], environment: Environment, timeout: floa
 
 
 def compare(args: argparse.Namespace, folder: Path, run: Callable[[list[str], Environment], str]) -> None:
-    """Run all jobs of a workload and print a table row."""
+    """Run all jobs of a workload and print one table row."""
     out = folder / "out.json"
 
     def job(steps: int, **environment: str) -> tuple[float, str]:
@@ -142,7 +142,7 @@ def main() -> None:
     if args.rank:
         program(args.workload, args.steps, args.seconds, args.rank)
         return
-    # Exit normally, so that the ranks are stopped.
+    # Exit normally, so that cleanup handlers stop the ranks.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="bench-") as temporary:
         folder = Path(temporary)

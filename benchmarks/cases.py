@@ -1,4 +1,4 @@
-"""Benchmark cases that do not depend on a framework: data sizes, repetitions, and modes of each peer."""
+"""Framework-independent benchmark cases: data sizes, repetitions, and the modes of each peer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MANY = [(1024,)] * 200
 
 
 def resnet50() -> list[tuple[int, ...]]:
-    """Return the shapes of ResNet-50's 161 parameters in the order of its layers (He et al. 2015)."""
+    """Return the shapes of ResNet-50's 161 parameters, in layer order (He et al. 2015)."""
     shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
     channels = 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -28,7 +28,7 @@ def resnet50() -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Case:
-    """Benchmark case, which is a row of the result tables.
+    """Benchmark case, one row of the result tables.
 
     Attributes:
         kind: "allreduce" for one tensor, "many" or "resnet" for a set of tensors, or a network in TRAINING for a
@@ -74,12 +74,12 @@ def gradient_sets() -> list[Case]:
     ]
 
 
-# Networks to train, with the unit in which their throughput is counted: (units per example, name of the unit).
+# Networks to train, each with the unit that its throughput counts: (units per example, name of the unit).
 TRAINING = {"char_gpt": (64, "characters"), "gpt_10m": (64, "characters"), "resnet18": (1, "images")}
 
 
 def training_steps() -> list[Case]:
-    """Return training steps from small to large batches. Communication takes the largest share in small batches."""
+    """Return training steps, ordered from small to large batches."""
     shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "gpt_10m": ((1, 4),), "resnet18": ((1, 8), (4, 4), (16, 3))}
     return [
         Case(kind, f"{kind}, {batch} a rank", batch, 1, samples)
@@ -93,8 +93,8 @@ QUICK = [4, 64 * KIB, MIB, 16 * MIB]
 
 DEFAULT = ["horovod", "optimizer", "horovod shared", "limit", "gloo", "DDP", "Open MPI"]  # columns
 
-# By column: the job that runs it, and the modes for each kind of case. A table cell shows the best mode. DDP and FSDP2
-# run in gloo's processes. "on hvd" is torch.distributed with the backend hvd.
+# For each column of the tables: the job to run, and the modes for each kind of case. A cell shows the best mode. DDP
+# and FSDP2 run in the processes of the gloo job. "on hvd" is torch.distributed with the backend hvd.
 COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": (
         "horovod",
@@ -105,9 +105,9 @@ COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
             **{kind: ["step"] for kind in TRAINING},
         },
     ),
-    # Horovod's optimizer with default arguments. Unlike the first column, it includes autograd's work.
+    # Horovod's optimizer with default arguments. Unlike the column "horovod", it includes autograd's work.
     "optimizer": ("horovod", {"many": ["optimizer"], "resnet": ["optimizer"]}),
-    # Horovod with tensors in memory that the ranks share. With the optimizer, all gradients are views of its buckets.
+    # Horovod with tensors in shared memory. In the optimizer's case, all gradients are views of its buckets.
     "horovod shared": (
         "horovod",
         {

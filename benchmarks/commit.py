@@ -26,7 +26,7 @@ import horovod.torch as hvd
 
 @dataclass(frozen=True)
 class Cost:
-    """Median times in seconds of steps with and without a commit."""
+    """Median durations in seconds of steps with and without a commit."""
 
     without: float
     """Time of a step that only checks for changed hosts."""
@@ -41,12 +41,12 @@ class Cost:
 
     @property
     def share(self) -> float:
-        """Additional time of a commit, as a fraction of a step without a commit."""
+        """Extra time per commit, as a fraction of a step without a commit."""
         return self.extra / self.without
 
 
 def cost(without: Sequence[float], with_commit: Sequence[float], calls: Sequence[float]) -> Cost:
-    """Compute the cost of a commit from paired step times and call times; raise ValueError for fewer than two pairs."""
+    """Compute the cost of a commit from paired step times and call times; raise ValueError below two pairs."""
     if len(without) != len(with_commit) or len(without) < 2:
         raise ValueError(
             f"the numbers of steps must be equal and at least 2, got {len(without)} and {len(with_commit)}"
@@ -66,7 +66,7 @@ def line(name: str, numbers: int, found: Cost) -> str:
 
 
 class Bottleneck(nn.Module):
-    """Block of ResNet-50: three convolutions with a shortcut (He et al. 2015)."""
+    """ResNet-50 block: three convolutions with a shortcut (He et al. 2015)."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def measure(network: str, batch: int, pairs: int, block: int) -> tuple[int, Cost
 
     def steps(commits: bool) -> float:
         state.wait()
-        # Leave this step out, because it can overlap with work of the previous block.
+        # Discard this step, because it can overlap with work of the previous block.
         step(commits)
         begin = time.perf_counter()
         for _ in range(block):

@@ -26,7 +26,7 @@ WAYS = ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")
 
 @dataclass
 class Curve:
-    """Results that one run of the example has printed.
+    """Results printed by one run of the example. ``losses`` maps a step to the mean loss since the previous entry.
 
     ``losses`` maps a step to the mean loss since the previous entry.
     """
@@ -38,7 +38,7 @@ class Curve:
 
 
 def parse(output: str) -> Curve:
-    """Parse the output of a run; raise ValueError if any result is missing."""
+    """Parse a run's output; raise ValueError if any result is missing."""
     losses = {int(step): float(loss) for step, loss in re.findall(r"step +(\d+)/\d+  loss ([\d.]+|nan)", output)}
     held_out = re.search(r"final held-out loss ([\d.]+|nan)", output)
     sent = re.search(r"bytes sent by rank 0: (\d+)", output)
@@ -50,8 +50,8 @@ def parse(output: str) -> Curve:
 
 
 def table(curves: dict[str, Curve], steps: int) -> str:
-    """Return a Markdown table of all compressors. Bytes are compared with the first compressor's."""
-    # Skip the first entry, which is the loss of only one step.
+    """Return a Markdown table of all compressors, with bytes relative to the first compressor."""
+    # Skip the first entry, which is the loss of a single step.
     marks = sorted(next(iter(curves.values())).losses)[1:]
     head = ["compression", *(f"step {m}" for m in marks), "held-out", "bytes a step", "share", "ranks equal"]
     rows = [head, ["---"] * len(head)]
@@ -96,7 +96,7 @@ def run(way: str, args: argparse.Namespace) -> Curve:
 
 
 def work() -> None:
-    """Run the example in a worker, then print the bytes that its rank has sent after startup."""
+    """Run the example in a worker, then print how many bytes this rank has sent since startup."""
     sys.argv = [str(EXAMPLE), *sys.argv[2:]]
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     import horovod.torch as hvd

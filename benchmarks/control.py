@@ -21,7 +21,7 @@ from typing import Any
 
 PROGRAM = Path(__file__).resolve().parents[1] / "build" / "unit" / "benchmarks" / "engine" / "control_bench"
 TENSORS = 32
-# Maximum seconds for one case.
+# Maximum seconds per case.
 PATIENCE = 300
 PER_HOST = (8, 1)
 ROLES = ("rank0", "first_of_host", "last")
@@ -29,14 +29,14 @@ Figures = dict[str, Any]
 
 
 def delays(ranks: int, per_host: int, schedules: bool) -> int:
-    """Return the length of the chain of messages after which all ranks know that an operation can start."""
+    """Return how many messages must follow one another before all ranks know that an operation can start."""
     hosts = -(-ranks // per_host)
     if schedules and hosts == 1:
-        # On one host, votes are values in shared memory.
+        # On a single host, votes are written to shared memory instead of being sent.
         return 1
     if schedules and per_host == 1:
         return (ranks - 1).bit_length()
-    # Messages go from each rank to the first rank of its host, to rank 0, and back.
+    # Each rank sends to the first rank of its host, which sends to rank 0. Replies take the same way back.
     return 2 if hosts == 1 or per_host == 1 else 4
 
 
@@ -71,7 +71,7 @@ def busy(role: Figures) -> float:
 
 
 def of_root(case: Figures, way: str) -> float:
-    """Return rank 0's messages or bytes per step, including readiness votes.
+    """Return the messages or bytes of rank 0 per step, including readiness votes.
 
     ``way`` is "sent", "received", "sent_bytes" or "received_bytes". Votes have the same cost on all ranks; see
     engine/schedule_sync.h.
@@ -81,7 +81,7 @@ def of_root(case: Figures, way: str) -> float:
 
 
 def table(cases: Iterable[Figures]) -> list[str]:
-    """Return the lines of a Markdown table with a row for each case."""
+    """Return a Markdown table, as lines, with one row per case."""
     lines = [
         "| ranks | hosts | schedules | rank 0: messages in, out | KiB in, out | CPU ms | other ranks: CPU ms |"
         " messages of all | one after another | start: an engine, first step |",
@@ -102,7 +102,7 @@ def table(cases: Iterable[Figures]) -> list[str]:
 
 
 def draw(cases: Sequence[Figures], path: Path) -> None:
-    """Plot rank 0's messages, bytes and CPU time against the number of ranks."""
+    """Plot messages, bytes and CPU time of rank 0 against the number of ranks."""
     import matplotlib as mpl
 
     mpl.use("Agg")

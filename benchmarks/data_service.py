@@ -19,10 +19,10 @@ SECONDS = 600
 
 
 def train(elements: int, slow: float, step: float, configfile: str | None) -> float:
-    """Train for two passes and return the seconds of the second pass, when all data workers have started."""
+    """Train for two passes. Return the duration in seconds of the second pass, when all data workers are running."""
     import tensorflow as tf
 
-    # Use a private operation, because no public operation sleeps.
+    # Use a private TensorFlow op, because no public op sleeps.
     from tensorflow.python.data.experimental.ops import testing
 
     from horovod.tensorflow.data.compute_service import TfDataServiceConfig
@@ -49,7 +49,7 @@ def train(elements: int, slow: float, step: float, configfile: str | None) -> fl
 
 
 def measure(workers: int, options: list[str], folder: str) -> float:
-    """Run a training process with some number of data workers, and return its result in seconds."""
+    """Run a training process with the given number of data workers, and return its result in seconds."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
     environ = {**os.environ, **quiet}
     configfile = os.path.join(folder, f"compute-{workers}.json")

@@ -42,7 +42,7 @@ GB = 1 << 30
 
 @dataclass
 class Kills:
-    """Results of one measurement: seconds and steps for each kill.
+    """Results of one measurement, in seconds and steps per kill.
 
     ``pauses`` are those of the other workers when a new worker joins.
     """
@@ -50,7 +50,7 @@ class Kills:
     recoveries: list[float] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
-    # True if the job failed at the kill that follows these results.
+    # True if the job failed at the kill after these results.
     failed: bool = False
 
     def cell(self) -> str:
@@ -66,7 +66,7 @@ class Kills:
 
 
 def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
-    """Kill workers in several jobs.
+    """Kill workers in several jobs. Each job has only a few kills, because every wait rereads the workers' event files.
 
     Each job has few kills, because each wait reads the workers' whole files.
     """
@@ -105,7 +105,7 @@ def kill_torchft(folder: Folder, count: int, drawn: random.Random, made: Kills) 
 
 
 def kill_one(job: jobs.Job, made: Kills, drawn: random.Random, newcomer: bool) -> None:
-    """Kill a worker, and wait until the others continue. With `newcomer`, also wait for a new worker."""
+    """Kill a worker and wait until the others continue. With `newcomer`, also wait for a new worker."""
     there = job.until_train(RANKS)
     victim = drawn.choice(sorted(there))
     rest = set(there) - {victim}
@@ -117,7 +117,7 @@ def kill_one(job: jobs.Job, made: Kills, drawn: random.Random, newcomer: bool) -
 
 
 def strike(victim: int, drawn: random.Random) -> float:
-    # Kill at a random time within a step.
+    # Kill at a random moment within a step.
     time.sleep(drawn.uniform(0.0, 0.05))
     at = time.monotonic()
     os.kill(victim, signal.SIGKILL)
@@ -144,7 +144,7 @@ def kill(folder: Folder, options: argparse.Namespace) -> list[str]:
             try:
                 measure(folder, count, drawn, found[name])
             except SystemExit as error:
-                # Report the failure, and keep the results so far.
+                # Report the failure, but keep the results obtained so far.
                 found[name].failed = True
                 print(error, file=sys.stderr)
     options.figures["kill"] = {name: vars(kills) for name, kills in found.items()}
@@ -175,7 +175,7 @@ def has_torchft() -> bool:
 
 
 def join(folder: Folder, options: argparse.Namespace) -> list[str]:
-    """Start one rank, then another rank on a second simulated host, which receives the state over TCP."""
+    """Start one rank, then a second one on another simulated host, which receives the state over TCP."""
     pauses = {}
     links = [both_loopbacks()]
     for extra in (4, options.state):
@@ -240,12 +240,12 @@ def idle(folder: Folder, options: argparse.Namespace) -> list[str]:
         turns: list[tuple[float, float]] = []
         for number in range(options.turns + 1):
             took = {}
-            # Alternate which job runs first.
+            # Alternate the job that runs first.
             for kind in kinds if number % 2 else reversed(kinds):
                 (places[kind] / f"go.{number}").touch()
                 lines = by_kind[kind].until(lambda lines: len(blocks(lines, number)) == count, "a block")  # noqa: B023
                 took[kind] = max(blocks(lines, number))
-            # The first block is a warm-up.
+            # Discard the first block, which is a warm-up.
             if number:
                 turns.append((took["fixed"], took["elastic"]))
         for kind in kinds:
@@ -315,7 +315,7 @@ def main() -> None:
                 # Print each result immediately. The table follows at the end.
                 print("\n".join(of_part), file=sys.stderr)
             except SystemExit as error:
-                # Keep the results of the other parts.
+                # Report the failure, but keep the results of the other parts.
                 print(error, file=sys.stderr)
                 rows.append(row(name, "failed", "-"))
                 failed = True

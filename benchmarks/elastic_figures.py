@@ -1,4 +1,4 @@
-"""Parser of the workers' event files in elastic.py, and functions that compute results."""
+"""Parser for the workers' event files of elastic.py, and functions that compute results from the events."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from report import quantile
 
 @dataclass(frozen=True)
 class Line:
-    """Event of a worker, one line of its file.
+    """Event recorded by a worker, one line of its file.
 
     ``at`` is the time in seconds on the monotonic clock, which all processes of this machine share.
     """
 
     at: float
     pid: int
-    # Kind of event, which determines ``words``: step, rank and size for "begins", number and size for "step", number
-    # and median seconds for "block".
+    # Kind of event. It determines the contents of ``words``: step, rank and size for "begins"; number and size for
+    # "step"; number and median seconds for "block".
     what: str
     words: tuple[str, ...] = ()
 
@@ -27,7 +27,7 @@ class Line:
 
 
 def parse(pid: int, text: str) -> list[Line]:
-    """Parse the events of one worker, and skip a last line that a kill has left incomplete."""
+    """Parse the events of one worker, ignoring a last line left incomplete by a kill."""
     found = []
     for line in text.split("\n")[:-1]:
         at, what, *words = line.split()
@@ -36,7 +36,7 @@ def parse(pid: int, text: str) -> list[Line]:
 
 
 def members(lines: Iterable[Line], living: Collection[int]) -> dict[int, tuple[int, int]]:
-    """Return the latest rank and size of each live worker that has begun training, by process id."""
+    """Return the latest rank and size of each live worker that has begun training, keyed by process id."""
     ordered = sorted(lines, key=lambda line: line.at)
     return {
         line.pid: (line.number(1), line.number(2)) for line in ordered if line.what == "begins" and line.pid in living
@@ -44,7 +44,7 @@ def members(lines: Iterable[Line], living: Collection[int]) -> dict[int, tuple[i
 
 
 def first_step_after(lines: Iterable[Line], pid: int, since: float, size: int | None = None) -> Line | None:
-    """Return the first step that a worker finished with `size` ranks after it had restarted after `since`."""
+    """Return the first step that a worker completed with `size` ranks after restarting later than `since`."""
     begun = False
     for line in sorted((line for line in lines if line.pid == pid and line.at > since), key=lambda line: line.at):
         if line.what == "begins":
@@ -60,7 +60,7 @@ def last_step_before(lines: Iterable[Line], pid: int, until: float) -> Line | No
 
 
 def recovery(lines: Sequence[Line], pids: Collection[int], at: float) -> float | None:
-    """Return the seconds from `at` until all workers have finished a step with the new ranks, or None."""
+    """Return the seconds from `at` until all workers have completed a step with the new ranks, or None."""
     firsts = [first_step_after(lines, pid, at) for pid in pids]
     return max(line.at for line in firsts if line) - at if firsts and all(firsts) else None
 
@@ -78,7 +78,7 @@ def lost(lines: Sequence[Line], pids: Collection[int], at: float) -> int:
 
 
 def pause(lines: Sequence[Line], pids: Collection[int], since: float, size: int) -> float | None:
-    """Return the longest time without a finished step before the size became `size`, or None."""
+    """Return the longest period without a completed step before the size became `size`, or None."""
     longest = 0.0
     for pid in pids:
         first = first_step_after(lines, pid, since, size)
@@ -97,7 +97,7 @@ def seconds(value: float) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return a table cell with the median, 99th percentile and maximum of the values."""
+    """Format the median, 99th percentile and maximum of the values as a table cell."""
     if not values:
         return "-"
     return f"p50 {seconds(quantile(values, 0.5))}, p99 {seconds(quantile(values, 0.99))}, max {seconds(max(values))}"

@@ -26,7 +26,7 @@ _MARK = "HVD_BENCHMARK_ELASTIC"
 
 
 class Job:
-    """Command that runs in a new session.
+    """Command that runs in its own session. Its workers write event files to `folder`.
 
     Its workers write event files to `folder`, which no other job uses.
     """
@@ -63,7 +63,7 @@ class Job:
         return found
 
     def processes(self) -> set[int]:
-        """Return the process ids of all live processes of this job, even outside of its process tree."""
+        """Return the ids of all live processes of this job, including those outside of its process tree."""
         wanted, found = f"{_MARK}={self._mark}".encode(), set()
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -77,7 +77,7 @@ class Job:
         return found
 
     def until(self, condition: Callable[[list[Line]], bool], what: str, limit: float = LIMIT) -> list[Line]:
-        """Wait until `condition` is true for the events of all workers, and return the events."""
+        """Wait until `condition` holds for the events of all workers, and return the events."""
         deadline = time.monotonic() + limit
         while True:
             lines = self.lines()
@@ -92,7 +92,7 @@ class Job:
         return self.process.poll() is not None
 
     def until_train(self, size: int, steps: int = 10, but: Collection[int] = ()) -> dict[int, int]:
-        """Wait until `size` workers have done `steps` steps each, and return their ranks by process id.
+        """Wait until `size` workers have completed `steps` steps each, and return their ranks by process id.
 
         Workers with a process id in `but` are ignored.
         """
@@ -113,11 +113,11 @@ class Job:
         return there
 
     def end(self, limit: float = 30.0) -> int:
-        """Wait until the command ends by itself, and return the exit code."""
+        """Wait until the command exits on its own, and return its exit code."""
         return self.process.wait(limit)
 
     def close(self) -> set[int]:
-        """Terminate the command, kill its remaining processes, and return their process ids."""
+        """Terminate the command, kill any remaining processes, and return the ids of the killed processes."""
         if self.process.poll() is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -133,7 +133,7 @@ class Job:
 
 @contextlib.contextmanager
 def folders() -> Iterator[Callable[[str], Path]]:
-    """Yield a function that creates folders for jobs, and remove the folders at the end."""
+    """Yield a function that creates folders for jobs. Remove the folders at the end."""
     with tempfile.TemporaryDirectory(prefix="hvd-elastic-") as top:
 
         def make(name: str) -> Path:
@@ -149,7 +149,7 @@ def worker(face: str, folder: Path, *arguments: str) -> list[str]:
 
 
 def hosts(folder: Path, text: str) -> None:
-    """Set the hosts that a job's discovery script prints."""
+    """Set the hosts printed by a job's discovery script."""
     new = folder / "hosts.new"
     new.write_text(text + "\n")
     new.rename(folder / "hosts")
@@ -162,7 +162,7 @@ def ours(
     flags: list[str],
     variables: dict[str, str] | None = None,
 ) -> Job:
-    """Start `horovodrun` with a discovery script that prints the hosts `found`."""
+    """Start `horovodrun` with a discovery script that prints the hosts in `found`."""
     hosts(folder, found)
     script = folder / "hosts.sh"
     script.write_text(f"#!/bin/sh\ncat {folder / 'hosts'}\n")
@@ -178,26 +178,26 @@ def fixed(folder: Path, command: list[str], count: int) -> Job:
 def torchrun(folder: Path, count: int, restarts: int) -> Job:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     program = worker("torchrun", folder, "--snapshot", str(folder / "snapshot"))[1:]
-    # Without this variable, torch 2.13 reads the addresses of earlier processes from the launcher's store, and fails in
-    # each restart.
+    # If this variable is unset, torch 2.13 reads stale addresses of earlier processes from the launcher's store and
+    # fails after every restart.
     told = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return Job(folder, [*launcher, "--max-restarts", str(restarts), "--monitor-interval", "0.1", *program], told)
 
 
 class Torchft(Job):
-    """Job of torchft: a lighthouse, and replicas with one process each.
+    """torchft job: a lighthouse, and replicas with one process each.
 
     The job does not restart a lost replica by itself. Call `again` to do so.
     """
 
     def __init__(self, folder: Path, count: int) -> None:
         (port,) = free_ports(1)
-        # Run torchft from a file, because it reads the arguments of the process instead of sys.argv.
+        # Run torchft from a file, because it reads the process's command line instead of sys.argv.
         lighthouse = folder / "lighthouse.py"
         lighthouse.write_text("from torchft._torchft import lighthouse_main\nlighthouse_main()\n")
         flags = ["--bind", f"127.0.0.1:{port}", "--min_replicas", "1"]
-        # Reduce the timeout, whose default of 5 s would dominate the results. By default, ten heartbeats are sent per
-        # second.
+        # Reduce the timeout, because the default of 5 s would dominate the results. Heartbeats are sent ten times per
+        # second by default.
         flags += ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "20"]
         told = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
         super().__init__(folder, [sys.executable, str(lighthouse), *flags], told)
@@ -207,7 +207,7 @@ class Torchft(Job):
         return self.start(worker("torchft", self.folder), REPLICA=str(number))
 
     def is_over(self) -> bool:
-        """Return True if a replica other than the killed one has ended too."""
+        """Return True if another replica has ended in addition to the killed one."""
         return super().is_over() or sum(process.poll() is not None for process in self._replicas) > 1
 
     def again(self) -> None:
@@ -223,7 +223,7 @@ class Torchft(Job):
 
 
 def loopback(count: int, whole: bool = False) -> float:
-    """Measure the throughput of a loopback TCP connection in bytes per second.
+    """Measure the throughput of a loopback TCP connection, in bytes per second.
 
     Args:
         count: Number of bytes to send.

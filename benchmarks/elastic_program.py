@@ -11,12 +11,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-# Seconds that a rank waits for the driver.
+# Maximum seconds that a rank waits for the driver.
 WAIT = 600
 
 
 class Notes:
-    """File of events. Each event is a line with its time, in a single write."""
+    """Event file. Each event is a line that begins with its time and is written in a single call."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / f"{os.uname().nodename}-{os.getpid()}.lines").open("ab", buffering=0)
@@ -31,7 +31,7 @@ class Notes:
 def model_of(width: int, extra: int = 0) -> Any:
     """Create a small model with a frozen parameter of `extra` bytes, which makes the state larger.
 
-    The parameter is not a buffer, because buffers are copied in each step.
+    It is a parameter instead of a buffer, because buffers are copied in each step.
     """
     import torch
 
@@ -49,7 +49,7 @@ def optimizer_of(model: Any) -> Any:
 
 
 def loss_of(model: Any, step: int, rank: int) -> Any:
-    """Return the loss of one step on one rank. The loss depends only on the arguments, so any run can be recomputed."""
+    """Return the loss of one step on one rank."""
     import torch
 
     drawn = torch.Generator().manual_seed(1000 * step + rank)
@@ -68,7 +68,8 @@ def horovod(options: argparse.Namespace, notes: Notes) -> None:
 
     torch.set_num_threads(1)
     model = model_of(options.width, options.extra)
-    # Create the optimizer before init: the first optimizer of a process takes a second, and the other ranks would wait.
+    # Create the optimizer before init. The first optimizer of a process takes a second, for which the other ranks would
+    # wait.
     optimizer = optimizer_of(model)
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -95,7 +96,7 @@ def horovod(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def bare(options: argparse.Namespace, notes: Notes) -> None:
-    """Run steps of one small allgather without a framework, so that many workers fit on a machine."""
+    """Run steps of one small allgather each, without a framework, so that many workers fit on one machine."""
     from horovod.common import frontends
     from horovod.common.basics import HorovodBasics, failures
     from horovod.common.elastic import ObjectState, run_fn
@@ -127,14 +128,15 @@ def bare(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def idle(options: argparse.Namespace, notes: Notes) -> None:
-    """Run one block of steps for each file `go.0`, `go.1`, ... until the driver writes `end`."""
+    """Run one block of steps for each of the files `go.0`, `go.1`, ... until the driver writes `end`."""
     import torch
 
     import horovod.torch as hvd
 
     torch.set_num_threads(1)
     model = model_of(options.width)
-    # Create the optimizer before init: the first optimizer of a process takes a second, and the other ranks would wait.
+    # Create the optimizer before init. The first optimizer of a process takes a second, for which the other ranks would
+    # wait.
     optimizer = optimizer_of(model)
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -162,7 +164,7 @@ def idle(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def wait_for(folder: Path, number: int) -> bool:
-    """Wait until the driver requests the next block; return False if there is none."""
+    """Wait until the driver requests the next block. Return False if there are no more blocks."""
     deadline = time.monotonic() + WAIT
     while not (folder / f"go.{number}").exists():
         if (folder / "end").exists():
@@ -174,7 +176,7 @@ def wait_for(folder: Path, number: int) -> bool:
 
 
 def torchrun(options: argparse.Namespace, notes: Notes) -> None:
-    """Train with DDP. Rank 0 takes a snapshot in memory every 10 steps, as PyTorch's tutorial does on disk."""
+    """Train with DDP. Rank 0 takes an in-memory snapshot every 10 steps; PyTorch's tutorial takes one on disk."""
     import torch
     import torch.distributed as dist
 
@@ -204,7 +206,7 @@ def torchrun(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def torchft(options: argparse.Namespace, notes: Notes) -> None:
-    """Train with torchft, where each process is a replica group. Only committed steps count."""
+    """Train with torchft. Each process is a replica group, and only committed steps count."""
     import torch
     import torch.distributed as dist
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo

@@ -31,7 +31,7 @@ from horovod.benchmark.standalone.serving import pin
 from horovod.common.basics import HorovodBasics
 from horovod.common.objects import allgather_object
 
-# Gradients become ready in reverse order of the layers.
+# Gradients become ready in reverse layer order.
 SETS = {"many": MANY, "resnet": list(reversed(resnet50()))}
 LABELS = {"many": "200 x 4 KiB", "resnet": "ResNet-50 gradients"}
 KINDS = ("burst", "paced", "negotiated")
@@ -55,14 +55,14 @@ class Way:
 
 
 def ways() -> list[Way]:
-    """Return all thresholds with the default window, and all windows with the default threshold."""
+    """Return all thresholds combined with the default window, and all windows with the default threshold."""
     found = [Way(threshold, 1.0) for threshold in THRESHOLDS]
     return found + [Way(THRESHOLDS[-1], window) for window in WINDOWS if window != 1.0]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Step times in seconds for one setting and one kind of step."""
+    """Durations in seconds of the steps of one kind with one setting."""
 
     set: str
     kind: str
@@ -74,7 +74,7 @@ class Row:
 
 
 class Steps:
-    """Tensors of one set on this rank, with functions that run a step on any engine."""
+    """This rank's tensors of one set, with functions that run a step on any engine."""
 
     def __init__(self, name: str, backward: float) -> None:
         self.name = name
@@ -83,7 +83,7 @@ class Steps:
         self._counts = [prod(shape) for shape in SETS[name]]
 
     def step(self, engine: EngineColumn, paced: bool) -> Callable[[], float]:
-        """Return a function that runs a step and returns its seconds.
+        """Return a function that runs a step and returns its duration in seconds, without the simulated backward pass.
 
         The time of a simulated backward pass is subtracted.
         """
@@ -111,7 +111,7 @@ class Steps:
 def measure(
     steps: Sequence[Steps], engines: dict[tuple[Way, bool], EngineColumn], rounds: int, samples: int
 ) -> list[Row]:
-    """Measure all settings, and return the results, which are equal on all ranks."""
+    """Measure all settings and return the results, which are the same on all ranks."""
     rows = []
     for one in steps:
         runs = {
@@ -123,7 +123,7 @@ def measure(
         local: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
         for turn in range(rounds):
             for key, (run, barrier) in runs.items():
-                # The engine builds a schedule during the first steps.
+                # The engine builds a schedule in the first steps, so run them before measuring.
                 for _ in range(5 if turn == 0 else 1):
                     run()
                 for _ in range(samples):
@@ -138,7 +138,7 @@ def measure(
 
 
 def table(rows: Sequence[Row], name: str) -> str:
-    """Return a table with the results of all settings and kinds of steps."""
+    """Return a table of the results for all settings and kinds of steps."""
     lines = [[LABELS[name], *(f"{kind}, us" for kind in KINDS)]]
     for label in dict.fromkeys(row.way for row in rows):
         found = {row.kind: row for row in rows if (row.set, row.way) == (name, label)}
@@ -164,7 +164,7 @@ def main() -> None:
     basics = HorovodBasics("benchmark")
     basics.init()
     cores = sorted(os.sched_getaffinity(0))
-    # Only the cost model of the engine uses this list, and this benchmark does not need the model.
+    # Only the engine's cost model uses this list, and this benchmark does not need the model.
     node_of = [0] * basics.size()
     engines: dict[tuple[Way, bool], EngineColumn] = {}
     for way in ways():

@@ -40,7 +40,7 @@ QUICK = [4, 4 * KIB, MIB, 5 * MIB]
 
 
 def counts(nbytes: int) -> tuple[int, int, int]:
-    """Return the numbers of operations per round, of rounds, and of warm-up operations."""
+    """Return the number of operations per round, of rounds, and of warm-up operations."""
     for limit, found in (
         (64 * KIB, (40, 5, 60)),
         (MIB, (20, 5, 40)),
@@ -53,7 +53,7 @@ def counts(nbytes: int) -> tuple[int, int, int]:
 
 
 class Place:
-    """Device on which the tensors are, with a method that waits for its computations."""
+    """Device that holds the tensors, with a method that waits for the device."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
@@ -70,7 +70,7 @@ class Place:
 
 
 def timed(run: Callable[[], Any], place: Place, times: int) -> list[float]:
-    """Return the time of each operation in seconds, from its call until its result is available."""
+    """Return the seconds that each operation takes, from its call until its result is available."""
     taken = []
     for _ in range(times):
         place.wait()
@@ -84,8 +84,8 @@ def timed(run: Callable[[], Any], place: Place, times: int) -> list[float]:
 def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
     """Measure copies between GPU and pinned memory on all ranks at the same time.
 
-    The results are the rates to the host, to the device, and in each direction if both are copied at the same time.
-    They are in bytes per second and rank.
+    Return the rate to the host, the rate to the device, and the rate in each direction while both run at the same time,
+    in bytes per second per rank.
     """
     there, other = (torch.zeros(nbytes, dtype=torch.uint8, device=place.device) for _ in range(2))
     here, second = (torch.zeros(nbytes, dtype=torch.uint8, pin_memory=place.cuda) for _ in range(2))
@@ -110,7 +110,7 @@ def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
         timed(run, place, 2)
         hvd.barrier()
         rates[name] = nbytes / statistics.median(timed(run, place, 7))
-    # Count the bytes read and written. Measure one rank after another, because the ranks share the GPU.
+    # Count both bytes read and bytes written. Measure one rank at a time, because the ranks share the GPU.
     for rank in range(hvd.size()):
         hvd.barrier()
         if rank == hvd.rank():
@@ -143,7 +143,7 @@ def measure(nbytes: int, place: Place) -> Seconds:
 
 
 def call_seconds(nbytes: int, place: Place) -> float:
-    """Return the median seconds that the call of an asynchronous operation takes on a busy GPU."""
+    """Return the median seconds for calling an asynchronous operation while the GPU is busy."""
     x = torch.zeros(max(1, nbytes // 4), device=place.device)
     taken = []
     for _ in range(40):
@@ -159,12 +159,12 @@ def call_seconds(nbytes: int, place: Place) -> float:
 
 
 def slowest(ranks: list[Seconds]) -> Seconds:
-    """Return the time of each round on its slowest rank."""
+    """Return the duration of each round on its slowest rank."""
     return {name: [max(values) for values in zip(*(r[name] for r in ranks), strict=True)] for name in ranks[0]}
 
 
 def meet(backend: str) -> None:
-    """Initialize torch.distributed's default process group with all ranks."""
+    """Initialize the default process group of torch.distributed with all ranks."""
     # Use the loopback interface, because all ranks are on this host.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     meeting = hvd.broadcast_object(tempfile.mktemp() if hvd.rank() == 0 else None, 0)
@@ -191,7 +191,7 @@ def allreduces(place: Place, quick: bool, few: bool) -> dict[str, Any]:
 def continuation(place: Place, quick: bool) -> dict[str, Any]:
     """Measure NCCL allreduces of 4 KiB with the engine and with torch.distributed.
 
-    The time is from the call until later work on the stream continues.
+    Times are measured from the call until the stream continues with later work.
     """
     meet("nccl" if place.cuda else "gloo")
     ours, theirs = (torch.zeros(KIB, device=place.device) for _ in range(2))
@@ -202,7 +202,7 @@ def continuation(place: Place, quick: bool) -> dict[str, Any]:
     inner, rounds, warm_up = (5, 3, 20) if quick else (30, 5, 200)
     medians: Seconds = {name: [] for name in every}
     for run in every.values():
-        # Operations run on the host until the communicator is ready.
+        # Until the communicator is ready, operations run on the host.
         timed(run, place, warm_up)
     by_the_host = TORCH.engine.stats()["operations"]
     timed(every["horovod"], place, 3)
@@ -219,7 +219,7 @@ def continuation(place: Place, quick: bool) -> dict[str, Any]:
 
 
 def network(quick: bool) -> tuple[str, torch.nn.Module, tuple[int, ...]]:
-    """Return the networks to measure as (name, model, shape of a batch)."""
+    """Return the networks to measure, as (name, model, batch shape)."""
     if not quick:
         try:
             from torchvision.models import resnet50
@@ -233,9 +233,9 @@ def network(quick: bool) -> tuple[str, torch.nn.Module, tuple[int, ...]]:
 
 
 def training_steps(place: Place, quick: bool) -> dict[str, Any]:
-    """Measure the mean times of a training step with and without DistributedOptimizer.
+    """Measure the mean duration of a training step with and without DistributedOptimizer.
 
-    A step has two times: until the GPU is done, and until the calls return.
+    Each step is timed twice: until the calls return, and until the GPU is done.
     """
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
@@ -299,7 +299,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="a file to which the figures are added")
     args = parser.parse_args()
     part = "optimizer" if args.optimizer else "continuation" if args.nccl else "allreduce"
-    # Set these variables before NCCL starts, because NCCL reads them only once.
+    # Set these variables before NCCL starts, because NCCL reads them only at startup.
     if args.nccl:
         os.environ["NCCL_HOSTID"] = os.environ.get("HOROVOD_RANK", "0")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")

@@ -31,7 +31,7 @@ def microseconds(values: list[float]) -> str:
 
 
 def share_of_memory(nbytes: int, seconds: float, run: dict[str, Any]) -> str:
-    """Return an allreduce's speed relative to a copy within the GPU, in percent, or an empty string."""
+    """Return the speed of an allreduce in percent of a copy within the GPU, or an empty string."""
     rate = run["bare copies"].get("on the device", 0.0)
     if not run["by ipc"] or not rate or nbytes < 16 * MIB:
         return ""
@@ -80,7 +80,7 @@ TABLES = {"allreduce": allreduces, "optimizer": steps, "continuation": continuat
 
 
 def document(found: dict[str, Any], results: str = "") -> str:
-    """Return the Markdown document. ``results`` is the table of scripts/gpu-check.sh, which is included unchanged."""
+    """Return the results as Markdown. ``results`` is the table from scripts/gpu-check.sh, included unchanged."""
     lines = []
     for label, run in found.items():
         if not lines:

@@ -32,7 +32,7 @@ _PEERS = {OURS: "ours", GLOO: "torch_dist", BARE: "bare"}
 
 @dataclass(frozen=True)
 class Column:
-    """Column of the table: a peer (horovod, gloo or bare) with additional environment variables."""
+    """Column of the table: a peer (horovod, gloo or bare) and its additional environment variables."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class Column:
 
 
 def parse_variant(text: str) -> Column:
-    """Parse `name:VARIABLE=value;VARIABLE=value`, or raise ValueError."""
+    """Parse `name:VARIABLE=value;VARIABLE=value`; raise ValueError if invalid."""
     name, colon, rest = text.partition(":")
     pairs = [part.partition("=") for part in rest.split(";") if part]
     if not name or not colon or not pairs or not all(key and equals for key, equals, _ in pairs):
@@ -55,7 +55,7 @@ def moved(hosts: int, nbytes: int) -> float:
 
 
 def gbit(hosts: int, nbytes: int, seconds: float) -> float:
-    """Return the bus bandwidth in Gbit/s, which can be compared with the rate of a link."""
+    """Return the bus bandwidth in Gbit/s, which is comparable to the rate of a link."""
     return moved(hosts, nbytes) * 8 / seconds / 1e9
 
 
@@ -92,10 +92,10 @@ def environments(
 
 
 class HostJob(Job):
-    """Job without a launcher, whose processes are the ranks."""
+    """Job without a launcher. Each of its processes is a rank."""
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds that the ranks have used, with a resolution of 10 ms."""
+        """Return the CPU seconds used by the ranks, with a resolution of 10 ms."""
         ticks = 0
         for process in self._processes:
             try:
@@ -103,13 +103,13 @@ class HostJob(Job):
             except OSError:
                 # Skip a process that has ended.
                 continue
-            # Add user and system time, fields 14 and 15 of the file.
+            # Add user and system time, which are fields 14 and 15 of the file.
             ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class HostJobs:
-    """Running jobs of all columns on the simulated hosts."""
+    """Jobs of all columns, running on the simulated hosts."""
 
     def __init__(self, hosts: namespaces.Hosts, args: argparse.Namespace) -> None:
         self._hosts, self._args = hosts, args
@@ -146,7 +146,7 @@ class HostJobs:
 
 @dataclass
 class Cell:
-    """Results of one column and size: seconds of each sample, and CPU seconds per operation of each round."""
+    """Results for one column and size: seconds per sample, and CPU seconds per operation in each round."""
 
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -236,7 +236,7 @@ def main() -> None:
     why = namespaces.missing()
     if why:
         sys.exit(f"benchmarks/hosts.py: {why}")
-    # Exit normally, so that the jobs are stopped.
+    # Exit normally, so that cleanup handlers stop the jobs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SERVING, os.environ.get("PYTHONPATH")]))
     columns = {column.name: column for column in args.columns}

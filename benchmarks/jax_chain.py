@@ -25,7 +25,7 @@ SIZES = {"4 KiB": 4 << 10, "16 MiB": 16 << 20}
 def measure(
     allreduce: Callable[[Any], Any], barrier: Callable[[], None], seconds: float, chains: list[int]
 ) -> dict[str, float]:
-    """Return the median seconds of each program, by "size x chain".
+    """Return the median seconds of each program, keyed by "size x chain".
 
     Each program is repeated for ``seconds``, at least 3 times.
     """
@@ -75,7 +75,7 @@ def peers(*how: Any) -> tuple[int, dict[str, float]]:
 
 
 def launch(who: str, args: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Run one round, and return the results of its slowest rank."""
+    """Run one round, and return the results of the slowest rank."""
     program = [str(Path(__file__).resolve()), "--as", who, "--seconds", str(args.seconds), "--to", str(folder)]
     program += ["--chains", *map(str, args.chains)]
     if who == "ours":

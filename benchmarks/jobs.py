@@ -1,4 +1,4 @@
-"""Jobs of the peers: their commands, environments and requirements."""
+"""Jobs of the peers, with their commands, environments and requirements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horovod.benchmark.jobs import Job, JobError, mpi_command, mpi_tools
 __all__ = ["Job", "JobError", "commands", "missing", "start"]
 
 HERE = Path(__file__).resolve().parent
-# Use the path of the module, because MPI's environment does not have horovod.
+# Refer to the module by path, because horovod is not installed in MPI's environment.
 SERVING = str(Path(standalone.__file__).parent)
 
 
@@ -42,7 +42,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def missing(job: str, mpi_prefix: str) -> str:
-    """Return why this job cannot run on this machine, or an empty string."""
+    """Return the reason why this job cannot run on this machine, or an empty string."""
     if job.startswith("horovod") and not importlib.util.find_spec("horovod"):
         return "horovod is not installed"
     if job == "limit":
@@ -60,7 +60,7 @@ def missing(job: str, mpi_prefix: str) -> str:
 def commands(
     job: str, np: int, socket_path: str, mpi_prefix: str, pin: bool = True
 ) -> list[tuple[list[str], dict[str, str]]]:
-    """Return the commands of the job's processes, each with additional environment variables."""
+    """Return the commands of the job's processes, each with its additional environment variables."""
     worker = [str(HERE / "worker.py"), *([] if pin else ["--no-pin"]), "--socket", socket_path, "--peer"]
     search = os.pathsep.join(filter(None, [SERVING, os.environ.get("PYTHONPATH")]))
     common = {"OMP_NUM_THREADS": "1", "PYTHONPATH": search}

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-# Number of samples per worker and step.
+# Number of samples per worker in each step.
 BATCH = 16
 RATES = {
     "SGD": (0.05, 0.1, 0.2),
@@ -39,16 +39,16 @@ RATES = {
 }
 DEFAULT = "SGD,SGD with momentum,Adam"
 RULES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
-# Fraction of the steps in which the learning rate grows.
+# Fraction of all steps during which the learning rate grows.
 WARM_UP = 0.1
-# Fractions of the samples after which the rate falls, or the batch grows, by FACTOR.
+# Fractions of all samples after which the learning rate falls, or the batch grows, by FACTOR.
 DROPS = (0.5, 0.75)
 FACTOR = 4
 
 
 @functools.cache
 def data() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return images and labels for training and for testing."""
+    """Return the training and test images with their labels."""
     digits = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
     x, y = torch.tensor(digits.data, dtype=torch.float32)[order] / 16, torch.tensor(digits.target)[order]
@@ -78,7 +78,7 @@ def accuracy(
     drops: str = "",
     correction: bool = False,
 ) -> tuple[float, int]:
-    """Train a network, and return its held-out accuracy and the number of steps.
+    """Train a network, and return its held-out accuracy and the number of steps taken.
 
     Args:
         name: Key of `RATES`.
@@ -117,7 +117,7 @@ def accuracy(
 
 
 def accuracies(args: argparse.Namespace, *settings: Any, **more: Any) -> list[float]:
-    """Return the accuracy in percent for each seed. The arguments are those of `accuracy`."""
+    """Return the accuracy in percent for each seed. Takes the same arguments as `accuracy`."""
     return [100 * accuracy(*settings, seed, args.samples, **more)[0] for seed in range(1, args.seeds + 1)]
 
 
@@ -130,7 +130,7 @@ def row(cells: Iterable[str]) -> None:
 
 
 def scaling(args: argparse.Namespace) -> None:
-    """Print a table of optimizers, scaling rules and numbers of workers."""
+    """Print a table of accuracies for all optimizers, scaling rules and numbers of workers."""
     row(["optimizer", "rule", "warm-up", *(f"{n} workers" for n in args.workers)])
     row(["---"] * (3 + len(args.workers)))
     for name in args.optimizers.split(","):
@@ -144,7 +144,7 @@ def scaling(args: argparse.Namespace) -> None:
 
 
 def growth(args: argparse.Namespace) -> None:
-    """Compare a falling learning rate with a growing batch, both by the same factors."""
+    """Compare lowering the learning rate with growing the batch by the same factors."""
     row(["optimizer", "constant", f"rate falls by {FACTOR}, twice", f"batch grows by {FACTOR}, twice", "steps"])
     row(["---"] * 5)
     for name in args.optimizers.split(","):
@@ -164,7 +164,7 @@ def momentum(args: argparse.Namespace) -> None:
 
 
 def gpt(args: argparse.Namespace) -> None:
-    """Print the held-out losses of the transformer of examples/strategies/compare.py."""
+    """Print the held-out losses of the transformer in examples/strategies/compare.py."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples/strategies"))
     from compare import Chars
 

@@ -32,7 +32,7 @@ from cases import size_label
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = [4, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 24]
 THROUGH, BARE = "ours through MPI", "mpi4py"
-# Environment variables for the ranks of each column.
+# Environment variables for each column's ranks.
 COLUMNS = {
     THROUGH: {"HOROVOD_CPU_OPERATIONS": "mpi"},
     "the same, MPI adds": {"HOROVOD_CPU_OPERATIONS": "mpi", "HOROVOD_MPI_REDUCTION": "mpi"},
@@ -46,12 +46,12 @@ _UCX = {
     "MPIR_CVAR_CH4_NETMOD": "ucx",
 }
 _OFI = {"OMPI_MCA_pml": "cm", "OMPI_MCA_mtl": "ofi", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1"}
-# Variable that makes Open MPI use providers that it excludes by default.
+# Variable that allows Open MPI to use providers that it excludes by default.
 _INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"
-# Environment variables for Open MPI and MPICH, by transport.
+# Environment variables for Open MPI and MPICH, keyed by transport.
 FABRICS = {
     "default": {},
-    # Open MPI has these transports built in.
+    # These transports are built into Open MPI.
     "tcp": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"},
     "sm": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
     "ucx-tcp": {**_UCX, "UCX_TLS": "tcp,self"},
@@ -60,7 +60,7 @@ FABRICS = {
     "ofi-shm": {**_OFI, "FI_PROVIDER": "shm", _INCLUDED: "shm"},
 }
 WARM, LEAST, MOST = 100, 5, 2000
-# Maximum seconds for a job.
+# Maximum seconds per job.
 DEADLINE = 300
 
 
@@ -90,7 +90,7 @@ def agreed(column: str, count: int) -> int:
 
 
 def work(column: str, options: argparse.Namespace) -> None:
-    """Measure each size for some seconds on this rank. Rank 0 prints the results."""
+    """Measure each size for some seconds. Rank 0 prints the results."""
     import numpy as np
 
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or 0)
@@ -131,7 +131,7 @@ def sizes_of(options: argparse.Namespace) -> list[int]:
 
 
 def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
-    """Return additional environment variables for the ranks of a column."""
+    """Return additional environment variables for a column's ranks."""
     folder = Path(options.launcher).absolute().parent.parent
     packages = next(folder.glob("lib/python3.*/site-packages"))
     library = os.environ.get("HOROVOD_MPI_LIBRARY") or next(str(path) for path in folder.glob("lib/libmpi.so.*"))
@@ -145,14 +145,14 @@ def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
     }
     if options.apart:
         made["HOROVOD_TRANSPORT"] = "tcp"
-    # Do not spin: simulated hosts do not detect that they share the cores of this machine.
+    # Disable spinning, because ranks on simulated hosts do not detect that they share this machine's cores.
     if options.ranks > (os.cpu_count() or 1):
         made["HOROVOD_SPIN"] = "0"
     return made
 
 
 def command(options: argparse.Namespace, column: str, given: dict[str, str]) -> list[str]:
-    """Return the command that starts the job of a column."""
+    """Return the command that starts a column's job."""
     open_mpi = (Path(options.launcher).parent / "prterun").exists()
     words = [str(Path(options.launcher).absolute())]
     if open_mpi:
@@ -174,7 +174,7 @@ Run = Callable[[list[str], dict[str, str]], "subprocess.CompletedProcess[str]"]
 
 @contextmanager
 def place(options: argparse.Namespace) -> Iterator[Run]:
-    """Yield a function that runs commands on this host, or on the first of the simulated hosts."""
+    """Yield a function that runs commands on this host, or on the first simulated host."""
     if not options.hosts:
         yield lambda words, given: subprocess.run(
             words, env={**os.environ, **given}, capture_output=True, text=True, timeout=DEADLINE
@@ -185,14 +185,14 @@ def place(options: argparse.Namespace) -> Iterator[Run]:
 
     cluster = Cluster(options.hosts)
     try:
-        # Use a short path, because Open MPI's sockets need one.
+        # Keep the path short, because it becomes part of Open MPI's socket paths, whose length is limited.
         yield lambda words, given: cluster.launcher.run(words, env={**given, "TMPDIR": "/var/tmp"}, timeout=DEADLINE)
     finally:
         cluster.close()
 
 
 def job(run: Run, options: argparse.Namespace, column: str) -> dict[str, list[float]]:
-    """Run the job of a column and return its results, or raise RuntimeError with its output."""
+    """Run a column's job and return its results; raise RuntimeError with its output if it fails."""
     given = variables(options, column)
     words = command(options, column, given)
     done = run(words, given)

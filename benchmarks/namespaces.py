@@ -26,7 +26,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def missing() -> str:
-    """Return why hosts cannot be simulated on this machine, or an empty string."""
+    """Return the reason why hosts cannot be simulated on this machine, or an empty string."""
     absent = [program for program in PROGRAMS if not shutil.which(program)]
     if os.geteuid() != 0:
         return "network namespaces need root"
@@ -38,13 +38,13 @@ def address(host: int) -> str:
 
 
 def shaping(rate_mbit: float, delay_free_burst: int = 256 << 10) -> list[str]:
-    """Return the tc arguments, after `dev NAME`, that limit a device's outgoing rate by a token bucket."""
+    """Return the tc arguments (after `dev NAME`) that limit a device's outgoing rate with a token bucket."""
     bucket = ["rate", f"{rate_mbit:g}mbit", "burst", str(delay_free_burst), "latency", "20ms"]
     return ["root", "tbf", *bucket]
 
 
 def run(*command: str) -> None:
-    """Run a command, or raise RuntimeError with its output."""
+    """Run a command; raise RuntimeError with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
@@ -67,7 +67,7 @@ class Hosts:
     ) -> None:
         self._count, self._rate, self._incoming, self._delay = count, rate_mbit, incoming, delay_ms
         self._holders: list[subprocess.Popen[bytes]] = []
-        # Process id of the process in each host's namespace.
+        # Id of the process that holds each host's namespace.
         self._hosts: list[int] = []
 
     def __enter__(self) -> Hosts:
@@ -90,11 +90,11 @@ class Hosts:
         return self
 
     def _hold(self, *command: str) -> subprocess.Popen[bytes]:
-        """Start a process that ends when its stdin is closed, or when this process ends."""
+        """Start a process that exits when its stdin is closed or this process ends."""
         holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._holders.append(holder)
         assert holder.stdout is not None
-        # Wait for the line that the process prints when it is ready.
+        # Wait for the line that the process prints once it is ready.
         if not holder.stdout.readline():
             raise RuntimeError(f"{' '.join(command)} failed")
         return holder
@@ -125,12 +125,12 @@ class Hosts:
                 run("tc", "qdisc", "add", "dev", port, *shaping(self._rate))
 
     def inside(self, host: int, command: list[str]) -> list[str]:
-        """Return a command line that runs `command` in a host's network namespace."""
+        """Return the command line that runs `command` in a host's network namespace."""
         return ["nsenter", f"--net=/proc/{self._hosts[host]}/ns/net", "--", *command]
 
     def close(self) -> None:
         for holder in self._holders:
-            # Closing the stdin of the process ends it.
+            # The process exits when its stdin is closed.
             holder.communicate(timeout=10)
         self._holders.clear()
         self._hosts.clear()

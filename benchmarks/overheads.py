@@ -28,7 +28,7 @@ from horovod.torch import monitoring
 from horovod.torch.reducer.submissions import Norms
 
 MIB = 1 << 20
-# Number of steps until the schedule runs, and number of measured steps.
+# Number of warm-up steps until the schedule runs, and number of measured steps.
 SETTLE, STEPS = 100, 400
 ACCOUNTED = 5000
 
@@ -46,7 +46,7 @@ def resident() -> dict[str, int]:
 
 
 def agreeing() -> list[str]:
-    """Measure negotiation in the steady state of a network with 66 parameters."""
+    """Measure steady-state negotiation for a network with 66 parameters."""
     layers = [layer for _ in range(33) for layer in (nn.Linear(64, 64), nn.Tanh())]
     model = nn.Sequential(*layers)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
@@ -74,7 +74,7 @@ def agreeing() -> list[str]:
 
 
 def memory() -> list[str]:
-    """Measure how much allreduces of 256 MiB increase the memory of the process.
+    """Measure by how much allreduces of 256 MiB increase the memory of the process.
 
     The data are one tensor, 8 tensors, or 256 fused tensors.
     """
@@ -94,7 +94,7 @@ def memory() -> list[str]:
 
 
 def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
-    """Measure repeated barriers, which consist only of a Python call and the engine's work.
+    """Measure repeated barriers, which involve only a Python call and the engine's work.
 
     With several ranks, the time includes waiting for other ranks. A job of one rank measures the engine alone.
     """
@@ -109,14 +109,14 @@ def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
             again(0, 0)
             wait()
         spent.append((time.thread_time_ns() - before) / operations)
-    # Leave out the first turn, which begins without a schedule.
+    # Discard the first measurement, which begins without a schedule.
     deciles = statistics.quantiles(spent[1:], n=10)
     median = f"{statistics.median(spent[1:]):.0f} ns ({deciles[0]:.0f}-{deciles[-1]:.0f})"
     return [f"| CPU time of an operation that repeats, of the calling thread | {median} |"]
 
 
 def accounting() -> list[str]:
-    """Measure step accounting: the cost of marking a step, and of the background threads with steps of 1 ms."""
+    """Measure step accounting: the cost of marking a step, and of the background threads for steps of 1 ms."""
     model = nn.Linear(64, 64)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
     data = torch.randn(4, 64)
@@ -140,7 +140,7 @@ def accounting() -> list[str]:
 
 
 def checking(pairs: int = 60) -> list[str]:
-    """Measure the cost of the training checks and of the noise scale with the parameters of a ResNet-50.
+    """Measure the cost of the training checks and of the noise scale, for ResNet-50's parameters.
 
     One step of each pair compares parameters, or measures norms, and the other does not. Only the calls are timed, so
     what they cost the program also shows where it is far less than the variation of steps.
@@ -187,7 +187,7 @@ def spread(seconds: list[float]) -> str:
 
 
 def observers_cpu() -> float:
-    """Return the CPU seconds of all telemetry threads in Python and in the engine."""
+    """Return the CPU seconds of all telemetry threads, both in Python and in the engine."""
     python = {
         str(thread.native_id) for thread in threading.enumerate() if thread.name in ("hvd-steps", "hvd-telemetry")
     }
@@ -198,7 +198,7 @@ def observers_cpu() -> float:
                 if task in python or comm.read().strip() in ("hvd-answer", "hvd-timeline"):
                     used += int(figures.read().split()[0]) * 1e-9
         except FileNotFoundError:
-            # Ignore a thread that has ended.
+            # Ignore threads that have ended.
             continue
     return used
 

@@ -111,7 +111,7 @@ def main() -> None:
     args = parser.parse_args()
     if why := namespaces.missing():
         sys.exit(f"benchmarks/planner.py: {why}")
-    # Exit normally, so that the ranks are stopped.
+    # Exit normally, so that cleanup handlers stop the ranks.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="bench-") as temporary:
         folder = Path(temporary)

@@ -21,7 +21,7 @@ WARM_UP = 5
 
 
 class Sleep(torch.autograd.Function):
-    """Identity function whose backward pass sleeps for some seconds."""
+    """Identity function whose backward pass sleeps for the given time."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
@@ -35,7 +35,7 @@ class Sleep(torch.autograd.Function):
 
 
 class Layer(torch.nn.Module):
-    """Linear layer whose forward and backward passes sleep for some seconds."""
+    """Linear layer whose forward and backward passes sleep for the given time."""
 
     def __init__(self, width: int, seconds: float) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Layer(torch.nn.Module):
 
 
 def train(args: argparse.Namespace, compression: str) -> dict[str, Any]:
-    """Return the seconds of all steps after the warm-up, and this process's CPU seconds in these steps."""
+    """Return the seconds of all steps after the warm-up, and the CPU seconds that this process used in them."""
     model = torch.nn.Sequential(*(Layer(args.width, args.seconds) for _ in range(args.layers)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     optimizer = hvd.DistributedOptimizer(

@@ -39,7 +39,8 @@ CASES = {
 }
 RECORDER, STEPS, HANGS, TIMELINE = "flight recorder", "step accounting", "hang explainer", "timeline"
 DEFAULTS = frozenset({RECORDER, STEPS, HANGS})
-# Comparisons by name: observers in the outer blocks, observers in the middle blocks, and the accepted difference.
+# For each comparison: observers in the outer blocks, observers in the middle blocks, and the tolerated relative
+# difference.
 COMPARISONS: dict[str, tuple[frozenset[str], frozenset[str], float]] = {
     "nothing": (frozenset(), frozenset(), 0.01),
     RECORDER: (frozenset(), frozenset({RECORDER}), 0.01),
@@ -53,7 +54,7 @@ WALK = (False, True, True, False)
 
 
 class Switches:
-    """Switches that turn the observers of this rank on and off."""
+    """Switches for this rank's observers."""
 
     def __init__(self, folder: str) -> None:
         self._file = os.path.join(folder, "timeline.json")
@@ -77,7 +78,7 @@ class Switches:
 
 
 def run(step: Step, steps: int) -> list[float]:
-    """Run steps and return the time of each in seconds."""
+    """Run steps and return their durations in seconds."""
     taken = []
     for _ in range(steps):
         start = time.perf_counter()
@@ -88,7 +89,7 @@ def run(step: Step, steps: int) -> list[float]:
 
 
 def walk(switches: Switches, name: str, step: Step, settle: int, steps: int) -> list[float]:
-    """Return the median step time of each of a comparison's four blocks, in seconds.
+    """Return the median step time in seconds of each of the four blocks of a comparison.
 
     All ranks change observers at the same step, because steps contain collectives.
     """
@@ -103,9 +104,9 @@ def walk(switches: Switches, name: str, step: Step, settle: int, steps: int) -> 
 
 
 def background(switches: Switches, name: str, step: Step, steps: int) -> float:
-    """Return the CPU seconds per step of the observers' threads in the middle blocks.
+    """Return the CPU seconds per step that the observers' threads use while they are enabled.
 
-    The blocks run for several seconds, because step accounting works only once per second.
+    Use enough steps for several seconds, because step accounting runs only once per second.
     """
     switches.turn(COMPARISONS[name][1])
     run(step, max(1, steps // 4))
@@ -115,7 +116,7 @@ def background(switches: Switches, name: str, step: Step, steps: int) -> float:
 
 
 def ratio(figures: Sequence[float]) -> float:
-    """Return the ratio of the step times in the middle blocks to those in the outer blocks."""
+    """Return the ratio of the middle blocks' step times to those of the outer blocks."""
     return (figures[1] + figures[2]) / (figures[0] + figures[3])
 
 
@@ -127,7 +128,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
     """
     ordered = sorted(values)
     n = len(ordered)
-    # Number of values left out on each side, and the probability that the median is outside of the remaining values.
+    # Number of values dropped on each side, and the probability that the true median is outside of the remaining range.
     left_out, outside = 0, 2 / 2**n
     while left_out < (n - 1) // 2:
         outside += 2 * math.comb(n, left_out + 1) / 2**n
@@ -138,10 +139,10 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches) -> dict[str, list[list[float]]]:
-    """Return the results of this rank for each comparison: those of ``walk``, then that of ``background``."""
+    """Return this rank's results for each comparison: those of ``walk``, followed by that of ``background``."""
     what, mode = CASES[case]
     step = peer.prepare(what, mode)
-    # Warm up until the schedule runs.
+    # Warm up until the engine's schedule runs.
     run(step, 60)
     usual = hvd.broadcast_object(median(run(step, 10)), root_rank=0)
     run(step, 60)
@@ -194,7 +195,7 @@ def report(label: str, found: dict[str, dict[str, list[float]]]) -> list[str]:
 
 
 def go_first(policy: int) -> None:
-    """Set the scheduling policy of this thread and the engine's threads, such as SCHED_RR.
+    """Set the scheduling policy, such as SCHED_RR, of this thread and the engine's threads.
 
     The observers' threads keep their policy.
     """
@@ -208,7 +209,7 @@ def go_first(policy: int) -> None:
 def keep_memory() -> None:
     """Make malloc keep freed memory, so that each step uses the same memory.
 
-    The time of a ResNet-18 block varies by a quarter with the physical pages that it gets.
+    The duration of a ResNet-18 block varies by a quarter with the physical pages that it uses.
     """
     libc = ctypes.CDLL(None)
     # Set M_TRIM_THRESHOLD (-1), and set M_MMAP_THRESHOLD (-3) to its maximum.
@@ -232,7 +233,7 @@ def main() -> None:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % len(cores)]})
     keep_memory()
-    # Let a timeline start, although none is being written.
+    # Allow starting a timeline, although none is being written yet.
     os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
     peer = Peer()
     all_found = {}

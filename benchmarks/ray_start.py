@@ -26,12 +26,12 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from horovod.ray import ElasticRayExecutor, RayExecutor
 
-# Seconds for Ray to start processes in advance for later workers.
+# Seconds that Ray gets to start processes in advance for later workers.
 REST = 4.0
 
 
 class Plain:
-    """Actor for measurements of Ray alone."""
+    """Actor for measuring Ray without Horovod."""
 
     def call(self) -> int:
         import numpy as np
@@ -93,7 +93,7 @@ def cluster(workers: int) -> tuple[Cluster, Any]:
 def start(runs: int, workers: int) -> None:
     made, _ = cluster(workers)
     rays, ours, loads = [], [], []
-    # Warm up, to load files from disk.
+    # Warm up, so that files are loaded from disk.
     by_ray(workers), by_horovod(workers)
     for _ in range(runs):
         for measure, values in ((by_ray, rays), (by_horovod, ours)):

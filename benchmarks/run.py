@@ -26,7 +26,7 @@ from report import Cell, of_limit, quantile, slowest, table, throughput
 
 
 def probe() -> dict[str, float]:
-    """Measure the machine's current speed: memcpy in GB/s on one core, and a compute loop in ms."""
+    """Measure the machine's current speed: memcpy in GB/s on one core, and the duration of a compute loop in ms."""
     result = {}
     for label, size, repeats in (("memcpy_1MiB_GBps", 1 << 20, 20), ("memcpy_64MiB_GBps", 64 << 20, 3)):
         source, target = memoryview(bytearray(size)), memoryview(bytearray(size))
@@ -75,7 +75,7 @@ class Run:
     def one(
         self, np: int, job: Job, column: str, case: Case, mode: str, turn: int, state: dict[str, float], parts: int = 1
     ) -> list[float]:
-        """Measure samples, and return their seconds divided by the number of parts in an operation."""
+        """Measure samples, and return each sample's seconds divided by the number of parts in an operation."""
         request = {"case": asdict(case), "mode": mode, "warm_up": (3 if turn == 0 else 1) * case.inner}
         samples = [seconds / parts for seconds in slowest(job.ask(request, timeout=self.args.timeout))]
         record: dict[str, Any] = {
@@ -181,7 +181,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Exit normally, so that the jobs are stopped.
+    # Exit normally, so that cleanup handlers stop the jobs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     cases = [allreduce(size) for size in args.sizes] + ([] if args.no_sets else gradient_sets())
@@ -192,7 +192,7 @@ def main() -> None:
         run = Run(args, out)
         for np in args.np:
             parts.append(run.measure(np, cases))
-            # Write each result immediately, in case of an interrupt.
+            # Write each result immediately, so that an interrupt loses none.
             print(parts[-1] + "\n", flush=True)
     print(run.machine())
     if args.markdown:

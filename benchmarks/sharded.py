@@ -32,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples/pytorch")
 from large_gpt import GPT
 
 MB = 1e6
-# Bytes per parameter with n ranks: parameters and buckets, and Adam's state after a step.
+# For each method, a function from the number of ranks to the bytes per parameter, as (parameters and buckets, Adam's
+# state after a step).
 THEORY: dict[str, Callable[[int], tuple[float, float]]] = {
     "DistributedOptimizer": lambda n: (4, 8),
     "ShardedOptimizer": lambda n: (4, 8 / n),
@@ -62,8 +63,8 @@ def step(model: torch.nn.Module, optimizer: Any, windows: torch.Tensor) -> None:
 
 
 def resident(key: str) -> int:
-    """Return the resident bytes of this process (``VmRSS``), or their peak (``VmHWM``) since `forget_peak`."""
-    # Return free memory to the system, so that it does not count.
+    """Return this process's resident bytes (``VmRSS``), or the peak (``VmHWM``) since `forget_peak`."""
+    # Return free memory to the system, so that it is not counted.
     ctypes.CDLL(None).malloc_trim(0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status[key].split()[0]) * 1024
@@ -87,7 +88,7 @@ def highest(values: list[float], name: str) -> list[float]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Measure each method: bytes of ``state``, ``resident`` and ``peak`` memory, and step ``seconds``."""
+    """Measure each method: ``state``, ``resident`` and ``peak`` memory in bytes, and ``seconds`` per step."""
     shape = args.layers, args.width, args.width // 64, args.context
     windows = torch.randint(256, (1, args.context + 1), generator=torch.Generator().manual_seed(hvd.rank()))
     # Warm up, to load libraries and create threads.

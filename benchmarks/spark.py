@@ -31,7 +31,7 @@ SECONDS = 180
 
 
 def first_allreduce() -> float:
-    """Do an allreduce on this rank, and return the time of its end in seconds since 1970."""
+    """Run an allreduce on this rank, and return the time at which it ends, in seconds since 1970."""
     import numpy as np
 
     import horovod.numpy as hvd
@@ -42,7 +42,7 @@ def first_allreduce() -> float:
 
 
 def train(folder: str, ranks: int) -> None:
-    """Run steps of 20 ms and record them in a file, until all ranks are back after a loss."""
+    """Run steps of 20 ms, recording them in a file, until all ranks are back after a loss."""
     import numpy as np
 
     import horovod.numpy as hvd
@@ -67,7 +67,7 @@ def train(folder: str, ranks: int) -> None:
 
 
 class Listener:
-    """Output stream that records when it receives a line with a certain text."""
+    """Output stream that records the time of a line containing a given text."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.written = text, 0.0, ""
@@ -105,7 +105,7 @@ def measure_loss(ranks: int) -> dict[str, float]:
         times: dict[str, float] = {}
 
         def step(number: int) -> Callable[[], list[Any]]:
-            """Return a function that finds the first step of rank 0 in a period of the job."""
+            """Return a function that finds rank 0's first step in a period of the job."""
             return lambda: _read(folder / f"0.{number}")
 
         def kill() -> None:
@@ -149,7 +149,7 @@ def main() -> None:
     context = SparkContext(conf=conf)
     context.setLogLevel("OFF")
     wait_for(lambda: context._jsc.sc().statusTracker().getExecutorInfos(), SECONDS)
-    # Warm up, so that executors have started Python.
+    # Warm up, so that the executors have already started Python.
     measure_start(context, options.ranks)
     told: dict[str, list[float]] = {}
     for _ in range(options.repeats):

@@ -33,7 +33,7 @@ WAYS = ("pyarrow", "lists", "group", "reader")
 
 
 def write(folder: str, megabytes: int) -> int:
-    """Write Parquet files with some MB of arrays, as a Spark task does, and return the number of rows."""
+    """Write Parquet files with the given MB of arrays, like a Spark task, and return the number of rows."""
     import numpy as np
     import pyarrow as pa
     from pyarrow import parquet
@@ -67,7 +67,7 @@ def write(folder: str, megabytes: int) -> int:
 
 
 def one_row_group(source: str, target: str) -> None:
-    """Copy the rows of all files in a folder to one file with a single row group, in a new folder."""
+    """Copy the rows of all files in a folder to a single file with one row group, in a new folder."""
     from pyarrow import parquet
 
     os.mkdir(target)
@@ -108,13 +108,13 @@ def rank_reads(way: str, folder: str, rank: int, ranks: int, barrier: Any, resul
     batches = plain(folder, rank, ranks) if way == "pyarrow" else ours(f"{folder}/{way}", rank, ranks)
     total = 0.0
     size = 0
-    # Warm up: import modules, and read the footers of the files.
+    # Warm up by importing modules and reading the files' footers.
     first = next(batches)
     barrier.wait(120)
     begin, computed = time.perf_counter(), time.process_time()
     for batch in batches:
         size += batch["features"].nbytes
-        # Sum the data, so that they are actually read.
+        # Sum the data to make sure that they are read.
         total += float(batch["features"][:, 0].sum())
     seconds = time.perf_counter() - begin
     del first
@@ -128,7 +128,7 @@ def peak_megabytes() -> float:
 
 
 def measure(way: str, folder: str, ranks: int) -> tuple[float, float, float]:
-    """Return all ranks' total MB/s, CPU seconds per GB, and the largest peak memory of any rank in MB."""
+    """Return the total MB/s of all ranks, the CPU seconds per GB, and the largest peak memory of any rank in MB."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(ranks), context.Queue()
     workers = [

@@ -32,14 +32,14 @@ LINKS = {"10 Gbit/s": (1.25e9, 50e-6), "1 Gbit/s": (1.25e8, 100e-6), "100 Mbit/s
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a step: average bytes that the busiest rank sends, and number of messages in a row."""
+    """Communication cost of a step: average bytes sent by the busiest rank, and number of consecutive messages."""
 
     sent: float
     messages: float
 
 
 def cost(strategy: str, size: int, ranks: int, every: int) -> Cost:
-    """Return the communication cost of a step with a strategy.
+    """Return the communication cost of one step with a strategy.
 
     Args:
         strategy: Name of a strategy in the example.
@@ -48,7 +48,7 @@ def cost(strategy: str, size: int, ranks: int, every: int) -> Cost:
         every: Steps between exchanges, for strategies that do not exchange in every step.
     """
     allreduce = Cost(2 * (ranks - 1) / ranks * size, 2 * (ranks - 1))
-    # The server's link carries the values of all workers.
+    # The server's link carries the values of every worker.
     server = Cost((ranks - 1) * size, 2)
     seldom = {"local": allreduce, "diloco": allreduce, "easgd": server}
     if strategy in seldom:
@@ -57,13 +57,13 @@ def cost(strategy: str, size: int, ranks: int, every: int) -> Cost:
 
 
 def seconds(one: Cost, link: tuple[float, float], compute: float) -> float:
-    """Return the seconds of a step that communicates after its computation."""
+    """Return the seconds of a step that computes first and then communicates."""
     rate, latency = link
     return compute + one.sent / rate + one.messages * latency
 
 
 def run(seed: int, slow: int, args: argparse.Namespace, link: str = "") -> dict[str, dict[str, Any]]:
-    """Run one job, on this host or on simulated hosts, and return its results by strategy.
+    """Run one job on this host or on simulated hosts, and return its results by strategy.
 
     If the folder ``--results`` has the results, they are read from there. An error is raised if the job fails or takes
     longer than ``--timeout`` seconds.
@@ -98,8 +98,8 @@ def report(
     on_links: dict[str, dict[str, dict[str, Any]]],
     args: argparse.Namespace,
 ) -> str:
-    """Return all tables as Markdown. ``on_links`` has the measured results of each link."""
-    # Synchronous training communicates during the backward pass. Take the computation time from a strategy that
+    """Return all tables as Markdown. ``on_links`` contains the results measured on each link."""
+    # Synchronous training communicates during the backward pass, so take the computation time from a strategy that
     # communicates separately.
     compute = statistics.median(one["busy"] / one["steps"] for one in results["local"])
     head = ["strategy", "steps", "held-out loss", "spread", "KB a step", *(f"s on {link}" for link in LINKS)]
@@ -129,7 +129,7 @@ def plot(
     on_links: dict[str, dict[str, dict[str, Any]]],
     args: argparse.Namespace,
 ) -> None:
-    """Plot the held-out loss against samples, bytes of the busiest rank, and seconds, for the first seed."""
+    """Plot the held-out loss of the first seed against samples, bytes sent by the busiest rank, and seconds."""
     import matplotlib
 
     matplotlib.use("Agg")

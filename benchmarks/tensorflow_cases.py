@@ -1,4 +1,4 @@
-"""Cases and columns of with_tensorflow.py. This module imports no framework."""
+"""Cases and columns of with_tensorflow.py, in a module that imports no framework."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import prod
 
 from cases import Case, resnet50
 
-# Number of operations on 1024 floats in one sample, either in one function or one after another.
+# Number of operations on 1024 floats in one sample, either independent within one function or chained.
 OPS = 100
 # Number of training steps per call of fit.
 STEPS = 20
@@ -16,7 +16,7 @@ PARTS = {"independent": OPS, "chained": OPS, "eager": OPS, "resnet": 1, "mlp": S
 
 
 def tensorflow_cases() -> list[Case]:
-    """Return the benchmark cases.
+    """Return the benchmark cases for TensorFlow.
 
     `bytes` is the size of a case's tensors. For fit, it is the number of examples per rank.
     """
@@ -33,12 +33,12 @@ def tensorflow_cases() -> list[Case]:
 OPERATIONS = {kind: ["op"] for kind in ("independent", "chained", "eager")}
 FIT = {kind: ["fit"] for kind in ("mlp", "cnn")}
 
-# Columns of the result tables. Each column has the job that runs it, and its modes for each kind of case. In Keras
-# 3.15, fit does not support the per-replica data of MultiWorkerMirroredStrategy. The peer therefore uses Keras 2, and
-# Horovod is measured with both versions.
+# Columns of the result tables: the job to run, and the modes for each kind of case. Keras 3.15's fit does not support
+# the per-replica data of MultiWorkerMirroredStrategy, so that peer uses Keras 2, and Horovod is measured with both
+# versions.
 TENSORFLOW_COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": ("horovod-keras2", {**OPERATIONS, "resnet": ["tape", "grouped"], **FIT}),
-    # Replace the operation by tf.identity in the same functions, which shows TensorFlow's share of the time.
+    # Replace the operation by tf.identity in the same functions, to measure TensorFlow's share of the time.
     "no operation": ("horovod-keras2", {kind: ["identity"] for kind in OPERATIONS}),
     "horovod, Keras 3": ("horovod-keras3", FIT),
     "MultiWorkerMirrored": (

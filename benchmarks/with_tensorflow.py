@@ -20,7 +20,7 @@ from tensorflow_cases import PARTS, TENSORFLOW_COLUMNS, tensorflow_cases
 
 
 class TensorFlowRun(Run):
-    """Benchmark run in which each call does several operations or steps.
+    """Benchmark of calls that run several operations or steps each. A sample is the time of one operation or step.
 
     A sample is the time of a single operation or step.
     """
@@ -52,7 +52,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Exit normally, so that the jobs are stopped.
+    # Exit normally, so that cleanup handlers stop the jobs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with args.out.open("w") as out:

@@ -1,4 +1,4 @@
-"""Peer that uses plain sockets in a ring, which shows the speed of the link without a collective.
+"""Peer with plain sockets in a ring, which shows the speed of the link without a collective.
 
 Each rank sends 2 (P-1)/P times the case's bytes to the next rank, and receives as many from the previous rank. An
 allreduce must send and receive this amount on each host.
@@ -19,7 +19,7 @@ _CONNECT_SECONDS = 30.0
 
 
 class Peer:
-    """Rank in a ring of plain sockets.
+    """Rank in a ring of plain sockets, configured by environment variables.
 
     BENCH_RANK and BENCH_SIZE are its rank and the number of ranks. BENCH_ADDRESSES has the ranks' addresses, separated
     by commas. BENCH_STREAMS is the number of connections (default: one).
@@ -46,7 +46,7 @@ class Peer:
         return out, incoming
 
     def barrier(self) -> None:
-        # Two trips around the ring: the first collects values, and the second distributes them.
+        # Two trips around the ring: the first collects the values, and the second distributes the result.
         for _ in range(2):
             if self.rank == 0:
                 self.out[0].sendall(b"x")

@@ -43,7 +43,7 @@ def network(keras: ModuleType, kind: str) -> Any:
 
 
 def data(batch: int) -> tf.data.Dataset:
-    """Return an endless dataset of equal batches, which TensorFlow does not shard."""
+    """Return an endless dataset of identical batches, which TensorFlow does not shard."""
     images = tf.random.stateless_normal((EXAMPLES, 28, 28, 1), (1, 2))
     labels = tf.random.stateless_uniform((EXAMPLES,), (3, 4), 0, CLASSES, tf.int32)
     options = tf.data.Options()
@@ -62,5 +62,5 @@ def fit(model: Any, batches: tf.data.Dataset) -> Any:
 
 
 def gradients(shapes: list[tuple[int, ...]]) -> list[tf.Tensor]:
-    """Return tensors of these shapes in the order of a backward pass, last layer first."""
+    """Return tensors of these shapes in backward order (last layer first)."""
     return [tf.fill(shape, 0.5) for shape in reversed(shapes)]

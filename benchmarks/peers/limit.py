@@ -1,4 +1,4 @@
-"""Upper limit of the speed of an allreduce: each process sums its share of all vectors in place.
+"""Upper limit for the speed of an allreduce: each process sums its share of all vectors in place.
 
 Every allreduce of vectors in shared memory must do at least this work, so none can be faster. The result is correct
 only because all vectors are zeros. Needs a C compiler and Python's standard library.
@@ -23,7 +23,7 @@ SECONDS = 30.0
 
 
 def compiler() -> str | None:
-    """Return the command of the C compiler, or None if there is none."""
+    """Return the C compiler's command, or None if there is no compiler."""
     return next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
 
 
@@ -43,7 +43,7 @@ def compiled() -> ctypes.CDLL:
 
 
 def shared_file(rank: int, folder: str, nbytes: int) -> int:
-    """Return a file descriptor of shared memory.
+    """Return a file descriptor of shared memory, which rank 0 creates.
 
     Rank 0 creates the memory, and the other ranks find it by a file in ``folder``.
     """
@@ -67,7 +67,7 @@ class Peer:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.about = "bare loop in C, no synchronisation"
         self._library = compiled()
-        # Shift the vectors, so that they do not begin in the same cache sets.
+        # Offset the vectors, so that they do not start in the same cache sets.
         self._stride = max(FULL) + (64 << 10)
         descriptor = shared_file(self.rank, os.environ["LIMIT_FOLDER"], HEADER + self.size * self._stride)
         self._memory = mmap.mmap(descriptor, HEADER + self.size * self._stride)
@@ -92,4 +92,4 @@ class Peer:
         return lambda: loop(vectors, size, first, last)
 
     def stop(self) -> None:
-        """Do nothing, because the system frees the memory when its last process ends."""
+        """Do nothing, because the system frees the memory when the last process exits."""

@@ -1,4 +1,4 @@
-"""Model with an almost free backward pass, so that a training step measures communication."""
+"""Model whose backward pass costs almost nothing, so that a training step measures communication."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class _ReadyGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Any:
-        # Create a new alias of the memory in each step, which autograd uses as param.grad without a copy.
+        # Create a new alias of the memory in each step, because autograd then uses it as param.grad without copying.
         return (None, *(gradient.detach() for gradient in ctx.gradients))
 
 
 class GradientsOnly(nn.Module):
-    """Module with parameters of some shapes, whose backward pass returns prepared gradients."""
+    """Module with parameters of the given shapes, whose backward pass returns prepared gradients."""
 
     def __init__(self, shapes: list[tuple[int, ...]]) -> None:
         super().__init__()
         self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
-        # Write ones first, which allocates all pages.
+        # Write ones first, so that all pages are allocated.
         self.gradients = [torch.ones(shape).zero_() for shape in shapes]
 
     def forward(self, _: None) -> Tensor:

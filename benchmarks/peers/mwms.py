@@ -1,4 +1,4 @@
-"""Peer that uses tf.distribute.MultiWorkerMirroredStrategy, with TensorFlow's ring collectives over gRPC."""
+"""Peer with tf.distribute.MultiWorkerMirroredStrategy, which uses TensorFlow's ring collectives over gRPC."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Peer:
         self.barrier = lambda: self._sum(ones).numpy()
 
     def stop(self) -> None:
-        # Skip the normal exit, which would wait for other ranks that can have ended.
+        # Skip the normal exit, which would wait for other ranks that might already have exited.
         os._exit(0)
 
     def prepare(self, case: Any, mode: str) -> Callable[[], object]:
@@ -56,7 +56,7 @@ class Peer:
         return lambda: function(value).numpy()
 
     def _reduce(self, op: tf.distribute.ReduceOp, values: Any, bytes_per_pack: int = 0) -> Any:
-        """Reduce values in a replica's function.
+        """Reduce values within a replica's function.
 
         tf.identity places the result on the required device without copying it.
         """

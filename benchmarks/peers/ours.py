@@ -1,4 +1,4 @@
-"""Peer that uses Horovod's PyTorch frontend."""
+"""Peer with Horovod's PyTorch frontend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import horovod.torch as hvd
 from .model import GradientsOnly
 from .training import step
 
-# Argument of the optimizer in each mode.
+# Keyword argument of the optimizer for each mode.
 BUCKET_VIEWS = {"optimizer": None, "step": None, "bucket views": True, "one by one": False}
 
 
@@ -57,7 +57,7 @@ class Peer:
             gradient_as_bucket_view=bucket_views,
         )
 
-        # Do not call optimizer.step(), as in the DDP peer.
+        # Omit optimizer.step(), as the DDP peer does.
         def step() -> None:
             model(None).backward()
             optimizer.synchronize()

@@ -1,4 +1,4 @@
-"""Peer that uses Horovod's TensorFlow frontend, with Keras 3, or Keras 2 if TF_USE_LEGACY_KERAS is set."""
+"""Peer with Horovod's TensorFlow frontend and Keras 3, or Keras 2 if TF_USE_LEGACY_KERAS is set."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Peer:
         if mode == "grouped":
             step = tf.function(lambda *given: hvd.grouped_allreduce(list(given)), autograph=False)
         else:
-            # Measure the function that DistributedGradientTape and the optimizers call.
+            # Measure the function that DistributedGradientTape and the optimizers call internally.
             from horovod.tensorflow.reduction import make_allreduce_grads
 
             reduce = make_allreduce_grads("Benchmark")

@@ -1,4 +1,4 @@
-"""Peers with torch.distributed on gloo or on the backend hvd, and with DDP and FSDP2 on top of it."""
+"""Peers with torch.distributed on gloo or the backend hvd, and DDP and FSDP2 on top."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Complete training steps of real networks, from forward to optimizer.
+"""Complete training steps of real networks, from the forward pass to the optimizer step.
 
 Each peer provides `wrap(module, optimizer)`, which returns its versions of the module and the optimizer. All steps use
 the same data, so that loading data is not measured.
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 Wrap = Callable[[nn.Module, torch.optim.Optimizer], tuple[nn.Module, torch.optim.Optimizer]]
 
-# Number of characters per window, as in the example.
+# Characters per window, as in the example.
 CONTEXT = 64
 
 
@@ -35,7 +35,7 @@ def example(name: str) -> ModuleType:
 
 
 class Residual(nn.Module):
-    """Block of ResNet-18: two 3x3 convolutions with a shortcut (He et al. 2015)."""
+    """ResNet-18 block: two 3x3 convolutions with a shortcut (He et al. 2015)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def resnet18() -> nn.Module:
 
 
 def step(kind: str, batch: int, wrap: Wrap) -> Callable[[], None]:
-    """Return a training step of a network (a key of `cases.TRAINING`) on `batch` examples per rank."""
+    """Return a training step of a network (a key of `cases.TRAINING`) with `batch` examples per rank."""
     torch.manual_seed(1)
     if kind in ("char_gpt", "gpt_10m"):
         gpt = example("char_gpt")
