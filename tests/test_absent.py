@@ -1,6 +1,7 @@
 """Horovod modules that do not exist yet."""
 
 import importlib
+import pickle
 from importlib.util import find_spec
 
 import pytest
@@ -29,3 +30,10 @@ def test_attributes_say_so_too():
         horovod.walk  # noqa: B018
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'horovod.elastik'$"):
         importlib.import_module("horovod.elastik")
+
+
+@pytest.mark.parametrize(("former", "name"), [("common.elastic.batch", "Batch"), ("common.evaluation", "Metric")])
+def test_pickles_of_earlier_versions_find_classes_that_have_moved(former, name):
+    found = pickle.loads(f"chorovod.{former}\n{name}\n.".encode())
+    assert found.__name__ == name
+    assert found.__module__ != f"horovod.{former}"

@@ -5,6 +5,7 @@ The finder is the last entry of ``sys.meta_path``, so Python asks it only for mo
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -15,6 +16,13 @@ ABSENT = {
     "horovod.elastic": _ELASTIC,
 }
 """Purpose of each absent module, by the module's name."""
+
+MOVED = {
+    "horovod.common.elastic.batch": "horovod.common.elastic.order",
+    "horovod.common.evaluation": "horovod.common.training_loop.evaluation",
+    "horovod.data.tars": "horovod.data.files",
+}
+"""Present names of modules whose classes can be in pickles of earlier versions, by their former names."""
 
 IN_FACES = frozenset(
     ("init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size", "allreduce", "allgather")
@@ -27,6 +35,16 @@ def _refusal(module: str) -> str:
     return f"{module} is not in this version of Horovod yet: {ABSENT[module]}"
 
 
+class _Moved:  # no importlib.abc.Loader, whose import takes long
+    """Loader of a module under its former name."""
+
+    create_module = staticmethod(lambda spec: None)
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(MOVED[module.__name__])
+
+
 class AbsentModules:
     """Finder that raises ModuleNotFoundError with an explanation for modules in ABSENT.
 
@@ -35,6 +53,8 @@ class AbsentModules:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name in MOVED:
+            return ModuleSpec(name, _Moved)  # type: ignore[arg-type]
         if name in ABSENT and not _only_looked_for():
             # Do not pass ``name=``, because `from horovod.torch import elastic` would then raise a less informative
             # error.
