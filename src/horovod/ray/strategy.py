@@ -89,7 +89,7 @@ def _times(bundle: Resources, has: Resources) -> int:
 
 
 def lacking(plan: PlacementPlan, nodes: Sequence[Resources]) -> str:
-    """Return a message if the nodes are too small for the plan even when they are idle, otherwise an empty string."""
+    """Return a message if the nodes are too small for the plan even when they are idle, or an empty string."""
     rooms = [_times(plan.bundles[0], node) for node in nodes]
     if plan.strategy == "STRICT_SPREAD":
         room = sum(1 for one in rooms if one)

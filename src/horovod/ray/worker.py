@@ -116,7 +116,7 @@ def described() -> tuple[ExternalWorker, str, list[str]]:
 
 
 def raylet() -> dict[int, str]:
-    """Return the pid and description of this worker's raylet if it is the parent process, otherwise an empty dict.
+    """Return the pid and description of this worker's raylet, or an empty dict if it is not the parent process.
 
     Horovod watches the raylet, because a busy worker would not notice that its raylet was killed.
     """

@@ -148,7 +148,7 @@ def run_commandline() -> None:
 
 
 def _outer_job(environ: Mapping[str, str]) -> str:
-    """Return a warning if rank 0 of another job has started this launcher, otherwise an empty string."""
+    """Return a warning if rank 0 of another job has started this launcher. Otherwise, return an empty string."""
     size = environ.get("HOROVOD_SIZE", "")
     if REPORT_PIPE not in environ or environ.get("HOROVOD_RANK") != "0" or not size.isdecimal() or int(size) < 2:
         return ""

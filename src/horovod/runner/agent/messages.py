@@ -1,8 +1,8 @@
 """Messages between the launcher and its agents in both directions, and their encoding as frames.
 
-The agent reads requests from stdin and writes reports to stdout. So the same protocol works through a pipe to a child
-process, through ssh, and through another agent. A frame consists of a length (4 bytes, big-endian) and a msgpack body.
-Names, values and commands are bytes, because they are not necessarily text on POSIX.
+The agent reads requests from stdin and writes reports to stdout. The same protocol therefore works through a pipe to a
+child process, through ssh, and through another agent. A frame consists of a length (4 bytes, big-endian) and a msgpack
+body. Names, values and commands are bytes, because they are not necessarily text on POSIX.
 
 Reports begin with MAGIC. The launcher skips all data before MAGIC, such as output of the shell on another host.
 """

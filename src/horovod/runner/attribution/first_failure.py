@@ -92,8 +92,8 @@ _CHAINED = (
 _IGNORED = "Exception ignored"
 _THREAD = "Exception in thread"  # Python prints this text for errors in threads, which end only the thread.
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
-# TensorFlow raises this error if an operation loses a peer, but also in other cases. So the message must also contain
-# _OURS.
+# TensorFlow raises this error if an operation loses a peer, but also in other cases. The message must therefore also
+# contain _OURS.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
 _OURS = "Horovod "
 # pdb raises this exception for its `q` command and at the end of its input.

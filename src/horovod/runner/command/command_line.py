@@ -104,7 +104,7 @@ def assigned(command: Sequence[str]) -> list[str]:
 
 
 def moved_number(command: Sequence[str]) -> str:
-    """Return `-np` with its value if the user wrote it after the command's name, otherwise an empty string."""
+    """Return `-np` with its value if the user wrote it after the command's name. Otherwise, return an empty string."""
     for index, word in enumerate(command[1:], 1):
         if word in ("-np", "-n", "--num-proc") and "".join(command[index + 1 : index + 2]).isdecimal():
             return f"{word} {command[index + 1]}"

@@ -113,7 +113,7 @@ def _made_by(pid: int, name: str) -> bool:
 
 
 def _stranger(connection: socket.socket, pid: int) -> str:
-    """Return an empty string if the peer is process `pid` with the same user, otherwise describe the peer."""
+    """Return an empty string if the peer is process `pid` of the same user. Otherwise, describe the peer."""
     there, user, _ = descriptors.peer_credentials(connection)
     if there == pid and user == _user_of(pid):
         return ""

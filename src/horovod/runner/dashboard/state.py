@@ -1,7 +1,7 @@
 """State of a job as the dashboard shows it. The launcher reports each event with its time.
 
-The memory use depends only on the number of ranks, not on the amount of output or reports. Each part stores the version
-of its last change. So `since` can return only the changes that a page has not received yet.
+Memory use depends only on the number of ranks, not on the amount of output or reports. Each part stores the version of
+its last change, so that `since` can return only the changes that a page has not received yet.
 
 `Series` and `Tail` hold the time series and the last output lines of a rank, both of bounded size.
 """

@@ -133,7 +133,10 @@ OF_SOME = ("container", "driver", "InfiniBand", "MPI")
 
 
 def show(diagnosis: Diagnosis, width: int) -> str:
-    """Format a diagnosis as text. Hosts become columns if they fit into `width` characters, otherwise sections."""
+    """Format a diagnosis as text.
+
+    Each host is a column if all columns fit into `width` characters, and a section if not.
+    """
     answers = diagnosis.answers
     parts = [f"horovod {__version__}, {len(answers)} host{'s' if len(answers) != 1 else ''}", ""]
     parts += _hosts(answers, width)

@@ -33,8 +33,8 @@ def order(candidates: Sequence[Candidate], hosts: Sequence[str]) -> list[Candida
     """Return the candidates in the order of their ranks in the next epoch.
 
     The ranks of a host are consecutive. Hosts with survivors come first and keep their order. On each host, survivors
-    keep their order, and new workers follow. So rank 0, which broadcasts its state to all others, is a survivor. A
-    survivor's rank can increase only if a worker joins on its host or on an earlier host.
+    keep their order, and new workers follow. Rank 0, which broadcasts its state to all others, is therefore a survivor.
+    A survivor's rank can increase only if a worker joins on its host or on an earlier host.
 
     Args:
         candidates: Workers that can be members of the next epoch.
@@ -202,7 +202,7 @@ class Workers:
         return self._living.get(number)
 
     def at_work(self, number: int, epoch: int) -> Worker | None:
-        """Return the worker with this number if it is a working member of this epoch, otherwise None."""
+        """Return the worker with this number if it is a working member of this epoch. Otherwise, return None."""
         worker = self._living.get(number)
         return worker if worker is not None and worker.life is Life.WORKING and worker.epoch == epoch else None
 

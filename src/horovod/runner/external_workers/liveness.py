@@ -25,9 +25,9 @@ from horovod.runner.external_workers.mailbox import LONGEST
 from horovod.runner.remote.heartbeats import Heartbeats, silent
 
 # A liveness connection breaks when a process exits. But a process that is stopped, or whose host hangs, keeps its
-# connection. So the driver polls each worker, and a worker that is silent for too long counts as lost. A worker answers
-# without running Python code, because a ZeroMQ proxy echoes each message. A program can therefore hold the interpreter
-# lock for any time without counting as lost.
+# connection. The driver therefore polls each worker, and a worker that is silent for too long counts as lost. A worker
+# answers without running Python code, because a ZeroMQ proxy echoes each message. A program can therefore hold the
+# interpreter lock for any time without counting as lost.
 
 _NAME = struct.Struct("!cI")  # Name of a worker's socket. ZeroMQ reserves names that begin with a zero byte.
 _MARK = b"w"

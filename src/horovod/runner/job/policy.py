@@ -123,7 +123,7 @@ class Policy:
     def interrupted(self, now: float, number: int = signal.SIGINT) -> list[Action]:
         """Stop the attempt because the user sent a signal. A second signal kills all processes.
 
-        If the user sent SIGINT, the ranks get SIGINT too, which raises KeyboardInterrupt. All other signals are
+        If the user sent SIGINT, the ranks also get SIGINT, which raises KeyboardInterrupt. All other signals are
         replaced by SIGTERM.
         """
         if self._interrupted:

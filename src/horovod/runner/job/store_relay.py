@@ -14,8 +14,8 @@ from horovod.runner.remote.connections import Agent
 READ_SIZE = 1 << 18
 # The launcher stops reading the store's answers while more than QUEUE_LIMIT bytes are queued for an agent.
 QUEUE_LIMIT = 4 << 20
-# A connection is closed if more than REQUEST_LIMIT bytes are queued for the store. Ranks send a request only after the
-# answer to the last request. So only an unauthenticated peer can exceed this limit.
+# A connection is closed if more than REQUEST_LIMIT bytes are queued for the store. Only an unauthenticated peer can
+# exceed this limit, because ranks wait for each answer before they send the next request.
 REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES
 
 

@@ -96,8 +96,8 @@ def views(found: Iterable[Mapping[str, Any]]) -> list[View]:
 def steady(found: Sequence[View], known: dict[str, View]) -> list[View]:
     """Return the states, with the last error of each pod whose image could not be pulled.
 
-    The API stops reporting this error while the pod waits for the next attempt. So `known` stores it by pod name. The
-    caller must pass the same dict in each call.
+    The API stops reporting this error while the pod waits for the next attempt. Therefore, `known` stores it by pod
+    name. The caller must pass the same dict in each call.
     """
     made = []
     for each in found:

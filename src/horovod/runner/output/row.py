@@ -153,7 +153,7 @@ _OFF = RESET.decode()
 class Row:
     """Terminal line, stored as cells with colors.
 
-    Until the program overwrites a part of the line, the original text is stored as well, with any length.
+    Until the program overwrites a part of the line, the original text of any length is also stored.
 
     Attributes:
         live: True if the program moves the cursor within the line, as progress bars do.

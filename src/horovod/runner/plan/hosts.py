@@ -197,7 +197,7 @@ def place(machines: Mapping[int, str]) -> list[tuple[int, Slot]]:
     """Assign one rank to each process, and return (process number, slot) pairs in rank order.
 
     The ranks of a machine are consecutive. Machines are ordered by their lowest process number, and so are the ranks of
-    a machine. So process number 0 gets rank 0. `machines` contains the machine name of each process.
+    a machine. Process number 0 therefore gets rank 0. `machines` contains the machine name of each process.
     """
     numbers: dict[str, list[int]] = {}
     for number in sorted(machines):
