@@ -1,19 +1,19 @@
-// C function table through which native libraries of other frontends (TensorFlow, XLA) use the engine, without being
-// linked or compiled with the Python module. horovod._core.frontend_api() returns its address. Calls use the engine
-// that currently runs in this process, between horovod.init() and horovod.shutdown(). A request is refused unless its
-// frontend has also called init().
+// C function table through which the native libraries of other frontends (TensorFlow, XLA) use the engine. They are
+// neither linked nor compiled with the Python module. horovod._core.frontend_api() returns the table's address. Calls
+// use the engine that is currently running in this process, between horovod.init() and horovod.shutdown(). A request is
+// refused unless its frontend has also called init().
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 extern "C" {
 
-// Both structures begin with their size and only grow at the end. A library refuses a table of another version, or one
-// with fewer bytes than the library knows. Fields beyond the size of a request count as zero.
+// Both structures begin with their size, and new fields are only added at the end. A library refuses a table of another
+// version, or one with fewer bytes than the library knows. Fields beyond the size of a request count as zero.
 #define HVD_FRONTEND_API_VERSION 2
 
-// The codes are those of src/horovod/_core.pyi: KIND_* for kinds, src/horovod/common/dtypes.py for dtypes, hvd.Average
-// to hvd.Product for op, and WIRE_* for wire.
+// The codes are defined in src/horovod/_core.pyi: KIND_* for kinds, src/horovod/common/dtypes.py for dtypes,
+// hvd.Average to hvd.Product for op, and WIRE_* for wire.
 typedef struct HvdRequest {
   // Size of this structure: sizeof(HvdRequest).
   uint32_t bytes;
@@ -76,13 +76,13 @@ typedef struct HvdResult {
   // for a join, the last rank.
   const int64_t* sizes;
   size_t sizes_count;
-  // Result of an allgather or alltoall, valid during the callback or until release().
+  // Output of an allgather or alltoall, valid during the callback or until release().
   const void* output;
   size_t output_bytes;
 } HvdResult;
 
-// Callback for the end of an operation. Called once, on any thread, possibly before submit() has returned. It must not
-// wait for another operation.
+// Callback for the completion of an operation. It is called once, on any thread, possibly before submit() has returned.
+// It must not wait for another operation.
 typedef void (*HvdDone)(void* context, const HvdResult* result);
 
 typedef struct HvdWork HvdWork;
@@ -95,7 +95,7 @@ enum HvdQuestion {
   HVD_SET_SIZE = 4,
   HVD_SET_INCLUDED = 5,
   HVD_SET_RANK = 6,
-  // Number that identifies the job, and each epoch of it, within this process. Any frontend can ask for it.
+  // Number that identifies the job and its current epoch within this process. Any frontend can query it.
   HVD_JOB = 7,
 };
 #define HVD_UNKNOWN_PROCESS_SET (-3)
@@ -121,9 +121,9 @@ typedef struct HvdFrontendApi {
   // HVD_UNKNOWN_PROCESS_SET for an unknown set, and -2 for HVD_SET_RANK if this rank is not in the set.
   int32_t (*ask)(int32_t frontend, int32_t question, int32_t process_set);
 
-  // Write a name for an unnamed group to `name`, to be used in the requests of its operations. Groups of one kind are
-  // matched by the order in which the ranks of a set call this function. The name is empty if the frontend is not in
-  // the job.
+  // Write a name for an unnamed group to `name`. The requests of the group's operations must use it. Groups of one kind
+  // are matched by the order in which the ranks of a set call this function. The name is empty if the frontend is not
+  // in the job.
   void (*name_group)(int32_t frontend, int32_t kind, int32_t process_set, char* name, size_t name_bytes);
 } HvdFrontendApi;
 

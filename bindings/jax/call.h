@@ -1,5 +1,5 @@
-// One call of the foreign function. This class reads and checks XLA's call frame and converts it to requests for the
-// engine.
+// One call of the foreign function. This class reads and checks XLA's call frame, and converts the frame to requests
+// for the engine.
 #pragma once
 #include <array>
 #include <string>
@@ -33,9 +33,9 @@ class Call {
   const std::vector<HvdRequest>& requests() const { return requests_; }
   // Copy the result of the i-th request, which must have succeeded, from the engine's memory to XLA's buffer.
   Failure take(size_t i, const HvdResult& result) const;
-  // Return a failure if the ranks have run this call's branch different numbers of times. Call this after take().
+  // Return a failure if the ranks have run the branch of this call different numbers of times. Call this after take().
   Failure check_steps() const;
-  // Return the number of this process's devices at compilation.
+  // Return the number of devices that this process had at compilation.
   int32_t devices() const { return devices_; }
 
  private:

@@ -17,7 +17,7 @@ namespace {
 // Function table of the engine. It is set before the first call and never removed.
 std::atomic<const HvdFrontendApi*> engine{nullptr};
 
-// Seconds of one wait. Waits are repeated until the engine's own timeout.
+// Length of one wait in seconds. Waits are repeated until the engine's own timeout.
 constexpr double kSlice = 1.0;
 
 int32_t error_code(int32_t code) {
@@ -38,7 +38,8 @@ Failure failure_of(int32_t code, const HvdRequest& request, const char* message)
   return {error_code(code), "horovod: " + text};
 }
 
-// Operations in flight. XLA lends their memory only for the call, so every operation must be done before the call ends.
+// Operations in flight. XLA provides their memory only for the duration of the call, so every operation must be done
+// before the call ends.
 class Operations {
  public:
   Operations(const HvdFrontendApi& api, const Call& call) : api_(api), call_(call) {}
@@ -87,7 +88,7 @@ class Operations {
   Failure failure_;
 };
 
-// Refuse a process with several devices. XLA would run the program once per device, but the process is only one rank.
+// Refuse processes with several devices. XLA would run the program once per device, but the process is only one rank.
 Failure check_device(const xla::CallFrame& frame, int32_t devices) {
   if (devices == 1) return {};
   std::string which = "unknown to this jaxlib, one of " + std::to_string(devices);
@@ -95,7 +96,7 @@ Failure check_device(const xla::CallFrame& frame, int32_t devices) {
     xla::DeviceOrdinalArgs args{};
     args.struct_size = xla::size_up_to(args, args.device_ordinal);
     args.context = frame.context;
-    // Ignore the result. The function cannot fail, because the context belongs to this call.
+    // Ignore the result, because the function cannot fail: the context belongs to this call.
     frame.api->device_ordinal_get(&args);
     if (args.device_ordinal == 0) return {};
     which = std::to_string(args.device_ordinal);

@@ -50,7 +50,7 @@ enum DType : int32_t {
   kC128 = 18,
 };
 
-// Buffer of XLA, valid only during the call.
+// XLA buffer, valid only during the call.
 struct Buffer {
   size_t struct_size;
   Extension* extensions;
@@ -138,7 +138,7 @@ enum Stage : int32_t { kExecute = 3 };
 struct CallFrame {
   size_t struct_size;
   Extension* extensions;
-  // Interface of XLA. Can be null when XLA asks for metadata.
+  // XLA's interface; can be null when XLA asks for metadata.
   const Api* api;
   Context* context;
   int32_t stage;

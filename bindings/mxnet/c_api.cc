@@ -13,7 +13,7 @@ bool look_up(void* library, const char* symbol, Function* out) {
   return *out != nullptr;
 }
 
-// Look up MXNet's three functions for array layouts. If one of them is missing, use none.
+// Look up MXNet's three functions for array layouts. If one is missing, use none of them.
 void find_reordering(void* library) {
   const bool there = look_up(library, "_ZNK5mxnet7NDArray20Reorder2DefaultAsyncEv", &functions.reorder_later) &&
                      look_up(library, "_ZNK5mxnet7NDArray5Chunk8IsMKLDNNEv", &functions.is_reordered) &&

@@ -8,12 +8,12 @@
 
 namespace hvd::mxnet {
 
-// Handle of an array in MXNet (NDArrayHandle).
+// Handle to an MXNet array (NDArrayHandle).
 using Handle = void*;
 
-// Callback with which an operation notifies MXNet's engine that it has finished. The engine's object is on the caller's
-// stack, so copy it and call the copy later. `error` is a dmlc::Error*, used as a plain std::runtime_error. The engine
-// throws a copy of it in the next call that waits for an array that the operation should have written.
+// Callback that notifies MXNet's engine that an operation has finished. The engine's object is on the caller's stack,
+// so copy it and call the copy later. `error` is a dmlc::Error*, used as a plain std::runtime_error. The engine throws
+// a copy of it in the next call that waits for an array that the operation should have written.
 struct OnComplete {
   void (*function)(void* engine, void* parameter, const std::runtime_error* error) = nullptr;
   void* engine = nullptr;
@@ -27,7 +27,7 @@ struct Device {
   int32_t number = 0;
 };
 
-// Queue of the worker threads that respect priorities (FnProperty::kCPUPrioritized).
+// Queue for the worker threads that respect priorities (FnProperty::kCPUPrioritized).
 constexpr int kPrioritized = 3;
 
 using Run = void (*)(void* run_context, void* on_complete, void* parameter);
@@ -63,8 +63,8 @@ std::string find_c_api(void* library);
 
 inline std::string last_error() { return mx().GetLastError(); }
 
-// Return the chunk of an array: its memory together with the variable that orders its users. The first member of an
-// NDArray is a shared pointer to the chunk, and views of one array share it.
+// Return the chunk of an array, which consists of its memory and the variable that orders its users. The first member
+// of an NDArray is a shared pointer to the chunk. Views of an array share its chunk.
 inline void* chunk_of(Handle array) { return *static_cast<void**>(array); }
 
 // Additional reference to an MXNet array. It is needed because Python can release its own reference before the

@@ -13,8 +13,8 @@ constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoa
 
 std::atomic<const HvdFrontendApi*> attached{nullptr};
 
-// Return the name of the Python exception (src/horovod/mxnet/_library.py). MXNet recognizes the exception by the word
-// before the first colon of a message.
+// Return the name of the Python exception (src/horovod/mxnet/_library.py). MXNet derives the exception type from the
+// word before the first colon of a message.
 const char* error_class(int32_t code) {
   switch (code) {
     case HVD_INVALID_ARGUMENT:
@@ -109,7 +109,7 @@ void Call::push(std::unique_ptr<Call> call, int32_t priority) {
 }
 
 Call::~Call() {
-  // Start the next operation. If an array carries an error, MXNet deletes this call without running it.
+  // Start the next operation. If an array has an error, MXNet deletes this call without running it.
   if (Call* next = turns().leave(turn, this)) next->start();
 }
 
@@ -135,8 +135,8 @@ bool Call::fill(Member* m, HvdRequest* q) {
     q->group_size = static_cast<int32_t>(members.size());
   }
   void* const chunk = chunk_of(m->in.handle());
-  // Convert the memory directly. If MXNet were asked for data in another layout, it would wait for an operation that
-  // comes after this one.
+  // Convert the memory directly. If MXNet were asked for the data in another layout, it would wait for an operation
+  // that is queued after this one.
   if (mx().is_reordered && mx().is_reordered(chunk)) {
     if (!m->out && !result) {
       mx().reorder(chunk);

@@ -27,7 +27,7 @@ struct Order {
   const char* const* names;
   const int32_t* dtypes;
   const Handle* in;
-  // Output arrays, equal to `in` for an operation in place. For allgather and alltoall, one array stands for the
+  // Output arrays; equal to `in` for an in-place operation. For allgather and alltoall, one array stands for the
   // results of all tensors.
   const Handle* out;
   const int64_t* splits;
@@ -78,7 +78,7 @@ struct Call {
   std::vector<int64_t> splits;
   std::shared_ptr<Gathered> gathered;
 
-  // Called when the arrays are ready. Starts the operation, or waits for its turn (turns.h).
+  // Start the operation, or wait for its turn (turns.h). Called when the arrays are ready.
   void run(const OnComplete& done);
   // Start the operation. All earlier operations with the same name have finished.
   void start();
@@ -96,7 +96,7 @@ struct Call {
   std::vector<HvdRequest> requests_;
   std::atomic<int> left_{0};
   std::mutex mutex_;
-  // First failure, in the form that MXNet's users see.
+  // First failure, as shown to MXNet users.
   std::string failure_;
 };
 

@@ -42,8 +42,8 @@ HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message,
   return 0;
 }
 
-// Pass an operation to MXNet's engine and return. For allgather and alltoall, `gathered` receives an object for the
-// data. The data have arrived once the array that stands for them is ready; release the object with
+// Pass an operation to MXNet's engine and return. For allgather and alltoall, `gathered` receives an object that will
+// hold the data. The data have arrived once the array that stands for them is ready. Release the object with
 // hvd_mxnet_release(). Return 0 on success. On failure, `message` receives the reason.
 HVD_EXPORT int hvd_mxnet_push(const hvd::mxnet::Order* order, void** gathered, char* message, size_t bytes) {
   try {

@@ -17,7 +17,7 @@ class Turns {
   // Record that the program requests an operation.
   void enter(const std::string& name, Call* call);
   // Record that the operation's arrays are ready. Return true if all earlier operations with its name have finished. If
-  // not, the leave() of an earlier operation returns this operation later.
+  // not, a later call to leave() returns this operation.
   bool ready(const std::string& name, Call* call);
   // Record that the operation has finished, or will never be ready. Return the next operation if it is ready, or null
   // if not. Does nothing if the operation has already left.
@@ -32,7 +32,7 @@ class Turns {
   std::unordered_map<std::string, std::deque<Place>> waiting_;
 };
 
-// Return the instance of the process. It is never destroyed, because MXNet threads can use it at exit.
+// Return the only instance in the process. It is never destroyed, because MXNet threads can use it at exit.
 Turns& turns();
 
 }  // namespace hvd::mxnet

@@ -43,7 +43,7 @@ std::unique_ptr<Link> link_over(int fd) {
   return link;
 }
 
-// Decorator of the links that have keys, which encrypts them.
+// Link decorator that encrypts the links that have keys.
 class Encryption {
  public:
   explicit Encryption(const Config& c) : keys_(c.link_keys) {
@@ -65,7 +65,7 @@ class Encryption {
   Cipher cipher_{};
 };
 
-// Descriptors that have no owner yet. They are closed if creating the engine fails halfway.
+// Descriptors that have no owner yet. They are closed if the creation of the engine fails halfway.
 class Unclaimed {
  public:
   explicit Unclaimed(const Config& c) : fds_(c.event_fds.begin(), c.event_fds.end()) {

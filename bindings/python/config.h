@@ -1,4 +1,4 @@
-// EngineConfig is the configuration of an engine as set from Python. The functions create the engine's options from it.
+// EngineConfig is the engine configuration as set from Python. The functions below create the engine's options from it.
 #pragma once
 #include <map>
 #include <string>
@@ -39,12 +39,12 @@ struct Config {
   std::vector<std::string> nccl_candidates;
   // Rank in MPI_COMM_WORLD of each rank. Empty if MPI is not used.
   std::vector<int> mpi_ranks;
-  // True to let MPI reduce where it can, in any order.
+  // True to let MPI do reductions where it can, in any order.
   bool mpi_reduces = false;
   int spins = 2000, cpu = -1, log_level = 3;
   // Number of entries in the flight recorder; 0 disables it.
   size_t recorder_entries = 1000;
-  // Folder of the job's reports and dumps. If empty, none are written automatically.
+  // Folder for the job's reports and dumps. If empty, none are written automatically.
   std::string report_dir;
   std::string cipher_library, cipher;
   // Keys of the encrypted links, keyed by descriptor.
@@ -56,8 +56,8 @@ struct Config {
   void encrypt(int fd, const nb::bytes& send_key, const nb::bytes& receive_key);
 };
 
-// Create the options. The function moves the descriptors to the options or closes them. Raises ValueError for an
-// inconsistent configuration.
+// Create the options. Descriptors are moved to the options or closed. Raises ValueError for an inconsistent
+// configuration.
 EngineOptions make_options(const Config& config);
 
 // Return a sink that passes messages of this severity (LogLevel) or above to Python's sink. Callable from any thread

@@ -19,14 +19,14 @@ constexpr double kSignalSlice = 0.2;
 struct Work {
   std::shared_ptr<Engine> engine;
   OperationPtr op;
-  // Name as submitted. The engine's copy of the request can get another name during negotiation.
+  // Name as submitted. The engine's copy of the request can get a different name during negotiation.
   std::string name;
 
   Work(std::shared_ptr<Engine> e, OperationPtr o, std::string n) : engine(std::move(e)), op(std::move(o)), name(std::move(n)) {}
   Work(Work&&) = default;
   ~Work() {
-    // Release the GIL, because destroying the last reference ends the engine, and its thread might need the GIL for a
-    // message.
+    // Release the GIL, because destroying the last reference ends the engine, and the engine's thread might need the
+    // GIL to log a message.
     if (engine.use_count() != 1) return;
     nb::gil_scoped_release nogil;
     engine.reset();

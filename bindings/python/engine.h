@@ -22,7 +22,7 @@ struct PyEngine {
   // Watch for a signal, or null if no signal is watched.
   std::unique_ptr<SignalWatch> signal_watch;
   std::string report_dir;
-  // Size thresholds when the engine was created, as text.
+  // Size thresholds as text, as they were when the engine was created.
   std::string tuning;
   std::shared_ptr<StepMeter> steps;
   // Running timeline, or null if there is none.

@@ -26,7 +26,7 @@ static_assert(HVD_INTERNAL == static_cast<int>(Code::internal) && HVD_SHUTDOWN =
 struct Current {
   std::mutex mutex;
   std::shared_ptr<Engine> engine;
-  // Answers to the questions about ranks and sizes, indexed by HvdQuestion.
+  // Answers to queries about ranks and sizes, indexed by HvdQuestion.
   std::array<int, 4> places{};
   // Number of engines created in this process.
   int32_t jobs = 0;

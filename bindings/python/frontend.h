@@ -6,7 +6,7 @@
 
 namespace hvd::python {
 
-// Set the engine and ranks that the table for other frontends uses. A null engine means that there is none.
+// Set the engine and the ranks for the function table of other frontends. A null engine means that none is running.
 void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_rank, int local_size);
 // Set whether a frontend is in the job. Calls of other frontends fail with "not initialized" or "shut down". At first,
 // no frontend is in the job.

@@ -32,7 +32,7 @@ MpiInfo start_session(const std::string& library, const std::string& launcher, b
     nb::gil_scoped_release unlocked;
     status = mpi::Session::open({library, launcher, one_thread, patience}, &session);
   }
-  // Raise ValueError for every error here, because all are mistakes in how the job was started.
+  // Raise ValueError for every error here, because every error means that the job was started incorrectly.
   if (!status.ok()) throw nb::value_error(status.message().c_str());
   return describe(*session);
 }

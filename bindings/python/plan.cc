@@ -1,5 +1,5 @@
-// Planning functions of the core for Python: the algorithms, the choices of the table, predicted costs, and fusion.
-// horovod.benchmark and horovod.planner use them. They need no engine.
+// Python interface to the planning functions of the core: the algorithms, the choices of the table, predicted costs,
+// and fusion. horovod.benchmark and horovod.planner use them. They need no engine.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

@@ -257,7 +257,7 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
     auto signal = std::make_shared<EndSignal>(self.live().failures());
     if (signal->fd() < 0) raise_os_error(Status(Code::internal, "an eventfd for the end of the job cannot be created"));
     self.live().observers().add(signal);
-    // Trigger the signal now if the job has already ended, because observers get no event for this.
+    // Trigger the signal now if the job has already ended, because observers added later get no event.
     if (!self.live().ended().ok()) signal->give();
     return signal;
   })

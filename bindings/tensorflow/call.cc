@@ -86,8 +86,8 @@ bool take_input(Call* call, Member* m) {
   return true;
 }
 
-// Use the memory of an input for its output, without a copy, if only one other reference exists. TensorFlow keeps the
-// engine's input alive until the kernel is done, so this reference can be dropped.
+// Reuse the memory of an input for its output, if only one other reference exists. TensorFlow keeps the kernel's input
+// alive until the kernel is done, so this reference can be dropped.
 bool forward(Call* call, Member* m, const void** in) {
   *in = tf().TensorData(m->in);
   tf().DeleteTensor(std::exchange(m->in, nullptr));
@@ -115,7 +115,7 @@ bool allocate_scattered(Call* call, Member* m) {
   const int32_t set = call->kernel->process_set;
   const int32_t n = api->ask(kFrontend, HVD_SET_SIZE, set), place = api->ask(kFrontend, HVD_SET_RANK, set);
   std::vector<int64_t> shape = m->shape;
-  // For an invalid set, keep the shape, because the engine will refuse the operation.
+  // Keep the shape for an invalid set, because the engine will refuse the operation.
   if (n > 0 && place >= 0) shape[0] = shape[0] / n + (place < shape[0] % n ? 1 : 0);
   m->out = allocate(call, m->index, tf().TensorType(m->in), item_size(m->dtype), shape);
   return m->out != nullptr;

@@ -60,8 +60,8 @@ bool prepare(Call* call, Member* m, HvdRequest* q) {
   return true;
 }
 
-// Do all checks that do not need the engine, for all tensors, before the first tensor is submitted. If a check failed
-// later, half a group would wait for the other half forever.
+// Do all checks that need no engine, for all tensors, before submitting the first one. If a check failed later, half of
+// a group would wait for the other half forever.
 bool prepare_all(Call* call, std::vector<HvdRequest>* requests) {
   const Kernel& k = *call->kernel;
   const int n = k.kind == kJoin ? 1 : k.grouped ? tf().NumInputs(call->ctx) : 1;
@@ -205,7 +205,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   }
 }
 
-// Run an asynchronous kernel once, to find out whether kernels must block (see blocking()).
+// Run an asynchronous kernel once to find out whether kernels must block (see blocking()).
 void probe(void* kernel, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
   Call call;
   call.kernel = static_cast<Kernel*>(kernel);
@@ -226,7 +226,7 @@ void* create(TF_OpKernelConstruction* c) {
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
-// GPU kernels also take tensors in host memory. TensorFlow copies them.
+// Request host memory for the tensors of GPU kernels, too. TensorFlow copies them.
 std::string add(const char* op, const char* device, TF_KernelBuilder* builder, const std::vector<const char*>& arguments) {
   if (std::strcmp(device, "GPU") == 0) {
     for (const char* argument : arguments) tf().KernelBuilder_HostMemory(builder, argument);

@@ -1,4 +1,4 @@
-// Entry points of the library. Loading it with tf.load_op_library defines the ops and kernels; then Python attaches the
+// Entry points of the library. Loading it with tf.load_op_library defines the ops and kernels. Python then attaches the
 // engine.
 #include <cstdio>
 #include <string>

@@ -111,7 +111,7 @@ std::string name_in_loop(const Kernel& k, TF_OpKernelContext* ctx) {
   if (k.name.empty() || !tf().GetIterId || !tf().GetFrameId) return k.name;
   const int64_t iteration = tf().GetIterId(ctx);
   const uint64_t frame = tf().GetFrameId(ctx);
-  // Outside of loops, the operation's name needs no suffix.
+  // Outside of loops, the name of the operation needs no suffix.
   if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;
   char suffix[48];
   // Only a nested loop needs the frame: a hash of the outer iterations and of the loops' names, which include inlining

@@ -20,7 +20,7 @@ struct Kernel {
   bool grouped = false;
   // True if the node might be in a nested loop.
   bool nested = false;
-  // True if the node runs eagerly, so that the caller's thread waits for it.
+  // True if the node runs eagerly. The caller's thread then waits for it.
   bool awaited = false;
   int32_t process_set = 0, op = 1, root = 0, wire = 0;
   double prescale = 1, postscale = 1;

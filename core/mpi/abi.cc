@@ -25,7 +25,7 @@ constexpr Named kHandles[] = {
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// Return the word after `start` in the text. The word ends at white space or a comma.
+// Return the word after `start` in the text. A word ends at white space or a comma.
 std::string word_after(std::string_view text, std::string_view start) {
   const size_t at = text.find(start);
   if (at == std::string_view::npos) return {};
@@ -82,7 +82,7 @@ bool fits(const std::string& launcher, bool open_mpi) { return open_mpi ? launch
 Status check_version(Family family, const std::string& path, const std::string& version) {
   const bool open_mpi = of_open_mpi(version);
   const bool mpich = has(version, "MPICH") || has(version, "Intel(R) MPI") || has(version, "MVAPICH") || has(version, "ParaStation MPI");
-  // There is nothing to check for the standard ABI, which any library can implement.
+  // Nothing needs to be checked for the standard ABI, which any library can implement.
   if (family == Family::standard || (family == Family::open_mpi ? open_mpi : mpich)) return {};
   return Status(Code::invalid_argument, path + " looks like " + std::string(name_of(family)) + " but says that it is '" +
                                             version.substr(0, version.find('\n')) +

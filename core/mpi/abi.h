@@ -1,5 +1,5 @@
-// Differences between MPI libraries. Their functions have the same names, but their handles and numeric constants
-// differ. There are three families of libraries, each with its own table. The functions here keep no state.
+// Differences between MPI libraries. All libraries have the same function names, but different handles and numeric
+// constants. They fall into three families, each with its own table. The functions here keep no state.
 //
 // The families, with the file names of their libraries:
 //   - Open MPI 4 and 5 and Spectrum MPI (libmpi.so.40): a handle is the address of an exported variable.
@@ -54,22 +54,22 @@ struct Abi {
   Handle op_of(ReduceOp op) const;
 };
 
-// Buffer sizes in bytes for version and error texts: the maximum over all three families.
+// Buffer sizes in bytes for version and error strings: the maximum over all three families.
 inline constexpr size_t kVersionBytes = 8192, kErrorBytes = 512;
 
-// Function that returns the address of a name that the library exports, or null if it is missing.
+// Function that returns the address of a symbol that the library exports, or null if it has no such symbol.
 using Lookup = std::function<void*(const char* name)>;
 
-// Return the family of a library. The exported names can be ambiguous, because MPICH's own libraries also export all
-// names of the standard ABI. `path`, the file of the library, then decides.
+// Return the family of a library. If the exported names are ambiguous, the library's file name in `path` decides:
+// MPICH's own libraries also export all names of the standard ABI.
 Family family_of(const std::string& path, const Lookup& lookup);
-// Check that the version text fits the family, because all constants would be wrong for another family. The error is
-// invalid_argument and names the file and its version text.
+// Check that the version string matches the family, because all constants would be wrong for another family. The error
+// is invalid_argument and names the file and its version string.
 Status check_version(Family family, const std::string& path, const std::string& version);
-// True if the version text is from Open MPI or a derivative, false if it is from MPICH.
+// True if the version string is from Open MPI or a derivative, false if it is from MPICH.
 bool of_open_mpi(const std::string& version);
-// True if a library supports this launcher ("Open MPI" or "MPICH"; empty if unknown). A library that does not support
-// its launcher aborts or treats each process as a separate job.
+// True if a library supports this launcher ("Open MPI", "MPICH", or empty if unknown). With the wrong launcher, a
+// library aborts or treats each process as a separate job.
 bool fits(const std::string& launcher, bool open_mpi);
 // Return a short version string for error messages, for example "Open MPI v5.0.11" or "MPICH 5.0.2".
 std::string short_version(const std::string& version);

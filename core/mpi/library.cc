@@ -79,7 +79,7 @@ Status load(const std::string& path, const Library** out) {
   static auto* const loaded = new std::map<void*, std::unique_ptr<Library>>;
   std::lock_guard lock(*mutex);
   // Keep the symbols local, because global symbols can conflict. Open MPI is opened again with global symbols below,
-  // because plugins of Open MPI 4 expect them.
+  // because the plugins of Open MPI 4 need them.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* said = ::dlerror();

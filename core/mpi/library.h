@@ -1,6 +1,6 @@
-// MPI library as a table of functions that is filled at run time. No code here links with MPI or includes its header,
-// so one build serves machines without MPI and any site's MPI. Arguments are those of the standard, except that every
-// handle is a Handle (see abi.h).
+// Table of MPI functions, loaded from a library at run time. No code here links with MPI or includes its header, so one
+// build serves machines without MPI and any site's MPI. Arguments are those of the standard, except that every handle
+// is a Handle (see abi.h).
 #pragma once
 #include <string>
 
@@ -41,7 +41,7 @@ struct Library {
 
   Abi abi;
   std::string path;
-  // Name and version of the library as short text.
+  // Short text with the name and version of the library.
   std::string version;
   // True if the library is Open MPI or a derivative.
   bool open_mpi = false;
@@ -51,8 +51,8 @@ struct Library {
 };
 
 // Load the library at `path`, or return it if it is already loaded. It is never unloaded, because it has threads and
-// handlers. The error is invalid_argument and names the file, if the file cannot be loaded, is not MPI, or is of an
-// unknown family.
+// handlers. If the file cannot be loaded, is not MPI, or is of an unknown family, the error is invalid_argument and
+// names the file.
 Status load(const std::string& path, const Library** out);
 
 }  // namespace hvd::mpi

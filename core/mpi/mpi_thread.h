@@ -1,6 +1,6 @@
-// MPI thread, which executes calls for other threads, one at a time. MPI_Init and MPI_Finalize cannot be interrupted,
-// so they run on this thread while the caller waits with a timeout. A library that allows only one thread is called
-// only from this one.
+// Thread that executes MPI calls for other threads, one at a time. MPI_Init and MPI_Finalize cannot be interrupted, so
+// they run on this thread while the caller waits with a timeout. If a library can be used by one thread only, this
+// thread makes all calls.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -19,7 +19,7 @@ class MpiThread {
   // `work` can then run forever, so it must own what it uses. Only one caller at a time.
   bool run(std::function<void()> work, double seconds = -1);
 
-  // Run `work` in two steps, for callers with other work in between: call begin(), then ended() until it returns true.
+  // Run `work` for a caller that does other work in the meantime: call begin(), then ended() until it returns true.
   void begin(std::function<void()> work);
   // Wait at most `seconds` for the work to end. Return true if it has ended.
   bool ended(double seconds);

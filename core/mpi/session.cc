@@ -9,7 +9,7 @@ namespace {
 
 // Message tag for the creation of communicators.
 constexpr int kTag = 0x4856;
-// Seconds between two calls of `look`.
+// Number of seconds between two calls of the polled function `look`.
 constexpr double kBetweenLooks = 0.5e-3;
 
 std::atomic<Session*> the_session{nullptr};
@@ -38,7 +38,7 @@ Status Session::open(const StartOptions& options, Session** out) {
     return refuse(options.launcher + " has started this process, but the library is " + library->version +
                   ": the launcher is of another MPI than the library; start the job with the mpirun of " + library->version +
                   ", or choose the launcher's library");
-  // Never free the session: threads might use it when the process ends, and MPI_Finalize calls it.
+  // Never free the session, because threads might use it when the process ends, and MPI_Finalize calls it.
   auto* session = new Session;
   session->library_ = library;
   session->pid_ = ::getpid();
@@ -49,7 +49,7 @@ Status Session::open(const StartOptions& options, Session** out) {
     else
       session->mpi_thread_.run([&] { status = session->look_around(); });
   }
-  // Keep a failed initialization, so that a second attempt gets the same answer.
+  // Remember a failed initialization, so that a second attempt gets the same error.
   if (!status.ok()) session->spoil(status.message());
   if (begun == 0 || status.ok()) the_session.store(session, std::memory_order_release);
   *out = session;
@@ -105,8 +105,8 @@ Status Session::look_around() {
   return watch_finalize();
 }
 
-// MPI_Finalize first frees MPI_COMM_SELF and calls the destructors of its attributes. The attribute set here notifies
-// the engine that MPI ends.
+// MPI_Finalize first frees MPI_COMM_SELF and runs the delete callbacks of its attributes. The attribute set here
+// notifies the engine that MPI is ending.
 Status Session::watch_finalize() {
   int key = 0;
   const CopyAttribute never = [](Handle, int, void*, void*, void*, int* flag) { return *flag = 0; };

@@ -1,5 +1,6 @@
-// MPI session of this process. Either the engine or the program initializes MPI, and the same one finalizes it. A
-// process has one session, which any number of engines use in turn, because MPI cannot be initialized twice.
+// MPI session of this process. MPI is initialized either by the engine or by the program, and finalized by whichever
+// initialized it. A process has one session, which any number of engines use in turn, because MPI cannot be initialized
+// twice.
 #pragma once
 #include <sys/types.h>
 
@@ -28,10 +29,10 @@ struct StartOptions {
 
 class Session {
  public:
-  // Initialize MPI, or join it if the program has initialized it. Later calls return the existing session. The error is
-  // invalid_argument if MPI cannot be used: the library is unsuitable, the program has finalized MPI or initialized it
-  // with a thread level that is too low, MPI_Comm_spawn started the process, or an earlier engine left MPI unusable.
-  // The error is timeout if MPI_Init has not returned.
+  // Initialize MPI, or use it if the program has already initialized it. Later calls return the existing session. The
+  // error is invalid_argument if MPI cannot be used: the library is unsuitable, the program has finalized MPI or
+  // initialized it with too low a thread level, MPI_Comm_spawn started the process, or an earlier engine left MPI
+  // unusable. The error is timeout if MPI_Init has not returned.
   static Status open(const StartOptions& options, Session** out);
   // Return the session of this process, or null if there is none. The session of a parent process does not count.
   static Session* current();
@@ -60,7 +61,7 @@ class Session {
   // make that call. Do not call this within `work`. If `look` ends the wait, its error is returned and MPI becomes
   // unusable.
   Status communicator(const std::vector<int>& ranks, const Look& look, Handle* out);
-  // Release the communicator. All of its ranks call this at the same point in the order of operations.
+  // Release the communicator. All of its ranks must call this at the same point in the order of operations.
   void forget(const std::vector<int>& ranks, const Look& look);
 
   // Finalize MPI if the engine initialized it and it is still usable. MPI must not be used afterwards. MPI_Finalize
@@ -88,7 +89,7 @@ class Session {
   // True once MPI_Finalize has started.
   std::atomic<bool> over_{false};
   std::atomic<bool> spoilt_{false};
-  // Reason why MPI is unusable, always written before spoilt_ is set.
+  // Reason why MPI is unusable. It is always written before spoilt_ is set.
   std::string why_spoilt_;
   std::map<std::vector<int>, Handle> communicators_;
   bool finishing_ = false;

@@ -1,6 +1,6 @@
-// Collectives on a communicator and a stream. Each function only enqueues work, which the stream completes. The
-// device's context must be current on the calling thread. Only one thread can launch, in the same order on all ranks
-// and for all communicators.
+// Collectives on a communicator and a stream. Each function only enqueues work on the stream. The device's context must
+// be current on the calling thread. Only one thread can launch, in the same order on all ranks and for all
+// communicators.
 //
 // All memory is device memory. Lengths are not checked here, because the ranks have already agreed on them. After an
 // error, the thread is outside of any group, and the communicator can only be aborted.
@@ -16,7 +16,7 @@ namespace hvd::nccl {
 
 struct Piece {
   const void* in;
-  // Memory for the result of the piece. Can be equal to `in`.
+  // Memory for the result of the piece; can be equal to `in`.
   void* out;
   size_t count;
 };
@@ -33,7 +33,7 @@ Status broadcast(Communicator& c, Stream stream, void* data, size_t bytes, int r
 Status allgather(Communicator& c, Stream stream, const void* in, void* out, std::span<const size_t> bytes);
 
 // Exchange parts, which are consecutive in rank order. `send_bytes` and `recv_bytes` hold the size for each rank. A
-// rank's part for itself is copied.
+// rank's part for itself is simply copied.
 Status alltoall(Communicator& c, Stream stream, const void* in, std::span<const size_t> send_bytes, void* out,
                 std::span<const size_t> recv_bytes);
 

@@ -8,7 +8,7 @@
 namespace hvd::nccl {
 namespace {
 
-// Scope that calls the hooks of Surroundings around a thread's NCCL calls.
+// Scope that runs the hooks of Surroundings before and after a thread's NCCL calls.
 class Inside {
  public:
   explicit Inside(const Surroundings& s) : s_(s) {
@@ -46,7 +46,7 @@ Status Communicator::error() const {
 
 void Communicator::fail(Status why) {
   std::lock_guard lock(mutex_);
-  // Keep the first reason for a failure: the communicator was abandoned during the call.
+  // Keep the first failure reason, because the communicator was already abandoned during the call.
   if (state_.load() != State::making) return;
   error_ = std::move(why);
   state_.store(State::failed, std::memory_order_release);
@@ -104,7 +104,7 @@ void Communicator::create(const UniqueId& id, const WarmUp& warm_up) {
   if (state_.load() == State::making) state_.store(State::ready, std::memory_order_release);
 }
 
-// Make a call on the helper thread, without a timeout. An owner that cannot wait abandons the communicator.
+// Make a call on the helper thread, without a timeout. An owner that cannot wait longer abandons the communicator.
 template <class Call>
 Status Communicator::connect(const char* what, Call call) {
   if (!enter_call()) return error();
@@ -190,8 +190,8 @@ std::shared_ptr<Ending> Ending::start(Method method, Communicators communicators
     ending->done_.store(true, std::memory_order_release);
     return ending;
   }
-  // One thread serves all communicators, because they are on one device. Several threads would each need to set the
-  // context.
+  // One thread handles all communicators, because they are on the same device. Several threads would each have to set
+  // the context.
   thread_without_signals([ending, well = std::move(well), others = std::move(others)] {
     Status s;
     {

@@ -1,9 +1,9 @@
 // NCCL communicators. Helper threads create, warm up, abort and destroy them, because each of these steps can wait for
 // other ranks forever. The owner polls with its own timeouts, and no function here blocks it.
 //
-// Communicators are blocking (blocking=1): a call only launches work, and an event recorded after the call covers that
-// work. NCCL_COMM_BLOCKING=0 overrides this inside NCCL. Calls then return "in progress", and settle() waits until the
-// work is enqueued.
+// Communicators are in blocking mode (blocking=1): calls launch the work before they return, so an event recorded after
+// a call covers its work. The variable NCCL_COMM_BLOCKING=0 overrides this mode. Calls then return "in progress", and
+// settle() waits until the work is enqueued.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -78,8 +78,8 @@ class Communicator {
       : library_(library), surroundings_(surroundings), size_(size), rank_(rank) {}
   void create(const UniqueId& id, const WarmUp& warm_up);
   Status call_each(const WarmUp& warm_up, size_t count);
-  // Enclose an NCCL call on the helper thread with enter_call() and leave_call(). enter_call() returns false if the
-  // communicator was abandoned; no more calls are allowed then. enter_ending() does the same for the thread that
+  // Enclose each NCCL call on the helper thread in enter_call() and leave_call(). enter_call() returns false if the
+  // communicator was abandoned; no more calls are then allowed. enter_ending() is the counterpart for the thread that
   // destroys the communicator. It returns false if another thread has taken over the communicator.
   bool enter_call();
   bool enter_ending();
@@ -117,11 +117,11 @@ class Ending {
  public:
   // True if all communicators have ended or the deadline has passed.
   bool over() const;
-  // True if the deadline has passed before all communicators ended.
+  // True if the deadline passed before all communicators had ended.
   bool leaked() const;
   // Return ok, or the first error. Valid once over() returns true.
   Status outcome() const;
-  // Sleep until over() returns true. Used by tests and at the end of a process.
+  // Sleep until over() returns true. Used by tests and when a process ends.
   void wait() const;
 
  private:

@@ -87,7 +87,7 @@ Reduction logical(const Question& q) {
   return r;
 }
 
-// Choose between scaling before and after the sum of floats. Both are equal up to rounding.
+// Choose between scaling before the sum of floats and after it. The results are equal up to rounding.
 void float_sum(const Question& q, Reduction* r) {
   const int64_t divisor = q.op == ReduceOp::average ? q.size : 1;
   const double all = q.prescale * q.postscale / static_cast<double>(divisor);
@@ -168,7 +168,7 @@ Reduction decide(const Question& q) {
   if (sums && (q.op == ReduceOp::average || q.prescale != 1.0 || q.postscale != 1.0)) {
     return refused("sums of integers that are averaged or scaled wrap around in NCCL; the host carries them in more bits");
   }
-  // Do not change the order of scaling and reduction, because scaling truncates integers.
+  // Keep the order of scaling and reduction, because scaling truncates integers.
   r.before = {q.prescale, 1};
   r.after = {q.postscale, 1};
   r.op = q.op == ReduceOp::min ? Op::min : q.op == ReduceOp::max ? Op::max : q.op == ReduceOp::product ? Op::product : Op::sum;

@@ -1,5 +1,5 @@
-// Mapping of a reduction to NCCL. The functions choose the NCCL operation and the scaling left to the caller. They only
-// compute.
+// Mapping of a reduction to NCCL. The functions choose the NCCL operation, and the scaling that the caller must apply
+// itself. They have no side effects.
 //
 // NCCL's arithmetic differs from the engine's. It multiplies by a scalar *of the data's type*. A premultiplied sum by
 // 1/3 in bfloat16 is therefore off by 0.2%, always in the same direction, and NCCL computes averages this way. With 16
@@ -56,15 +56,15 @@ struct Question {
   bool scaled_afterwards = false;
 };
 
-// Result of decide(): an NCCL operation, and the scaling left to the caller.
+// Result of decide(): an NCCL operation, and the scaling that the caller must apply itself.
 struct Reduction {
-  // Reason why NCCL cannot execute the reduction, as text that starts with a lower-case letter. Empty if it can.
+  // Reason why NCCL cannot execute the reduction, starting with a lower-case letter, or empty if it can.
   std::string why_not;
   Type type = Type::float32;
   Op op = Op::sum;
   // True if each value is multiplied by `scalar` and then summed. `op` is then unused.
   bool premultiplied = false;
-  // Multiplier of a premultiplied sum: exact in `type`, or the nearest float32 or float64.
+  // Multiplier of a premultiplied sum, exact in `type` or the nearest float32 or float64 value.
   double scalar = 1.0;
   // Scaling that the caller applies to the inputs (before) and to the result (after).
   Scaling before, after;

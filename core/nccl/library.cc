@@ -69,7 +69,7 @@ std::string fill(void* handle, const std::string& asked, Library* l) {
   return {};
 }
 
-// Keep the library until the process ends. Even then, threads can still use it.
+// Never unload the library. Threads can use it even while the process ends.
 const Library* keep(std::unique_ptr<Library> library) {
   static auto* const mutex = new std::mutex;
   static auto* const all = new std::vector<std::unique_ptr<Library>>;
@@ -77,7 +77,7 @@ const Library* keep(std::unique_ptr<Library> library) {
   return all->emplace_back(std::move(library)).get();
 }
 
-// Open a library, and never close its handle, because NCCL has threads.
+// Open a library. Its handle is never closed, because NCCL has threads.
 const Library* try_one(const std::string& name, int flags, std::string* reasons) {
   void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
   std::string reason;
@@ -108,7 +108,7 @@ std::string version_text(int version) {
 Found find(const Search& search) {
   std::string reasons;
   if (!search.chosen.empty()) {
-    // If the process has already loaded this file, dlopen() returns the same library.
+    // If the process has already loaded this file, dlopen() returns the loaded library.
     if (const Library* l = try_one(search.chosen, 0, &reasons)) return {l, {}};
     return {nullptr, reasons};
   }

@@ -1,5 +1,5 @@
-// NCCL library as a table of functions that is filled at run time. No code here links with NCCL or includes its header,
-// so one build serves machines with and without NCCL. Types, numbers and layouts are those of nccl.h 2.18, which later
+// Table of NCCL functions, loaded from a library at run time. No code here links with NCCL or includes its header, so
+// one build serves machines with and without NCCL. Types, numbers and layouts are those of nccl.h 2.18, which later
 // versions keep.
 #pragma once
 #include <climits>
@@ -99,13 +99,13 @@ struct Search {
   std::vector<std::string> candidates;
 };
 struct Found {
-  // Library found, or null. Never freed, because threads might use it when the process ends.
+  // The library that was found, or null. It is never freed, because threads might use it when the process ends.
   const Library* library = nullptr;
-  // Reason why there is no library, in one sentence.
+  // Reason why no library was found, in one sentence.
   std::string why_not;
 };
-// Find and load a library, without calling it. Do this for the first device operation, never at import: a framework
-// imported later would get the library loaded first, even if that one is older. Each call searches again, so keep the
+// Find and load a library, without calling it. Do this at the first device operation, never at import: otherwise, a
+// framework imported later would get this library, even if its own is newer. Each call searches again, so keep the
 // result.
 Found find(const Search& search);
 
@@ -116,9 +116,9 @@ struct Symbol {
 };
 std::span<const Symbol> symbols();
 
-// Convert a call's result to a Status. This reads the library's last error, of which a process has only one, so call it
-// on the failing thread before any other call. `what` is the function that failed, and `handle` can be null. Success
-// and "in progress" give ok.
+// Convert a call's result to a Status. This reads the library's last error, which is shared by the whole process, so
+// call it on the failing thread before any other call. `what` is the function that failed, and `handle` can be null.
+// Success and "in progress" give ok.
 Status status_of(const Library& library, Result result, const char* what, Handle handle);
 
 // Create an id for one communicator. One of its ranks calls this and sends the id to the others. The device's context

@@ -1,5 +1,5 @@
 // Choice of the algorithm for each collective. It uses a table of rows, of which the first match decides, and a text
-// with the user's overrides ("allreduce=ring,broadcast=tree"). These functions only compute.
+// with the user's overrides ("allreduce=ring,broadcast=tree"). The functions have no side effects.
 //
 // Invariant of the table, checked by a test: in a given world, all rows that apply to float reductions add in the same
 // order. The bits of a result then depend neither on the size of a tensor nor on fusion.
@@ -60,7 +60,7 @@ struct Overrides {
   static Status parse(std::string_view text, Overrides* out);
 };
 
-// Order in which a float reduction adds, where the order affects the result (collectives/reduce.h).
+// Order of the additions in a float reduction, if the order affects the result (collectives/reduce.h).
 enum class Order : uint8_t { none, the_order, by_host, by_slice };
 Order order_of(Collective, Algorithm);
 

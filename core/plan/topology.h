@@ -12,7 +12,7 @@ namespace hvd {
 struct Topology {
   int rank = 0;
   int size = 1;
-  // Host of each rank, as an index. Hosts are numbered in the order of their first rank.
+  // Index of each rank's host. Hosts are numbered in the order of their first rank.
   std::vector<int> host;
   // Ranks of each host, in ascending order.
   std::vector<std::vector<int>> members;
@@ -28,7 +28,7 @@ struct Topology {
   // True if all hosts have the same number of ranks.
   bool homogeneous = true;
 
-  // Build the topology of `rank`. `host_of[r]` is a number that is equal for all ranks of rank r's host.
+  // Build the topology of `rank`. `host_of[r]` identifies the host of rank r.
   static Status make(int rank, std::span<const int> host_of, Topology* out);
   // Return the topology of a process set for the same rank. `ranks` lists the set's ranks in set order, without
   // duplicates and including this rank.
@@ -41,8 +41,8 @@ struct Topology {
 
   // Return the ranks on this host, in ascending order.
   const std::vector<int>& local_members() const { return members[host[rank]]; }
-  // Return the ranks with this local rank on all hosts, in the order of the hosts. Empty if a host has no such rank
-  // (local_rank >= slices).
+  // Return the rank on each host that has the same local rank as this rank, in the order of the hosts. Empty if a host
+  // has no such rank (local_rank >= slices).
   std::vector<int> cross_members() const;
 };
 

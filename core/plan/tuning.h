@@ -1,7 +1,7 @@
-// Size thresholds of the collectives, which select algorithms, chunk sizes and kinds of stores. The defaults were
+// Size thresholds of the collectives. They select algorithms, chunk sizes and kinds of stores. The defaults were
 // measured on one kind of machine; horovod.benchmark --calibrate measures them on another
-// (src/horovod/common/bootstrap/calibration.py). All ranks of a job use the same values, and no value changes a bit of
-// a result (docs/adr/0002-same-bits.md).
+// (src/horovod/common/bootstrap/calibration.py). All ranks of a job use the same values, and no value affects the bits
+// of a result (docs/adr/0002-same-bits.md).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -36,8 +36,8 @@ struct Tuning {
   static Status parse(std::string_view text, Tuning* out);
   // Return all values in the form that parse() reads.
   std::string text() const;
-  // Return all values in the order of tuning_fields() (values), or read them back. Errors name the value that is out of
-  // range.
+  // values() returns all values in the order of tuning_fields(), and read() reads them back. Errors name the value that
+  // is out of range.
   std::vector<int64_t> values() const;
   static Status read(std::span<const int64_t> values, Tuning* out);
 

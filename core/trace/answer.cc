@@ -59,7 +59,7 @@ Answerer::Answerer(Means means) : means_(std::move(means)), process_(::getpid())
 Answerer::~Answerer() { close(); }
 
 void Answerer::close() {
-  // Do nothing in a forked child: the thread, and a possible holder of the lock, exist only in the parent process.
+  // Do nothing in a forked child, because the thread exists only in the parent process, as does any holder of the lock.
   if (::getpid() != process_) return;
   {
     std::lock_guard lock(mutex_);
@@ -160,7 +160,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
     const auto over = [&] { return closed_ || given_.count(number); };
     changed_.wait_for(lock, std::chrono::duration<double>(kPatience), [&] { return over() || begun_.count(number); });
     if (begun_.count(number)) changed_.wait_for(lock, std::chrono::duration<double>(kWork), over);
-    // Only Python closes this object, so Python is running if the object is closed.
+    // Only Python code closes this object, so Python is running if the object is closed.
     const bool runs = closed_ || begun_.erase(number);
     if (const auto found = given_.extract(number)) given = std::move(found.mapped());
     if (runs) given.forced = false;
@@ -170,7 +170,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
 }
 
 std::string Answerer::stacks() {
-  // First number of this rank's own questions. It must differ from the numbers that rank 0 uses.
+  // First number for this rank's own questions, chosen to differ from the numbers that rank 0 uses.
   constexpr uint64_t kOwn = uint64_t{1} << 62;
   uint64_t number = 0;
   {
@@ -187,7 +187,7 @@ std::string Answerer::answer(const Question& question, bool full) {
   if (full) {
     given = ask(question.number);
     std::unique_lock lock(mutex_);
-    // Wait between the two readings, so that the answer shows rates.
+    // Wait between the two readings, so that the answer can show rates.
     changed_.wait_until(lock, apart.when(), [this] { return closed_; });
   }
   std::string out = "{";

@@ -33,7 +33,7 @@ struct Question {
 
 class Answerer final : public Observer, public std::enable_shared_from_this<Answerer> {
  public:
-  // Seconds that Python has to start its answer, to finish it, and, on rank 0, to notice a stall.
+  // Time limits in seconds for Python to start its answer, to finish it, and, on rank 0, to notice a stall.
   static constexpr double kPatience = 1.0, kWork = 1.2, kNotice = 5.0;
   struct Means {
     int rank = 0;
@@ -47,7 +47,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
     std::function<void(std::string)> reply;
     // Function that asks Python to call give(). Called on the answerer's thread.
     std::function<void(uint64_t)> ask_python;
-    // Function that receives the stacks if Python is hung and cannot report a stall. Only set on rank 0.
+    // Function that receives the stacks if Python is hung and cannot report a stall itself. Set only on rank 0.
     std::function<void(std::string)> alone;
     // Seconds until `alone` is called.
     double notice = kNotice;
@@ -58,9 +58,9 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   // Record that Python has received ask_python and is therefore running. Its stacks must not be read from outside,
   // because they are changing.
   void begun(uint64_t number);
-  // Store Python's answer to ask_python: its stacks in faulthandler's format, and JSON with all other information.
+  // Store Python's answer to ask_python: its stacks in faulthandler's format, and all other information as JSON.
   void give(uint64_t number, std::string stacks, std::string json);
-  // Return the current stacks, written by Python itself if it answers in time. Callable from any thread that does not
+  // Return the current stacks. Python writes them itself if it answers in time. Callable from any thread that does not
   // hold the GIL.
   std::string stacks();
   // Record that Python on rank 0 has read the report of waiting operations.

@@ -1,5 +1,5 @@
 // Offset between rank 0's clock and this rank's clock. The rank measures it by asking rank 0 for the time
-// (Topic::clock_ask, clock_told).
+// (Topic::clock_ask and Topic::clock_told).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -17,11 +17,11 @@ namespace hvd {
 class ClockOffset {
  public:
   struct Known {
-    // Offset and its maximum error in nanoseconds. Rank 0's clock shows this rank's clock plus `offset`.
+    // Offset and its maximum error in nanoseconds. Adding `offset` to this rank's clock gives rank 0's clock.
     int64_t offset, error;
   };
   static constexpr int kInARow = 8;
-  // Nanoseconds between two questions of a measurement, and between two measurements.
+  // Nanoseconds between two questions of one measurement (kBetween), and between two measurements (kRest).
   static constexpr int64_t kBetween = 10'000'000, kRest = 10'000'000'000;
 
   // Return the question to send if a measurement is due.
@@ -37,7 +37,8 @@ class ClockOffset {
     both.append(reinterpret_cast<const char*>(&now), sizeof now);
     return both;
   }
-  // Process an answer. Return the offset after the very first answer, and the best offset after each series of answers.
+  // Process an answer. Return the offset after the first answer of all, and later the best offset after each series of
+  // answers.
   std::optional<Known> hear(std::string_view answer, int64_t now) {
     uint64_t times[2];
     if (answer.size() != sizeof times) return {};

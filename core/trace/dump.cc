@@ -70,7 +70,7 @@ constexpr mode_t by_others = S_IWGRP | S_IWOTH;
 
 bool is_private(const struct stat& about) { return about.st_uid == ::geteuid() && !(about.st_mode & by_others); }
 
-// True if a file's status does not show who created it. Some file systems show all files, even new ones, as owned by
+// True if a file's status does not reveal who created it. Some file systems show all files, even new ones, as owned by
 // one user or open to all.
 bool tells_nothing(const struct stat& found, const struct stat& fresh) {
   return !is_private(fresh) && found.st_uid == fresh.st_uid && !(found.st_mode & ~fresh.st_mode & by_others);
@@ -156,8 +156,8 @@ Status write_into(const std::string& folder, FolderKind kind, const std::string&
   std::string where = folder;
   int dir = -1;
   HVD_RETURN_IF_ERROR(kind == FolderKind::own ? open_own(&where, &dir) : open_given(where, &dir));
-  // Number the files, because several threads can write at the same time: the driver at the end of the job, a signal's
-  // thread, and the program's threads.
+  // Number the files, because several threads can write at the same time: the driver at the end of the job, the thread
+  // of the signal watch, and the program's threads.
   static std::atomic<uint64_t> files{0};
   const std::string full = where + '/' + name;
   const std::string fresh = name + ".part" + std::to_string(::getpid()) + '-' + std::to_string(files.fetch_add(1));
@@ -201,7 +201,7 @@ Status Dumper::dump(const std::string& folder, std::string_view why, std::string
 
 void Dumper::ended(const Status& why) {
   if (why.ok() || why.code() == Code::shutdown || folder_.empty()) return;
-  // Ignore errors, because a rank whose disk is full must still end with its original error.
+  // Ignore errors, because a rank with a full disk must still end with its original error.
   if (Status s = dump("", why.message(), nullptr); !s.ok()) return;
 }
 

@@ -18,9 +18,9 @@ namespace hvd {
 void append_entry(std::string* out, const FlightRecorder::Entry& entry, const TickScale::Line& line);
 
 enum class FolderKind {
-  // Folder that the user chose. It can be shared, and symbolic links are followed.
+  // Folder chosen by the user. It can be shared, and symbolic links are followed.
   given,
-  // Folder that was created for this job's reports. If another user can write to it, a new folder beside it is used.
+  // Folder created for this job's reports. If another user can write to it, a new folder beside it is used.
   own,
 };
 
@@ -40,7 +40,7 @@ class Dumper final : public Observer {
   const std::string& folder() const { return folder_; }
   int rank() const { return rank_; }
 
-  // Write a dump if the job ended with an error, but not if a rank left on purpose.
+  // Write a dump if the job ended with an error, but not if a rank left intentionally.
   void ended(const Status& why) override;
 
  private:
@@ -49,8 +49,8 @@ class Dumper final : public Observer {
   const std::string label_, folder_;
 };
 
-// Watch that calls a function on a separate thread whenever a signal arrives. The signal handler only wakes that
-// thread. A process can have one watch.
+// Signal watch that calls a function on a separate thread whenever a signal arrives. The signal handler only wakes that
+// thread. A process can have only one watch.
 class SignalWatch {
  public:
   // Return null if the program already handles or ignores the signal, or if another watch exists.

@@ -1,4 +1,4 @@
-// Descriptor that becomes readable once the job of an engine is over, for any reason. Meant for threads that sleep on
+// Descriptor that becomes readable once the job of an engine is over for any reason. Meant for threads that poll
 // descriptors.
 #pragma once
 #include <sys/eventfd.h>

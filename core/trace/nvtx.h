@@ -1,4 +1,4 @@
-// Ranges for NVIDIA's profilers: an Observer that marks the operations of this rank's engine by name, in the domain
+// Observer that marks the operations of this rank's engine by name as ranges for NVIDIA's profilers, in the domain
 // "horovod". NCCL marks its own work. The NVTX library is loaded at run time; without a profiler, its functions do
 // nothing.
 #pragma once
@@ -14,7 +14,7 @@ class NvtxRanges final : public Observer {
   // `library` is libnvtx3interop.so.1 or libnvToolsExt.so.1. An error explains why it cannot be used.
   static Status open(const std::string& library, std::shared_ptr<NvtxRanges>* out);
 
-  // Begin a range. It belongs to the thread that executes the operation, and the same thread ends it.
+  // Begin a range. It belongs to the thread that executes the operation, so the same thread must end it.
   void started(const Execution&) override;
   void finished(const Execution&, const Status&) override;
 

@@ -28,8 +28,7 @@ std::string contents(const std::string& path) {
   return out;
 }
 
-// Fields of the line in /proc/PID/stat (proc(5)) after the name, which can contain any characters. Field [0] is the
-// state.
+// Fields in /proc/PID/stat (proc(5)) after the process name, which can contain any characters. Field [0] is the state.
 struct Stat {
   std::string name;
   std::vector<std::string> fields;
@@ -86,7 +85,7 @@ void append_thread(std::string* out, const std::string& process, int id) {
   append_member(out, "cpu", stat->cpu());
   const std::string wait = contents(folder + "/wchan");
   append_member(out, "wait", wait == "0" ? "" : wait);
-  // Text of /proc/PID/syscall: "running", or the number, the arguments and two addresses.
+  // Content of /proc/PID/syscall: "running", or the number, the arguments and two addresses.
   const std::string call = contents(folder + "/syscall");
   char* rest = nullptr;
   const long number = std::strtol(call.c_str(), &rest, 10);

@@ -2,7 +2,7 @@
 // on. trace/dump.h reads it after a failure, on a signal, or on request. It also provides statistics about steps.
 //
 // The thread that drives the engine writes entries, in about 50 ns each, and any thread can read them at the same time.
-// Each entry has a version that shows whether it was overwritten while being read.
+// Each entry has a version, which reveals whether the entry was overwritten while it was being read.
 #pragma once
 #include <array>
 #include <atomic>
@@ -19,7 +19,7 @@ namespace hvd {
 class FlightRecorder final : public Observer {
  public:
   enum class What : uint8_t {
-    // This rank became ready for the operation. Not recorded for operations of a schedule.
+    // This rank became ready for the operation. Not recorded for operations in a schedule.
     requested,
     // The operation was executed together with count - 1 others.
     carried_out,

@@ -54,8 +54,8 @@ void StepMeter::count(uint64_t steps) {
   made_.store(ended_, std::memory_order_relaxed);
 }
 
-// Find the operation with which each step ends. A program can have other loops, such as validation, so use the
-// operation that occurred most often.
+// Find the operation that ends each step. A program can have other loops, such as validation, so use the operation that
+// occurred most often.
 void StepMeter::schedule_begun(const Schedule& schedule) {
   scheduled_ = true;
   last_ = nullptr;
@@ -110,7 +110,7 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
     std::lock_guard lock(mutex_);
     if (found && told_) return;
     const Reading now = read();
-    // Drop all steps that were detected earlier.
+    // Drop all steps detected so far.
     if (!found && !told_) {
       told_ = true;
       begun_ = false;
@@ -119,7 +119,7 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
       first_ = 0;
     }
     if (begun_) {
-      // A wait in progress is counted up to now and can later turn out shorter. All other sums only grow.
+      // A wait in progress is counted up to the present and can later turn out shorter. All other sums only grow.
       const uint64_t blocked = now.blocked > before_.blocked ? now.blocked - before_.blocked : 0;
       const Step step{ended_,
                       now.at,

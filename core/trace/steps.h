@@ -45,12 +45,12 @@ class StepMeter final : public Observer {
     // Minimum bytes that any algorithm has to send over this rank's link.
     uint64_t moved;
     uint64_t operations, tensors;
-    // Time in ticks at which a caller last started to wait for an operation or left one unattended.
+    // Time in ticks at which a caller last started to wait for an operation, or left an operation unattended.
     uint64_t arrival;
     // Number of operations whose callers' waiting time is unknown.
     uint64_t unattended;
   };
-  // Maximum number of steps that wait for take(). If there are more, the oldest are dropped.
+  // Maximum number of steps kept for take(). If there are more, the oldest are dropped.
   static constexpr size_t kMax = 4096;
   // Maximum number of operation names that are counted as candidates for the last operation of a step.
   static constexpr size_t kMaxNames = 1 << 12;
@@ -104,7 +104,7 @@ class StepMeter final : public Observer {
   const Schedule::Bucket* last_ = nullptr;
   // Name of the operation that ends a step. Empty before the first schedule.
   std::string last_name_;
-  // Last operation of a schedule without last_name_. It replaces last_name_ if it occurs more often.
+  // Last operation of a schedule that does not contain last_name_. It replaces last_name_ if it occurs more often.
   std::string rival_;
   // Counts of other operations. Any of them can turn out to be the last operation of a step.
   std::unordered_map<std::string, uint64_t> executed_;

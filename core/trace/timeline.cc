@@ -138,7 +138,7 @@ void Timeline::requested(std::span<const Request> requests) {
 }
 
 void Timeline::noticed(int from, std::span<const Request> requests) {
-  // Skip this rank's own requests, because requested() records them.
+  // Skip this rank's own requests, because requested() already records them.
   if (from == options_.rank || !taking()) return;
   Event e(What::ready);
   e.number = from;
@@ -293,8 +293,8 @@ void Timeline::heard(int from, uint32_t topic, std::string_view body) {
 // ---- The writer thread ----------------------------------------------------------------------------------------------
 void Timeline::run() {
   pthread_setname_np(pthread_self(), "hvd-timeline");
-  // Give this thread the lowest priority, because training goes first. If it gets no CPU time for long, events are
-  // dropped and counted.
+  // Give this thread the lowest priority, because training goes first. If the thread gets no CPU time for long, events
+  // are dropped and counted.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
   std::vector<Event> events;
   for (bool over = false; !over;) {

@@ -39,7 +39,7 @@ struct TimelineOptions {
   std::function<void(ObserverMessage)> say;
   // Function that receives a warning when writing fails. Called on the timeline's thread.
   LogSink log;
-  // Maximum size in bytes of the events that are waiting to be written.
+  // Maximum size in bytes of the events waiting to be written.
   size_t most_bytes = 16u << 20;
   // Seconds between two writes to the file.
   double between_writes = 0.1;

@@ -1,4 +1,4 @@
-// File with a JSON array that grows while others read it and is complete at every moment. The closing bracket is
+// File with a growing JSON array that is complete at every moment, so that others can read it. The closing bracket is
 // followed by reserved space: blanks, which JSON ignores. A single write places new elements over the bracket and into
 // the reserved space, so a failure such as a full disk cannot leave partial elements. Only extending the reserved space
 // can fail, and blanks do no harm.

@@ -18,7 +18,7 @@
 
 namespace hvd {
 
-// The tensors of one response or message.
+// Tensors of one response or message.
 struct TimelineTensors {
   struct One {
     std::string name;
@@ -34,7 +34,7 @@ struct TimelineTensors {
     bool same(const Response& response, size_t index) const;
   };
   std::vector<One> all;
-  // Cache of TimelineText: the tensors' pids, and the value of first_ for which they are valid.
+  // Cache used by TimelineText: the tensors' pids, and the value of first_ for which they are valid.
   mutable std::vector<uint32_t> pids;
   mutable uint32_t pids_since = 0;
 
@@ -55,7 +55,7 @@ class TimelineText {
     int64_t epoch_us = 0;
     int64_t process = 0;
   };
-  // Maximum number of tensors that are known by name at a time. Unnamed tensors are always new.
+  // Maximum number of tensors remembered by name. Unnamed tensors are always new.
   static constexpr size_t kMaxKnown = 1 << 16;
 
   explicit TimelineText(About about) : about_(std::move(about)) {}
@@ -85,7 +85,7 @@ class TimelineText {
   void cycle(int64_t at, std::string* out);
   // Record the offset from this rank's monotonic clock to rank 0's, and its maximum error.
   void clock(int64_t at, int64_t offset_ns, int64_t error_ns, std::string* out);
-  // Append an event for the pause of the recording, and discard the state of operations in flight.
+  // Append an event for a pause in the recording, and discard the state of operations in flight.
   void paused(int64_t at, std::string* out);
   // Append an event that reports `events` missing events, and discard the state of operations in flight.
   void lost(int64_t at, uint64_t events, std::string* out);

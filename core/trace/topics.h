@@ -7,7 +7,7 @@ namespace hvd {
 enum class Topic : uint32_t {
   // Report of Observer::waiting() in this rank's Mailbox. Never sent to another rank.
   waiting = 1,
-  // JSON messages between the ranks' Python telemetry (src/horovod/common/telemetry).
+  // JSON messages between the Python telemetry of the ranks (src/horovod/common/telemetry).
   python = 2,
   // Question from rank 0 about the activity of ranks; see Question (trace/answer.h).
   explain = 3,
@@ -18,8 +18,8 @@ enum class Topic : uint32_t {
   stacks = 5,
   // Report of Observer::unnoticed() in this rank's Mailbox. Never sent to another rank.
   unnoticed = 6,
-  // Question to rank 0 for the time, and its answer (trace/clock.h). The question contains the time on the asker's
-  // clock; the answer adds the time on rank 0's clock.
+  // Question to rank 0 about its time, and the answer (trace/clock.h). The question contains the time on the asking
+  // rank's clock; the answer adds the time on rank 0's clock.
   clock_ask = 16,
   clock_told = 17,
 };

@@ -3,7 +3,7 @@
 // blocks are few and large (gradient buckets).
 //
 // A block can outlive its engine, because it keeps the mapping of the segment alive. Freed memory is returned to the
-// system by punching a hole into the file, and is zero when it is allocated again.
+// system by punching a hole in the file, so it is zero when allocated again.
 #pragma once
 #include <sys/types.h>
 

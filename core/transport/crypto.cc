@@ -87,7 +87,7 @@ bool processor_has_aes() {
 void wipe(void* data, size_t bytes) { explicit_bzero(data, bytes); }
 
 Status CryptoLibrary::load(const std::string& path, std::shared_ptr<const CryptoLibrary>* out) {
-  // Never unload the library, because OpenSSL has exit handlers.
+  // Never unload the library, because OpenSSL registers exit handlers.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!handle) {
     const char* why = ::dlerror();

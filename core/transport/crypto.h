@@ -39,7 +39,7 @@ class Aead {
   // Encrypt `text` and write text.size() bytes to `out`, which can be text.data(). Write the tag, which authenticates
   // both `extra` and the text, to `tag`.
   virtual bool seal(const CipherNonce& nonce, ConstBytes extra, ConstBytes text, std::byte* out, std::byte* tag) = 0;
-  // Decrypt `sealed`. Return false if the data were altered; `out` then contains no meaningful data.
+  // Decrypt `sealed`. Return false if the data have been altered; the contents of `out` are then meaningless.
   virtual bool open(const CipherNonce& nonce, ConstBytes extra, ConstBytes sealed, const std::byte* tag, std::byte* out) = 0;
 };
 
@@ -56,7 +56,7 @@ class CryptoLibrary {
   virtual std::unique_ptr<Aead> make(Cipher cipher, const CipherKey& key, bool sealing) const = 0;
   // Diffie-Hellman on Curve25519 (RFC 7748). public_key() computes the public key of `secret`; shared_key() computes
   // the shared key from this side's secret and the peer's public key. Both return false if the library cannot compute
-  // the key, or if `theirs` is not a point that an honest peer sends.
+  // the key, or if `theirs` is not a point that an honest peer would send.
   virtual bool public_key(const CipherKey& secret, CipherKey* out) const = 0;
   virtual bool shared_key(const CipherKey& secret, const CipherKey& theirs, CipherKey* out) const = 0;
   // Return true if the key exchange passed the check.

@@ -23,7 +23,7 @@ struct FaultScript {
   size_t piece = std::numeric_limits<size_t>::max();
   // Length of a stall: the number of consecutive calls that move no bytes.
   int stall_calls = 0;
-  // Interval of stalls: one stall precedes every n-th call that could move bytes.
+  // Interval between stalls: one stall precedes every n-th call that could move bytes.
   int stall_every = 1;
 };
 
@@ -54,7 +54,7 @@ class FaultyLink final : public Link {
   int64_t cut(const char* after);
   size_t limit(size_t bytes, uint64_t moved, uint64_t cut_after) const;
 
-  // Wrapped link. Null once the connection is cut, which also closes the peer's side.
+  // Wrapped link, or null once the connection has been cut, which also closes the peer's side.
   std::unique_ptr<Link> inner_;
   FaultScript script_;
   WakeupEvent own_wakeup_;

@@ -22,7 +22,7 @@ class InprocLink final : public Link {
   int64_t try_recv(Bytes data) override;
   const Status& error() const override { return error_; }
   void hang_up() override { close(); }
-  // Close the link as the exit of a process would. The peer still receives what was sent before.
+  // Close the link, as if the process had exited. The peer still receives everything sent before.
   void close();
 
  private:

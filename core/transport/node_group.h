@@ -1,4 +1,4 @@
-// A NodeGroup consists of the ranks of one process set on one host. They synchronize through shared memory.
+// A NodeGroup contains the ranks of one process set on one host, which synchronize through shared memory.
 //
 // Each rank counts its finished stages in a counter on its own cache line, and the others wait for that counter. All
 // ranks run the same collectives in the same order, and the number of stages of a collective depends only on its
@@ -66,7 +66,7 @@ class NodeGroup {
   Status await_all(uint64_t stage);
   // True if the rank has published stage `stage`. Does not wait.
   bool reached(int member, uint64_t stage) const { return (*lines_)[member]->progress.load(std::memory_order_seq_cst) >= base_ + stage; }
-  // End the collective, which counts as one more stage.
+  // End the collective. The end counts as one more stage.
   void finish();
   // End the collective as if this rank had published `stages` stages, which must be at least as many as it has. Used
   // when ranks abandon a collective after different numbers of stages.
@@ -92,7 +92,7 @@ class NodeGroup {
   double timeout_;
   // Value of this rank's counter at the start of the current collective.
   uint64_t base_ = 0;
-  // Number of stages that this rank has finished, including the ends of collectives.
+  // Number of stages that this rank has finished, including one for the end of each collective.
   uint64_t mine_ = 0;
   uint64_t operations_ = 0;
   int half_ = 0;

@@ -16,7 +16,7 @@ constexpr int kClockEvery = 64;
 // Time to poll without a pause if every rank has a core. Do not yield during this time: if other threads need the core
 // after all, yielding gives them whole time slices, while a resting thread wakes up earlier.
 constexpr auto kNoRest = milliseconds(1);
-// Time to poll without a pause if there are more ranks than cores. It is shorter, because the awaited rank might need
+// Time to poll without a pause if there are more ranks than cores. It is short, because the awaited rank might need
 // this core.
 constexpr auto kNoRestShared = microseconds(200);
 // Each rest takes 1/kPart of the wait so far, at least kLeastRest and at most kMaxRest.

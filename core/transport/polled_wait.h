@@ -1,5 +1,5 @@
 // Variant of Wait (waiter.h) for a condition that has no wakeup and needs polling to make progress, such as the
-// completion of an MPI operation. It polls often at first. Later it rests for a fraction of the time waited so far,
+// completion of an MPI operation. At first it polls often. Later it pauses for a fraction of the time waited so far,
 // which adds little latency and keeps the operation progressing.
 //
 // Example:

@@ -9,8 +9,8 @@
 // encrypted with one key, and a leaked key does not decrypt earlier records. An eavesdropper still sees the lengths and
 // times of records.
 //
-// No byte of a record is returned before its tag is verified. On failure, the link is permanently broken and the
-// connection closes, so that the peer does not wait for answers.
+// No byte of a record is returned before its tag has been verified. On failure, the link is permanently broken and the
+// connection is closed, so that the peer does not wait for answers.
 #pragma once
 #include <memory>
 
@@ -84,7 +84,7 @@ class SecureLink final : public Link {
   std::unique_ptr<std::byte[]> in_;
   // Range of bytes in the receive buffer that are still encrypted.
   size_t in_begin_ = 0, in_end_ = 0;
-  // Decrypted text in the receive buffer that try_recv() has not returned. It is before in_begin_.
+  // Decrypted text in the receive buffer that try_recv() has not returned yet. It precedes in_begin_.
   Bytes text_;
 };
 

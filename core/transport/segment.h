@@ -11,7 +11,8 @@
 //   - staging: per local rank, the staging area that the others read
 //   - arenas: per local rank, memory for its tensors that the others can read and write (arena.h)
 //
-// Untouched pages cost nothing, so the layout is generous. It depends only on the number of local ranks and the sizes.
+// Untouched pages cost nothing, so the layout can be generous. It depends only on the number of local ranks and the
+// sizes.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -38,7 +39,7 @@ struct SegmentSpec {
 struct SegmentHeader {
   uint64_t magic;
   uint32_t local_size;
-  // Abort flag. If not 0, the job is over, and every wait in shared memory ends.
+  // Abort flag. If nonzero, the job is over, and every wait in shared memory ends.
   alignas(64) std::atomic<uint32_t> abort;
   // One bit for each of the first 64 local ranks, set once the rank no longer uses other ranks' device memory.
   std::atomic<uint64_t> let_go;
@@ -81,7 +82,7 @@ class Segment {
   const SegmentSpec& spec() const { return spec_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   WakeupWord& wakeup(int local_rank) const;
-  // Return the words of a rank, kWordsBytes bytes. The pages of all ranks are contiguous.
+  // Return a rank's words, which take kWordsBytes bytes. The pages of all ranks are contiguous.
   std::byte* words(int local_rank) const;
   SetLine& set_line(int set_slot, int local_rank) const;
   RingHeader& ring(int from, int to, RingChannel channel) const;

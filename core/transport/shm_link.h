@@ -1,6 +1,6 @@
 // Link to a rank of the same host through two rings of the Segment, one per direction. A ring has one writer and one
-// reader with separate counters, so it needs no locks. The reader waits for data and the writer for space, so a side
-// that moves bytes wakes the other side if it sleeps.
+// reader with separate counters, so it needs no locks. The reader waits for data and the writer for space, so each side
+// wakes the other one, if it sleeps, after moving bytes.
 //
 // Shared memory does not show that a peer has died. The engine detects this by a closed control connection or the abort
 // flag, and ends the wait through the Waiter's hook. abort() then makes the link refuse further use.
@@ -35,8 +35,8 @@ class ShmLink final : public Link {
   RingHeader& in_;
   std::byte* out_data_;
   std::byte* in_data_;
-  // This side's counters, and the last known values of the peer's counters. The peer's cache line is read only when the
-  // known values do not suffice.
+  // This side's counters, and the last known values of the peer's counters. The peer's cache line is read only if these
+  // values are not enough to proceed.
   uint64_t written_, read_, peer_read_, peer_written_;
   Status error_;
 };

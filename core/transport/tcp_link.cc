@@ -119,7 +119,8 @@ int64_t TcpLink::try_recv(Bytes data) {
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
     wanted_ |= POLLIN;
     asked_ = data.size();
-    // Some sleepers on this socket do not call before_sleep(), so the low-water mark must not exceed the last request.
+    // Some users of this socket sleep without calling before_sleep(), so the low-water mark must not exceed the last
+    // request.
     if (asked_ < static_cast<size_t>(low_water_)) wake_at(1);
     return 0;
   }

@@ -38,7 +38,8 @@ class TcpLink final : public Link {
   size_t asked_ = 0;
   // Current receive low-water mark of the socket (SO_RCVLOWAT).
   int low_water_ = 1;
-  // True if no more data will arrive. A failed send does not set this, because the peer's last data can still be read.
+  // True if no more data will arrive. A failed send does not set this flag, because the peer's last data can still be
+  // read.
   bool received_all_ = false;
   // Start of the current period in which the peer has acknowledged no data. Updated by unanswered().
   std::optional<Clock::time_point> owed_since_;

@@ -21,7 +21,7 @@ inline void cpu_relax() {
 #endif
 }
 
-// Number of spins between two checks of the waiter's abort flag.
+// Number of spins between two checks of the abort flag.
 constexpr int kHookEvery = 256;
 
 }  // namespace
@@ -147,7 +147,7 @@ Status Wait::pause() {
     return Status(Code::timeout, "no progress for " + std::string(seconds) + " s while waiting for " + what);
   }
   slept_ = true;
-  // Do not spin again after a sleep: yield a few times, then sleep.
+  // After a sleep, do not spin again. Yield a few times, then sleep.
   rounds_ = policy.spins;
   return {};
 }

@@ -47,7 +47,7 @@ class Waiter {
   // Sleep while waiting for a condition that triggers no wakeup (transport/polled_wait.h). The sleep ends after
   // `longest`, at the wakeup event, or at an event of the control plane. Then the hook runs.
   Status rest(Clock::duration longest);
-  // Run the hook if the abort flag is set. Return its error.
+  // Run the hook if the abort flag is set, and return its error.
   Status glance();
 
   // Function that advances the control plane. The waiter calls it after every sleep and occasionally between spins. Its

@@ -20,7 +20,7 @@ enum class SleepState : uint32_t {
   waiting = 2,
 };
 
-// Word that shows whether the engine sleeps, on its own cache line.
+// Shared word that shows whether the engine sleeps, on a separate cache line.
 struct WakeupWord {
   alignas(64) std::atomic<uint32_t> sleep_state{0};
 };

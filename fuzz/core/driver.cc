@@ -12,8 +12,8 @@
 
 #include "fuzz.h"
 
-// Results are in aligned memory. Make large allocations throw, as when memory is exhausted; the address sanitizer would
-// abort instead.
+// Allocator for the results of operations, which are in aligned memory. Large allocations throw, as they do when memory
+// is exhausted. The address sanitizer would abort instead.
 void* operator new(size_t bytes, std::align_val_t alignment) {
   constexpr size_t kMax = 64u << 20;
   const auto multiple = static_cast<size_t>(alignment);

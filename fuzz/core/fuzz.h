@@ -1,5 +1,5 @@
-// Common code of the fuzz targets. Each target defines LLVMFuzzerTestOneInput. Linked with libFuzzer, it searches for
-// inputs; linked with replay.cc, it runs the inputs of the corpus.
+// Common code for the fuzz targets. Each target defines LLVMFuzzerTestOneInput. Linked with libFuzzer, a target
+// searches for inputs; linked with replay.cc, it runs the inputs of the corpus.
 #pragma once
 #include <algorithm>
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Fuzz target for messages between ranks that are read without Python: rank 0's questions about hangs, and the time of
-// another rank's clock. The first byte selects the type of message.
+// Fuzz target for messages between ranks that are handled without Python: rank 0's questions about hangs, and clock
+// readings of other ranks. The first byte selects the type of message.
 #include "fuzz.h"
 #include "trace/answer.h"
 #include "trace/clock.h"

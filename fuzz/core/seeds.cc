@@ -1,4 +1,4 @@
-// Writer of the initial corpus, which consists of valid messages of ranks. Usage: fuzz_seeds CORPUS_DIRECTORY
+// Writer of the initial corpus, which consists of valid messages between ranks. Usage: fuzz_seeds CORPUS_DIRECTORY
 #include <filesystem>
 #include <fstream>
 

@@ -1,5 +1,5 @@
 // Plans for splitting and packing tensors on devices: pieces for host memory, windows for buffers that ranks share,
-// parts for the ranks of a host, and small tensors in one NCCL operation. This file only computes plans; it moves no
+// parts for the ranks of a host, and small tensors in one NCCL operation. The functions only compute plans and move no
 // data.
 #pragma once
 #include <array>
