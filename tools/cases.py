@@ -61,14 +61,14 @@ class Outcome:
 
 
 def commands_of(path: Path) -> list[str]:
-    """Return the shell commands in the header of a case, without duplicates."""
+    """Return the shell commands in a case's header, without duplicates."""
     text = path.read_text(errors="replace")
     default = f"bash {path.name}" if path.suffix == ".sh" else f"{launcher_of(text)}python {path.name}"
     header = text.splitlines()[:HEADER_LINES]
     line = next((m[1] for line in header if (m := re.match(r"#?\s*Run\b[^:]*:\s*(.*)", line))), default)
     if path.name not in line:
         line = default
-    # Remove a remark in parentheses that follows the command.
+    # Remove the remark in parentheses that can follow a command.
     line = re.sub(r"\s{2,}\(.*\)$", "", line)
     while "[" in line:
         line, before = re.sub(r"\s*\[[^\[\]]*\]", "", line), line
@@ -83,7 +83,7 @@ def commands_of(path: Path) -> list[str]:
 
 
 def launcher_of(text: str) -> str:
-    """Return the launcher command for a Python case without a command in its header.
+    """Return the launcher command for a Python case whose header contains no command.
 
     The result is "" if the case starts horovodrun itself or uses no ranks.
     """
@@ -92,7 +92,7 @@ def launcher_of(text: str) -> str:
 
 
 def prepare(folder: Path, scratch: Path) -> None:
-    """Copy the cases to ``scratch``, and replace their placeholders."""
+    """Copy the cases to ``scratch``, replacing their placeholders."""
     shutil.copytree(folder, scratch / "cases")
     (scratch / "nop.py").write_text(NO_OP)
     for path in (scratch / "cases").rglob("*"):
@@ -105,7 +105,7 @@ def prepare(folder: Path, scratch: Path) -> None:
 
 
 def run(case: Path, name: str, command: str, scratch: Path, timeout: float) -> Outcome:
-    """Run one command in the case's folder, and kill all processes that it has started."""
+    """Run one command in the case's folder, then kill all processes that it started."""
     empty = tempfile.mkdtemp(dir=scratch)
     paths = f"{sys.prefix}/bin{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {**os.environ, "PATH": paths, "BIN": f"{sys.prefix}/bin", "H": f"{sys.prefix}/bin"}
@@ -132,7 +132,7 @@ def run(case: Path, name: str, command: str, scratch: Path, timeout: float) -> O
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process group of a command, and then its orphans, which are now children of this process."""
+    """Kill a command's process group, then its orphans, which have become children of this process."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -151,7 +151,7 @@ def children() -> list[int]:
 
 
 def judge(code: int | None, lines: list[str]) -> str:
-    """Classify a run by its exit code and its output.
+    """Classify a run by its exit code (None after a timeout) and its output.
 
     The exit code is None if the run was killed at the time limit.
     """
@@ -169,7 +169,7 @@ def telling(lines: list[str], most: int = 12) -> list[str]:
 
 
 def cases_in(folder: Path, only: str, given: dict[str, list[str]]) -> list[tuple[Path, list[str]]]:
-    """Return the cases of a folder whose path contains ``only``, with their commands.
+    """Return the cases of a folder whose path contains ``only``, each with its commands.
 
     The commands are those in ``given``, or else those in the case's header.
     """
@@ -183,7 +183,7 @@ def cases_in(folder: Path, only: str, given: dict[str, list[str]]) -> list[tuple
 
 
 def main() -> int:
-    """Run the cases, print a line for each command, and return exit code 1 unless all are ``ok``."""
+    """Run the cases and print a line per command. Return exit code 1 unless all are ``ok``."""
     parser = argparse.ArgumentParser(prog="python -m tools.cases", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="run the cases whose path contains this text")
@@ -194,7 +194,7 @@ def main() -> int:
     if not arguments.folder.is_dir():
         parser.error(f"FOLDER must be a folder of cases, got {str(arguments.folder)!r}")
     given = tomllib.loads(arguments.commands.read_text()) if arguments.commands else {}
-    # With PR_SET_CHILD_SUBREAPER, orphaned processes of a case become children of this process.
+    # PR_SET_CHILD_SUBREAPER makes a case's orphaned processes children of this process.
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="cases-") as temporary:

@@ -26,7 +26,7 @@ def modules_of(package: Path) -> dict[str, Path]:
 
 
 def graph_of(package: Path, lazy: bool = True) -> Graph:
-    """Map each module of a package to the modules of the package that it imports, with or without lazy imports."""
+    """Map each module to the modules of the same package that it imports, with or without lazy imports."""
     files = modules_of(package)
     graph: Graph = {}
     for name, path in files.items():
@@ -54,7 +54,7 @@ def _imported(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
 
 
 def _module_of(full: str, modules: set[str]) -> str | None:
-    """Return the module to which the name ``a.b.c`` belongs, ``a.b.c`` or ``a.b``, or None for other packages."""
+    """Return the module that defines ``a.b.c``, which is ``a.b.c`` or ``a.b``. Return None for other packages."""
     for name in (full, full.rpartition(".")[0]):
         if name in modules:
             return name
@@ -62,7 +62,7 @@ def _module_of(full: str, modules: set[str]) -> str | None:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Return the import cycles, largest first: strongly connected components of two or more modules (Tarjan 1972)."""
+    """Return the import cycles, largest first."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

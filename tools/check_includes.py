@@ -35,7 +35,7 @@ FOREIGN = re.compile(
     r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|cuda)"
 )
 INCLUDE = re.compile(r"""\s*#\s*include\s*(?P<open>["<])(?P<path>[^">]+)[">]""")
-# Layers whose code depends only on its arguments, without threads, locks, waits or system calls.
+# Layers of pure code, whose results depend only on arguments. They use no threads, locks, waits or system calls.
 PURE = {"agree", "kernels"}
 ACTING = re.compile(
     r"(thread|mutex|shared_mutex|atomic|condition_variable|future|semaphore|chrono|fstream|[a-z_]+\.h|sys/.*)$"
@@ -44,7 +44,7 @@ SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".cu", ".inc"}
 
 
 def below(floor: str) -> set[str]:
-    """Return the layers that files of layer `floor` can include headers from."""
+    """Return the layers whose headers a file of layer `floor` can include."""
     found = {floor}
     for used in DIRECT[floor]:
         found |= below(used)
@@ -55,7 +55,7 @@ USES = {floor: below(floor) for floor in DIRECT}
 
 
 def reason(floor: str, path: str, quoted: bool) -> str | None:
-    """Return why a file of layer `floor` must not include `path`, or None if the include is allowed."""
+    """Return why a file of layer `floor` must not include `path`, or None if it can."""
     if floor != "bindings" and FOREIGN.match(path):
         return f"the core includes no foreign header; {path} belongs to bindings/ or behind dlopen"
     if floor in PURE and not quoted and ACTING.match(path):
@@ -69,7 +69,7 @@ def reason(floor: str, path: str, quoted: bool) -> str | None:
 
 
 def sources(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield all C++ files together with their layers."""
+    """Yield each C++ file with its layer."""
     for floor in DIRECT:
         folder = root / "bindings" if floor == "bindings" else root / "core" / floor
         yield from ((floor, path) for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Rule:
-    """Wording to avoid, its replacement, and the number of places that are still allowed."""
+    """Wording to avoid, its replacement, and the number of places that may still contain it."""
 
     pattern: re.Pattern[str]
     instead: str
@@ -65,7 +65,7 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def texts(root: Path) -> Iterator[tuple[Path, str, int, str]]:
-    """Yield (file, kind, line, text) of all texts to check; kind is docstring or line."""
+    """Yield (file, kind, line, text) of all texts to check. ``kind`` is docstring or line."""
     for pattern, folders in FILES.items():
         for path in sorted(path for folder in folders for path in (root / folder).glob(pattern)):
             if path.name in OWN:
@@ -77,7 +77,7 @@ def texts(root: Path) -> Iterator[tuple[Path, str, int, str]]:
 
 
 def found(root: Path) -> dict[str, list[str]]:
-    """Return the places that break each rule, as FILE:LINE: TEXT."""
+    """Return the places that break each rule, formatted as FILE:LINE: TEXT."""
     places: dict[str, list[str]] = {name: [] for name in RULES}
     for path, kind, line, text in texts(root):
         for name, rule in RULES.items():
@@ -89,7 +89,7 @@ def found(root: Path) -> dict[str, list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the rules whose count differs from the budget, or with `--list` all places; return the exit code."""
+    """Print the rules whose count differs from the budget (`--list`: all places), and return the exit code."""
     roots = [word for word in arguments if word != "--list"]
     places = found(Path(roots[0]) if roots else Path(__file__).resolve().parents[1])
     if "--list" in arguments:

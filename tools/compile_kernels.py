@@ -22,7 +22,7 @@ COMMITTED = ROOT / "core/kernels/kernels.ptx"
 NVRTC = Path(sys.prefix) / "nvrtc"
 LIBRARIES = "nvidia/cuda_nvrtc/lib"
 VERSION = (12, 1)
-# Oldest architecture that later NVRTC versions still support. Drivers translate its PTX for all later GPUs.
+# Oldest architecture that newer NVRTC versions still support. Drivers translate its PTX for all newer GPUs.
 OPTIONS = [
     "--gpu-architecture=compute_70",
     "--std=c++17",
@@ -41,11 +41,11 @@ class CompileError(Exception):
 
 
 class Nvrtc:
-    """Wrapper of the NVRTC library in `folder`, where ``pip install --target`` has installed it."""
+    """Wrapper of the NVRTC library that ``pip install --target`` has installed in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         libraries = folder / LIBRARIES
-        # Load this library first: NVRTC loads its built-in functions by file name only.
+        # Load this library first, because NVRTC finds its built-in functions by file name only.
         try:
             ctypes.CDLL(str(libraries / "libnvrtc-builtins.so.12.1"), mode=ctypes.RTLD_GLOBAL)
             self._library = ctypes.CDLL(str(libraries / "libnvrtc.so.12"))
@@ -87,7 +87,7 @@ class Nvrtc:
 
 
 def tidy(ptx: str) -> str:
-    """Remove trailing whitespace, and unused constants from NVRTC's headers."""
+    """Remove trailing whitespace, and unused constants that come from NVRTC's headers."""
     constant = re.compile(r"\.global \.align \d+ \.\w+ (?P<name>\w+)(\[\d+\])?( = .*)?;$")
     lines = [line.rstrip() for line in ptx.splitlines()]
     kept = []
@@ -100,7 +100,7 @@ def tidy(ptx: str) -> str:
 
 
 def compile_kernels(nvrtc: Path = NVRTC) -> str:
-    """Return the PTX of core/kernels/kernels.cu, exactly as it is committed."""
+    """Return the PTX of core/kernels/kernels.cu, exactly as it should be committed."""
     return tidy(Nvrtc(nvrtc).compile(SOURCE.read_text(encoding="utf-8"), SOURCE.name, OPTIONS))
 
 

@@ -60,7 +60,7 @@ def part_device(path: str, megabytes: int) -> dict[str, Any]:
 
 
 def part_copies(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure copy rates in GB/s, where each copied byte counts once."""
+    """Measure copy rates in GB/s, counting each copied byte once."""
     cuda = Cuda(path)
     size = megabytes << 20
     there, other = cuda.allocate(size), cuda.allocate(size)
@@ -99,7 +99,7 @@ def part_copies(path: str, megabytes: int) -> dict[str, Any]:
 
 
 def part_calls(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure the host time of driver calls in microseconds, beginning with Python's own overhead."""
+    """Measure the host time of driver calls in microseconds, starting with Python's own overhead."""
     cuda = Cuda(path)
     one, two, event, version = cuda.stream(), cuda.stream(), cuda.event(), ctypes.c_int()
     mode, popped = ctypes.c_int(2), ctypes.c_void_p()
@@ -138,7 +138,7 @@ def part_calls(path: str, megabytes: int) -> dict[str, Any]:
 
 
 class Handle(ctypes.Structure):
-    """CUDA IPC handle of 64 bytes, which C functions take by value."""
+    """CUDA IPC handle (64 bytes), which C functions take by value."""
 
     _fields_ = [("bytes", ctypes.c_char * 64)]
 
@@ -152,7 +152,7 @@ def text_of(handle: Handle) -> str:
 
 
 class Peer:
-    """Second process of a measurement, which exchanges lines of text with the first process."""
+    """Second process of a measurement. It exchanges lines of text with the first process."""
 
     def __init__(self, part: str, path: str) -> None:
         words = [sys.executable, __file__, "--driver", path, "--part", part]
@@ -211,7 +211,7 @@ def part_memory_peer(path: str, megabytes: int) -> None:
 
 
 def part_events(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure two processes that take turns by waiting for each other's CUDA events.
+    """Measure two processes that alternate by waiting for each other's CUDA events.
 
     In each turn, a process copies 4 KiB and records an event.
     """
@@ -255,7 +255,7 @@ def part_events_peer(path: str, megabytes: int) -> None:
 
 
 def part_values(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure two processes that take turns by waiting for values in shared memory on the GPU.
+    """Measure two processes that alternate by waiting for values in shared memory on the GPU.
 
     The measurement shows whether a stream that waits for a value lets another process use the GPU.
     """

@@ -16,7 +16,7 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """CUDA driver with the first GPU's primary context, which is current in the thread that creates it."""
+    """CUDA driver with the first GPU's primary context, which is made current in the creating thread."""
 
     def __init__(self, path: str) -> None:
         self.library = ctypes.CDLL(path)
@@ -71,7 +71,7 @@ class Cuda:
 
 
 def microseconds(run: Callable[[], Any], times: int = 300) -> float:
-    """Return the median time of one call of a function in microseconds."""
+    """Return the median time per call of a function, in microseconds."""
     taken = []
     for _ in range(times):
         start = time.perf_counter()

@@ -29,7 +29,7 @@ COUNT = 1 << 20
 
 
 class Id(ctypes.Structure):
-    """NCCL's unique id, which C functions take by value."""
+    """NCCL's unique id (a struct), which C functions take by value."""
 
     _fields_ = [("bytes", ctypes.c_char * 128)]
 
@@ -64,7 +64,7 @@ class Nccl:
 
 
 def rank(me: int, driver: str, path: str) -> None:
-    """Run one rank, which exchanges lines of text with the parent process."""
+    """Run one rank. It exchanges lines of text with the parent process."""
     cuda, lib, found = Cuda(driver), Nccl(path), {}
     unique = Id()
     if me == 0:
@@ -93,16 +93,16 @@ def rank(me: int, driver: str, path: str) -> None:
         cuda.wait(stream)
         found[label] = round(1e6 * (time.perf_counter() - start) / times, 1)
     say("ready")
-    input()  # Wait for the parent process, which kills rank 1 during this wait and then lets rank 0 continue.
+    input()  # Wait for the parent process. During this wait it kills rank 1 and then lets rank 0 continue.
     if me == 0:
         found |= alone(cuda, lib, memory, stream)
         say(json.dumps(found))
-    # Exit even if a thread of a library hangs.
+    # Exit even if a library's thread hangs.
     os._exit(0)
 
 
 def alone(cuda: Cuda, lib: Nccl, memory: ctypes.c_uint64, stream: ctypes.c_void_p) -> dict[str, Any]:
-    """Start an allreduce that the other rank does not join, abort it, and return the outcome."""
+    """Start an allreduce that the other rank never joins, abort it, and return the outcome."""
     found: dict[str, Any] = {}
     event = cuda.event()
     lib.allreduce(memory, 1024, stream)

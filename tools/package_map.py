@@ -52,7 +52,7 @@ def between_packages(modules: Graph) -> Graph:
 
 
 def reachable(graph: Graph, start: str) -> set[str]:
-    """Return all packages that a package imports, directly or through others."""
+    """Return all packages that a package imports, directly or indirectly."""
     found: set[str] = set()
     pending = [start]
     while pending:
@@ -63,7 +63,7 @@ def reachable(graph: Graph, start: str) -> set[str]:
 
 
 def picture(graph: Graph) -> str:
-    """Return a Mermaid graph of the imports, without imports that follow from others."""
+    """Return a Mermaid graph of the imports, without imports that are implied by others."""
     lines = ["```mermaid", "flowchart TB"]
     for name, imported in sorted(graph.items()):
         below = {one: reachable(graph, one) for one in imported}

@@ -58,7 +58,7 @@ def points(single: tuple[float, ...], layout: Layout, measured: tuple[float, ...
 
 
 def fitted_network(kind: str) -> Network:
-    """Return a network model whose constants are fitted to a row of the 16-GPU table."""
+    """Return a network model fitted to a row of the 16-GPU table."""
     base = Network(
         name=f"published-{kind}",
         source=f"fitted to ResNet-101 and VGG-16 ({TITLES[kind]}) in Horovod's published 16-GPU table (2017-09)",
@@ -82,7 +82,7 @@ def efficiency_512(net: Network) -> list[list[str]]:
 
 
 def statements(nets: dict[str, Network]) -> list[list[str]]:
-    """Return table rows that compare the gains from RDMA and fusion on 128 GPUs (arXiv 1802.05799)."""
+    """Return table rows that compare the speedups from RDMA and fusion on 128 GPUs (arXiv 1802.05799)."""
     slow = msgspec.structs.replace(nets["tcp"], latency=300e-6)
     rows = [["128 GPUs, 25 Gbit/s", "TCP: efficiency", "RDMA gains", "Fusion gains (TCP)", "Fusion gains (300 us)"]]
     for name, single in zip(MODELS, SINGLE_16, strict=True):
@@ -95,7 +95,7 @@ def statements(nets: dict[str, Network]) -> list[list[str]]:
 
 
 def main(write: bool = False) -> None:
-    """Print all tables. With ``write``, also update the network models of the planner."""
+    """Print all tables. With ``write``, update the planner's network models too."""
     nets = {kind: fitted_network(kind) for kind in TABLE_16}
     for kind, net in nets.items():
         print(f"16 GPUs, 25 Gbit/s, {TITLES[kind]}:")

@@ -20,7 +20,7 @@ TENSORFLOW = "one P100 in TensorFlow's published benchmarks (2017-05)"
 
 
 class Network:
-    """Builder of a convolutional network's layers that tracks the image size."""
+    """Builder for the layers of a convolutional network, which tracks the image size."""
 
     def __init__(self, size: int, channels: int = 3, norm: tuple[str, ...] = ()) -> None:
         self.layers: list[Layer] = []
@@ -29,7 +29,7 @@ class Network:
     def conv(
         self, filters: int, kernel: int | tuple[int, int], stride: int = 1, valid: bool = False, inputs: int = 0
     ) -> None:
-        """Add a convolution of the current output, or of an input with ``inputs`` channels."""
+        """Add a convolution of the current output. With ``inputs``, its input has that many channels instead."""
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         self.pool(max(height, width), stride, valid)
         weights = height * width * (inputs or self.channels) * filters
@@ -38,7 +38,7 @@ class Network:
         self.channels = filters
 
     def pool(self, kernel: int, stride: int, valid: bool = False) -> None:
-        """Reduce the image size as a pooling layer does."""
+        """Reduce the image size like a pooling layer."""
         self.size = -(-(self.size - (kernel - 1 if valid else 0)) // stride)
 
     def dense(self, outputs: int) -> None:
@@ -68,7 +68,7 @@ class Network:
 
 
 def vgg16() -> Network:
-    """Return the layers of VGG-16, configuration D."""
+    """Return the layers of VGG-16 (configuration D)."""
     net = Network(224)
     for filters, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(convolutions):
@@ -80,7 +80,7 @@ def vgg16() -> Network:
 
 
 def resnet(blocks: tuple[int, ...]) -> Network:
-    """Return the layers of a ResNet; ``blocks`` is the number of bottleneck blocks in each stage."""
+    """Return the layers of a ResNet. ``blocks`` is the number of bottleneck blocks per stage."""
     net = Network(224, norm=("gamma", "beta"))
     net.conv(64, 7, 2)
     net.pool(3, 2)

@@ -32,9 +32,9 @@ PACKAGES = {
     "openssl": "openssl",
     "ip": "iproute2",
 }
-# Default CPU shares of a cgroup, and the factor by which one step of niceness changes them.
+# A cgroup's default CPU shares, and the factor by which one step of niceness changes them.
 DEFAULT_SHARES, LIGHTER = 1024, 1.25
-# The cluster gets as much CPU time as this many threads of the tests.
+# The cluster gets as much CPU time as this many test threads.
 THREADS = 8
 
 
@@ -66,10 +66,10 @@ def install_packages() -> None:
 
 @contextlib.contextmanager
 def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
-    """Create cgroups for the nodes, yield their common name, and remove them at the end.
+    """Create cgroups for the nodes, yield the cgroups' common name, and remove them at the end.
 
-    Each cgroup hierarchy gets a cgroup with a child per node. Its CPU shares follow this process's niceness, because
-    niceness itself only has an effect within one cgroup.
+    Each cgroup hierarchy gets a cgroup with a child per node. Its CPU shares are derived from this process's niceness,
+    because niceness has an effect only within one cgroup.
     """
     name = f"{prefix}{os.getpid()}"
     made = [each / name for each in sorted(CGROUPS.iterdir()) if (each / "cgroup.procs").exists()]
@@ -102,13 +102,13 @@ def prefix_of(cache: Path) -> str:
 
 
 def remove_old(prefix: str) -> None:
-    """Remove cgroups that a killed run has left behind."""
+    """Remove cgroups left behind by a killed run."""
     for each in CGROUPS.glob(f"*/{prefix}*"):
         _remove(each)
 
 
 def clear(folder: Path) -> None:
-    """Remove a folder, without deleting files in mounted file systems."""
+    """Remove a folder, leaving files in mounted file systems alone."""
     if folder.exists():
         subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True, timeout=120)
 
@@ -121,7 +121,7 @@ def _remove(path: Path) -> bool:
 
 
 def entering(name: str) -> Callable[[], None]:
-    """Return a function that moves a new process to the cgroups and makes it die with this process."""
+    """Return a function that moves a new process into the cgroups and ties its life to this process."""
     dies = dying_with(os.getpid())
 
     def enter() -> None:
@@ -135,7 +135,7 @@ def entering(name: str) -> Callable[[], None]:
 
 
 def run(words: Sequence[str], environ: Mapping[str, str], enter: Callable[[], None]) -> int:
-    """Run a command that dies with this process, and return the command's exit code.
+    """Run a command that is killed when this process dies, and return the command's exit code.
 
     Args:
         words: Command and its arguments.
@@ -172,7 +172,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     with open(cache / "bed.lock", "w") as lock, contextlib.ExitStack() as stack:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # Wait for a lock: runs with the same cache share the nodes' images.
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Wait for a lock, because runs with the same cache share the nodes' images.
         prefix = prefix_of(cache)
         remove_old(prefix)
         work = cache / "run"

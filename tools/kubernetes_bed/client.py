@@ -1,4 +1,4 @@
-"""Client of the API server for the simulated components, with plain dicts as objects."""
+"""API server client for the simulated components. Objects are plain dicts."""
 
 import http.client
 import json
@@ -24,20 +24,20 @@ class Refused(RuntimeError):
 
 
 def connect(seconds: float = SECONDS) -> http.client.HTTPSConnection:
-    """Return a connection to the server that does not check its self-signed certificate."""
+    """Return a connection to the server, without verification of its self-signed certificate."""
     context = ssl._create_unverified_context()
     return http.client.HTTPSConnection(HOST, PORT, timeout=seconds, context=context)
 
 
 class Client:
-    """API server client that only one thread can use."""
+    """API server client for use by a single thread."""
 
     def __init__(self, token: str = ADMIN) -> None:
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._kept: http.client.HTTPSConnection | None = None
 
     def request(self, method: str, path: str, body: Any = None, content: str = "application/json") -> dict[str, Any]:
-        """Send a request and return the response's JSON. Raises Refused, OSError."""
+        """Send a request and return the JSON of the response. Raises Refused, OSError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers, **({"Content-Type": content} if data else {})}
         for last in (False, True):
@@ -49,7 +49,7 @@ class Client:
             except (OSError, http.client.HTTPException):
                 self._kept.close()
                 self._kept = None
-                if last or method == "POST":  # Do not repeat a POST, because the first attempt can have succeeded.
+                if last or method == "POST":  # Never retry a POST, because the first attempt might have succeeded.
                     raise
                 continue
             if answer.status >= 300:
@@ -58,7 +58,7 @@ class Client:
         raise AssertionError
 
     def patch(self, path: str, change: Any) -> dict[str, Any]:
-        """Send a merge patch and return the response's JSON. Raises Refused, OSError."""
+        """Send a merge patch and return the JSON of the response. Raises Refused, OSError."""
         return self.request("PATCH", path, change, MERGE)
 
     def follow(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:

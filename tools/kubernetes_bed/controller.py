@@ -1,4 +1,4 @@
-"""Controller that creates and deletes the pods of Jobs, as module `jobs` decides."""
+"""Controller that creates and deletes the pods of Jobs. The module `jobs` makes the decisions."""
 
 import copy
 import queue
@@ -13,7 +13,7 @@ from tools.kubernetes_bed.client import Client, Refused
 
 JOBS, PODS = "/apis/batch/v1/jobs", "/api/v1/pods"
 AGAIN = 1.0
-# Seconds until the next attempt after a pod could not be created.
+# Seconds to wait before retrying the creation of a pod.
 REFUSED_AGAIN = 5.0
 TO_INDEX = {"fieldRef": {"fieldPath": f"metadata.annotations['{jobs.INDEX}']"}}
 
@@ -23,7 +23,7 @@ def now() -> str:
 
 
 def pod_of(job: dict[str, Any], number: int | None) -> dict[str, Any]:
-    """Return a new pod for a Job as JSON for the API; `number` is its index in an Indexed Job."""
+    """Return a new pod for a Job, as JSON for the API. `number` is the pod's index in an Indexed Job."""
     template, name = copy.deepcopy(job["spec"]["template"]), job["metadata"]["name"]
     metadata = template.setdefault("metadata", {})
     metadata["generateName"] = f"{name}-" if number is None else f"{name}-{number}-"
@@ -40,7 +40,7 @@ def pod_of(job: dict[str, Any], number: int | None) -> dict[str, Any]:
 
 
 class Controller:
-    """Controller that creates and deletes the pods of all Jobs of the cluster."""
+    """Controller that creates and deletes the pods of all Jobs in the cluster."""
 
     def __init__(self) -> None:
         self._news: queue.Queue[tuple[str, str, dict[str, Any]]] = queue.Queue()
@@ -51,7 +51,7 @@ class Controller:
         self._wakes: dict[str, float] = {}
 
     def run(self) -> None:
-        """Watch Jobs and act on their changes until the process ends."""
+        """Watch Jobs and act on changes until the process ends."""
         for path in (JOBS, PODS):
             threading.Thread(target=self._follow, args=(path,), daemon=True).start()
         while True:
@@ -75,7 +75,7 @@ class Controller:
                 time.sleep(AGAIN)
 
     def _take(self) -> set[str]:
-        """Wait for events or the next deadline, and return the uids of the Jobs to update."""
+        """Wait for events or the next deadline. Return the uids of the Jobs to update."""
         soonest = min(self._wakes.values(), default=None)
         try:
             news = [self._news.get(timeout=None if soonest is None else max(0.0, soonest - time.monotonic()))]
@@ -95,7 +95,8 @@ class Controller:
         if event == "DELETED":
             known.pop(uid, None)
         elif int(known.get(uid, thing)["metadata"]["resourceVersion"]) <= int(thing["metadata"]["resourceVersion"]):
-            # Ignore an event that is older than the known version, which this controller has changed since.
+            # Ignore an event that is older than the known version, because this controller has updated the object since
+            # then.
             known[uid] = thing
         if path == JOBS:
             return str(uid)
@@ -112,7 +113,7 @@ class Controller:
     def _reconcile(self, uid: str) -> None:
         job, pods = self._jobs.get(uid), self._pods_of(uid)
         if job is None or "deletionTimestamp" in job["metadata"]:
-            # Release these pods, because a deleted Job no longer counts them.
+            # Remove the finalizers of these pods, because a deleted Job no longer counts them.
             for pod in pods:
                 if jobs.FINALIZER in pod["metadata"].get("finalizers", ()):
                     self._release(pod)

@@ -24,7 +24,7 @@ IMAGE = "localhost/horovod:bed"
 
 
 class ControlPlane:
-    """Control plane of the cluster: etcd, API server and controllers, with files in `home`."""
+    """Control plane of the cluster: etcd, API server and controllers. Its files are in `home`."""
 
     def __init__(self, home: Path, binaries: Path, nodes: range) -> None:
         self.home, self.binaries = home, binaries
@@ -80,7 +80,7 @@ def _answers(path: str) -> bool:
     except Refused as error:
         return error.status < 500 and error.status != 403
     except ValueError:
-        # The server replies with "ok", which is not JSON.
+        # The server replies "ok", which is not JSON.
         return True
     except OSError:
         return False
@@ -105,7 +105,7 @@ def _ready(nodes: range) -> bool:
 
 
 def start(work: Path, cache: Path, nodes: range, cgroup: str) -> dict[str, str]:
-    """Start the cluster, and return the environment variables that give access to it."""
+    """Start the cluster, and return the environment variables that clients need to access it."""
     node.run("ip", "link", "set", "lo", "up")
     node.run("ip", "link", "add", "nodes0", "type", "bridge")
     node.run("ip", "address", "add", f"{node.DNS}/24", "dev", "nodes0")

@@ -1,4 +1,4 @@
-"""Decisions of a Job controller like that of Kubernetes 1.28, limited to what this project needs.
+"""Decisions of a Job controller like Kubernetes 1.28's, limited to what this project needs.
 
 Each pod has a finalizer until it is counted, so that no pod is missed. If the Job has a failure policy, a deleted pod
 is counted and replaced once its processes have ended. Without a failure policy, it counts as failed immediately.
@@ -18,7 +18,7 @@ Pod = dict[str, Any]
 
 @dataclass
 class Record:
-    """Results of one Job's pods that have been counted.
+    """Counted results of one Job's pods.
 
     Attributes:
         counted: Uids of the counted pods.
@@ -35,7 +35,7 @@ class Record:
 
 @dataclass
 class Plan:
-    """Actions that the controller takes for one Job.
+    """Actions for the controller to take on one Job.
 
     Attributes:
         create: Index of each pod to create; the index is None if the Job is not Indexed.
@@ -79,7 +79,7 @@ def ended(pod: Pod) -> bool:
 
 
 def decide(job: dict[str, Any], pods: list[Pod], record: Record, now: float) -> Plan:
-    """Count finished pods in `record`, and return the actions for the Job. `now` is in monotonic seconds."""
+    """Count finished pods in `record`, and return the Job's next actions. `now` is in monotonic seconds."""
     spec, more = job["spec"], kept.fields(job)
     policy = more.get("podFailurePolicy")
     plan = Plan()
@@ -124,7 +124,7 @@ def _count(pods: list[Pod], record: Record, policy: dict[str, Any] | None, plan:
 
 def _ignored(pod: Pod, policy: dict[str, Any]) -> bool:
     there = {(each["type"], each["status"]) for each in pod["status"].get("conditions", [])}
-    # Kubelets set this condition since Kubernetes 1.26.
+    # Kubelets have set this condition since Kubernetes 1.26.
     if pod["status"].get("reason") in ("Evicted", "NodeShutdown", "NodeLost"):
         there.add(("DisruptionTarget", "True"))
     return any(

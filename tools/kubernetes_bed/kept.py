@@ -1,4 +1,4 @@
-"""Storage of Job fields that Kubernetes 1.20 lacks, as an annotation of the Job.
+"""Storage of Job fields that Kubernetes 1.20 lacks, in an annotation of the Job.
 
 Clients see the fields in the Job's spec. The test cluster's controller implements them, and the API server only stores
 them.
@@ -16,7 +16,7 @@ ANNOTATION = "kubernetes-bed/kept"
 
 
 def stored(job: dict[str, Any]) -> dict[str, Any]:
-    """Convert a Job from a client to the form in which the server stores it."""
+    """Convert a client's Job to the form in which the server stores it."""
     spec = job.get("spec") or {}
     found = {name: spec[name] for name in FIELDS if name in spec}
     if not found:
@@ -26,7 +26,7 @@ def stored(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown(job: dict[str, Any]) -> dict[str, Any]:
-    """Convert a Job from the server to the form that clients see, the inverse of `stored`."""
+    """Convert a Job stored by the server to the form that clients see. The inverse of `stored`."""
     if "spec" not in job:
         return job
     metadata = dict(job["metadata"])
@@ -39,12 +39,12 @@ def shown(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def fields(job: dict[str, Any]) -> dict[str, Any]:
-    """Return those fields of a Job that Kubernetes 1.20 lacks, with defaults."""
+    """Return a Job's fields that Kubernetes 1.20 lacks, with defaults."""
     return {**DEFAULTS, **json.loads((job["metadata"].get("annotations") or {}).get(ANNOTATION, "{}"))}
 
 
 def patched(change: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Convert a client's merge patch of a Job to a patch that the server accepts.
+    """Convert a client's merge patch of a Job to one that the server accepts.
 
     `job` is the Job as the server stores it.
     """

@@ -45,7 +45,7 @@ class Names:
                         self._found.setdefault(name, set()).add(each["ip"])
 
     def addresses(self, name: str, now: float) -> set[str]:
-        """Return the addresses of a name.
+        """Return the addresses of a name, or an empty list while a negative answer is cached.
 
         The result is empty if the name has no addresses, or a negative answer is still cached.
         """
@@ -94,7 +94,7 @@ def serve(address: str, port: int = 53) -> None:
             try:
                 query = dns.message.from_wire(data)
                 sock.sendto(names.answer(query, time.monotonic()).to_wire(), asker)
-            except Exception as error:  # Ignore invalid queries, which must not end the thread.
+            except Exception as error:  # Ignore an invalid query, because an exception would end the thread.
                 print(f"names: {type(error).__name__}: {error}", flush=True)
 
     for target in (follow, answer):

@@ -10,7 +10,7 @@ import yaml
 from tools.kubernetes_bed.process import Process, wait_until
 
 DNS, API = "10.77.0.1", "https://10.77.0.1:6443"
-# Kernel settings that kubelets require. Nodes see these values instead of this machine's values.
+# Kernel settings that kubelets require. Nodes see these values in place of this machine's values.
 SETTINGS = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -35,7 +35,7 @@ def token_of(number: int) -> str:
 
 
 def run(*words: str, seconds: float = 60) -> str:
-    """Run a command and return its output; raise RuntimeError or TimeoutExpired if it fails."""
+    """Run a command and return its output. Raises RuntimeError or TimeoutExpired if it fails."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-2000:]}")
@@ -116,7 +116,7 @@ state = "{home}/containerd"
 
 
 def network_config(number: int, home: Path) -> dict[str, object]:
-    """Return the configuration of a node's pod network."""
+    """Return the pod network configuration of a node."""
     ranges = [[{"subnet": f"10.244.{number}.0/24"}]]
     addresses = {
         "type": "host-local",
@@ -158,7 +158,7 @@ class Node:
             path.write_text(value + "\n")
             lines.append(f"mount --bind {path} /proc/sys/{name}")
         lines += [f"hostname {self.name}", "ip link set lo up", f"touch {self.home}/ready", "exec sleep infinity"]
-        # The first node shares the network namespace of the control plane.
+        # The first node shares the control plane's network namespace.
         own = ["--net"] if self.number > 1 else []
         words = ["unshare", "--mount", "--uts", "--propagation", "private", *own, "bash", "-c", "\n".join(lines)]
         holder = Process(f"node {self.number}", words, self.home / "node.log")
@@ -171,7 +171,7 @@ class Node:
         return ["nsenter", "-t", str(self._holder.pid), *names, "--", *words]
 
     def connect(self, others: range) -> None:
-        """Connect the node to the bridge on the first node, and to the pods of other nodes."""
+        """Connect the node to the bridge on the first node, and to the pods on other nodes."""
         if self.number > 1:
             port = f"node{self.number}"
             run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(self._holder.pid))
@@ -184,7 +184,7 @@ class Node:
                 run(*self.inside("ip", "route", "add", f"10.244.{other}.0/24", "via", address_of(other)))
 
     def start_containers(self, images: list[Path]) -> None:
-        """Start containerd, load these images, and remove containers of earlier runs."""
+        """Start containerd, load the given images, and remove containers left by earlier runs."""
         socket = self.home / "containerd.sock"
         (self.home / "cni/10-pods.conflist").write_text(json.dumps(network_config(self.number, self.home)))
         config = self.home / "containerd.toml"

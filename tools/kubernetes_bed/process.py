@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Seconds between checks of a condition.
+# Seconds between two checks of a condition.
 EVERY = 0.05
 
 

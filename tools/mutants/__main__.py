@@ -64,7 +64,7 @@ def tell(mutant: Mutant) -> None:
 
 
 def summary(mutants: list[Mutant], reasons: Known) -> list[str]:
-    """Return summary lines for each file and in total, and lines about the survivors with their reasons."""
+    """Return summary lines per file and in total, and lines about the survivors with their reasons."""
     files = list(dict.fromkeys(mutant.file for mutant in mutants))
     lines = []
     for file in [*files, "all"]:
@@ -117,7 +117,7 @@ def main() -> int:
         try:
             made += try_all(ROOT, target, options.most, options.seed, options.jobs, tell)
         except RuntimeError as error:
-            # Continue with the other modules.
+            # Report the error and continue with the other modules.
             failed.append(str(error))
     if native := [c for c in chosen if c.binary]:
         print("chosen by hand in C++", flush=True)

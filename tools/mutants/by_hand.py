@@ -1,4 +1,4 @@
-"""Hand-written mutants of Python and C++ code, from the table `by_hand.txt`.
+"""Hand-written mutants of Python and C++ code, defined in the table `by_hand.txt`.
 
 This module tests the Python mutants. `native_mutants.py` tests the C++ mutants.
 """
@@ -15,7 +15,7 @@ from tools.mutants.python_mutants import Mutant, Target, patience, run_tests
 
 @dataclass(frozen=True)
 class Chosen:
-    """Mutant that replaces one piece of text in a file.
+    """Mutant that replaces one piece of a file's text.
 
     Attributes:
         file: Path of the file.
@@ -34,7 +34,7 @@ class Chosen:
 
 
 def table(text: str) -> list[Chosen]:
-    """Parse the table, whose paragraphs each describe one mutant.
+    """Parse the table of mutants. Each paragraph describes one mutant.
 
     A paragraph has a line `file binary: tests` or `file.py: tests`, then `- before` and `+ after`.
 
@@ -61,7 +61,7 @@ def table(text: str) -> list[Chosen]:
 
 
 def mutated(source: str, chosen: Chosen) -> str:
-    """Apply the change to the text; raise ValueError unless `before` occurs exactly once."""
+    """Apply the change to the text. Raises ValueError unless `before` occurs exactly once."""
     if source.count(chosen.before) != 1:
         raise ValueError(
             f"{chosen.file}: {chosen.before!r} must be there once, got {source.count(chosen.before)} times"
@@ -70,14 +70,14 @@ def mutated(source: str, chosen: Chosen) -> str:
 
 
 def mutant(source: str, chosen: Chosen, outcome: str) -> Mutant:
-    """Return a Mutant for the report; `outcome` of the tests is "passed", "failed" or "hung"."""
+    """Return a Mutant for the report. `outcome` is "passed", "failed" or "hung"."""
     line = source[: source.index(chosen.before)].count("\n") + 1
     change = " ".join(f"{chosen.before} -> {chosen.after}".split())
     return Mutant.after(outcome, chosen.file, line, change, source)
 
 
 def outdated(root: Path, entries: list[Chosen]) -> list[str]:
-    """Return a message for each entry whose text no longer exists in its file."""
+    """Return a message for each entry whose original text no longer exists in its file."""
     found = []
     for entry in entries:
         try:
@@ -97,7 +97,7 @@ def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
 
 
 def try_python(root: Path, group: list[Chosen], jobs: int, tell: Callable[[Mutant], None]) -> list[Mutant]:
-    """Test Python mutants that have the same tests; raise RuntimeError if the tests fail without a mutant."""
+    """Test Python mutants that share the same tests. Raises RuntimeError if the tests fail without a mutant."""
     tests = tuple(group[0].tests.split())
     seconds = max(patience(root, Target(file, tests)) for file in dict.fromkeys(entry.file for entry in group))
 

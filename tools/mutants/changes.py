@@ -1,4 +1,4 @@
-"""Generator of small mistakes in a Python file, as changes to its text.
+"""Generator of small mistakes in a Python file, represented as changes to its text.
 
 A test should notice each mistake: `<` instead of `<=`, `and` instead of `or`, a wrong sign, a number that is one too
 large, True instead of False, a negated condition, a missing return value, a missing statement, `min` instead of `max`.
@@ -46,7 +46,7 @@ SHOWS = {"__repr__", "__str__", "__rich_repr__"}
 
 @dataclass(frozen=True)
 class Change:
-    """Replacement of a file's bytes from `start` to `end` by `text`; `line` is the first line, from 1."""
+    """Replacement of the bytes `start` to `end` of a file by `text`. `line` is the 1-based first line."""
 
     line: int
     start: int
@@ -59,7 +59,7 @@ class Change:
 
 
 def changes_of(source: str) -> list[Change]:
-    """Return all changes to a file, in order and without duplicates; raise SyntaxError for invalid Python."""
+    """Return all changes to a file, in order and without duplicates. Raises SyntaxError for invalid Python."""
     data = source.encode()
     starts = [0]
     for line in data.splitlines(keepends=True):
@@ -73,7 +73,7 @@ def changes_of(source: str) -> list[Change]:
 
 
 def applied(source: str, change: Change) -> str:
-    """Return the file's text after the change."""
+    """Return the file's text with the change applied."""
     data = source.encode()
     return (data[: change.start] + change.text.encode() + data[change.end :]).decode()
 
@@ -82,7 +82,7 @@ _Node = ast.expr | ast.stmt
 
 
 def _changed(tree: ast.AST) -> Iterator[tuple[_Node, str]]:
-    """Yield (node, replacement text) pairs for a syntax tree."""
+    """Yield (node, replacement text) pairs for a whole syntax tree."""
     for child in _worth_changing(tree):
         if isinstance(child, ast.stmt):
             yield from _statement(child)
@@ -93,7 +93,7 @@ def _changed(tree: ast.AST) -> Iterator[tuple[_Node, str]]:
 
 
 def _worth_changing(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the child nodes that can be changed.
+    """Yield the child nodes that mutants can change.
 
     Annotations, decorators, strings, and blocks that tests do not run or check are left out.
     """
@@ -116,17 +116,17 @@ def _worth_changing(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_strict(node: ast.AST) -> bool:
-    """Return True for the argument strict=True of zip(), which acts as an assertion."""
+    """Return True for the argument strict=True of zip(), which serves as an assertion."""
     return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _is_apart(node: ast.AST) -> TypeGuard[ast.If]:
-    """Return True for `if TYPE_CHECKING` and for `if __name__ == "__main__"` blocks."""
+    """Return True for blocks under `if TYPE_CHECKING` or `if __name__ == "__main__"`."""
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'")
 
 
 def _is_chosen_number(node: ast.AST) -> bool:
-    """Return True for the assignment of a numeric constant, such as LIMIT = 1 << 20."""
+    """Return True if the node assigns a numeric constant, such as LIMIT = 1 << 20."""
     if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper()):
         return False
     parts = (ast.Constant, ast.BinOp, ast.operator, ast.Tuple, ast.Name, ast.Load)
@@ -134,7 +134,7 @@ def _is_chosen_number(node: ast.AST) -> bool:
 
 
 def _statement(node: ast.stmt) -> Iterator[tuple[_Node, str]]:
-    """Yield the replacements of a statement and of its parts."""
+    """Yield the replacements of a statement and its parts."""
     is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
     if is_call or isinstance(node, (ast.Raise, ast.Continue, ast.Break, ast.Delete)):
         yield node, "pass"
@@ -156,7 +156,7 @@ def _statement(node: ast.stmt) -> Iterator[tuple[_Node, str]]:
 
 
 def _expression(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the replacements of an expression and of its parts."""
+    """Yield the replacements of an expression and its parts."""
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
             yield ast.Compare(node.left, [*node.ops[:i], COMPARISONS[type(op)](), *node.ops[i + 1 :]], node.comparators)

@@ -1,4 +1,4 @@
-"""Tests of C++ mutants from the table `by_hand.txt`, compiled in a copy of the tree."""
+"""Tests of the C++ mutants in `by_hand.txt`, compiled in a copy of the tree."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tools.mutants.by_hand import Chosen, mutant, mutated
 from tools.mutants.python_mutants import Mutant
 
 PARTS = ("CMakeLists.txt", "core", "tests/core", "tests/simulated", "tests/vectors", "benchmarks/engine", "fuzz/core")
-# Seconds for a full build on a slow and busy machine.
+# Maximum seconds for a full build on a slow and busy machine.
 BUILD_SECONDS = 1800.0
 TEST_SECONDS = 120.0
 
 
 def copy_changed(root: Path, copy: Path) -> None:
-    """Update a copy of the tree.
+    """Update a copy of the tree, keeping the modification times of unchanged files so that the build skips them.
 
     Unchanged files keep their modification times, so the build skips them.
     """
@@ -38,12 +38,12 @@ def copy_changed(root: Path, copy: Path) -> None:
 
 
 class Build:
-    """Builder of test binaries from the copy of the tree in `folder`."""
+    """Builder of test binaries in `folder`, the copy of the tree."""
 
     def __init__(self, root: Path, folder: Path, jobs: int) -> None:
         self.tree, self._build, self._jobs = folder / "tree", folder / "build", jobs
         copy_changed(root, self.tree)
-        # Use a low optimization level, because compiling takes longer than running the tests.
+        # Use a low optimization level, because compilation takes longer than the tests.
         options = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
         options += ("-DHVD_BUILD_TESTS=ON", "-DHVD_BUILD_PYTHON=OFF", "-DHVD_UNITY=OFF")
         self._run(["cmake", "-S", str(self.tree), "-B", str(self._build), "-G", "Ninja", *options], BUILD_SECONDS)
@@ -56,7 +56,7 @@ class Build:
         return done.stdout
 
     def make(self, *binaries: str) -> None:
-        """Build test binaries, or raise RuntimeError with the compiler's messages."""
+        """Build test binaries. Raises RuntimeError with the compiler's messages if that fails."""
         self._run(["cmake", "--build", str(self._build), "-j", str(self._jobs), "--target", *binaries], BUILD_SECONDS)
 
     def passes(self, native: Chosen) -> str:
@@ -74,7 +74,7 @@ class Build:
 def try_table(
     root: Path, folder: Path, natives: list[Chosen], jobs: int, tell: Callable[[Mutant], None]
 ) -> list[Mutant]:
-    """Test all C++ mutants of the table.
+    """Test all C++ mutants in the table.
 
     Raises RuntimeError if a mutant does not compile, or tests fail without a mutant.
     """

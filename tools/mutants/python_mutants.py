@@ -1,4 +1,4 @@
-"""Tests of Python mutants, each in a separate process."""
+"""Tests of Python mutants. Each mutant is tested in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pathlib import Path
 from tools.mutants.changes import applied, changes_of
 
 HOOK = Path(__file__).parent / "hook"
-PATIENCE = 5  # Factor between the usual time of the tests and their time limit.
+PATIENCE = 5  # Ratio of the tests' time limit to their usual duration.
 CONTROL = "control run: a mutant that cannot be imported"
-LEAST = 20.0  # Minimum time limit of the tests in seconds.
+LEAST = 20.0  # Minimum time limit for the tests, in seconds.
 
 
 @dataclass(frozen=True)
 class Target:
-    """File to mutate and the tests that should notice its mutants, as paths from the repository root."""
+    """File to mutate, and the tests that should detect its mutants, as paths from the repository root."""
 
     file: str
     tests: tuple[str, ...]
@@ -37,7 +37,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Mutant:
-    """Change to a file and its outcome: "killed", "hung" or "lives".
+    """Change to a file, with its outcome: "killed", "hung" or "lives".
 
     `at` is the source line where the change begins.
     """
@@ -50,13 +50,13 @@ class Mutant:
 
     @classmethod
     def after(cls, outcome: str, file: str, line: int, change: str, source: str) -> Mutant:
-        """Create a Mutant from the outcome of its tests. `source` is the file's original text."""
+        """Create a Mutant from the outcome of its tests."""
         words = {"passed": "lives", "failed": "killed", "hung": "hung"}
         return cls(file, line, change, words[outcome], source.split("\n")[line - 1].strip())
 
 
 def targets(text: str) -> list[Target]:
-    """Parse lines `file tests...`, and raise ValueError for other lines."""
+    """Parse lines of the form `file tests...`. Raises ValueError for other lines."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -68,7 +68,7 @@ def targets(text: str) -> list[Target]:
 
 
 def run_tests(root: Path, target: Target, text: str, seconds: float) -> str:
-    """Run the tests of a file whose contents are ``text``, then kill all their processes.
+    """Run the tests with ``text`` as the file's contents, then kill all their processes.
 
     Returns:
         "passed", "failed", or "hung" if they take longer than `seconds`.
@@ -95,7 +95,7 @@ def run_tests(root: Path, target: Target, text: str, seconds: float) -> str:
 
 @contextlib.contextmanager
 def _group(command: list[str], **options: object) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process in a new process group, and kill the group at the end of the context."""
+    """Start a process in a new process group, which is killed when the context exits."""
     process = subprocess.Popen(  # type: ignore[call-overload]
         command,
         stdin=subprocess.DEVNULL,
@@ -113,7 +113,7 @@ def _group(command: list[str], **options: object) -> Iterator[subprocess.Popen[b
 
 
 def patience(root: Path, target: Target) -> float:
-    """Return the time limit of the tests in seconds, based on two runs without a mutant.
+    """Return the tests' time limit in seconds, based on two runs without a mutant.
 
     Raises:
         RuntimeError: If the tests fail without a change, or pass although the module raises when it is imported.
@@ -135,7 +135,7 @@ def patience(root: Path, target: Target) -> float:
 def try_all(
     root: Path, target: Target, most: int, seed: int, jobs: int, tell: Callable[[Mutant], None]
 ) -> list[Mutant]:
-    """Test up to `most` mutants of a file, chosen by `seed`; raise RuntimeError if its tests fail without a mutant."""
+    """Test up to `most` mutants of a file, chosen by `seed`. Raises RuntimeError if its tests fail without a mutant."""
     source = (root / target.file).read_text(encoding="utf-8")
     seconds = patience(root, target)
     changes = changes_of(source)

@@ -8,7 +8,7 @@ from tools.packages.probe import pytorch
 
 
 def main(arguments: list[str]) -> int:
-    """Execute a command of `tools.packages` and return the exit code."""
+    """Run a command of `tools.packages` and return the exit code."""
     match arguments:
         case ["install", _, *_]:
             return install(arguments[1:])

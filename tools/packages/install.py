@@ -1,4 +1,4 @@
-"""Installation of packages into this Python's environment, with uv if available, else with pip."""
+"""Installation of packages into this Python's environment, with uv if available and with pip if not."""
 
 import fcntl
 import json
@@ -23,7 +23,7 @@ def read_settings() -> settings.Settings:
 
 
 def find_uv() -> str | None:
-    """Return the path of uv, or None if uv is not available.
+    """Return the path of uv, installing uv if necessary, or None if that is impossible.
 
     The function installs uv if it is neither in this environment nor on the PATH.
     """
@@ -42,7 +42,7 @@ def pip_cache(found: settings.Settings) -> Path:
 
 
 def built_wheels(cache: Path) -> list[str]:
-    """Return the folders of cached wheels that pip has built from released sources.
+    """Return the folders of cached wheels that pip has built from released source archives.
 
     Building PySpark's wheel, for example, takes a minute. Wheels that pip has built from an archive without a release
     name are left out, because they can differ from the release of the same version.
@@ -60,7 +60,7 @@ def built_wheels(cache: Path) -> list[str]:
 
 
 def with_uv(arguments: list[str]) -> str | None:
-    """Install packages with uv and with pip's settings.
+    """Install packages with uv, using pip's settings.
 
     Returns:
         None if it succeeded, or the reason why pip must be used.
@@ -71,7 +71,7 @@ def with_uv(arguments: list[str]) -> str | None:
     uv = find_uv()
     if uv is None:
         return "uv cannot be installed"
-    # pip ignores missing folders, but uv rejects them, so leave them out.
+    # Omit missing folders, because uv rejects them (pip ignores them).
     links = [os.path.expanduser(link) for link in found.get("find-links", "").split()]
     found["find-links"] = " ".join(link for link in links if "://" in link or os.path.exists(link))
     environ = settings.uv_environment(found, built_wheels(pip_cache(found)), os.environ)
@@ -87,7 +87,7 @@ def with_pip(arguments: list[str]) -> int:
 
 
 def install(arguments: list[str]) -> int:
-    """Install packages, and return the exit code.
+    """Install packages, and return the exit code. Takes the arguments of ``pip install``.
 
     The arguments are those of ``pip install``. A lock prevents parallel installations into one environment, because
     `make` can run steps in parallel.

@@ -1,4 +1,4 @@
-"""Facts on which the choice of a PyTorch build depends: GPUs, local wheels, PyTorch's index."""
+"""Facts that determine the choice of a PyTorch build: GPUs, local wheels, and PyTorch's index."""
 
 import ctypes.util
 import os
@@ -18,7 +18,7 @@ DEADLINE = 5.0
 
 
 def gpu() -> str | None:
-    """Return the path of a file that shows that this machine has an NVIDIA GPU, or None."""
+    """Return the path of a file whose existence indicates an NVIDIA GPU, or None."""
     if program := shutil.which("nvidia-smi"):
         return program
     if Path("/proc/driver/nvidia").exists():
@@ -27,7 +27,7 @@ def gpu() -> str | None:
 
 
 def tags() -> frozenset[str]:
-    """Return the wheel tags that this Python accepts, according to pip's copy of `packaging`."""
+    """Return the wheel tags that this Python accepts, using the `packaging` library bundled with pip."""
     from pip._vendor.packaging.tags import sys_tags
 
     return frozenset(map(str, sys_tags()))
@@ -70,7 +70,7 @@ def read_index(index: str, certificates: str | None, deadline: float) -> list[st
                 [urllib.parse.unquote(urllib.parse.urlparse(link).path).rpartition("/")[2] for link in links]
             )
 
-    # Use a thread with a time limit. A socket timeout would limit neither name resolution nor a slow but steady
+    # Query in a thread with a time limit. A socket timeout would not limit name resolution or a slow but steady
     # response.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Choice of the PyTorch build to install, based on the facts from `probe.py`.
+"""Choice of the PyTorch build to install, based on the facts in `probe.py`.
 
 PyTorch's package on PyPI is built for CUDA and depends on several GB of NVIDIA libraries. The CPU build has the same
 version with the local label ``+cpu``, and is on PyTorch's own index.

@@ -1,4 +1,4 @@
-"""Conversion of pip's settings to uv's environment variables, because uv does not read pip's settings."""
+"""Conversion of pip's settings to environment variables for uv, which does not read pip's settings."""
 
 import ast
 import re
@@ -49,7 +49,7 @@ def parse(listing: str) -> Settings:
 
 
 def unknown(settings: Settings) -> list[str]:
-    """Return the settings that have no equivalent in uv.
+    """Return the settings that uv does not support. If there are any, use pip.
 
     If there are any, use pip.
     """
@@ -57,14 +57,14 @@ def unknown(settings: Settings) -> list[str]:
 
 
 def uv_environment(settings: Settings, wheels: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables with which uv finds the same packages as pip.
+    """Return environment variables that make uv find the same packages as pip.
 
     Args:
         settings: pip's settings.
         wheels: Folders of wheels that pip has built and cached, which uv does not need to build again.
         environ: This process's environment. Its UV_* variables take precedence over pip's settings.
     """
-    # Choose the best version among all indexes and use the system's certificates, as pip does.
+    # As pip does, choose the best version among all indexes and use the system's certificates.
     said = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never"}
     for name, variable in _UV.items():
         if settings.get(name):

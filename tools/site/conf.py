@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-# Import frameworks on the CPU and without messages, and Keras with the backend that supports all features.
+# Make the frameworks use the CPU and print no messages, and select the Keras backend that supports all features.
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow", JAX_PLATFORMS="cpu")
-# Turn off oneDNN operations, because TensorFlow would print a message about them.
+# Turn off oneDNN operations, because TensorFlow prints a message about them.
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,9 +106,9 @@ PAGES = {
 """All pages by section; the build fails if one is missing."""
 
 suppress_warnings = [
-    # A program writes RESULTS.md and can skip heading levels.
+    # RESULTS.md is generated and can skip heading levels.
     "myst.header",
-    # Exceptions under "Raises:" have the same name in each frontend, because they are the same class.
+    # Every frontend exports the same exception classes, so names under "Raises:" are ambiguous.
     "ref.python",
 ]
 # Do not describe attributes a second time: autodoc describes them, and Sphinx reports duplicates.
@@ -154,13 +154,13 @@ def _names(module: Any) -> list[str]:
 
 
 def _load(app: Any) -> None:
-    """Import all public names, some of which modules load lazily, so that autodoc finds them."""
+    """Import all public names so that autodoc finds them, including those that modules load lazily."""
     for module in map(importlib.import_module, REFERENCE):
         vars(module).update({name: getattr(module, name) for name in _names(module)})
 
 
 def _check(app: Any, environment: Any) -> None:
-    """Warn about public names that the API reference lacks."""
+    """Warn about public names that are missing from the API reference."""
     # Import here, because tests load this file without Sphinx.
     from sphinx.util import logging
 
@@ -172,7 +172,7 @@ def _check(app: Any, environment: Any) -> None:
 
 
 def _add_order(app: Any, name: str, content: list[str]) -> None:
-    """Append the table of contents to the root page; on GitHub, the page has links instead."""
+    """Append the table of contents to the root page. (On GitHub, the page has links instead.)"""
     if name != root_doc:
         return
     for caption, pages in PAGES.items():
@@ -183,7 +183,7 @@ def _add_order(app: Any, name: str, content: list[str]) -> None:
 def _shorten(
     app: Any, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Show default values as the source code has them.
+    """Show default values as written in the source code.
 
     autodoc_preserve_defaults does not support functions that are bound methods.
     """

@@ -13,7 +13,7 @@ from tools.wheels import sysroot
 from tools.wheels.plan import WANTED, Wanted, platform_tag
 
 ROOT = Path(__file__).resolve().parents[2]
-# Seconds for one build on a slow machine.
+# Maximum seconds for one build on a slow machine.
 DEADLINE = 3600
 TOOLS = ("build", "nanobind", "scikit-build-core")
 
@@ -23,20 +23,20 @@ class BuildFailed(RuntimeError):
 
 
 def version() -> str:
-    """Return Horovod's version from the sources."""
+    """Read Horovod's version from the sources."""
     found = re.search(r'__version__ = "([^"]+)"', (ROOT / "src/horovod/_version.py").read_text())
     assert found, "src/horovod/_version.py names no version"
     return found[1]
 
 
 def compiler_version(arch: sysroot.Arch) -> str:
-    """Return the version of the C++ compiler for a CPU architecture."""
+    """Return the C++ compiler's version for a CPU architecture."""
     command = [arch.tool("g++"), "-dumpfullversion"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
 def requirements(archive: Path) -> list[str]:
-    """Read the package's requirements from an sdist, without extras."""
+    """Read the package's requirements from an sdist, excluding extras."""
     with tarfile.open(archive) as packed:
         file = packed.extractfile(f"horovod-{version()}/PKG-INFO")
         assert file is not None, f"{archive} has no PKG-INFO"
@@ -94,7 +94,7 @@ def run(command: list[str | Path], **options: object) -> None:
 
 
 def checkout(place: Path) -> Path:
-    """Copy the files that git tracks, with uncommitted changes, to a folder, and return the folder.
+    """Copy the files tracked by git, including uncommitted changes, to a folder, and return the folder.
 
     The checkout itself can contain virtual environments and keys, and can change during the build.
     """
@@ -108,7 +108,7 @@ def checkout(place: Path) -> Path:
         timeout=DEADLINE,
     )
     for name in filter(None, listed.stdout.split("\0")):
-        # Git also lists deleted files if the deletion is not committed.
+        # Git also lists files whose deletion is not committed yet.
         if (ROOT / name).is_file():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, place / name)
@@ -116,7 +116,7 @@ def checkout(place: Path) -> Path:
 
 
 def empty(folder: Path) -> None:
-    """Create an empty folder, removing the files of earlier builds.
+    """Create an empty folder, removing the files of any earlier build.
 
     Raises:
         BuildFailed: If it contains other files.
@@ -130,7 +130,7 @@ def empty(folder: Path) -> None:
 
 
 def sdist(sources: Path, to: Path) -> Path:
-    """Build the sdist from sources (see `checkout`) into a folder, and return its path."""
+    """Build the sdist from the sources in a folder that `checkout` has created, and return its path."""
     run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", to, sources])
     return to / f"horovod-{version()}.tar.gz"
 
@@ -148,7 +148,7 @@ def unpacked(archive: Path, place: Path) -> Path:
 
 
 def environment(python: Path, place: Path) -> Path:
-    """Create a virtual environment with the build tools that requirements.txt pins.
+    """Create a virtual environment with the build tools pinned in requirements.txt.
 
     Returns:
         The environment's Python.
@@ -199,10 +199,10 @@ def wheel(
 
 
 def _settings(wanted: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, str]:
-    """Return the environment variables of a build, without variables of the user that affect the libraries."""
+    """Return the environment variables for a build, without user variables that affect the libraries."""
     flags = ("CFLAGS", "CXXFLAGS", "LDFLAGS", "CPPFLAGS", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if name not in flags}
-    # Add the folder of cmake and ninja to the path.
+    # Add the folder that contains cmake and ninja to the path.
     tools = Path(sys.executable).parent
     return kept | {
         "PATH": f"{tools}:{os.environ['PATH']}",
@@ -215,7 +215,7 @@ def _settings(wanted: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, 
 
 
 def wheels(arch: sysroot.Arch, pythons: dict[str, Path], archive: Path, work: Path, to: Path) -> list[Path]:
-    """Build all wheels for a CPU architecture from scratch, and return their paths.
+    """Build all wheels for a CPU architecture from scratch and return their paths.
 
     Args:
         arch: CPU architecture.

@@ -56,12 +56,12 @@ def libraries_needed(library: bytes) -> list[str]:
 
 
 def has_executable_stack(library: bytes) -> bool:
-    """Return True if an ELF file requires an executable stack.
+    """Return True if an ELF file requires an executable stack, because glibc 2.41 and later do not load it.
 
     glibc 2.41 and later do not load such a library.
     """
     stacks = [part for part in ELFFile(io.BytesIO(library)).iter_segments() if part["p_type"] == "PT_GNU_STACK"]
-    # A library without this segment requires an executable stack.
+    # An ELF file without this segment requires an executable stack.
     return not stacks or any(part["p_flags"] & P_FLAGS.PF_X for part in stacks)
 
 
@@ -72,7 +72,7 @@ def _output(*words: str | Path) -> tuple[int, str]:
 
 
 def complaints(wheel: Path) -> list[str]:
-    """Return messages about a wheel's defects, or an empty list if it is fit for release.
+    """Return a message for each defect of a wheel. The list is empty if the wheel is fit for release.
 
     Raises:
         ValueError: If the file does not have the name of one of this project's wheels.
@@ -102,6 +102,6 @@ def complaints(wheel: Path) -> list[str]:
 
 
 def _and_later(tag: str) -> list[str]:
-    """Return a wheel's platform tag and the tags of all later glibc versions, which accept the wheel too."""
+    """Return a wheel's platform tag, and the tags of all later glibc versions, whose systems accept the wheel too."""
     known = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", tag)
     return [f"manylinux_2_{minor}_{known[2]}" for minor in range(int(known[1]), 100)] if known else [tag]

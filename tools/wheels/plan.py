@@ -1,4 +1,4 @@
-"""Plan of a release's wheels, with their names and contents."""
+"""Plan of a release's wheels: their names and contents."""
 
 import re
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Wanted:
         return f"horovod/_core{self.suffix(arch)}"
 
     def suffix(self, arch: str) -> str:
-        """Return the file name suffix of extension modules for this Python on the given CPU architecture."""
+        """Return the file name suffix of extension modules for this Python and the given CPU architecture."""
         return f".cpython-{self.python.replace('.', '')}-{arch}-linux-gnu.so"
 
 
@@ -50,7 +50,7 @@ OF_THE_SYSTEM = re.compile(r"lib(c|m|dl|rt|pthread|gcc_s)\.so\.\d+|ld-linux-[\w-
 def library_complaints(
     file: str, undefined: list[tuple[str, str | None, bool]], defined: list[str], needed: list[str]
 ) -> list[str]:
-    """Return messages about defects in a library's symbols and dependencies.
+    """Return a message for each defect in a library's symbols and dependencies.
 
     Symbols of glibc and libgcc_s have a version, and those of Python have none. auditwheel checks only versions, so it
     does not notice a function that glibc 2.28 lacks.
@@ -75,7 +75,7 @@ def library_complaints(
 
 
 def contents_complaints(names: list[str], extension: str, size: int) -> list[str]:
-    """Return messages about defects in a wheel's files and size.
+    """Return a message for each defect in a wheel's files and size.
 
     Args:
         names: Names of the files in it.

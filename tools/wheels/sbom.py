@@ -33,7 +33,7 @@ def _package(name: str, version: str | None, **more: object) -> Component:
 
 
 def linked(nanobind: str, robin_map: str, compilers: Iterable[str]) -> list[Component]:
-    """Return the third-party components that are compiled into the libraries.
+    """Return the third-party components compiled into the libraries.
 
     Args:
         nanobind: Version of nanobind.
@@ -65,7 +65,7 @@ def linked(nanobind: str, robin_map: str, compilers: Iterable[str]) -> list[Comp
 
 
 def asked_for(requirements: Iterable[str]) -> list[Component]:
-    """Return the packages that pip installs with a wheel, without extras.
+    """Return the packages that pip installs along with a wheel, excluding extras.
 
     The descriptions contain version ranges.
     """
@@ -81,7 +81,7 @@ def document(
     tools: Mapping[str, str],
     epoch: int,
 ) -> str:
-    """Return the CycloneDX document as JSON, which depends only on the arguments.
+    """Return the CycloneDX document as JSON. It depends only on the arguments.
 
     Args:
         version: Version of the release.
@@ -125,7 +125,7 @@ def document(
 
 
 def robin_map_version(nanobind: Path) -> str:
-    """Return the version of robin-map, the hash map in nanobind's folder."""
+    """Return the version of robin-map, the hash map bundled with nanobind."""
     text = (nanobind / "ext/robin_map/include/tsl/robin_growth_policy.h").read_text()
     numbers = re.findall(r"#define TSL_RH_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", text)
     return ".".join(numbers) or "unknown"

@@ -19,7 +19,7 @@ from pathlib import Path
 GLIBC = (2, 28)
 HERE = Path(__file__).resolve().parent
 NEWER = "newer_glibc.c"
-# Seconds for creating the stubs on a slow machine.
+# Maximum seconds for creating the stubs on a slow machine.
 DEADLINE = 600
 
 LIBRARIES = {"libc": "6", "libm": "6", "libpthread": "0", "libdl": "2", "librt": "1"}
@@ -34,13 +34,13 @@ NEWER_IN_LIBSTDCXX = (
 SHADOWS = {
     "bits/c++config.h": "#include_next <bits/c++config.h>\n"
     + "".join(f"#undef {name}\n" for name in NEWER_IN_LIBSTDCXX),
-    # libnewer.a provides this function. Without it, waits on the steady clock would use the system clock, which can
-    # jump.
+    # libnewer.a provides this function. If it were missing, waits on the steady clock would use the system clock, which
+    # can jump.
     "pthread.h": """#include_next <pthread.h>
 #pragma once
 extern "C" int pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);
 """,
-    # glibc 2.28 lacks this header, but libstdc++ includes it if it exists. Zig's copy only contains an #error.
+    # glibc 2.28 lacks this header, but libstdc++ includes it if it exists. Zig's copy contains only an #error.
     "sys/single_threaded.h": """#pragma once
 extern "C" char __libc_single_threaded;  // libnewer.a has it
 """,
@@ -50,7 +50,7 @@ extern "C" char __libc_single_threaded;  // libnewer.a has it
 
 @dataclass(frozen=True)
 class Arch:
-    """CPU architecture, with its names in different tools."""
+    """CPU architecture, with its name in each tool."""
 
     name: str
     """Name in the tags of wheels and in CMake."""
@@ -60,7 +60,7 @@ class Arch:
     """Soname of the dynamic loader."""
 
     def tool(self, name: str) -> str:
-        """Return the name of a GCC or binutils program, or of the cross compiler's program."""
+        """Return the name of a GCC or binutils program, or of its cross-compiling version."""
         return name if self.name == platform.machine() else f"{self.name}-linux-gnu-{name}"
 
 
@@ -75,7 +75,7 @@ class Missing(RuntimeError):
 
 
 def include_folders(search_list: str) -> list[str]:
-    """Return the folders of the C++ and compiler headers, parsed from the output of ``g++ -E -v``."""
+    """Parse the folders of the C++ and compiler headers from the output of ``g++ -E -v``."""
     lines = iter(search_list.splitlines())
     for line in lines:
         if line.startswith("#include <...>"):
@@ -84,7 +84,8 @@ def include_folders(search_list: str) -> list[str]:
     for line in lines:
         if line.startswith("End of search list"):
             break
-        # Resolve the paths: Debian's cross compilers print paths such as lib/gcc-cross/.../../../../TARGET/include.
+        # Resolve the paths, because Debian's cross compilers print paths such as
+        # lib/gcc-cross/.../../../../TARGET/include.
         folder = posixpath.normpath(line.strip())
         if "/c++/" in folder or "/lib/gcc" in folder:
             found.append(folder)
@@ -111,7 +112,8 @@ def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
         "-Wl,--exclude-libs,ALL",
         # Strip debug information, because Zig's objects contain paths that would change the build id.
         "-Wl,--build-id=sha1,--strip-debug",
-        # Do not require an executable stack, because glibc 2.41 rejects such libraries. Zig's objects lack this mark.
+        # Mark the stack as not executable, because glibc 2.41 rejects libraries that require an executable stack. Zig's
+        # objects lack this mark.
         "-Wl,-z,noexecstack",
     ]
     lines = [
@@ -125,7 +127,7 @@ def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
 
 
 def make(arch: Arch, root: Path, top: Path) -> Path:
-    """Create the sysroot of a CPU architecture in a folder, unless it is up to date.
+    """Create a CPU architecture's sysroot in a folder, unless it is up to date.
 
     Args:
         arch: CPU architecture.
@@ -173,7 +175,7 @@ def make(arch: Arch, root: Path, top: Path) -> Path:
 
 
 def _stubs(arch: Arch, zig: Path, root: Path) -> None:
-    """Link a program with Zig, and copy the glibc stubs that Zig creates for it."""
+    """Link a program with Zig, and copy the glibc stubs that Zig generates for it."""
     cache = root / "zig"
     (root / "empty.c").write_text("int main(void) { return 0; }\n")
     target = f"{arch.name}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
@@ -209,7 +211,7 @@ def _stubs(arch: Arch, zig: Path, root: Path) -> None:
     shutil.copy(made("libc_nonshared.a"), lib)
     shutil.copy(made("crt1.o"), lib)
     shutil.copy(lib / "crt1.o", lib / "Scrt1.o")
-    # These files can be empty: Horovod uses only .init_array and has no _init function to wrap.
+    # Empty files suffice: Horovod uses only .init_array and has no _init function to wrap.
     for name in ("crti.o", "crtn.o"):
         _compile(arch, ["-x", "assembler", "/dev/null"], lib / name)
     found = f"libdl.so.2 libpthread.so.0 {arch.loader}"

@@ -1,4 +1,4 @@
-"""Startup hook of Python that loads a mutant instead of the original module.
+"""Python startup hook that loads a mutant in place of the original module.
 
 The environment variables MUTANT_MODULE and MUTANT_FILE name the module and the mutant's file. The source tree never
 changes, so several mutants can be tested in parallel. Processes that a test starts use the mutant too.
