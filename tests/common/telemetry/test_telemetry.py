@@ -10,13 +10,13 @@ import pytest
 
 from horovod.common.contract import live, reasons
 from horovod.common.telemetry.telemetry import Live
-from horovod.runner.agent.workers import ReportPipe
+from horovod.runner.agent.workers import ReportReader
 from tests.runner.launching import eventually
 
 
 @pytest.fixture
 def pipe(monkeypatch):
-    made = ReportPipe()
+    made = ReportReader()
     monkeypatch.setenv(reasons.PIPE, made.name)
     yield made
     os.close(made.fd)

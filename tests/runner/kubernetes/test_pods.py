@@ -1,7 +1,7 @@
 import pytest
 
 from horovod.runner.kubernetes import pods
-from horovod.runner.kubernetes.pods import IMAGE_SECONDS, LAST_SECONDS, Judge, Outcome
+from horovod.runner.kubernetes.pods import IMAGE_SECONDS, LAST_SECONDS, JobOutcome, Judge
 from tests.runner.kubernetes import statuses
 from tests.runner.kubernetes.statuses import pod
 
@@ -115,30 +115,30 @@ def test_the_exit_code_is_the_launchers_once_all_its_output_is_read():
     given = [launcher(**statuses.ended(7))]
     assert judged(judge, given) is None
     assert judge.next_time() == LAST_SECONDS
-    assert judged(judge, given, log_read=True) == Outcome(7)
-    assert judged(judge, given, now=LAST_SECONDS) == Outcome(7)
-    assert judged(judge, [launcher(**statuses.ended(0))], log_read=True) == Outcome(0)
+    assert judged(judge, given, log_read=True) == JobOutcome(7)
+    assert judged(judge, given, now=LAST_SECONDS) == JobOutcome(7)
+    assert judged(judge, [launcher(**statuses.ended(0))], log_read=True) == JobOutcome(0)
 
 
 def test_pods_that_were_killed_are_told_of_beside_what_the_launcher_said():
     given = [launcher(**statuses.ended(137)), pod("w", **statuses.ended(137, "OOMKilled"))]
-    assert judged(Judge("train", 1, 60, 0), given, log_read=True) == Outcome(
+    assert judged(Judge("train", 1, 60, 0), given, log_read=True) == JobOutcome(
         137, ("pod w on node-a has failed: OOMKilled: --memory is too small",)
     )
 
 
 def test_a_launcher_that_was_evicted_could_say_nothing():
-    assert judged(Judge("train", 1, 60, 0), [launcher(**statuses.EVICTED)], log_read=True) == Outcome(
+    assert judged(Judge("train", 1, 60, 0), [launcher(**statuses.EVICTED)], log_read=True) == JobOutcome(
         1, ("the launcher's pod l has failed: Evicted: The node was low on resource: memory.",)
     )
 
 
 def test_a_launcher_whose_pod_is_gone():
     jobs = {"launcher": statuses.FAILED_JOB, "worker": {}}
-    assert judged(Judge("train", 1, 60, 0), [], jobs=jobs) == Outcome(
+    assert judged(Judge("train", 1, 60, 0), [], jobs=jobs) == JobOutcome(
         1, ("the launcher's pod is gone: BackoffLimitExceeded",)
     )
-    assert judged(Judge("train", 1, 60, 0), [], jobs={}) == Outcome(1, ("job train has been deleted",))
+    assert judged(Judge("train", 1, 60, 0), [], jobs={}) == JobOutcome(1, ("job train has been deleted",))
 
 
 def test_images_that_cannot_be_pulled():
@@ -149,7 +149,7 @@ def test_images_that_cannot_be_pulled():
     assert judged(judge, [launcher(**statuses.CREATING)], now=5) is None
     assert judged(judge, given, now=6) is None
     assert judged(judge, given, now=5 + IMAGE_SECONDS) is None
-    assert judged(judge, given, now=6 + IMAGE_SECONDS) == Outcome(
+    assert judged(judge, given, now=6 + IMAGE_SECONDS) == JobOutcome(
         1, ("pod l cannot start: ImagePullBackOff: image app:1: not found",)
     )
     given = [launcher(**statuses.pulling("InvalidImageName", "bad"))]
@@ -172,7 +172,7 @@ def test_a_pod_evicted_while_it_starts():
     given = [launcher(**statuses.RUNNING), pod("w", **statuses.EVICTED)]
     jobs = {"launcher": {}, "worker": statuses.FAILED_JOB}
     assert judged(judge, given, jobs=jobs) is None
-    assert judged(judge, given, now=LAST_SECONDS, jobs=jobs) == Outcome(
+    assert judged(judge, given, now=LAST_SECONDS, jobs=jobs) == JobOutcome(
         1, ("pod w on node-a has failed: Evicted: The node was low on resource: memory.",)
     )
 

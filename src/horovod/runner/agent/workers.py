@@ -46,7 +46,7 @@ DRAIN_LIMIT = 1 << 20
 _AT_ONCE = 16 * LIMIT
 
 
-class ReportPipe:
+class ReportReader:
     """Non-blocking pipe through which workers send reports to the agent.
 
     The agent opens both ends with one descriptor, so that the pipe never reaches an end of file.
@@ -102,7 +102,7 @@ class WorkerTable:
         # `_left` maps the session id of an exited worker to the time at which its leftover processes are killed.
         self._left: dict[int, float] = {}
         self._key_file = b""
-        self._pipe: ReportPipe | None = None
+        self._pipe: ReportReader | None = None
         self._store: dict[bytes, bytes] = {}
         self._stdin: int | None = None
         self._stdin_rank = -1
@@ -134,7 +134,7 @@ class WorkerTable:
         # The training script then opens the key by its path in /proc, which only this user can open.
         key = make_key_fd(job.key)
         self._key_file = path_of_descriptor(os.getpid(), key).encode()
-        self._pipe = ReportPipe()
+        self._pipe = ReportReader()
         self._inherited = [(KEY_FD, key)]
         if payload is not None:
             self._inherited.append((FUNCTION_FD, linux.memory_file("horovod-function", payload, sealed=True)))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from horovod.common.contract.reasons import PIPE
 from horovod.runner.agent.messages import Output
 from horovod.runner.agent.state import ranks_of
-from horovod.runner.agent.workers import ReportPipe
+from horovod.runner.agent.workers import ReportReader
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import TAIL_LIMIT
 from horovod.runner.base import linux
@@ -70,7 +70,7 @@ class ForeignAttempt:
         self.hosts = {slot.rank: slot.hostname for slot in settings.slots}
         self.endings = Endings(self.hosts)
         here = all(hosts.is_local(name) for name in set(self.hosts.values()))
-        self._reports = ReportPipe() if here else None  # Only processes on this host can write to the report pipe.
+        self._reports = ReportReader() if here else None  # Only processes on this host can write to the report pipe.
         if watch.screen.sink.address and not here:
             watch.screen.say("the live page has no figures: those of ranks on other hosts reach only our own launcher")
         self.own = b""
@@ -217,7 +217,7 @@ class ForeignAttempt:
         for pid in [*linux.descendants(self._process.pid), self._process.pid]:
             linux.send_signal(pid, signal.SIGKILL)
 
-    def _hear(self, reports: ReportPipe) -> None:
+    def _hear(self, reports: ReportReader) -> None:
         for line in reports.read():
             self.endings.hear(line)
             self._screen.sink.worker_report(line)

@@ -1,6 +1,6 @@
 """Event loop of the launcher, which waits for descriptors, signals and deadlines, shows output, and applies the policy.
 
-An `Attempt` runs the processes, either through Horovod's agents (`job.attempt`) or through another launcher
+A `WatchedAttempt` runs the processes, either through Horovod's agents (`job.attempt`) or through another launcher
 (`external_launchers.foreign_job`).
 """
 
@@ -22,7 +22,7 @@ _LONGEST = 3600.0  # Longest single wait (s), because poll() accepts at most 24 
 QUEUE_LIMIT = 4 << 20  # The launcher stops reading the processes' output while more than QUEUE_LIMIT bytes are queued.
 
 
-class Attempt(Protocol):
+class WatchedAttempt(Protocol):
     """Interface to a job's processes, from their start to their exit. No method blocks."""
 
     def start(self) -> None:
@@ -69,7 +69,7 @@ class Attempt(Protocol):
         """Stop the remaining processes."""
 
 
-AttemptType = TypeVar("AttemptType", bound=Attempt)
+AttemptType = TypeVar("AttemptType", bound=WatchedAttempt)
 
 
 def wait_for(events: Mapping[int, int], until: float | None) -> set[int]:
@@ -102,7 +102,7 @@ class Watch:
         self.troubles: list[str] = []
         self._signals = signals
         self.size = size
-        self._attempt: Attempt | None = None
+        self._attempt: WatchedAttempt | None = None
         self._readers = True
 
     def run_to_end(self, make: Callable[[Watch], AttemptType]) -> AttemptType:
@@ -120,7 +120,7 @@ class Watch:
                 self.troubles.append(str(error))
         return attempt
 
-    def run(self, attempt: Attempt) -> None:
+    def run(self, attempt: WatchedAttempt) -> None:
         """Run the attempt until all its processes have exited or been abandoned."""
         self._attempt = attempt
         attempt.start()
@@ -132,7 +132,7 @@ class Watch:
             self._loop(attempt)
             raise
 
-    def _loop(self, attempt: Attempt) -> None:
+    def _loop(self, attempt: WatchedAttempt) -> None:
         while not self._over(attempt):
             self._wait(attempt)
             self._tick(attempt)
@@ -167,7 +167,7 @@ class Watch:
         """
         return self.screen.queue.pending < QUEUE_LIMIT or bool(self.received)
 
-    def _wait(self, attempt: Attempt) -> None:
+    def _wait(self, attempt: WatchedAttempt) -> None:
         """Wait for an event, and handle it."""
         listening = self._listening()
         if not listening:
@@ -189,7 +189,7 @@ class Watch:
             if not self.policy.stopping:
                 self.fail(queue.trouble)
 
-    def _tick(self, attempt: Attempt) -> None:
+    def _tick(self, attempt: WatchedAttempt) -> None:
         now = time.monotonic()
         self.screen.display.tick(now)
         attempt.tick(now, self._listening())
@@ -221,7 +221,7 @@ class Watch:
             self.screen.say(f"{signal.Signals(number).name} received: passed on to the ranks (hvd.should_stop())")
             self._attempt.pass_on(number)
 
-    def _over(self, attempt: Attempt) -> bool:
+    def _over(self, attempt: WatchedAttempt) -> bool:
         if attempt.gone:
             self.screen.display.flush()
             self.screen.queue.status("")

@@ -17,7 +17,7 @@ from typing import Any
 from horovod.runner.kubernetes import pods
 from horovod.runner.kubernetes.api import Api, ApiError, Unreachable
 from horovod.runner.kubernetes.manifests import COMPONENT, LAUNCHER, PATIENCE, PODS, WORKER, selector, workers_name
-from horovod.runner.kubernetes.pods import Judge, Outcome
+from horovod.runner.kubernetes.pods import JobOutcome, Judge
 from horovod.runner.kubernetes.request import CONTAINER
 
 AWAY_SECONDS = 120.0
@@ -206,7 +206,7 @@ class Follower:
         self._log_read = False
         self._line, self._line_at, self._said = "", 0.0, ""
 
-    def run(self) -> Outcome:
+    def run(self) -> JobOutcome:
         """Follow the job until it has ended or cannot start. Raises ApiError or Lost."""
         job = self._api.get("Job", self._name)
         told = job["metadata"].get("annotations") or {}

@@ -45,7 +45,7 @@ class Stopped(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Orders:
+class LauncherArguments:
     """Parsed command line of the launcher's pod."""
 
     port: int
@@ -55,7 +55,7 @@ class Orders:
     command: list[str]
 
 
-def orders(words: Sequence[str]) -> Orders:
+def orders(words: Sequence[str]) -> LauncherArguments:
     """Parse the launcher's command line. Raises LaunchError if it is invalid."""
     parser = argparse.ArgumentParser(prog="horovod.runner.kubernetes.launcher", exit_on_error=False)
     parser.add_argument("--port", type=int, required=True)
@@ -68,10 +68,12 @@ def orders(words: Sequence[str]) -> Orders:
     except ValueError:
         raise LaunchError("two words `--` are missing: before horovodrun's flags and before the command") from None
     known = parser.parse_args(rest[:first])
-    return Orders(known.port, known.slots_per_pod, known.of_version, rest[first + 1 : second], rest[second + 1 :])
+    return LauncherArguments(
+        known.port, known.slots_per_pod, known.of_version, rest[first + 1 : second], rest[second + 1 :]
+    )
 
 
-def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings, JobOptions]:
+def settings(given: LauncherArguments, environ: Mapping[str, str]) -> tuple[LaunchSettings, JobOptions]:
     """Return the settings and options of the job. Raises LaunchError if a flag is invalid.
 
     The ranks are assigned to hosts later, when the agents have connected.
@@ -98,7 +100,7 @@ def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings,
     return replace(checked, options=own_place, elastic=elastic), options
 
 
-def run(given: Orders, environ: dict[str, str]) -> JobResult:
+def run(given: LauncherArguments, environ: dict[str, str]) -> JobResult:
     """Run the job. Raises LaunchError, ValueError, TimeoutError, ArrivalError, Stopped, AgentError or OSError."""
     key = token_key(environ.pop(TOKEN_VARIABLE, ""))
     os.environ.pop(TOKEN_VARIABLE, None)

@@ -271,7 +271,7 @@ LAST_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """Result of a job: its exit code and the lines to show to the user."""
 
     code: int
@@ -320,7 +320,7 @@ class Judge:
         events: Sequence[Mapping[str, Any]],
         now: float,
         log_read: bool,
-    ) -> Outcome | None:
+    ) -> JobOutcome | None:
         """Return the outcome of the job, or None while the job continues.
 
         Args:
@@ -341,15 +341,15 @@ class Judge:
             if launcher is not None and not self._lasts("launcher", True, now, LAST_SECONDS):
                 return None
             if self._over == "succeeded":
-                return Outcome(0)
+                return JobOutcome(0)
         if LAUNCHER not in jobs:
-            return Outcome(1, (f"job {self._name} has been deleted",))
+            return JobOutcome(1, (f"job {self._name} has been deleted",))
         failure = job_failure(jobs[LAUNCHER])
         if failure and launcher is None:
-            return Outcome(1, (f"the launcher's pod is gone: {failure}", *post_mortem(views)))
+            return JobOutcome(1, (f"the launcher's pod is gone: {failure}", *post_mortem(views)))
         if self._lasts("workers", bool(job_failure(jobs.get(WORKER, {}))), now, LAST_SECONDS):
             why = job_failure(jobs[WORKER])
-            return Outcome(1, tuple(post_mortem(views)) or (f"the pods of the ranks have failed: {why}",))
+            return JobOutcome(1, tuple(post_mortem(views)) or (f"the pods of the ranks have failed: {why}",))
         self._complete = self._complete or self._begun(views)
         return None if self._complete else self._not_started(views, events, now)
 
@@ -362,32 +362,32 @@ class Judge:
             times += [since + LAST_SECONDS for what, since in self._since.items() if what == "late"]
         return min((each for each in times if each > self._now), default=None)
 
-    def _ended(self, launcher: View, views: Sequence[View], now: float, log_read: bool) -> Outcome | None:
+    def _ended(self, launcher: View, views: Sequence[View], now: float, log_read: bool) -> JobOutcome | None:
         if not log_read and not self._lasts("launcher", True, now, LAST_SECONDS):
             return None
         if launcher.state == "succeeded":
-            return Outcome(0)
+            return JobOutcome(0)
         lines = post_mortem(views)
         if launcher.code is None or launcher.reason == "OOMKilled" or not launcher.reason.startswith("exit code"):
             lines.insert(0, f"the launcher's pod {launcher.name} has failed: {launcher.trouble}")
-        return Outcome(launcher.code or 1, tuple(lines))
+        return JobOutcome(launcher.code or 1, tuple(lines))
 
     def _begun(self, views: Sequence[View]) -> bool:
         """Return True if all expected pods have started. Additional pods can wait without limit."""
         return runs(views) and (self._old or started(views) >= self._expected)
 
-    def _not_started(self, views: Sequence[View], events: Sequence[Mapping[str, Any]], now: float) -> Outcome | None:
+    def _not_started(self, views: Sequence[View], events: Sequence[Mapping[str, Any]], now: float) -> JobOutcome | None:
         stuck = self._without_image(views, now)
         able = sum(each.component == WORKER and not each.going and each not in stuck for each in views)
         for each in stuck:
             if each.component == LAUNCHER or able < self._expected:
-                return Outcome(1, (f"pod {each.name} cannot start: {each.trouble}",))
+                return JobOutcome(1, (f"pod {each.name} cannot start: {each.trouble}",))
         waits = now >= self._began + self._patience
         # A running launcher has its own time limit and can report more details.
         if waits and self._lasts("late", True, now, LAST_SECONDS if runs(views) else 0.0):
             causes = not_created(events)
             text = f"waited {self._patience:g} s (--start-timeout): {waiting_line(views, self._expected)}"
-            return Outcome(1, ("; ".join([text, *causes]),))
+            return JobOutcome(1, ("; ".join([text, *causes]),))
         return None
 
     def _without_image(self, views: Sequence[View], now: float) -> list[View]:
