@@ -11,7 +11,7 @@
 
 namespace hvd {
 
-// These codes are shared with the Python package (KIND_* in _core), so they must not change.
+// Kinds of operations. The codes are shared with the Python package (KIND_* in _core), so they must not change.
 enum class Kind : uint8_t {
   allreduce = 0,
   allgather = 1,

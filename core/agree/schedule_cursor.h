@@ -39,8 +39,8 @@ class ScheduleCursor {
   // different request. The cursor stores `token` without using it. `completed` is set to true if this submission
   // completed a bucket.
   bool offer(uint32_t entry, const Request& request, void* token, bool* completed);
-  // Offer a submission whose request was accepted for this entry before, without comparing the request again. Not for
-  // repeated() names.
+  // Offer a submission whose request was accepted for this entry before, without comparing the request again. Must not
+  // be used for names that are repeated().
   void offer_again(uint32_t entry, void* token, bool* completed);
 
   // Return the number of leading buckets that this rank has submitted completely.

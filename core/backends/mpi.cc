@@ -69,7 +69,7 @@ class MpiBackend final : public Backend {
 
   // True for small allreduces. The vote already uses the engine's own connections, so a little data costs no extra
   // time, while an MPI call would add a second network latency. Floats summed by MPI are excluded, because MPI's sums
-  // can have different bits.
+  // can be rounded differently.
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
     return !(reduces_ && is_float(d)) && count * size_of(d) <= kRides && host_->may_be_guarded(c, count, d);
   }

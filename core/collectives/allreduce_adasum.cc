@@ -10,8 +10,8 @@
 // a power of two.
 //
 // Every tensor is split into P parts separately, so that the result's bits do not depend on fusion. The buffer holds
-// part 0 of all tensors, then part 1, and so on. A range of parts is then contiguous, and a single tensor keeps its
-// order.
+// part 0 of all tensors, then part 1, and so on. This keeps each range of parts contiguous and the order within a
+// single tensor unchanged.
 //
 // Dot products are computed in double, and values in float32 or float64. 16-bit floats are sent as float32 during the
 // reduction and as 16 bits on the way back. Products of float32 values fit a double, but products of float64 values do

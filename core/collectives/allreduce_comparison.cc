@@ -67,7 +67,7 @@ class Driver {
   DType dtype_;
   ReduceOp op_;
   std::byte* theirs_;
-  // Maximum bytes of data that one round processes.
+  // Maximum number of data bytes processed per round.
   size_t block_;
   std::vector<const std::byte*> sources_;
   std::vector<Transfer> transfers_;

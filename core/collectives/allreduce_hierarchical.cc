@@ -24,7 +24,8 @@ namespace {
 // Maximum size in bytes of a slice for which recursive doubling is used, because the number of messages matters more
 // than their size.
 constexpr size_t kSmall = 32 << 10;
-// The same limit between two hosts. It is higher, because two hosts exchange all data with any algorithm.
+// Maximum size in bytes of a slice for which recursive doubling is used between two hosts. It is higher, because two
+// hosts exchange all data with any algorithm.
 constexpr size_t kSmallForTwo = 512 << 10;
 // Maximum number of hosts for which the pairwise algorithm is used. It can then keep all connections busy.
 constexpr int kFewHosts = 8;

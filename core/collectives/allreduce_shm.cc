@@ -123,7 +123,7 @@ const ArenaOffsets* homes_at(const SubBuffers& subs, int member) {
   return reinterpret_cast<const ArenaOffsets*>(subs.stage.staging[member]);
 }
 
-// Number of stages that counts as published after an attempt with mixed memory. No rank can have published more.
+// Number of stages that count as published after an attempt with mixed memory. No rank can have published more.
 constexpr uint64_t kMixedStages = 4;
 
 int Job::count_at_home(const SubBuffers& subs) const {

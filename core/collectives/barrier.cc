@@ -23,7 +23,7 @@ Status barrier_shm(Comm& comm) {
 // algorithms for barrier synchronization", Int. J. Parallel Programming 17(1), 1988.
 
 Status barrier_dissemination(Comm& comm) {
-  // Content of the barrier's messages. This value is unlikely in other data, so ranks that are out of step are
+  // Content of the barrier's messages. Other data are unlikely to contain this value, so ranks that are out of step are
   // detected.
   std::byte round{0x40};
   for (int distance = 1; distance < comm.size; distance *= 2) {

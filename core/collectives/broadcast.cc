@@ -39,8 +39,8 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
   return {};
 }
 
-// Binomial tree: the root sends to the rank half the set away. Each of the two then serves one half of the set in the
-// same way. No algorithm takes fewer steps, so this one is best for small data.
+// Binomial tree: the root sends to the rank at half the size of the set. Each of the two then serves one half of the
+// set in the same way. No algorithm takes fewer steps, so this one is best for small data.
 //
 // In the notation of plan/cost.h, the cost is ceil(log2(P)) * (alpha + N * beta). Source: R. Thakur, R. Rabenseifner,
 // W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
@@ -51,8 +51,8 @@ Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   // Return this rank's place in the tree, counted from the root.
   const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);
   auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
-  // The parent of a place has the same bits except the lowest set bit. A child has one additional bit below the lowest
-  // set bit.
+  // The number of a parent is that of its child without the lowest set bit. A child has one additional bit below the
+  // lowest set bit.
   const unsigned lowest = place == 0 ? std::bit_ceil(size) : place & (~place + 1);
   if (place != 0) HVD_RETURN_IF_ERROR(recv_from(comm, rank_at(place - lowest), {data, bytes}));
   // Serve the largest subtree first, because it is the deepest.

@@ -5,10 +5,10 @@
 //
 // With int8, values form blocks of kCodeBlock values; the last block can be shorter. A block is a float32 scale, then
 // one signed byte per value; the value is byte * scale. The scale is the block's largest magnitude / 127, with its
-// significand cut to 17 bits so that the product is exact. Bytes are rounded to nearest, ties to even. The error of a
-// value is at most half the scale: 1/254 of the block's largest magnitude, or slightly more because of the cut. A block
-// with an infinity or a NaN decodes to NaN throughout, so it is never mistaken for valid numbers. The smallest scale is
-// 2^-107: values below 2^-108 become zero. Source of blockwise quantisation: D. Alistarh et al., "QSGD:
+// significand truncated to 17 bits so that the product is exact. Bytes are rounded to nearest, ties to even. The error
+// of a value is at most half the scale: 1/254 of the block's largest magnitude, or slightly more because of the cut. A
+// block with an infinity or a NaN decodes to NaN throughout, so it is never mistaken for valid numbers. The smallest
+// scale is 2^-107: values below 2^-108 become zero. Source of blockwise quantisation: D. Alistarh et al., "QSGD:
 // Communication-efficient SGD via gradient quantization and encoding", NIPS 2017. Unlike that paper, this code does not
 // round randomly, because results must be reproducible.
 #pragma once
@@ -41,7 +41,7 @@ constexpr size_t coded_bytes(WireFormat f, size_t count) {
 void encode_floats(WireFormat, std::byte* to, const float* from, size_t count);
 void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 
-// Helpers of the two compressed allreduces. Tensors are split into runs, which are processed in batches. Private to
+// Helpers for the two compressed allreduces. Tensors are split into runs, which are processed in batches. Private to
 // this layer.
 
 // Run: a range of elements of one float32 tensor.
@@ -61,8 +61,8 @@ struct CodedRun {
 };
 
 // Split of every tensor into n parts, where part i belongs to rank i. The split depends only on the tensor, not on the
-// other fused tensors. Parts begin where encoded data can be split. The blocks and the owner of a residual then do not
-// depend on fusion.
+// other fused tensors. Parts begin where encoded data can be split, so that neither the blocks nor the owner of a
+// residual depends on fusion.
 struct Parts {
   WireFormat format;
   size_t n;

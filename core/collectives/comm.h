@@ -26,7 +26,7 @@ class Scratch {
  public:
   // Return the memory of a slot, at least `bytes` bytes. It is aligned to 64 bytes and has undefined contents.
   std::byte* get(int slot, size_t bytes);
-  // Return the bytes of memory held. Callable from any thread.
+  // Return the number of bytes held. Callable from any thread.
   size_t held() const { return held_.load(std::memory_order_relaxed); }
 
  private:

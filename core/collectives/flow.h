@@ -175,9 +175,9 @@ Status with_every_peer(Comm& comm, F transfer) {
 // the first step of the canonical order of reductions (collectives/reduce.h).
 
 struct Fold {
-  // Number of places after folding: p in the comment above.
+  // Number of places after folding (p in the comment above).
   int places;
-  // Number of pairs of ranks that were folded into one: r in the comment above.
+  // Number of rank pairs that were folded into one rank each (r in the comment above).
   int folded;
   // This rank's place, or -1 if another rank takes part on its behalf.
   int place;

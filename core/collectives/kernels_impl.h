@@ -248,8 +248,8 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
     Out::store(dst, scaled(first, factor));
     Out::store(dst + kOut, scaled(second, factor));
   }
-  // Process the remaining elements with the same vector code on padded copies, so that their results are bitwise
-  // identical.
+  // Process the remaining elements with the same vector code on padded copies, so that results do not depend on the
+  // position of an element.
   while (left > 0) {
     const size_t some = left < kLanes ? left : kLanes;
     alignas(kWidth) std::byte padded[K][kWidth] = {};

@@ -39,7 +39,7 @@ const Kernels* find_kernels(std::string_view name) {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");
   // Read the CPUID bit directly, because clang before version 16 does not accept the name "f16c". The "avx2" check
-  // already shows that the system saves the registers.
+  // already shows that the operating system saves the registers.
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
   const bool avx2 = __builtin_cpu_supports("avx2") && f16c;

@@ -66,7 +66,7 @@ class Driver {
   // True if unsent control messages are waiting for space in a socket's send buffer.
   bool unsent() const { return control_.unsent(); }
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
-  // True while a guarded operation is in flight. Only a message from a peer can then make progress.
+  // True while a guarded operation is in flight, so that only a message from a peer can make progress.
   bool awaits_peers() const { return !shutdown_state_.over() && readiness_vote_.under_way(); }
 
   // Leave the job: send a goodbye with `reason`, fail pending operations, and wait briefly until the neighbours have

@@ -104,8 +104,8 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   if (op->use_count() == 1) {
     (*op)->reuse();
   } else {
-    // Create a new operation, because the old one has other references. Perhaps only the driver has one and is about to
-    // release it.
+    // Create a new operation, because the old one is still referenced. Perhaps only the driver holds a reference, which
+    // it is about to release.
     auto fresh = std::make_shared<Operation>();
     fresh->request = (*op)->request;
     if (fresh->request.unnamed) fresh->request.name.clear();

@@ -95,7 +95,7 @@ std::string version_text(int version);
 struct Search {
   // Library named by HOROVOD_NCCL_LIBRARY. If it is not empty, no other library is tried.
   std::string chosen;
-  // Paths, or names for the loader, to try if no library is loaded already.
+  // Paths or loader names to try if no library is loaded yet.
   std::vector<std::string> candidates;
 };
 struct Found {

@@ -71,9 +71,9 @@ bool runs_in(Algorithm, const WorldShape&);
 // run in this world is ignored, because one setting serves worlds and process sets of different shapes.
 Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {}, const Tuning& = {});
 
-// Kinds of worlds in the table of choices, also used by documentation and tests. local: all ranks share one host's
-// memory. nested: several hosts, some with several ranks that share memory. flat: all ranks use only links. links:
-// nested or flat.
+// Kinds of worlds in the table of choices, also used by documentation and tests. In `local`, all ranks share one host's
+// memory. In `nested`, there are several hosts, some with several ranks that share memory. In `flat`, all ranks use
+// only links. `links` includes nested and flat.
 enum class Where : uint8_t { local, nested, flat, links, anywhere };
 // True if a world of this shape is of this kind.
 bool matches(Where, const WorldShape&);

@@ -24,7 +24,8 @@ struct Tuning {
   size_t stream_bytes = 8 << 20;
   // Maximum size in bytes of an allreduce over links for which recursive doubling is used.
   size_t doubling_bytes = 16 << 10;
-  // The same limit for two ranks, if it is larger than doubling_bytes.
+  // Maximum size in bytes of an allreduce between two ranks over links for which recursive doubling is used. Ignored if
+  // it is below doubling_bytes.
   size_t pair_bytes = 512 << 10;
   // Maximum size in bytes of a broadcast over links for which the tree is used, if some hosts have several ranks.
   size_t tree_bytes = 256 << 10;

@@ -12,8 +12,8 @@ namespace hvd {
 class PythonStacks {
  public:
   // `signal` is a signal for which faulthandler.register(signal, file, all_threads=True) was called. `fd` is the memfd
-  // of that file, which the constructor duplicates. The reader calls the handler that sigaction(2) returns now, and
-  // never sends the signal.
+  // of that file, which the constructor duplicates. The reader calls the handler that is currently installed, and never
+  // sends the signal.
   PythonStacks(int signal, int fd);
   ~PythonStacks();
   PythonStacks(const PythonStacks&) = delete;

@@ -271,8 +271,8 @@ void Timeline::ended(const Status& why) {
 
 void Timeline::look_at_clock() {
   if (options_.clock_of_rank0 || !options_.say) return;
-  // Interval in ticks between two readings of the system's clock, because reading it for each event would take
-  // noticeable time.
+  // Interval in ticks between two readings of the system's clock. The clock is not read for each event, because that
+  // would take noticeable time.
   constexpr uint64_t kMoment = 1 << 16;
   const uint64_t now = ticks();
   if (now - looked_ < kMoment) return;

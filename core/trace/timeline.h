@@ -35,7 +35,7 @@ struct TimelineOptions {
   int64_t first_step = -1, end_step = -1;
   // True if this host is also rank 0's host, so that both ranks use the same clock.
   bool clock_of_rank0 = true;
-  // Function that sends a message, called within events. Needed if the clocks differ.
+  // Function that sends a message. The observer's event callbacks call it. Needed if the clocks differ.
   std::function<void(ObserverMessage)> say;
   // Function that receives a warning when writing fails. Called on the timeline's thread.
   LogSink log;

@@ -86,7 +86,7 @@ class Waiter {
   HookFds hook_fds_;
   HookPending hook_pending_;
   const std::atomic<uint32_t>* abort_flag_ = nullptr;
-  // Maximum seconds of a sleep; 0 means no limit.
+  // Maximum length of a sleep in seconds; 0 means no limit.
   double longest_sleep_ = 0;
   std::vector<::pollfd> polls_;
   std::vector<std::pair<int, short>> extra_;

@@ -1,4 +1,5 @@
-// Runner of a fuzz target on given files, for compilers without libFuzzer. Usage: replay FILE-OR-DIRECTORY...
+// Program that runs a fuzz target on the given files, for compilers without libFuzzer. Usage: replay
+// FILE-OR-DIRECTORY...
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

@@ -117,7 +117,8 @@ Status IpcPath::offer(Set* set, Comm& comm) {
   std::vector<Offer> offers;
   HVD_RETURN_IF_ERROR(say(comm, mine, &offers));
   Verdict verdict{};
-  // If any rank has failed, all ranks stop here. If not, every rank now has the card of every other rank.
+  // If any rank has failed, all ranks stop here. Otherwise, every rank now has the memory description (card) of every
+  // other rank.
   const bool all_can = std::all_of(offers.begin(), offers.end(), [](const Offer& o) { return !o.why_not.bytes[0]; });
   if (all_can) {
     if (const Status s = meet(comm, offers); !s.ok()) verdict.why_not.set(s.message());

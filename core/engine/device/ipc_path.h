@@ -20,7 +20,7 @@
 // the window before that. Every wait is for a call made earlier, so waits cannot form a cycle, even across process
 // sets.
 //
-// This class is used only by the thread that drives the engine.
+// Not thread-safe; used only by the thread that drives the engine.
 #pragma once
 #include <map>
 #include <memory>

@@ -74,7 +74,7 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 // The ranks of a set decide together, for each response, with host collectives. They process the same responses in the
 // same order, so their messages match. Once the set is decided, the ranks send no more messages.
 //
-// This class is used only by the thread that drives the engine.
+// Not thread-safe; used only by the thread that drives the engine.
 
 // Properties of a process set, equal on all its ranks.
 struct NcclSet {
