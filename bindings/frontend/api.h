@@ -12,8 +12,8 @@ extern "C" {
 // version, or one with fewer bytes than the library knows. Fields beyond the size of a request count as zero.
 #define HVD_FRONTEND_API_VERSION 2
 
-// The codes are defined in src/horovod/_core.pyi: KIND_* for kinds, src/horovod/common/dtypes.py for dtypes,
-// hvd.Average to hvd.Product for op, and WIRE_* for wire.
+// The codes are KIND_* and WIRE_* of src/horovod/_core.pyi, the dtypes of src/horovod/common/dtypes.py, and hvd.Average
+// to hvd.Product for op.
 typedef struct HvdRequest {
   // Size of this structure: sizeof(HvdRequest).
   uint32_t bytes;
@@ -121,9 +121,9 @@ typedef struct HvdFrontendApi {
   // HVD_UNKNOWN_PROCESS_SET for an unknown set, and -2 for HVD_SET_RANK if this rank is not in the set.
   int32_t (*ask)(int32_t frontend, int32_t question, int32_t process_set);
 
-  // Write a name for an unnamed group to `name`. The requests of the group's operations must use it. Groups of one kind
-  // are matched by the order in which the ranks of a set call this function. The name is empty if the frontend is not
-  // in the job.
+  // Write a name for an unnamed group to `name`. The requests of the group's operations must use this name. Groups of
+  // one kind are matched by the order in which the ranks of a set call this function. The name is empty if the frontend
+  // is not in the job.
   void (*name_group)(int32_t frontend, int32_t kind, int32_t process_set, char* name, size_t name_bytes);
 } HvdFrontendApi;
 

@@ -15,7 +15,7 @@ inline void check(const Status& status) {
   if (!status.ok()) raise(status);
 }
 
-// Return `value` as a key. Raise a ValueError that names the argument if it does not have 32 bytes.
+// Return `value` as a key. Raise a ValueError that names the argument if it is not 32 bytes long.
 CipherKey cipher_key(const char* argument, const nb::bytes& value);
 Status cipher_of(const std::string& name, Cipher* out);
 

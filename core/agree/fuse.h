@@ -36,7 +36,7 @@ struct Ready {
 // these fields becomes one response of any size. A group that needs several responses is fused with nothing else.
 // Responses are ordered by their first operations. The result is deterministic.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options);
-// Do the same as above. Also return the indices in `ready` of the operations in each response.
+// Fuse operations as above, and also return the indices in `ready` of the operations in each response.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members);
 
 }  // namespace hvd

@@ -12,8 +12,8 @@ __extension__ typedef __int128 Wide;
 constexpr int64_t kDoubleExact = int64_t{1} << 53;
 constexpr Wide kWidest = static_cast<Wide>(~static_cast<unsigned __int128>(0) >> 1);
 
-// A double has 53 significant bits, and an int64 sum over up to 2^11 ranks has 74 bits, so their product fits 127 bits.
-// Larger products saturate, like any result that does not fit the element type.
+// A double has 53 significant bits, and an int64 sum over up to 2^11 ranks has 74 bits, so their product fits in 127
+// bits. Larger products saturate, like any result that does not fit in the element type.
 Wide times_exactly(Wide x, double factor) {
   int exponent = 0;
   Wide product = x;

@@ -36,7 +36,7 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
   // Take a block of at least `bytes` bytes with undefined contents. Release the block only when no copy from or to it
   // is in flight.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
-  // Return the bytes of pinned memory, both used and free.
+  // Return the number of bytes of pinned memory, both used and free.
   size_t held() const { return held_; }
   size_t used() const {
     std::lock_guard lock(mutex_);

@@ -48,14 +48,14 @@ class Connections {
   void set_tuning(const Tuning& tuning);
   // Return the Comm of a process set, or null if this rank is not in the set.
   Comm* comm(uint32_t set);
-  // Return the bytes that collectives have sent over links. Callable from any thread.
+  // Return the number of bytes that collectives have sent over links. Callable from any thread.
   uint64_t wire_bytes() const { return traffic_.get(); }
   size_t scratch_held() const { return scratch_.held(); }
   uint64_t unstaged_bytes() const { return ledger_.unstaged.load(std::memory_order_relaxed); }
 
  private:
   struct SetComms {
-    // Shared-memory group of the ranks of the process set on this node.
+    // Shared-memory group of those ranks in the process set that are on this node.
     std::unique_ptr<NodeGroup> group;
     Comm comm, local, cross;
   };

@@ -69,7 +69,7 @@ std::string described(const Response& response);
 // Return the product of the dimensions, starting at index `from`.
 size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0);
 
-// Return the bytes of the response, which observers see as Execution::bytes.
+// Return the size of the response in bytes, which observers see as Execution::bytes.
 size_t bytes_of(const Response& response, const Comm& comm);
 
 // Return the reduction that the backend performs. An average is a sum that is divided at the end.

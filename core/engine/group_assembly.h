@@ -19,8 +19,8 @@ class GroupAssembly {
   // Return the error of a refused group if the caller goes on to submit its other operations. Return ok if the caller
   // starts the group again by submitting an operation that was already seen.
   Status refusal(const Request& q);
-  // Add an operation to its group. If it is the last one, return all operations in order. If earlier operations were
-  // already released, return only this one. In all other cases, return nothing.
+  // Add an operation to its group. Return all operations in order if the group is now complete, only this one if the
+  // earlier ones were already released, and nothing otherwise.
   std::vector<OperationPtr> add(const OperationPtr& op);
   // Record that `q` was refused. Return the earlier operations of its group, which have not been passed on yet.
   std::vector<OperationPtr> refuse(const Request& q, const Status& why);

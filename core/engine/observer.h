@@ -46,9 +46,9 @@ struct Execution {
 
 enum class Phase : uint8_t {
   allocate_output,
-  // Packing several tensors, or prescaling values.
+  // Several tensors are being packed, or values are being prescaled.
   copy_in,
-  // Executing the operation in the backend.
+  // The backend is executing the operation.
   carry,
   copy_out,
 };

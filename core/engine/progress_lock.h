@@ -84,7 +84,7 @@ class ProgressLock {
   const bool spin_;
   // True while the thread sleeps; guarded by the lock.
   bool parked_ = false;
-  // Longest sleep in seconds; guarded by the lock.
+  // Maximum length of a sleep in seconds; guarded by the lock.
   double rest_ = 0;
   // Time that a driving caller spins before it sleeps; guarded by the lock.
   Clock::duration spin_window_;

@@ -126,7 +126,7 @@ inline constexpr bool kIsTruth<element::boolean> = true;
 template <class E>
 inline constexpr int kBytes = sizeof(typename E::Value);
 // True if whole vectors are scaled at a time. Integers are scaled one by one, because they are rarely scaled and a
-// division in double for each lane would make kernels long.
+// division in double for each lane would make the kernels' code long.
 template <class E>
 inline constexpr bool kScalesFast = kIsFloat<typename E::Acc>;
 

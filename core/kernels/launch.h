@@ -1,5 +1,5 @@
-// Host side of launching the kernels of kernels.cu. It determines kernel names, parameters and grid sizes. These
-// functions have no side effects; core/devices calls the driver.
+// Host code that prepares launches of the kernels in kernels.cu. It determines kernel names, parameters and grid sizes.
+// These functions have no side effects; core/devices calls the driver.
 #pragma once
 #include <cstddef>
 #include <cstdint>

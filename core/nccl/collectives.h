@@ -1,6 +1,6 @@
 // Collectives on a communicator and a stream. Each function only enqueues work on the stream. The device's context must
-// be current on the calling thread. Only one thread can launch, in the same order on all ranks and for all
-// communicators.
+// be current on the calling thread. Only one thread may launch work. The order must be the same on all ranks, across
+// all communicators.
 //
 // All memory is device memory. Lengths are not checked here, because the ranks have already agreed on them. After an
 // error, the thread is outside of any group, and the communicator can only be aborted.

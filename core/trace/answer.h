@@ -49,7 +49,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
     std::function<void(uint64_t)> ask_python;
     // Function that receives the stacks if Python is hung and cannot report a stall itself. Set only on rank 0.
     std::function<void(std::string)> alone;
-    // Seconds until `alone` is called.
+    // Seconds for which Python on rank 0 can leave a stall report unread before `alone` is called.
     double notice = kNotice;
   };
   explicit Answerer(Means means);

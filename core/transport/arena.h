@@ -35,7 +35,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   // Allocate zeroed, page-aligned memory, or return null if no free range is long enough. `bytes` must be positive.
   std::shared_ptr<Block> allocate(size_t bytes);
-  // Return the bytes of all blocks, rounded up to pages.
+  // Return the total size in bytes of all blocks, rounded up to pages.
   size_t used() const;
 
  private:

@@ -119,7 +119,8 @@ class Exchange {
   void discard();
   // Store the card (memory description) that `rank` has sent. Call this before meet().
   void acquaint(int rank, const Card& card);
-  // Open the memory of `rank`, once. Then wait a few seconds for the rank to write its pattern, and read the pattern.
+  // Open the memory of `rank`, once. Then wait a few seconds for the rank to write its test pattern, and read the
+  // pattern.
   Status meet(int rank, const Card& card);
 
   std::byte* slot(const Peer& peer, uint64_t window) const { return peer.memory + window % kSlots * peer.slot_bytes; }

@@ -45,7 +45,7 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
   // Take a block of at least `bytes` bytes with undefined contents. Release it only when its work is done, or when its
   // next user runs on the same stream.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
-  // Return the bytes of pinned host memory, both used and free.
+  // Return the number of bytes of pinned host memory, both used and free.
   size_t pinned() const { return pinned_; }
 
  private:
@@ -67,9 +67,10 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 // NCCL communicators of process sets. This class decides whether a set can have a communicator, creates it, and ends
 // it.
 //
-// A process set starts undecided. First, its ranks exchange whether they have a GPU and NCCL. If any rank lacks them,
-// the set permanently uses the host. If all have them, the ranks create the communicator and exchange whether it is
-// ready. Once it is ready on all ranks, the set uses NCCL. After a timeout, the set permanently uses the host.
+// A process set starts undecided. First, its ranks inform each other whether they have a GPU and NCCL. If any rank
+// lacks them, the set permanently uses the host. If all have them, the ranks create the communicator and inform each
+// other when it is ready. Once it is ready on all ranks, the set uses NCCL. After a timeout, the set permanently uses
+// the host.
 //
 // The ranks of a set decide together, for each response, with host collectives. They process the same responses in the
 // same order, so their messages match. Once the set is decided, the ranks send no more messages.
