@@ -32,7 +32,6 @@ PARTS = (
     "tests/runner/test_launch.py",
     "tests/runner/attribution",
     "tests/timeline/test_tool.py",
-    "tests/tools/test_lanes.py",
 )
 """Files and folders to run; a test in them that needs a framework calls ``pytest.importorskip``."""
 FRAMEWORKS = ("flax", "jax", "keras", "lightning", "mxnet", "pyspark", "ray", "tensorflow", "tf_keras", "torch")

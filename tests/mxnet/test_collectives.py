@@ -1,4 +1,4 @@
-"""Collectives beyond the conformance suite: arrays of mx.nd, delayed results, views, process sets, Adasum."""
+"""Collectives beyond the conformance suite: arrays of mx.nd, delayed results, views, weights."""
 
 import mxnet as mx
 import numpy as np
@@ -72,14 +72,6 @@ def test_views():
     assert base.asnumpy()[:, 0].tolist() == [size, 1, size, size]
     outs = hvd.grouped_allreduce([base, base], op=hvd.Max)
     assert [out.asnumpy().max() for out in outs] == [size, size]
-
-
-@on_ranks(2)
-def test_adasum():
-    mine = mx.nd.array([1.0, 0.0]) if hvd.rank() == 0 else mx.nd.array([0.0, 1.0])
-    assert hvd.allreduce(mine, op=hvd.Adasum).asnumpy().tolist() == [1.0, 1.0]
-    alike = mx.nd.array([2.0, 4.0])
-    np.testing.assert_allclose(hvd.allreduce(alike, op=hvd.Adasum).asnumpy(), [2.0, 4.0], 1e-6)
 
 
 @on_ranks(2)

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from horovod.common.network.connecting import HEAD_START, Dialer, Listeners
+from horovod.common.network.connecting import BUSY_HEAD_START, HEAD_START, Dialer, Listeners
 from horovod.common.network.interfaces import (
     Address,
     Endpoint,
@@ -196,3 +196,10 @@ def test_pauses_between_tries_grow():
         times.append(dialer.next_due() - now)
         now = dialer.next_due()
     assert times == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1, 1])
+
+
+def test_a_busy_peer_gets_more_time():
+    dialer = Dialer(["a", "b"], 0.0)
+    dialer.due(0.0)
+    dialer.connected("a", 0.1)
+    assert (dialer.due(1.0), dialer.due(0.1 + BUSY_HEAD_START)) == ([], ["b"])

@@ -3,7 +3,8 @@
 import pytest
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.security.object_seal import Seals
+from horovod.common.security import object_seal
+from horovod.common.security.object_seal import Numbers, Seals
 
 KEY = b"k" * 32
 WORLD = [0, 1, 2]
@@ -95,3 +96,10 @@ def test_every_altered_byte_and_every_cut_is_noticed():
                 opened(Seals(KEY), wrong)
     with pytest.raises(HorovodInternalError, match="altered"):
         opened(Seals(b"x" * 32), made)
+
+
+def test_the_memory_for_names_is_bounded(monkeypatch):
+    monkeypatch.setattr(object_seal, "_NAMES", 100)
+    numbers = Numbers()
+    given = [(name, numbers.take(name)) for step in range(300) for name in ("each", f"{step}", f"{step % 150}")]
+    assert (len(numbers._next), len(set(given))) == (100, len(given))

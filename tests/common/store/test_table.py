@@ -147,3 +147,15 @@ def test_values_read_together_are_bounded(table, monkeypatch):
         table.handle(b"a", Set(1, key, b"v" * size), 0)
     errors = [table.handle(b"b", Get(1, ["x", key], 0), 0)[0][1].error for key in "yz"]
     assert errors == ["", "these values have more than the accepted 1000 bytes together"]
+
+
+def test_the_first_value_is_kept_on_request(table):
+    for client, value in ((b"a", b"1"), (b"b", b"2")):
+        assert replies(table.handle(client, Set(1, "x", value, first=True), 0)) == [(client, [b"1"])]
+
+
+def test_a_rank_that_gives_up_leaves_the_round(table):
+    table.handle(b"a", exchange(0, 3, timeout=5.0), 0)
+    table.handle(b"b", exchange(2, 3, timeout=9.0), 0)
+    found = [table.expire(now)[0][1] for now in (5.0, 9.0)]
+    assert [(reply.missing, reply.gave_up) for reply in found] == [(["1"], []), (["1"], ["0"])]

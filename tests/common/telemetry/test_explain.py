@@ -255,3 +255,7 @@ def test_a_join_waits_for_a_rank_that_does_not_wait_itself():
     known = facts(rank(0, line=5), rank(1, line=9), rank(2, line=8), waiting=waiting, stalled=waiting, size=3)
     text = summary(known, "")
     assert (guess(known), text.index("rank 2 (host") < text.index("rank 1 (host")) == ("rank 2 is at train.py:8", True)
+
+
+def test_a_rank_that_cannot_be_reached():
+    assert guess(facts(Rank(3, "far", 5), rank(0), waiting=X)).startswith("rank 3 on far cannot be reached")

@@ -26,6 +26,13 @@ def test_a_job_that_ends_by_itself():
     assert state.advance(2.0, False, never) == Step()
 
 
+def test_helpers_may_end_by_themselves_for_a_moment():
+    state = running()
+    assert (state.advance(1.0, False, lambda: [7]), state.changes) == (Step(), True)
+    steps = [state.advance(1.0 + after, False, lambda: [7]) for after in (LINGER, LINGER, LINGER + TERM_GRACE)]
+    assert steps == [Step(), Step(term=[7]), Step(kill=[7])]
+
+
 def test_term_once_and_kill_until_it_helps():
     state = running()
     state.stop(4.0, 10.0)

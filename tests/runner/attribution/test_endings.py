@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.common.contract.reasons import Called, Ending, Left, encode
+from horovod.common.contract.reasons import Called, Ending, Left, Refused, encode
 from horovod.runner.agent.messages import Exited
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import judge
@@ -71,3 +71,9 @@ def test_nonsense_is_no_report(line):
     endings = Endings(HOSTS)
     endings.hear(line)
     assert endings.called == set()
+
+
+def test_a_helper_that_wanted_to_be_a_rank():
+    failure = job(Refused(0), Ending(0, "own"), (0, 1), Refused(1), Ending(1, "own"), (1, 1))
+    assert failure.headline.splitlines()[1].endswith('put it below `if __name__ == "__main__":`')
+    assert "__main__" not in job(Refused(1), Ending(0, "own"), (0, 1), "stop", (1, -15)).text

@@ -3,17 +3,7 @@
 import time
 
 from horovod.runner.agent import messages
-from horovod.runner.agent.messages import (
-    MAGIC,
-    FrameReader,
-    Hello,
-    Report,
-    Request,
-    StartWorker,
-    Stop,
-    Worker,
-    frame,
-)
+from horovod.runner.agent.messages import MAGIC, FrameReader, Hello, Report, Request, StartWorker, Stop, Worker, frame
 from horovod.runner.job.host_agents import HostAgents
 from horovod.runner.remote import ssh
 from horovod.runner.remote.fleet import Fleet

@@ -20,9 +20,6 @@ struct CUuuid {
 struct CUipcMemHandle {
   char reserved[64];
 };
-struct CUipcEventHandle {
-  char reserved[64];
-};
 
 enum CudaError : int {
   kSuccess = 0,
@@ -52,7 +49,7 @@ enum CudaError : int {
 };
 
 constexpr unsigned kStreamNonBlocking = 1;
-constexpr unsigned kEventDisableTiming = 2, kEventInterprocess = 4;
+constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kIpcLazyPeerAccess = 1;
 constexpr unsigned kWaitGeq = 0, kWaitEq = 1;
 constexpr int kCaptureGlobal = 0, kCaptureThreadLocal = 1, kCaptureRelaxed = 2;
@@ -68,7 +65,6 @@ SIMCUDA_API int cuDeviceGetCount(int* count);
 SIMCUDA_API int cuDeviceGetName(char* name, int size, CUdevice device);
 SIMCUDA_API int cuDeviceGetAttribute(int* value, int attribute, CUdevice device);
 SIMCUDA_API int cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device);
-SIMCUDA_API int cuDeviceTotalMem_v2(size_t* bytes, CUdevice device);
 
 SIMCUDA_API int cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device);
 SIMCUDA_API int cuDevicePrimaryCtxRelease_v2(CUdevice device);
@@ -117,7 +113,5 @@ SIMCUDA_API int cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned gr
 SIMCUDA_API int cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address);
 SIMCUDA_API int cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags);
 SIMCUDA_API int cuIpcCloseMemHandle(CUdeviceptr address);
-SIMCUDA_API int cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event);
-SIMCUDA_API int cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle);
 #undef SIMCUDA_API
 }

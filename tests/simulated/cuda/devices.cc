@@ -179,14 +179,6 @@ int cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   return kSuccess;
 }
 
-int cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
-  SIMCUDA_CALL(cuDeviceTotalMem_v2, kEvenIfFaulty);
-  if (!valid(device)) return kInvalidDevice;
-  if (!bytes) return kInvalidValue;
-  *bytes = static_cast<size_t>(knobs().memory);
-  return kSuccess;
-}
-
 }  // extern "C"
 
 __attribute__((visibility("default"))) const char* simcuda_uuid(int device) {

@@ -1,32 +1,10 @@
 #include "events.h"
 
-#include <sys/mman.h>
-
 #include "capture.h"
 #include "memory.h"
 #include "streams.h"
 
 namespace simcuda {
-namespace {
-
-std::shared_ptr<EventState> private_state() { return std::make_shared<EventState>(); }
-
-std::shared_ptr<EventState> shared_state(uint64_t& offset) {
-  offset = file_space(sizeof(EventState));
-  if (!offset) return nullptr;
-  const size_t bytes = whole_pages(sizeof(EventState));
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, device_file(), static_cast<off_t>(offset));
-  if (memory == MAP_FAILED) return nullptr;
-  return {static_cast<EventState*>(memory), [bytes](EventState* state) { munmap(state, bytes); }};
-}
-
-// Called before each use of an event created by another process.
-void check_exporter(const Event& event, const char* name) {
-  if (event.imported && event.state->destroyed) violation(std::string(name) + " of an event that its exporter has destroyed");
-}
-
-}  // namespace
-
 void EventState::finish(uint64_t record) {
   std::atomic<uint64_t>& slot = done[record % kRecords];
   uint64_t before = slot;
@@ -54,12 +32,11 @@ Event* find_event(CUevent handle, int& error) {
   return found->second.get();
 }
 
-Event* new_event(Context* context, unsigned flags, std::shared_ptr<EventState> state) {
+Event* new_event(Context* context, unsigned flags) {
   auto made = std::make_unique<Event>();
   Event* event = made.get();
   event->context = context;
   event->flags = flags;
-  event->state = std::move(state);
   driver().events[event] = std::move(made);
   return event;
 }
@@ -71,7 +48,6 @@ Event* event_to_ask(Call& call, CUevent handle) {
   if (call.error) return nullptr;
   Event* event = find_event(handle, call.error);
   if (!event) return nullptr;
-  check_exporter(*event, call.name);
   if (event->captured) {
     if (!event->captured->ended) spoil(*event->captured);
     call.error = kCapturedEvent;
@@ -90,14 +66,8 @@ extern "C" {
 
 int cuEventCreate(CUevent* event, unsigned flags) {
   SIMCUDA_CALL(cuEventCreate, kNeedsContext);
-  if (!event || (flags & ~7U)) return kInvalidValue;
-  if ((flags & kEventInterprocess) && !(flags & kEventDisableTiming)) return kInvalidValue;
-  uint64_t offset = 0;
-  auto state = flags & kEventInterprocess ? shared_state(offset) : private_state();
-  if (!state) return kOutOfMemory;
-  Event* made = new_event(call.context, flags, std::move(state));
-  made->offset = offset;
-  *event = made;
+  if (!event || (flags & ~3U)) return kInvalidValue;  // no event is shared between processes
+  *event = new_event(call.context, flags);
   return kSuccess;
 }
 
@@ -106,7 +76,6 @@ int cuEventDestroy_v2(CUevent handle) {
   Event* event = find_event(handle, call.error);
   if (!event) return call.error;
   event->destroyed = true;
-  if (event->shared() && !event->imported) event->state->destroyed = 1;
   return kSuccess;
 }
 
@@ -117,8 +86,6 @@ int cuEventRecord(CUevent handle, CUstream stream_handle) {
   Stream* stream = find_stream(stream_handle, call.context, call.error);
   if (!stream) return call.error;
   if (event->context != stream->context) return kInvalidHandle;
-  check_exporter(*event, call.name);
-  if (stream->capture && !stream->capture->spoiled && event->shared()) return kCaptureUnsupported;
   const bool captures = stream->capture != nullptr;
   const uint64_t record = captures ? 0 : ++event->state->recorded;
   auto finish = [event, state = event->state, record, stream] {
@@ -142,18 +109,12 @@ int cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags) {
   if (!event) return call.error;
   Stream* stream = find_stream(stream_handle, call.context, call.error);
   if (!stream) return call.error;
-  check_exporter(*event, call.name);
   if (int error = capture_wait(*stream, *event)) return error;
   // the current one: a later record does not change this wait; without a record there is no wait
   const uint64_t record = event->state->recorded;
   if (record == 0) return kSuccess;
   Item item{.name = "wait for an event"};
-  item.ready = [event, state = event->state, record] {
-    if (state->is_done(record)) return true;
-    if (!event->imported || !state->destroyed) return false;
-    violation("a stream waits for an event that its exporter has destroyed");
-    return true;
-  };
+  item.ready = [state = event->state, record] { return state->is_done(record); };
   item.learn = [event, record](Clock& clock) { event->learn(record, clock); };
   return submit(*stream, std::move(item));
 }

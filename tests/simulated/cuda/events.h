@@ -6,12 +6,10 @@
 
 namespace simcuda {
 
-// In shared memory if processes share the event. Record g is done when done[g % kRecords] has reached g:
-// records on different streams may finish in another order.
+// Record g is done when done[g % kRecords] has reached g: records on different streams may finish in another order.
 struct EventState {
   static constexpr uint64_t kRecords = 64;
   std::atomic<uint64_t> recorded, done[kRecords];
-  std::atomic<uint32_t> destroyed;
 
   bool is_done(uint64_t record) const { return record == 0 || done[record % kRecords] >= record; }
   void finish(uint64_t record);
@@ -20,9 +18,8 @@ struct EventState {
 struct Event {
   Context* context = nullptr;
   unsigned flags = 0;
-  bool destroyed = false, imported = false;
-  std::shared_ptr<EventState> state;
-  uint64_t offset = 0;  // of an interprocess event's state in this process's file
+  bool destroyed = false;
+  std::shared_ptr<EventState> state = std::make_shared<EventState>();
   // Work that happened before each record made here, by record number.
   struct Known {
     uint64_t record = 0;
@@ -32,7 +29,6 @@ struct Event {
   // Of the last record, if it was made on a capturing stream.
   std::shared_ptr<Capture> captured;
 
-  bool shared() const { return flags & kEventInterprocess; }
   // Adds to `clock` the work known to be complete once that record is done.
   void learn(uint64_t record, Clock& clock) const;
 };
@@ -40,6 +36,6 @@ struct Event {
 // Returns the event of a handle; null with `error` set.
 Event* find_event(CUevent handle, int& error);
 
-Event* new_event(Context* context, unsigned flags, std::shared_ptr<EventState> state);
+Event* new_event(Context* context, unsigned flags);
 
 }  // namespace simcuda

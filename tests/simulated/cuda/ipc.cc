@@ -1,4 +1,4 @@
-// Memory and events of other processes. A handle names the exporter's file (/proc/PID/fd/N) and a place in
+// Memory of other processes. A handle names the exporter's file (/proc/PID/fd/N) and a place in
 // it. An importer holds a read lock on the first byte of the allocation's header, so that the exporter sees
 // exactly the living importers.
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 namespace simcuda {
 namespace {
 
-constexpr uint64_t kMemoryMagic = 0x6d656d6f72793031, kEventMagic = 0x6576656e74303031;
+constexpr uint64_t kMemoryMagic = 0x6d656d6f72793031;
 
 struct Handle {
   uint64_t magic;
@@ -158,37 +158,6 @@ int cuIpcCloseMemHandle(CUdeviceptr address) {
   if (found == Found::kFreed) violation("cuIpcCloseMemHandle of memory that was closed already");
   if (found != Found::kYes || place.offset || place.allocation->kind != Allocation::kImported) return kInvalidValue;
   if (--place.allocation->openings == 0) remove(place.allocation, call.name);
-  return kSuccess;
-}
-
-int cuIpcGetEventHandle(CUipcEventHandle* out, CUevent event_handle) {
-  SIMCUDA_CALL(cuIpcGetEventHandle, kNeedsContext);
-  if (knobs().no_ipc == 2) return kNotSupported;
-  Event* event = find_event(event_handle, call.error);
-  if (!event) return call.error;
-  if (!out || !event->shared() || event->imported) return kInvalidHandle;
-  Handle handle = handle_here(kEventMagic);
-  handle.offset = event->offset;
-  std::memset(out, 0, sizeof *out);
-  std::memcpy(out, &handle, sizeof handle);
-  return kSuccess;
-}
-
-int cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle bytes) {
-  SIMCUDA_CALL(cuIpcOpenEventHandle, kNeedsContext | kUnsafe | kMayWait);
-  if (!event) return kInvalidValue;
-  Handle handle;
-  if (int error = check_handle(bytes, kEventMagic, handle)) return error;
-  const int file = open_file(handle);
-  if (file < 0) return kInvalidValue;
-  void* memory = mmap(nullptr, sizeof(EventState), PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(handle.offset));
-  close(file);
-  if (memory == MAP_FAILED) return kOutOfMemory;
-  std::shared_ptr<EventState> state(static_cast<EventState*>(memory), [](EventState* s) { munmap(s, sizeof *s); });
-  if (state->destroyed) return kInvalidValue;
-  Event* made = new_event(call.context, kEventDisableTiming | kEventInterprocess, std::move(state));
-  made->imported = true;
-  *event = made;
   return kSuccess;
 }
 
