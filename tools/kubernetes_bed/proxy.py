@@ -34,7 +34,7 @@ STREAM_SECONDS = WATCH_SECONDS * 4.0
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handler of one client connection, which forwards requests to the server over a connection of its own."""
+    """Handler of one client connection, which forwards requests to the server over a separate connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True

@@ -1,4 +1,4 @@
-"""Tests of Python mutants. Each mutant is tested in a process of its own."""
+"""Tests of Python mutants. Each mutant is tested in a separate process."""
 
 from __future__ import annotations
 
