@@ -15,8 +15,8 @@ _native.install()
 
 
 def __getattr__(name: str) -> Any:
-    # Import the launcher lazily, because a worker that only trains does not need it. Store the function in this module,
-    # so that Python calls __getattr__ only once.
+    # Import the launcher lazily, because a process that only trains does not need it. Store the function in this
+    # module, so that later accesses skip __getattr__.
     if name == "run":
         from horovod.runner import run
 

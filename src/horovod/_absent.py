@@ -36,7 +36,7 @@ def _refusal(module: str) -> str:
 
 
 class _Moved:  # no importlib.abc.Loader, whose import takes long
-    """Loader of a module under its former name."""
+    """Loader for a module that is imported under its former name."""
 
     create_module = staticmethod(lambda spec: None)
 
@@ -56,15 +56,14 @@ class AbsentModules:
         if name in MOVED:
             return ModuleSpec(name, _Moved)  # type: ignore[arg-type]
         if name in ABSENT and not _only_looked_for():
-            # Do not pass ``name=``, because `from horovod.torch import elastic` would then raise a less informative
-            # error.
+            # Omit ``name=``, because `from horovod.torch import elastic` would then raise a less informative error.
             raise ModuleNotFoundError(_refusal(name))
         return None
 
 
 def _only_looked_for() -> bool:
-    """Return True if ``importlib.util.find_spec``, and not an import statement, is searching for the module."""
-    # Look at the caller of importlib's function that asks all finders.
+    """Return True if the module is searched for by ``importlib.util.find_spec``, not by an import statement."""
+    # Inspect the caller of the importlib function that queries all finders.
     frame = sys._getframe(1).f_back
     asker = frame.f_back if frame is not None else None
     return asker is not None and asker.f_globals.get("__name__") == "importlib.util"

@@ -17,12 +17,12 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 _BACKLOG = 32
-# Seconds until the next accept if the process has no file descriptors left.
+# Seconds to wait before the next accept if the process has run out of file descriptors.
 _REST = 0.1
 
 
 class HttpRequest(BaseHTTPRequestHandler):
-    """Base class of HTTP handlers that reports complete requests to the server."""
+    """Base class of HTTP handlers that tells the server when a request is complete."""
 
     server: BoundedServer  # type: ignore[assignment]
 
@@ -36,7 +36,7 @@ class HttpRequest(BaseHTTPRequestHandler):
 
 
 class BoundedServer:
-    """Threaded server with limits on connections and request times, which runs until `close`.
+    """Threaded server with limits on connections and request times. It runs until `close` is called.
 
     Args:
         address: Host and port (0: any port), or a listening socket, which is closed at the end.
@@ -64,7 +64,7 @@ class BoundedServer:
         self._handler, self._most, self._patience, self._name, self._grace = handler, most, patience, name, grace
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        # Deadline of the request of each connection, oldest first.
+        # Deadline of each connection's request, oldest first.
         self._silent: dict[socket.socket, float] = {}
         self._closed = threading.Event()
         self._socket = address if isinstance(address, socket.socket) else _listening(*address)
@@ -79,17 +79,17 @@ class BoundedServer:
             return len(self._open)
 
     def heard(self, connection: socket.socket) -> None:
-        """Record that the server has received the complete request of a connection."""
+        """Record that a connection's request has been received completely."""
         with self._lock:
             self._silent.pop(connection, None)
 
     def close(self) -> None:
-        """Stop accepting connections, and close connections without a complete request. Idempotent."""
+        """Stop accepting connections, and close connections whose request is incomplete. Idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
         with contextlib.suppress(OSError):
-            # Wake the thread that accepts connections.
+            # Wake the accepting thread.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
@@ -109,7 +109,7 @@ class BoundedServer:
             except TimeoutError:
                 continue
             except OSError:
-                # The server is closed, the client has disconnected, or no file descriptors are left.
+                # The server is closed, the client has disconnected, or the process has run out of file descriptors.
                 with self._lock:
                     self._end_oldest()
                 self._closed.wait(_REST)
@@ -141,7 +141,7 @@ class BoundedServer:
             self._forget(connection)
 
     def _make_room(self) -> bool:
-        """Make room for a new connection; return False if that is impossible.
+        """Make room for a new connection. Return False if that is impossible.
 
         If the limit is reached, this closes the oldest connection without a complete request.
         """
@@ -160,7 +160,7 @@ class BoundedServer:
         return False
 
     def _end_oldest(self) -> bool:
-        """Close the oldest connection without a complete request; return False if there is none."""
+        """Close the oldest connection whose request is incomplete. Return False if there is none."""
         oldest = next(iter(self._silent), None)
         if oldest is None:
             return False
@@ -168,14 +168,14 @@ class BoundedServer:
         return True
 
     def _end(self, connection: socket.socket) -> None:
-        """Shut a connection down; its thread then closes the socket."""
+        """Shut a connection down. Its thread then closes the socket."""
         self._silent.pop(connection, None)
         self._open.discard(connection)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, connection: socket.socket, client: object) -> None:
-        # Ignore errors of the handler: a client can disconnect early or read too slowly.
+        # Ignore handler errors, because a client can disconnect early or read too slowly.
         with contextlib.suppress(Exception):
             self._handler(connection, client, self)
             connection.shutdown(socket.SHUT_WR)
@@ -189,12 +189,12 @@ class BoundedServer:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    # Do not use HTTPServer, because it resolves this machine's name.
+    # Do not use HTTPServer, because it looks up this machine's name, which can be slow.
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, where = found[0]
     both = family == socket.AF_INET6 and host in ("", "::") and socket.has_dualstack_ipv6()
     try:
         return socket.create_server((str(where[0]), port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
-        # Leave out the error's own text, which repeats the address.
+        # Drop the error's own text, which repeats the address.
         raise OSError(error.errno, os.strerror(error.errno or 0)) from None

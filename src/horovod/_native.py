@@ -19,7 +19,7 @@ NAME = "horovod._core"
 
 
 def _is_ours(finder: object) -> bool:
-    """Return True for this module's finder, even after a reload of the module."""
+    """Return True if ``finder`` is this module's finder, even after the module was reloaded."""
     return getattr(finder, "__module__", None) == __name__ and getattr(finder, "__qualname__", None) == "Finder"
 
 
@@ -35,7 +35,7 @@ class Finder:
             return None
         others = [finder for finder in sys.meta_path if not _is_ours(finder) and hasattr(finder, "find_spec")]
         spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target)) is not None), None)
-        # Import this module lazily: only imports of the extension need it.
+        # Import lazily, because only imports of the extension need this module.
         from horovod import _native_words
 
         return _native_words.checked(name, spec)

@@ -44,7 +44,7 @@ def _running() -> Running:
 
 
 def made_for(file: str) -> str:
-    """Return the Python version that an extension file is built for, according to its name."""
+    """Return the Python version for which an extension file was built, judging by its name."""
     if file.endswith(".abi3.so"):
         return f"CPython {'.'.join(map(str, STABLE))} and later, with the GIL"
     known = re.search(r"\.cpython-(\d)(\d+)(t?)-(\w+?)-linux", file)
@@ -52,7 +52,7 @@ def made_for(file: str) -> str:
 
 
 def obstacle(found: str | None, there: Sequence[str], folder: str, running: Running) -> str | None:
-    """Return why the extension cannot be loaded, or None if the file names show no reason. Pure.
+    """Return why the extension cannot be loaded, or None if the file names show no reason.
 
     Args:
         found: File that Python would load, or None.
@@ -99,7 +99,7 @@ def explained(error: str, file: str, header: bytes, glibc: str, running: Running
 
 
 def checked(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
-    """Return a spec that loads the extension, or that raises an ImportError with an explanation."""
+    """Return a spec that loads the extension or raises an ImportError with an explanation."""
     folder = Path(__file__).parent
     reason = obstacle(
         spec.origin if spec else None,
@@ -108,7 +108,7 @@ def checked(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
         _running(),
     )
     if reason:
-        # Do not set an origin, so that callers that only inspect the spec see that no usable file exists.
+        # Leave the origin unset, so that callers that only inspect the spec see that no usable file exists.
         return ModuleSpec(name, _Refusal(reason, name))
     if spec is not None and spec.loader is not None:
         spec.loader = _Explaining(spec)
@@ -132,14 +132,14 @@ class _Refusal(Loader):
 
 
 class _Explaining(Loader):
-    """Wrapper of a loader that explains dynamic loader errors."""
+    """Loader wrapper that explains errors of the dynamic loader."""
 
     def __init__(self, spec: ModuleSpec) -> None:
         assert spec.loader is not None
         self._loader, self._file = spec.loader, spec.origin or ""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        # Restore the original loader, so that the wrapper stays invisible.
+        # Restore the original loader, so that the wrapper leaves no trace.
         spec.loader = self._loader
         try:
             return self._loader.create_module(spec)

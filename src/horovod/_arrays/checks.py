@@ -1,4 +1,4 @@
-"""Argument checks of collectives on NumPy arrays.
+"""Argument checks for collectives on NumPy arrays.
 
 All functions raise ValueError. The message begins with the argument ``what``, and names the value and the accepted
 values.
@@ -31,7 +31,7 @@ class Reduction:
 
 
 def label_of(face: Frontend, full_name: str, operation: str) -> str:
-    """Return the beginning of an error message, such as ``allreduce.x on rank 1``.
+    """Return the start of an error message, such as ``allreduce.x on rank 1``.
 
     Raises:
         ValueError: Horovod is not initialized.
@@ -42,7 +42,7 @@ def label_of(face: Frontend, full_name: str, operation: str) -> str:
 
 
 def code_of(dtype: Any, what: str) -> int:
-    """Return the engine's code for a NumPy or JAX dtype that reductions support."""
+    """Return the engine's code for a NumPy or JAX dtype that can be reduced."""
     dtype = np.dtype(dtype)
     code = _codes.get(dtype)
     if code is not None:
@@ -53,16 +53,16 @@ def code_of(dtype: Any, what: str) -> int:
     return _codes.setdefault(dtype, dtypes.CODES[dtype.name])
 
 
-# Cache the code, because NumPy creates the name of a dtype on each access.
+# Cache the code, because NumPy builds a dtype's name on each access.
 _codes: dict[Any, int] = {}
 
 
-# Codes of dtypes that are sent as another dtype of the same size. Keras' seeds require uint32.
+# Codes of dtypes that are sent as a different dtype of the same size. Keras' seeds require uint32.
 _TWINS = {"uint32": dtypes.INT32, "uint64": dtypes.INT64}
 
 
 def code_of_copied(dtype: Any, what: str) -> int:
-    """Return the engine's code for a dtype, for operations that only copy values.
+    """Return the engine's code for a dtype in operations that only copy values.
 
     Such operations also support unsigned 32- and 64-bit integers, and the 8-bit floats of ml_dtypes.
     """
@@ -96,7 +96,7 @@ def set_id(face: Frontend, process_set: ProcessSet, what: str) -> int:
 
 
 def root_of(root_rank: Any, process_set: ProcessSet, what: str) -> int:
-    """Check that the process set contains ``root_rank``, a world rank, and return it as an int."""
+    """Check that ``root_rank``, a world rank, is in the process set, and return it as an int."""
     try:
         root = operator.index(root_rank)
     except TypeError:
@@ -124,11 +124,11 @@ def check_reduction(dtype: Any, reduction: Reduction, what: str) -> int:
 
 
 def splits_of(splits: Any, array: Array, size: int, what: str) -> list[int] | None:
-    """Return the number of rows for each rank of a process set of ``size`` ranks, or None for equal parts.
+    """Return the row count for each rank of a process set of ``size`` ranks, or None for equal parts.
 
     Equal parts require that dimension 0 of ``array`` is a multiple of ``size``.
     """
-    # Accept a 0-dimensional array, because the engine rejects it on all ranks.
+    # Let a 0-dimensional array pass, because the engine rejects it on all ranks.
     rows = array.shape[0] if array.ndim else 0
     if splits is None:
         check_parts(what, rows, size)

@@ -59,7 +59,7 @@ Then = Callable[[list[Any]], Any]
 
 
 def plain(array: Any) -> Array:
-    """Convert values to an aligned array in C order in host memory, without a copy if possible."""
+    """Convert values to an aligned, C-ordered array in host memory, without copying if possible."""
     made = np.asarray(array, order="C")
     return made if made.flags.aligned else made.copy()
 
@@ -104,7 +104,7 @@ def start_broadcast(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Broadcast the root's arrays to all ranks; ``root_rank`` is a world rank."""
+    """Broadcast the root's arrays to all ranks. ``root_rank`` is a world rank."""
     from horovod._core import KIND_BROADCAST
 
     sources = [plain(array) for array in arrays]
@@ -132,7 +132,7 @@ def start_allgather(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Concatenate the arrays of all ranks along dimension 0, which can differ in size between ranks."""
+    """Concatenate the arrays of all ranks along dimension 0, whose size can differ between ranks."""
     from horovod._core import KIND_ALLGATHER
 
     sources = [plain(array) for array in arrays]
@@ -184,7 +184,7 @@ def start_alltoall(
 
 
 def _counts(sizes: Sequence[int]) -> Array:
-    """Convert sizes to an int32 array, or to int64 if a size requires that."""
+    """Convert sizes to an int32 array, or to an int64 array if a size does not fit."""
     return np.array(sizes, np.int32 if max(sizes, default=0) < 2**31 else np.int64)
 
 
@@ -243,7 +243,7 @@ def _output(work: Any, source: Array) -> Array:
 
 
 def _sized(groups: Sequence[str], sources: Sequence[Array]) -> list[tuple[str, int]]:
-    """Return the name and size of the group that each array belongs to."""
+    """Return the name and size of each array's group."""
     sizes = {group: list(groups).count(group) for group in set(groups)}
     return [(group, sizes[group] if group else 0) for group in groups] or [("", 0)] * len(sources)
 
@@ -256,10 +256,10 @@ def _at(array: Array) -> int:
     from horovod._core import address_of
 
     try:
-        # Use the buffer protocol, which is ten times as fast as the array's own attributes.
+        # Use the buffer protocol, which is ten times faster than the array's own attributes.
         return address_of(array)
     except ValueError:
-        # Buffers do not support the dtypes of ml_dtypes.
+        # Buffers do not support ml_dtypes.
         address: int = array.__array_interface__["data"][0]
         return address
 
@@ -279,7 +279,7 @@ def allreduce_all(
 def broadcast_all(
     face: Frontend, arrays: Sequence[Any], root_rank: int, names: Sequence[str], process_set: ProcessSet
 ) -> list[Array]:
-    """Return the root's values of all arrays on every rank; ``root_rank`` is a world rank."""
+    """Return the root's values of all arrays on every rank. ``root_rank`` is a world rank."""
     if not arrays:
         return []
     results: list[Array] = start_broadcast(face, arrays, root_rank, names, process_set, blocking=True).result()
@@ -289,7 +289,7 @@ def broadcast_all(
 def allgather_all(
     face: Frontend, arrays: Sequence[Any], names: Sequence[str], process_set: ProcessSet, groups: Sequence[str] = ()
 ) -> list[Array]:
-    """Concatenate the arrays of all ranks along dimension 0, which can differ in size, and return the results."""
+    """Concatenate the arrays of all ranks along dimension 0, whose size can differ, and return the results."""
     results: list[Array] = start_allgather(face, arrays, names, process_set, groups, blocking=True).result()
     return results
 

@@ -1,4 +1,4 @@
-"""Handles of operations in flight, which are awaitable futures and keep the operations' memory alive.
+"""Handles of operations in flight: awaitable futures that keep the operations' memory alive.
 
 The memory of an operation stays alive until the operation is done, even if no caller waits for it. A caller of
 ``result`` runs the engine's progress loop. For ``await``, ``add_done_callback`` and ``concurrent.futures.wait``, a
@@ -19,24 +19,24 @@ from typing import Any
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.frontends import Frontend, state
 
-# Maximum seconds of one wait. After each wait, a forked child checks whether it still has an engine.
+# Maximum seconds per wait. After each wait, a forked child checks whether its engine still exists.
 _SLICE_SECONDS = 0.5
 
 Works = Sequence[Any]
 
-# Unfinished operations for which no caller waits, and the memory that they use.
+# Unfinished operations that no caller is waiting for, with the memory that they use.
 _parked: list[tuple[Works, Any]] = []
-# Memory of submissions that Ctrl-C has interrupted. If the engine has accepted the operation, it uses the memory.
+# Memory of submissions interrupted by Ctrl-C. The engine uses the memory if it has accepted the operation.
 _held: list[Any] = []
 
 
 class Pending:
-    """Engine operations in flight that together produce one result for the caller."""
+    """Engine operations in flight that together produce one result."""
 
     __slots__ = ("_face", "_finish", "_keep", "_works")
 
     def __init__(self, face: Frontend, works: Works, finish: Callable[[Works], Any], keep: Any) -> None:
-        """Store operations; ``finish`` returns their result, and ``keep`` refers to their memory."""
+        """Store operations. ``finish`` returns their result, and ``keep`` refers to their memory."""
         self._face = face
         self._works = works
         self._finish = finish
@@ -76,7 +76,7 @@ class Pending:
         return True
 
     def result(self) -> Any:
-        """Wait for all operations, even after one has failed, because they share memory.
+        """Wait for all operations, even if one fails, because they share memory.
 
         Raises:
             Exception: The first failure.
@@ -104,7 +104,7 @@ def start(
     keep: Any,
     blocking: bool = False,
 ) -> Pending:
-    """Submit operations to the engine and return them as a Pending.
+    """Submit operations to the engine, and return them as a Pending.
 
     Each request is a tuple of arguments for ``Engine.submit``. If the engine rejects one request, this function still
     submits the others, because other ranks wait for them, and then raises the first error. With ``blocking``, it raises
@@ -134,13 +134,13 @@ def start(
 
 
 def hold(keep: Any) -> None:
-    """Keep memory alive until the job ends, because an interrupted operation can still use it."""
+    """Keep memory alive until the job ends, because an interrupted operation can still access it."""
     _held.append(keep)
 
 
 def forget() -> None:
-    """Release the memory of interrupted operations. Call this after the frontend has left the job."""
-    # Keep the memory while the engine runs, because another frontend uses the engine and it can still write to the
+    """Release the memory of interrupted operations. Call this after the frontend has shut down."""
+    # Keep the memory while the engine is running. Another frontend uses the engine, which can still write to the
     # memory.
     if state.engine is None:
         _held.clear()
@@ -151,12 +151,12 @@ def _sweep() -> None:
     # Iterate over a copy, because another thread can change the list.
     for entry in list(_parked):
         if all(work.done() for work in entry[0]):
-            # Ignore the error: another thread has already removed the entry.
+            # Ignore the error, because another thread has already removed the entry.
             with contextlib.suppress(ValueError):
                 _parked.remove(entry)
 
 
-# Minimum and maximum seconds that the background thread waits for one operation before it checks the others.
+# Minimum and maximum seconds that the background thread waits for one operation before checking the others.
 _MIN_SECONDS = 0.0005
 _MAX_SECONDS = 0.02
 _END_SECONDS = 2.0
@@ -225,7 +225,7 @@ class Handle(Future):  # type: ignore[type-arg]
             return (yield from asyncio.wrap_future(self).__await__())
         return self.result()
 
-    # concurrent.futures.wait and as_completed do not use callbacks: they add themselves to this list.
+    # concurrent.futures.wait and as_completed append to this list instead of adding callbacks.
     @property
     def _waiters(self) -> list[Any]:
         if self._pending is not None:
@@ -237,7 +237,7 @@ class Handle(Future):  # type: ignore[type-arg]
         self._asked = waiters
 
     def _drive(self, timeout: float | None) -> bool:
-        """Wait for the operation, and return True if its outcome is set or being set by another thread."""
+        """Wait for the operation. Return True if its outcome is set or is being set by another thread."""
         pending = self._pending
         if pending is not None:
             if not pending.wait(timeout):
@@ -246,7 +246,7 @@ class Handle(Future):  # type: ignore[type-arg]
         return True
 
     def _settle(self) -> None:
-        """Set the result or error of a completed operation, and wake the threads that wait for it.
+        """Set the result or error of a completed operation, and wake the threads waiting for it.
 
         If two threads call this, the second call does nothing.
         """
@@ -263,7 +263,7 @@ class Handle(Future):  # type: ignore[type-arg]
 
 
 class _Watcher:
-    """Thread that waits for operations on behalf of callbacks."""
+    """Thread that waits for operations in order to run their callbacks."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -279,7 +279,8 @@ class _Watcher:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="horovod-handles", daemon=True)
                 self._thread.start()
-                # Exit functions run in reverse order, so this one runs before those of the engine and the interpreter.
+                # Exit functions run in reverse order of registration, so this one runs before those of the engine and
+                # the interpreter.
                 atexit.register(self._close)
             self._changed.notify()
 
@@ -292,7 +293,7 @@ class _Watcher:
                 if self._closing:
                     return
                 watched = list(self._handles)
-            # Waiting for the first operation runs the engine's progress loop, which can complete other operations too.
+            # Waiting for the first operation runs the engine's progress loop, which can complete the others too.
             first = watched[0]._pending
             if first is not None:
                 first.wait(slice_seconds)
@@ -318,7 +319,7 @@ _watcher = _Watcher()
 
 def _after_fork() -> None:
     global _watcher
-    # Create a new watcher, because a forked child does not have the old one's thread.
+    # Create a new watcher in a forked child, which does not have the parent's thread.
     _watcher = _Watcher()
 
 

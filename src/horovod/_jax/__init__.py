@@ -1,1 +1,1 @@
-"""Collectives in programs that JAX compiles, for ``horovod.jax`` and for Keras on JAX."""
+"""Collectives in JAX-compiled programs, for ``horovod.jax`` and for Keras on JAX."""

@@ -1,4 +1,4 @@
-"""JAX primitive for collectives in compiled programs, with its rules for differentiation and vmap.
+"""JAX primitive for collectives in compiled programs, including its differentiation and vmap rules.
 
 This module also loads the native library that programs call (bindings/jax), installs the hook that orders a program's
 calls, and converts JAX's errors to Horovod's: JAX raises one of two types for the same failure.
@@ -54,7 +54,7 @@ _aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval
 
 
 def _require_cpu() -> None:
-    """Check that JAX compiles programs for the CPU, the only supported platform.
+    """Check that JAX compiles for the CPU, the only supported platform.
 
     Raises:
         NotImplementedError: Programs would run on another platform. The message names it.
@@ -95,13 +95,13 @@ _lowered = _Lowered()
 
 
 def _lower_call(arrays: Arrays) -> list[Any]:
-    """Lower a call to MLIR, and return its results."""
+    """Lower a call to MLIR and return its results."""
     _lowered.calls += 1
     return list(create(arrays, [], UNORDERED).results)[:-1]
 
 
 def _install_ordering() -> None:
-    """Patch JAX so that it orders the collectives of every program. Runs once per process.
+    """Patch JAX to order the collectives of every program. Runs once per process.
 
     The patched function `lower_jaxpr_to_module` calls `order` last. JAX has no public hook for a complete program, but
     all supported versions call this function whenever they compile a program. In other versions, calls keep the target
@@ -118,7 +118,7 @@ def _install_ordering() -> None:
         return result
 
     jax_mlir.lower_jaxpr_to_module = lower_jaxpr_to_module
-    # Hide this function in the tracebacks of errors in users' programs.
+    # Hide this function in the tracebacks of user programs.
     traceback_util.register_exclusion(__file__)
 
 
@@ -151,7 +151,7 @@ class Call:
     """
 
     def of(self, some: Sequence[int], **changes: Any) -> "Call":
-        """Return a copy of the call for the arrays with indices ``some``, with some fields replaced."""
+        """Return a copy of the call for the arrays at indices ``some``, with the given fields replaced."""
         chosen = {
             "names": tuple(self.names[i] for i in some),
             "groups": tuple(self.groups[i] for i in some),
@@ -160,12 +160,12 @@ class Call:
         return replace(self, **{**chosen, **changes})
 
     def renamed(self, rename: Any, **changes: Any) -> "Call":
-        """Return a copy with ``rename`` applied to all names and groups, and with some fields replaced."""
+        """Return a copy with ``rename`` applied to all names and groups, and with the given fields replaced."""
         names, groups = (tuple(text and rename(text) for text in texts) for texts in (self.names, self.groups))
         return replace(self, names=names, groups=groups, **changes)
 
     def numbers(self, i: int) -> tuple[int, ...]:
-        """Return the integer codes of the i-th array, in the order that call.cc expects."""
+        """Return the integer codes of array i, in the order that call.cc expects."""
         kind = PASS_ON if self.kind == KIND_BARRIER and i > 0 else self.kind
         return kind, self.face, self.op, self.root, self.process_set, self.wire
 
@@ -196,15 +196,15 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     return list(_primitive.bind(*arrays, call=call)) if arrays else []
 
 
-# Do not declare the side effect of the primitive, which would cost about 15 us per argument and result in each call of
-# a program. Instead, the rule _kept keeps calls whose results are unused.
+# Do not declare a side effect for the primitive, because that would cost about 15 us per argument and result in each
+# call of a program. Instead, the rule _kept preserves calls whose results are unused.
 _primitive = Primitive("horovod_collective")
 _primitive.multiple_results = True
 
 
 @_primitive.def_impl
 def _outside_of_programs(*arrays: Any, call: Call) -> list[Any]:
-    # With jit disabled, bind() would call this function again, without an end.
+    # If jit is disabled, bind() would call this function again in an endless recursion.
     with jax.disable_jit(False):
         return _program(call)(*arrays)
 
@@ -235,8 +235,8 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
     )
 
 
-# Disable the cache. In some versions of JAX, a cached lowering wraps each call in a function, and XLA would run these
-# functions one after another.
+# Disable the cache. In some versions of JAX, a cached lowering wraps each call in a function, and XLA would serialize
+# these functions.
 try:
     mlir.register_lowering(_primitive, _lower, platform="cpu", cacheable=False)
 except TypeError:
@@ -268,8 +268,8 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) 
 
 ad.primitive_jvps[_primitive] = _derivative
 
-# Tangent of a reduction without a derivative. JAX also requests tangents that no gradient needs, for example of metrics
-# that are computed with the loss, and drops them later. Only the use of such a tangent raises an error.
+# Stand-in for the tangent of a reduction without a derivative. JAX also requests tangents that no gradient needs, for
+# example of metrics computed with the loss, and drops them later. An error is raised only if the tangent is used.
 _no_derivative = Primitive("horovod_no_derivative")
 
 
@@ -311,8 +311,8 @@ def _averaged(call: Call, given: Sequence[Any], process_set: Any) -> list[Any]:
 def _of_broadcast(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     ranks = _set(call)
     reduced = _averaged(call, given, ranks)
-    # The gradient is zero on ranks other than the root. Compute it from `reduced` there too, so that every rank takes
-    # part in the second derivative.
+    # The gradient is zero on ranks other than the root. Derive this zero from `reduced`, so that every rank takes part
+    # in the second derivative.
     is_root = ranks.ranks[ranks.rank()] == call.root
     return [jnp.where(is_root, gradient, jnp.zeros_like(gradient)) for gradient in reduced]
 
@@ -350,7 +350,7 @@ def _set(call: Call) -> Any:
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple[list[Any], list[Any]]:
-    """Move the batch dimension of vmap to dimension 1, because dimension 0 must remain the rows."""
+    """Move vmap's batch dimension to dimension 1, because dimension 0 must remain the row dimension."""
     if call.rows:
         arrays = [
             array if dim is None else jnp.moveaxis(array, dim, 1) for array, dim in zip(arrays, dims, strict=True)
@@ -362,15 +362,15 @@ def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple
 batching.primitive_batchers[_primitive] = _batched
 
 
-# Text that all error messages with Code::mismatch contain.
+# Text contained in all error messages with Code::mismatch.
 _DISAGREE = "ranks disagree about"
-# Beginning of the messages of bindings/jax, after the status that XLA adds.
+# Beginning of error messages of bindings/jax, after the status that XLA prepends.
 _MARK = "horovod: "
 
 
 @contextlib.contextmanager
 def as_ours() -> Iterator[None]:
-    """Return a context that converts JAX errors of failed collectives to HorovodInternalError.
+    """Return a context manager that converts JAX errors of failed collectives to HorovodInternalError.
 
     Other errors are raised unchanged.
     """

@@ -1,4 +1,4 @@
-"""Foreign function calls that represent collectives in a lowered program."""
+"""Foreign function calls, which represent collectives in a lowered program."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ COUNT = -2
 UNORDERED = "horovod_collective_without_an_order"
 """Target of calls that `ordering.order` has not processed. XLA does not know it, so such a program cannot run."""
 
-# Number of codes per array, as in bindings/jax/call.h. The first code is the kind of collective.
+# Number of integer codes per array, as in bindings/jax/call.h. The first code is the kind of collective.
 _NUMBERS = 6
 _IN_PLACE = (KIND_ALLREDUCE, KIND_BROADCAST, KIND_BARRIER, PASS_ON)
 _ALIAS = (
@@ -49,12 +49,12 @@ def is_call(op: Any) -> bool:
 
 
 def names_of(op: Any) -> set[str]:
-    """Return the names of a call's collectives, without empty names."""
+    """Return the names of a call's collectives, ignoring empty names."""
     return set(filter(None, _texts(op, "names")))
 
 
 def steps_of(op: Any) -> set[str]:
-    """Return the ``steps`` names of a call, without empty names."""
+    """Return a call's ``steps`` names, ignoring empty names."""
     return set(filter(None, _texts(op, "steps")))
 
 
@@ -96,13 +96,13 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
         operands=values,
         attributes={
             "call_target_name": ir.StringAttr.get(target),
-            # Keep XLA from merging equal calls, dropping calls, or moving them out of loops and branches.
+            # Prevent XLA from merging equal calls, dropping calls, or moving them out of loops and branches.
             "has_side_effect": ir.BoolAttr.get(True),
             "backend_config": ir.DictAttr.get(config),
             "api_version": ir.IntegerAttr.get(i32, 4),
             "called_computations": ir.ArrayAttr.get([]),
-            # Write the result into the argument's memory. XLA would copy an argument that is used elsewhere, but
-            # gradients are not.
+            # Write the result to the argument's memory. XLA would have to copy an argument that is used elsewhere, but
+            # gradients are not used elsewhere.
             "output_operand_aliases": ir.ArrayAttr.get([ir.Attribute.parse(alias) for alias in aliases]),
             "operand_layouts": ir.ArrayAttr.get([_row_major(value.type) for value in values]),
             "result_layouts": ir.ArrayAttr.get([_row_major(one) for one in results]),
@@ -111,7 +111,7 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
 
 
 def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
-    """Merge several calls into one call at the insertion point, and return the new call.
+    """Merge several calls into one call at the insertion point, and return the merged call.
 
     Args:
         calls: Calls to replace, which must not depend on each other.
@@ -137,7 +137,7 @@ def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
 
 
 def passed_on(value: Any) -> Any:
-    """Create a call that only passes `value` through, so that XLA cannot analyze it."""
+    """Create a call that returns `value` unchanged, to hide its origin from XLA's analysis."""
     return _here(PASS_ON, "", value)
 
 
@@ -152,7 +152,7 @@ def _here(kind: int, name: str, value: Any) -> Any:
 
 
 def _read(op: Any) -> Arrays:
-    """Return the arrays of a call, without its token.
+    """Return the arrays of a call, excluding its token.
 
     Calls in an exported program are already ordered, so they have a token.
     """
@@ -175,7 +175,7 @@ def _texts(op: Any, attribute: str) -> list[str]:
 
 
 def _in_place(kind: int, value: Any) -> bool:
-    """Return True if a call can write its result into the memory of its argument.
+    """Return True if a call can write its result to its argument's memory.
 
     If the argument belongs to the caller of the function, XLA would have to copy it first. Writing the result into a
     new array is then as fast.

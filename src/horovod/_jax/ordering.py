@@ -1,4 +1,4 @@
-"""Ordering of a program's collectives, which prevents deadlocks between ranks.
+"""Ordering of a program's collectives, to prevent deadlocks between ranks.
 
 On the CPU, XLA runs a program's foreign calls one after another in an order of its choice. Each Horovod call blocks
 until the other ranks have reached the same call. Programs are equal on all ranks, except that independent calls can be
@@ -67,7 +67,7 @@ class _Program:
                     _end_with(block, token)
 
     def _called_in(self, branches: list[Any]) -> set[str]:
-        """Return the names of functions that are called within branches, directly or indirectly."""
+        """Return the names of functions called within branches, directly or indirectly."""
         found: set[str] = set()
         stack = [_symbol(op, "callee") for branch in branches for op in _walk(branch, "func.call")]
         while stack:
@@ -78,7 +78,7 @@ class _Program:
         return found
 
     def _steps(self, op: Any) -> set[str]:
-        """Return the `steps` names of all calls that are nested in an operation."""
+        """Return the `steps` names of all calls nested in an operation."""
         names: set[str] = set()
         for call in _walk(op, "stablehlo.custom_call"):
             names |= foreign.steps_of(call) if foreign.is_call(call) else set()
@@ -100,7 +100,7 @@ class _Program:
         )
 
     def _thread(self, block: Any, token: Any, in_branch: bool) -> Any:
-        """Order the calls of a block, beginning with ``token``, and return the last token."""
+        """Order the calls of a block, starting with ``token``, and return the last token."""
         for step in self._sequence(block):
             with ir.InsertionPoint(step[0]), step[0].location:
                 if foreign.is_call(step[0]):
@@ -117,7 +117,7 @@ class _Program:
         known: dict[Any, _Key] = {}
         places = []
         operations = [one.operation for one in block.operations]
-        # Leave out the last operation, which is the block's return.
+        # Skip the last operation, which is the block's return.
         for op in operations[:-1]:
             key = max((known.get(value, (0, 0)) for value in _used(op)), default=(0, 0))
             element = True
@@ -190,7 +190,7 @@ class _Program:
 
 
 def _free(calls: dict[_Key, list[Any]], op: Any, key: _Key) -> _Key:
-    """Return the first key after `key` at which no call shares a name with `op`.
+    """Return the first key after `key` whose calls share no name with `op`.
 
     Operations with the same name must run one after another, so they must not be merged.
     """
@@ -208,7 +208,7 @@ def _devices(module: Any) -> int:
 
 
 def _used(op: Any) -> Iterator[Any]:
-    """Yield all values that an operation and its nested blocks use."""
+    """Yield all values used by an operation and its nested blocks."""
     yield from op.operands
     for region in op.regions:
         for block in region.blocks:
@@ -217,7 +217,7 @@ def _used(op: Any) -> Iterator[Any]:
 
 
 def _walk(op: Any, *names: str) -> Iterator[Any]:
-    """Yield the nested operations that have one of the names."""
+    """Yield the nested operations with one of the given names."""
     for region in op.regions:
         for block in region.blocks:
             for one in block.operations:
@@ -238,7 +238,7 @@ def _symbol(op: Any, attribute: str) -> str:
 
 
 def _zero() -> Any:
-    """Create the token for the beginning of a program."""
+    """Create the token that starts a program."""
     value = ir.DenseElementsAttr.get_splat(foreign.token_type(), ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 0))
     return ir.Operation.create(
         "stablehlo.constant", results=[foreign.token_type()], attributes={"value": value}
@@ -246,7 +246,7 @@ def _zero() -> Any:
 
 
 def _create_anew(op: Any, more: list[Any]) -> Any:
-    """Copy an operation, and add operands and a token as its last result.
+    """Copy an operation, adding operands and, as the last result, a token.
 
     The operation's blocks move to the copy.
     """
@@ -264,7 +264,7 @@ def _create_anew(op: Any, more: list[Any]) -> Any:
 
 
 def _end_with(block: Any, token: Any) -> None:
-    """Add a token to the return values of a block."""
+    """Append a token to the values that a block returns."""
     last = list(block.operations)[-1].operation
     with ir.InsertionPoint(last), last.location:
         ir.Operation.create(last.name, operands=[*last.operands, token])
@@ -272,7 +272,7 @@ def _end_with(block: Any, token: Any) -> None:
 
 
 def _lengthen_attributes(op: Any) -> None:
-    """Add an entry for the token to attributes that have one entry per argument or result."""
+    """Add an entry for the token to attributes that have one entry per argument or per result."""
     for name in ("arg_attrs", "res_attrs"):
         if name in op.attributes:
             op.attributes[name] = ir.ArrayAttr.get([*ir.ArrayAttr(op.attributes[name]), ir.DictAttr.get({})])

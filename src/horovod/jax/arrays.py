@@ -1,4 +1,4 @@
-"""Conversion of collectives' arguments: pytrees, names of leaves, and dtypes that the engine lacks."""
+"""Conversion of arguments of collectives: pytrees, leaf names, and dtypes that the engine lacks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,7 +46,7 @@ def _array(leaf: Any, place: str) -> Any:
 
 
 def full_names(operation: str, name: str | None, places: Sequence[str]) -> list[str]:
-    """Return the operation names of the leaves, or "" for each if ``name`` is None.
+    """Return the operation name of each leaf, or "" for every leaf if ``name`` is None.
 
     For example, the leaf ``['w']`` of an argument named "grads" becomes ``allreduce.grads['w']``.
 
@@ -58,7 +58,7 @@ def full_names(operation: str, name: str | None, places: Sequence[str]) -> list[
 
 
 def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callable[[Any], Any]]:
-    """Convert an array to a dtype that can be reduced, and return a function that converts results back.
+    """Convert an array to a reducible dtype, and return a function that converts results back.
 
     8-bit floats are reduced as float32, and unsigned 32- and 64-bit integers as signed integers. ``scaled`` is True if
     any scale factor differs from 1.
@@ -77,15 +77,15 @@ def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callab
             f"{what}: op must be Sum, Min, Max or Product without factors for dtype {dtype.name}, got "
             f"{op_name(op)}{factors}; or use another dtype such as int32 or float32"
         )
-    # Sums and products of signed and unsigned integers have the same bits. Min and Max do not, so flip the highest bit
-    # before and after these reductions.
+    # Sums and products of signed and unsigned integers have the same bits, but Min and Max do not. Flip the highest bit
+    # before and after Min and Max.
     flip = jnp.asarray(1 << (8 * dtype.itemsize - 1) if op in (Min, Max) else 0, dtype)
     twin = lax.bitcast_convert_type(array ^ flip, _TWINS[dtype.name])
     return twin, lambda reduced: lax.bitcast_convert_type(reduced, dtype) ^ flip
 
 
 def to_copy(array: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Convert an array to a dtype that can be sent, and return a function that converts results back.
+    """Convert an array to a dtype that the engine can send, and return a function that converts results back.
 
     8-bit floats are sent as bfloat16, which represents all their values exactly, and unsigned integers as signed
     integers.

@@ -178,7 +178,7 @@ def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: P
 
 
 def broadcast_leaves(leaves: Sequence[Any], names: Sequence[str], root_rank: int, process_set: ProcessSet) -> list[Any]:
-    """Broadcast arrays with given operation names from the root rank."""
+    """Broadcast arrays from the root rank, under the given operation names."""
     if not leaves:
         return []
     what = names[0] or "broadcast"

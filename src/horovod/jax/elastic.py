@@ -62,12 +62,13 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reset() -> None:
-    # Each epoch has a new job object, unless another frontend keeps the epoch alive.
+    # Each elastic epoch has a new job object, unless another frontend keeps the old job running.
     before = face.job
     basics.shutdown()
     basics.init()
     if face.job is not before:
-        # Recompile all programs: they contain ranks, sizes, roots and process set ids, which can change with the epoch.
+        # Recompile all programs, because they contain ranks, sizes, roots and process set ids, which can change with
+        # the epoch.
         jax.clear_caches()
 
 

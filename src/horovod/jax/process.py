@@ -49,19 +49,19 @@ report = basics.report
 log_stats = basics.log_stats
 
 
-# Open socket that reserves the coordinator's port.
+# Open socket that keeps the coordinator's port reserved.
 _held: list[socket.socket] = []
 
 
 def register_cluster() -> None:
-    """Register Horovod jobs with ``jax.distributed``, if the JAX version supports it."""
+    """Register Horovod jobs with ``jax.distributed``, if this version of JAX supports it."""
     try:
         from jax._src.clusters import ClusterEnv
     except ImportError:
         return
 
     class HorovodCluster(ClusterEnv):
-        """Cluster environment of a job that horovodrun started or ``hvd.init()`` initialized."""
+        """Cluster environment for jobs started by horovodrun or initialized with ``hvd.init()``."""
 
         name = "horovod"
 
@@ -85,8 +85,8 @@ def register_cluster() -> None:
         def get_local_process_id(cls) -> int | None:
             return local_device(os.environ)
 
-    # JAX uses the first class that recognizes the environment. Insert this class first, so that JAX prefers the Horovod
-    # job to the allocation of a scheduler such as Slurm.
+    # JAX uses the first class that recognizes its environment. Insert this class first, so that a Horovod job takes
+    # precedence over the allocation of a scheduler such as Slurm.
     known = getattr(ClusterEnv, "_cluster_types", [])
     if HorovodCluster in known:
         known.remove(HorovodCluster)
@@ -94,7 +94,7 @@ def register_cluster() -> None:
 
 
 def local_device(environment: Mapping[str, str]) -> int | None:
-    """Return the index of this process's accelerator among the visible accelerators.
+    """Return which of the visible accelerators this process should use, as an index.
 
     Return None if the process should use all visible accelerators, because the launcher has assigned them to it.
     """
@@ -106,7 +106,7 @@ def local_device(environment: Mapping[str, str]) -> int | None:
 
 
 def coordinator(port: str | None = None) -> str:
-    """Return the address "host:port" at which this rank can reach JAX's coordinator.
+    """Return the "host:port" address at which this rank can reach JAX's coordinator.
 
     The coordinator runs on rank 0. All ranks must call this function. The coordinator uses ``port`` if it is not None.
     The port is the same on all ranks, but the host can differ, because rank 0 can be in several networks. The function
@@ -120,7 +120,7 @@ def coordinator(port: str | None = None) -> str:
 
 
 def _free_port() -> int:
-    """Reserve a free port for programs of this user, and return its number.
+    """Reserve a free port for later use by a program of this user, and return its number.
 
     The reserving socket stays open. It sets SO_REUSEPORT, as the coordinator's socket does, so the coordinator can bind
     the same port.

@@ -1,4 +1,4 @@
-"""Allreduce of the arrays of a pytree, with or without weights, for collectives and gradients."""
+"""Weighted and unweighted allreduce of the arrays of a pytree, for collectives and gradients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def reduce_leaves(
     beside: Sequence[Any] = (),
     steps: str = "",
 ) -> list[Any]:
-    """Allreduce named arrays, as one group or individually.
+    """Allreduce named arrays, individually or as one group.
 
     ``beside`` are other arrays of the caller. If one of them is traced, the allreduce becomes part of the compiled
     program even if ``arrays`` are constants. If ``steps`` is not empty and the call is in a branch, the ranks check
@@ -62,7 +62,7 @@ def reduce_leaves(
 
 
 def count_of(weight: Any) -> Any:
-    """Convert a weight, traced or not, to a float32 scalar.
+    """Convert a weight to a float32 scalar. The weight can be traced.
 
     Raises:
         ValueError: ``weight`` is not a number, or it is not traced and negative or not finite.
@@ -88,7 +88,7 @@ def reduce_weighted(
     beside: Sequence[Any] = (),
     steps: str = "",
 ) -> tuple[list[Any], Any]:
-    """Return the weighted means of arrays over the ranks, in the arrays' dtypes, and the total weight.
+    """Return the weighted means of arrays over the ranks, in the arrays' own dtypes, and the total weight.
 
     The arguments are those of ``reduce_leaves``. The weights are reduced together with the arrays. If the arrays are
     sent in less than 32 bits, the weights are reduced first. Each rank then multiplies its arrays by weight / total
@@ -130,11 +130,11 @@ def wide_of(dtype: Any) -> Any:
 
 
 def call_of(kind: int, names: Sequence[str], number: int, **more: Any) -> calls.Call:
-    """Return the parameters of a call in a compiled program; ``number`` is the id of the process set."""
+    """Return the parameters of a call in a compiled program. ``number`` is the process set id."""
     options = {"groups": ("",) * len(names), "op": Sum, **more}
     return calls.Call(kind, tuple(names), process_set=number, face=face.number, **options)
 
 
 def groups_of(names: Sequence[str], grouped: bool) -> list[str]:
-    """Return the group name of each array: the first array's name if ``grouped`` is True, else ""."""
+    """Return each array's group name: the first array's name if ``grouped`` is True, else ""."""
     return [names[0] if grouped else ""] * len(names)

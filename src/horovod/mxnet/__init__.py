@@ -15,7 +15,7 @@ from typing import Any
 try:
     import mxnet as _mx
 except (ImportError, AttributeError) as _error:
-    # AttributeError means that NumPy has removed names that MXNet uses.
+    # MXNet raises AttributeError if NumPy has removed names that MXNet uses.
     raise ImportError(
         f"horovod.mxnet needs MXNet 1.9.1, which cannot be imported ({_error}); install it, with the last NumPy that "
         "it works with, in an environment of Python 3.11 or older: pip install mxnet==1.9.1 numpy==1.23.5. The project "

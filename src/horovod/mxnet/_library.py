@@ -1,4 +1,4 @@
-"""Interface to the native library that runs Horovod's operations in MXNet's engine.
+"""Interface to the native library that runs Horovod operations in MXNet's engine.
 
 The size of an allgather's or alltoall's result is unknown until it arrives, and MXNet 1.9 cannot set the shape of an
 array later. Therefore the operation writes to a placeholder array, which MXNet uses to order the operation among
@@ -22,7 +22,7 @@ _MESSAGE = 4096  # bytes
 
 
 class _Named(MXNetError):
-    """Base class of errors, which removes the name of the class from the beginning of MXNet's message."""
+    """Base class of errors. Removes the class name from the start of MXNet's error message."""
 
     name: ClassVar[str] = ""
 
@@ -34,13 +34,13 @@ class _Named(MXNetError):
 
 
 class ArgumentError(_Named, ValueError):
-    """Error for an invalid argument, or for an operation before ``init``."""
+    """Error raised for an invalid argument, or for an operation before ``init``."""
 
     name = "HorovodArgumentError"
 
 
 class ReduceOpError(ArgumentError, HorovodInternalError):
-    """Error for an invalid ``op`` of a reducescatter. Older programs catch it as a RuntimeError."""
+    """Error raised for an invalid ``op`` of a reducescatter. Older programs catch it as a RuntimeError."""
 
 
 class ShutDown(MXNetError, NotRunningError):
@@ -48,7 +48,7 @@ class ShutDown(MXNetError, NotRunningError):
 
 
 class InternalError(_Named, HorovodInternalError):
-    """Error for a failed operation: ranks disagree, a rank was lost, or Horovod was shut down."""
+    """Error raised for a failed operation: ranks disagree, a rank was lost, or Horovod was shut down."""
 
     name = "HorovodInternalError"
 
@@ -78,7 +78,7 @@ class _Order(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Operation:
-    """Parameters of an operation except its arrays.
+    """Parameters of an operation, without its arrays.
 
     ``_core.pyi`` defines the integer codes. ``names`` are the names of the arrays in the group.
     """
@@ -169,7 +169,7 @@ def push(operation: Operation, dtypes: Sequence[int], inputs: Sequence[Any], out
 
 
 def take(gathered: int, member: int, array: Any) -> None:
-    """Move one of an operation's received arrays to ``array``, a new NDArray of the same size."""
+    """Move one received array of an operation to ``array``, a new NDArray of the same size."""
     _call(library.hvd_mxnet_take, gathered, member, array.handle.value)
 
 
@@ -183,7 +183,7 @@ _numpy_array = mx.np.ndarray
 
 
 def new_array(like: Any, shape: Sequence[int], number: int) -> Any:
-    """Create an uninitialized array of the same class as ``like``, on the same device.
+    """Create an uninitialized array of the same class and on the same device as ``like``.
 
     ``number`` is MXNet's code for the dtype.
     """
@@ -203,7 +203,7 @@ def new_array(like: Any, shape: Sequence[int], number: int) -> Any:
 
 
 class Arrival:
-    """Pending results of an allgather or alltoall: for each input array, the received array and sizes."""
+    """Pending results of an allgather or alltoall: the received array and sizes for each input array."""
 
     def __init__(self, stand_in: Any, address: int) -> None:
         """Store the operation whose results are pending.
@@ -213,14 +213,14 @@ class Arrival:
         self._stand_in = stand_in
         self._address = address
         self._failure: MXNetError | None = None
-        # Several threads can use the results of one operation.
+        # Several threads can use the results of the same operation.
         self._lock = threading.Lock()
 
     def __del__(self) -> None:
         library.hvd_mxnet_release(self._address)
 
     def wait(self) -> None:
-        """Wait until the operation is complete, and raise its error.
+        """Wait until the operation is complete, raising its error if it failed.
 
         Raises:
             MXNetError: The operation failed. Every call raises the error again.
@@ -236,7 +236,7 @@ class Arrival:
                 raise
 
     def sizes(self, member: int) -> list[int]:
-        """Wait for the operation, and return the number of rows received from each rank."""
+        """Wait for the operation, and return how many rows each rank has sent."""
         self.wait()
         count = library.hvd_mxnet_sizes(self._address, member, None, 0)
         sizes = (ctypes.c_int64 * count)()
@@ -254,7 +254,7 @@ class Arrival:
 
 
 class _Arriving:
-    """NDArray that is created on first use.
+    """NDArray that is created by calling ``make`` on first use.
 
     The first use calls ``make``. From then on, this object represents the array that ``make`` has returned.
     """
@@ -262,14 +262,14 @@ class _Arriving:
     writable = True
 
     def __new__(cls, make: Callable[[], Any] | None = None, *, handle: Any = None, writable: bool = True) -> Any:
-        # MXNet creates views and copies by calling the original's class without `make`.
+        # MXNet creates views and copies by calling the class of the original without `make`.
         plain = _numpy_array if issubclass(cls, _numpy_array) else mx.nd.NDArray
         return object.__new__(cls) if make is not None else plain(handle, writable)
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make: Callable[[], Any] | None = make
         self._made: Any = None
-        # Take a lock, because `make` can be called only once.
+        # Take a lock, because `make` must be called only once.
         self._lock = threading.Lock()
 
     @property
@@ -282,11 +282,11 @@ class _Arriving:
         return self._made.handle
 
     def __del__(self) -> None:
-        """Do nothing, because the array that ``make`` has returned owns the handle."""
+        """Do nothing, because the array that ``make`` returned owns the handle."""
 
 
 class ArrivingNDArray(_Arriving, mx.nd.NDArray):
-    """Result of an allgather or alltoall, whose first use waits for the operation."""
+    """Result of an allgather or alltoall. Its first use waits for the operation."""
 
 
 class arriving_ndarray(_Arriving, _numpy_array):

@@ -1,4 +1,4 @@
-"""Validation of operations' arguments before they are passed to MXNet's engine.
+"""Validation of operation arguments before they are passed to MXNet's engine.
 
 An invalid argument raises ArgumentError, which is an MXNetError and a ValueError. Its message names the operation, the
 argument, the value, the accepted values and the rank.
@@ -88,7 +88,7 @@ def code_of(value: Any, what: str, written: bool = False) -> int:
         )
     number = number_of_dtype(value)
     name = NAMES.get(number)
-    # Show the dtype's number, because MXNet's Python package has no names for uint32 and uint64.
+    # Show the dtype's number, because MXNet's Python package does not name uint32 and uint64.
     if name is None:
         raise ValueError(f"{what} must have one of the dtypes {dtypes.SUPPORTED}, got MXNet's dtype number {number}")
     if written and not value.writable:
@@ -119,7 +119,7 @@ def check_priority(priority: Any, operation: str) -> int:
 
 
 def splits_of(splits: Any, rows: int | None, process_set: ProcessSet) -> list[int]:
-    """Return the number of rows for each rank of the process set; an empty list means equal parts.
+    """Return the row count for each rank of the process set. An empty list means equal parts.
 
     ``rows`` is the size of dimension 0, or None for a scalar, which the engine rejects on all ranks.
     """
@@ -160,6 +160,6 @@ class _Unnamed:
         return f"noname.{(self._counts[key] - 1) % self.COUNT}"
 
 
-# Number operations here, in call order. The engine cannot number them, because MXNet can run them in different orders
-# on different ranks.
+# Number operations here, in call order. The engine cannot number them, because MXNet can execute them in a different
+# order on each rank.
 unnamed = _Unnamed()

@@ -52,7 +52,7 @@ class BF16Compressor(_Cast):
 
 
 class Compression(Choices):
-    """Compressors that can be passed as ``compression=``."""
+    """Compressors accepted by the ``compression`` argument."""
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor

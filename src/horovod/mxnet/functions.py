@@ -1,4 +1,4 @@
-"""Broadcast of parameters and objects, allgather of objects, and names of parameters.
+"""Broadcast of parameters and objects, allgather of objects, and normalized parameter names.
 
 MXNet numbers layers in the order in which a process creates them: ``dense12_weight`` on one rank can be
 ``dense0_weight`` on a rank that has created no other model. It also sorts parameters as strings, so ``dense10_weight``
@@ -65,7 +65,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)$")
 
 
 def on_the_wire(names: Iterable[str]) -> dict[str, str]:
-    """Map each name to a name that does not depend on which other layers the process has created.
+    """Map each name to a name that does not depend on other layers that the process has created.
 
     For example, ``dense9_weight`` and ``dense10_weight`` become ``dense0_weight`` and ``dense1_weight``. Different
     names remain different.
@@ -147,7 +147,7 @@ def _by_name(params: Any) -> dict[str, Any]:
     for key in list(params.keys()):
         name = key if isinstance(key, str) else repr(key)
         if not isinstance(key, str) and " at 0x" in name:
-            # The string contains a memory address, which differs between ranks.
+            # The string contains a memory address, which is different on each rank.
             raise ValueError(
                 f"broadcast_parameters: keys of params must be names, numbers or tuples of them, got {key!r}, whose "
                 "text differs between ranks"
@@ -159,7 +159,7 @@ def _by_name(params: Any) -> dict[str, Any]:
 
 
 def _sorted(params: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Parameter]]]:
-    """Check all values, and split them into arrays with names and parameters without an array."""
+    """Validate all values, and separate named arrays from parameters that have no array yet."""
     arrays: list[tuple[str, Any]] = []
     deferred: list[tuple[str, Parameter]] = []
     for name in sorted(params.keys()):
@@ -191,7 +191,7 @@ def _check_one_device(parameter: Parameter) -> None:
 
 def _broadcast_once_known(parameter: Parameter, root_rank: int, name: str, process_set: ProcessSet) -> None:
     def initialize(data: Any, devices: Any) -> None:
-        # Deleting the attribute restores the method of the class.
+        # Deleting the attribute restores the class's method.
         parameter.__dict__.pop("_init_impl", None)
         parameter._init_impl(data, devices)
         with mx.autograd.pause():
@@ -199,5 +199,5 @@ def _broadcast_once_known(parameter: Parameter, root_rank: int, name: str, proce
             broadcast_(array, root_rank, name, 0, process_set)
             array.wait_to_read()
 
-    # This replaces the hook of an earlier call.
+    # This replaces the hook set by an earlier call.
     parameter._init_impl = initialize

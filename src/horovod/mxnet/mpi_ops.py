@@ -1,4 +1,4 @@
-"""Process functions and operations of the MXNet frontend, under the import path that other software uses.
+"""Process functions and operations of the MXNet frontend, at the import path that third-party code uses.
 
 ``operations.py`` defines the operations.
 """

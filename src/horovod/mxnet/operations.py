@@ -1,4 +1,4 @@
-"""Operations of the MXNet frontend, with one function each.
+"""Operations of the MXNet frontend, one function each.
 
 Each function submits its arrays to MXNet's engine and returns immediately. MXNet runs the operation after earlier
 operations on the same arrays and before later ones. Arrays are dense, in CPU memory. Operations with the same name run
@@ -41,14 +41,14 @@ from horovod.mxnet.arguments import (
 
 
 def _begin(operation: str, name: str | None, priority: Any, process_set: ProcessSet) -> tuple[int, int]:
-    """Check the process set and the priority, and return the set's id and the priority."""
+    """Validate the process set and the priority, and return the set's id and the priority."""
     face.require_engine()
     ops.wire_name(operation, name)
     return set_id(face, process_set, operation), check_priority(priority, operation)
 
 
 def _names(operation: str, name: str | None, number: int, count: int | None) -> tuple[str, list[str]]:
-    """Return the names of an operation and of each array in it. ``count`` is None for a single array."""
+    """Return the name of an operation, and of each array in it. ``count`` is None for a single array."""
     name = name or unnamed.next(operation, number)
     if count is None:
         full = ops.wire_name(operation, name)
@@ -68,7 +68,7 @@ def reduce(
     wire: int = WIRE_NONE,
     grouped: bool = False,
 ) -> list[Any]:
-    """Allreduce several arrays as a group, or one array if ``grouped`` is False.
+    """Allreduce several arrays as a group, or a single array if ``grouped`` is False.
 
     The results are ``tensors`` themselves if ``in_place`` is True, else new arrays.
     """
@@ -80,7 +80,7 @@ def reduce(
         ops.check_reduction(operation, code, op, prescale, postscale, process_set.size() or 1)
     if not tensors:
         return list(tensors)
-    # In-place calls use the same operation names as other calls, so that ranks can mix both.
+    # In-place calls use the same operation names as other calls, so that ranks can mix the two.
     full, names = _names(operation.rstrip("_"), name, number, len(tensors) if grouped else None)
     outputs = tensors if in_place else [new_array(t, t.shape, number_of_dtype(t)) for t in tensors]
     how = (op, 0, priority, float(prescale), float(postscale), wire, grouped)
@@ -257,7 +257,7 @@ def _gather(operation: str, tensors: Sequence[Any], name: str | None, priority: 
 
 def _member(arrival: Arrival, index: int, tensor: Any) -> Any:
     shape, number = tensor.shape, number_of_dtype(tensor)
-    # The function must not refer to the array, because the reference would keep the array's memory alive.
+    # The function must not refer to the array, because such a reference would keep the array's memory alive.
     like = new_array(tensor, (1,), number)
     return arriving(tensor, lambda: arrival.array(index, like, shape, number))
 
@@ -307,7 +307,7 @@ def grouped_allgather(
 def broadcast_to(
     tensor: Any, output: Any, root_rank: int, name: str | None, priority: int, process_set: ProcessSet
 ) -> Any:
-    """Broadcast the root's array to ``output``, or to a new array if ``output`` is None.
+    """Broadcast the root's array to ``output``. If ``output`` is None, create a new array.
 
     ``output`` can be ``tensor`` itself.
     """

@@ -33,7 +33,7 @@ def check_groups(num_groups: Any) -> int:
 
 @dataclass(frozen=True)
 class Reducer:
-    """Averaging of gradients over the ranks of a process set."""
+    """Averaging of gradients over a process set's ranks."""
 
     predivide: float
     num_groups: int
@@ -128,7 +128,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:
-            # During unpickling, these attributes do not exist yet.
+            # These attributes do not exist yet during unpickling.
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
@@ -147,16 +147,16 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
-        """Create the state of the plain optimizer for a weight, with a 32-bit copy of 16-bit weights."""
+        """Create the plain optimizer's state for a weight, including a 32-bit copy of a 16-bit weight."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Average one gradient, or a list of gradients, in place, and run the plain optimizer's update."""
+        """Average one gradient or a list of gradients in place, then run the plain optimizer's update."""
         self._average(index, grad)
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Update 16-bit weights of which the optimizer keeps a 32-bit copy; see ``update``."""
+        """Update 16-bit weights for which the optimizer keeps a 32-bit copy; see ``update``."""
         self._average(index, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
@@ -177,7 +177,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         several = isinstance(index, (list, tuple))
         indices, gradients = (list(index), list(grad)) if several else ([index], [grad])
         names = [f"optimizer.{one}" for one in indices]
-        # Reduce the gradients of the first layers first, because the next forward pass begins with their weights.
+        # Reduce the gradients of the first layers first, because the next forward pass needs those weights first.
         self._reducer.reduce(gradients, names, [-one if isinstance(one, int) else 0 for one in indices])
 
 
@@ -238,12 +238,12 @@ class DistributedTrainer(mx.gluon.Trainer):
         _check_one_device(self._contexts)
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Average the gradients and update the weights, as ``mxnet.gluon.Trainer.step`` does."""
+        """Average the gradients and update the weights, like ``mxnet.gluon.Trainer.step``."""
         super().step(batch_size, ignore_stale_grad)
         self._hvd_reducer.step_ends(self)
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Update the weights after ``allreduce_grads()``, as ``mxnet.gluon.Trainer.update`` does."""
+        """Update the weights after ``allreduce_grads()``, like ``mxnet.gluon.Trainer.update``."""
         super().update(batch_size, ignore_stale_grad)
         self._hvd_reducer.step_ends(self)
 

@@ -19,7 +19,7 @@ except ImportError as _error:
     raise ImportError(
         f"horovod.numpy needs NumPy, which cannot be imported ({_error}); install it with: pip install numpy"
     ) from _error
-# Import the native engine here, so that an import error appears immediately.
+# Import the native engine here, so that an import error shows up immediately.
 from horovod import _absent
 from horovod import _core as _native
 from horovod._arrays.handles import Handle

@@ -1,4 +1,4 @@
-"""Conversion of operations' arguments to NumPy arrays.
+"""Conversion of operation arguments to NumPy arrays.
 
 Operations accept NumPy arrays and scalars, Python numbers, and objects that support ``__array_interface__``, buffers
 (``array.array``, ``memoryview``, ``bytearray``), DLPack (CPU tensors of PyTorch, JAX arrays) or ``__array__``. Results
@@ -23,7 +23,7 @@ _ARRAYS = (
 
 @dataclass(frozen=True)
 class Given:
-    """Argument of an operation after conversion to a NumPy array."""
+    """Argument of an operation, converted to a NumPy array."""
 
     value: Any
     """Object that the caller passed."""
@@ -77,7 +77,7 @@ def _own(value: Any, what: str) -> Array | None:
         return np.asarray(value)
     if isinstance(value, np.generic | numbers.Number):
         made = np.asarray(value)
-        # Make the array read-only, because an in-place operation cannot change a Python number.
+        # Make the array read-only, because a Python number cannot be changed in place.
         made.flags.writeable = False
         return made
     return None
@@ -91,7 +91,7 @@ def _view(value: Any, what: str, in_place: bool) -> Array:
             f"{what}: a {class_name(value)} cannot be changed in place; use the operation that returns a new array"
         )
     problem: Exception | None = None
-    # __array__ can return a copy, which an in-place operation cannot use.
+    # __array__ can return a copy, which is useless for an in-place operation.
     ways = _WAYS[:-1] if in_place else _WAYS
     for has, view in ways:
         if has is not None and not hasattr(value, has):

@@ -290,7 +290,7 @@ def poll(handle: Handle) -> bool:
 
 
 def synchronize(handle: Handle) -> Any:
-    """Wait for an operation and return its result, as ``handle.result()`` does.
+    """Wait for an operation and return its result, like ``handle.result()``.
 
     This function can be called several times for the same handle.
 

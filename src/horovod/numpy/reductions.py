@@ -1,4 +1,4 @@
-"""Allreduce and reducescatter of single arrays and of groups of arrays."""
+"""Allreduce and reducescatter of single arrays and groups of arrays."""
 
 import functools
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from horovod.numpy.repeats import remember, run_again
 
 
 def _op_label(operation: str, name: str | None) -> str:
-    """Return the first part of an error message about an argument."""
+    """Return the start of an error message about an argument."""
     return label_of(face, wire_name(operation, name), operation)
 
 

@@ -1,4 +1,4 @@
-"""Reuse of the engine's Work object for blocking allreduces that repeat."""
+"""Reuse of the engine's Work for blocking allreduces that repeat."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.frontends import NUMPY as face
 from horovod.common.process_sets import ProcessSet
 
-# Maximum number of stored names. Further names are not stored.
+# Maximum number of names for which a call is stored.
 _LIMIT = 8192
 
-# Last successful call of each name: Work, dtype, shape, reduction and process set.
+# Last successful call for each name: Work, dtype, shape, reduction and process set.
 _idle: dict[str | None, tuple[Any, ...]] = {}
 
 
 def run_again(
     name: str | None, source: Any, op: Any, prescale: Any, postscale: Any, process_set: ProcessSet, in_place: bool
 ) -> Any:
-    """Run the last allreduce with this name again and return its result.
+    """Repeat the last allreduce with this name and return its result.
 
     Returns:
         ``source`` or a new array. None if there is no such allreduce or an argument has changed; the checks of a first
@@ -49,10 +49,10 @@ def run_again(
         pointer = _core.address_of(source)
         work.run_again(pointer, pointer if in_place else _core.address_of(target))
     except (ValueError, HorovodInternalError):
-        # The engine has finished with the arrays.
+        # The engine no longer uses the arrays.
         raise
     except BaseException:
-        # Ctrl-C has ended the wait, but the engine still uses the arrays.
+        # Ctrl-C has ended the wait, but the engine is still using the arrays.
         handles.hold((source, target))
         raise
     _keep(name, last)
@@ -62,7 +62,7 @@ def run_again(
 def remember(
     work: Any, name: str | None, source: Any, op: Any, prescale: Any, postscale: Any, process_set: ProcessSet
 ) -> None:
-    """Keep the Work of a successful allreduce for the next call with the same name."""
+    """Keep the Work of a successful allreduce, so that the next call with the same name can reuse it."""
     if type(source) is np.ndarray and source.flags.carray and source.dtype.isbuiltin == 1:
         arguments = (source.dtype, source.shape, op, prescale, postscale, process_set, process_set.process_set_id)
         _keep(name, (work, face.engine, *arguments))
@@ -72,12 +72,12 @@ def _keep(name: str | None, entry: tuple[Any, ...]) -> None:
     if len(_idle) < _LIMIT:
         _idle[name] = entry
     if entry[1] is not face.engine:
-        # Check the engine after the insertion, because a shutdown in another thread resets the engine first.
+        # Check the engine after the insertion, because another thread could shut down, which resets the engine first.
         forget()
 
 
 def forget() -> None:
-    """Drop all stored Work objects, because each keeps its engine alive.
+    """Drop all stored Works, because each keeps its engine alive. Call this after the frontend has shut down.
 
     Call this after the frontend has left the job.
     """
