@@ -116,8 +116,8 @@ Failure run(const xla::CallFrame& frame) {
   return operations.wait();
 }
 
-// Answer a request for the interface version, which XLA makes when a function is registered. Version 0.1 is the first
-// one, and nothing newer is needed.
+// Answer XLA's request for the interface version, made when a function is registered. Version 0.1 is the first one, and
+// nothing newer is needed.
 bool answered_metadata(xla::CallFrame* frame) {
   xla::Extension* extension = frame->extensions;
   if (!extension || extension->type != xla::kMetadataExtension) return false;

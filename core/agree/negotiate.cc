@@ -73,7 +73,7 @@ bool Negotiator::complete(const Key& key, const Pending& p) const {
   size_t have = p.by_rank.size();
   if (const Request& like = p.by_rank.front().request; by_members(like)) return have >= like.splits.size();
   if (have >= set->second.size()) return true;
-  // Do not wait for a rank that has joined.
+  // Do not wait for ranks that have joined.
   for (int rank : joined(key.frontend)) {
     const bool member = std::binary_search(set->second.begin(), set->second.end(), rank);
     const bool requested = std::any_of(p.by_rank.begin(), p.by_rank.end(), [&](const RankRequest& a) { return a.rank == rank; });

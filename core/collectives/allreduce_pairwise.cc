@@ -126,7 +126,7 @@ class Direct {
 
   bool waits_for(const Exchange& e) const { return !e.missing.empty() || !e.result.empty(); }
   bool owes(const Exchange& e) const { return !e.give.empty() || e.told < final_.size(); }
-  // Return the number of complete bytes of the result, which can be sent.
+  // Return how many bytes of the result are complete and can be sent.
   size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }
 
   std::string text() const {

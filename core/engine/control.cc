@@ -154,7 +154,7 @@ void Control::handle(Neighbour& from, Frame frame) {
     case FrameType::observer_message_down:
       for (auto& child : children_) queue(*child, frame);
       break;
-    // All other frames go towards rank 0.
+    // Relay all other frames towards rank 0.
     default:
       if (parent_) {
         queue(*parent_, frame);

@@ -22,7 +22,7 @@ class GroupAssembly {
   // Add an operation to its group. Return all operations in order if the group is now complete, only this one if the
   // earlier ones were already released, and nothing otherwise.
   std::vector<OperationPtr> add(const OperationPtr& op);
-  // Record that `q` was refused. Return the earlier operations of its group, which have not been passed on yet.
+  // Record that `q` was refused. Return the earlier operations of its group, none of which has been passed on yet.
   std::vector<OperationPtr> refuse(const Request& q, const Status& why);
 
   // Remove and return the operations of the group that contains `op`. Return nothing if `op` is not held here.

@@ -59,15 +59,15 @@ class Operation {
   uint64_t sequence = 0;
   // Number from which an unnamed operation gets its name if it has to be negotiated.
   uint64_t unnamed_number = 0;
-  // Nonzero for the engine's own operations on host memory, which execute a device operation
-  // (engine/device/host_staged_path.h). Such operations keep the fence of their request.
+  // Nonzero for the engine's own host-memory operations that execute a device operation
+  // (engine/device/host_staged_path.h). These operations keep the fence of their request.
   uint64_t carries = 0;
   Clock::time_point submitted{};
   // Time at which the operation was first requested.
   Clock::time_point requested{};
   // Time in nanoseconds at which a caller first polled or waited, or 0 if none has.
   std::atomic<int64_t> first_poll{0};
-  // True once a caller blocks on the operation, which ends the batching of requests.
+  // True once a caller blocks on the operation. Requests are then no longer batched.
   std::atomic<bool> awaited{false};
   // Callback that replaces a waiting caller. It is called once, when the operation is done, on the thread that drives
   // the engine. It can submit operations but must not wait.

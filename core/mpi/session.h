@@ -23,7 +23,7 @@ struct StartOptions {
   std::string launcher;
   // True to request MPI_THREAD_FUNNELED instead of a higher thread level.
   bool one_thread = false;
-  // Maximum seconds for MPI_Init, which waits for the other processes.
+  // Maximum number of seconds for MPI_Init, which waits for the other processes.
   double patience = 30;
 };
 

@@ -1,4 +1,4 @@
-// A NodeGroup contains the ranks of one process set on one host, which synchronize through shared memory.
+// A NodeGroup contains the ranks of one process set on one host. They synchronize through shared memory.
 //
 // Each rank counts its finished stages in a counter on its own cache line, and the others wait for that counter. All
 // ranks run the same collectives in the same order, and the number of stages of a collective depends only on its

@@ -44,7 +44,7 @@ class Accelerator {
   DeferredRelease outputs_;
 };
 
-// Path for device operations in a process set with a single rank, which need no communication.
+// Path for device operations in a process set with a single rank. They need no communication.
 class SingleRankPath {
  public:
   // True if the result of the operation equals its input, so that no communication is needed.

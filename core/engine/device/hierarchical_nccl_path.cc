@@ -22,7 +22,7 @@ size_t total_of(const Response& r) {
 
 }  // namespace
 
-// State of a rank's NCCL communicator within its host, which the ranks of all hosts exchange.
+// State of a rank's NCCL communicator within its host. The ranks of all hosts exchange these states.
 struct HierarchicalNcclPath::Word {
   uint8_t has = 0, never = 0;
   int32_t members = 0, version = 0, capability = 0;

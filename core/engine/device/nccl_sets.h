@@ -172,7 +172,7 @@ class NcclSets {
   std::unique_ptr<Compute> compute_;
   // Result of loading the engine's kernels on the device.
   Status loaded_;
-  // Memory used by the warm-up of communicators.
+  // Memory used to warm up communicators.
   std::vector<std::shared_ptr<GpuMemory::Block>> warmed_;
   std::map<uint32_t, Set> sets_;
   // Communicators that are shutting down or have ended.
