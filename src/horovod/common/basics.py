@@ -29,12 +29,12 @@ from horovod.common.training_loop.observations import training
 __all__ = ["HorovodBasics"]
 
 _lock = threading.RLock()
-# The reason why the engine of this process's last job ended, and the members of that job.
+# End reason and members of the last job of this process.
 _last: tuple[ending.Ended, list[int] | None] = None, None
 
 
 def _ended() -> ending.Ended:
-    """Return why the current engine has ended, or None while it runs or if there is no engine."""
+    """Return the reason why the engine ended. None if it is running or was never started."""
     return state.engine.ended() if state.engine is not None else None
 
 
@@ -46,7 +46,7 @@ _watch = ending.Watch(_about)
 
 
 class HorovodBasics(observed.Observed):
-    """Functions of one frontend: initialization, shutdown, and queries about the process, the job and statistics."""
+    """One frontend's API for initialization, shutdown, ranks, capabilities and statistics."""
 
     def __init__(self, face: str) -> None:
         """Create the functions of one frontend.
@@ -57,7 +57,7 @@ class HorovodBasics(observed.Observed):
         self._face = frontends.named(face)
 
     def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-        """Join the job that the environment describes, or start a job of this process alone if it describes none.
+        """Join the job that the environment describes, or start a single-process job.
 
         Has no effect while this frontend is initialized. All ranks must pass the same arguments, except that each rank
         passes its own communicators in ``process_sets`` (see ``given_sets``). If another frontend of the process has
@@ -84,9 +84,9 @@ class HorovodBasics(observed.Observed):
         """
         with _lock:
             if self._face.engine is None:
-                # End the job only for a frontend that has left it before. A frontend that joins for the first time gets
-                # the error from its first operation, like the other frontends. Otherwise the remaining ranks would wait
-                # for each other in different places.
+                # Only a frontend that has left the job before can end a failed job here. A frontend that joins for the
+                # first time gets the error from its first operation, like the other frontends. If it raised here
+                # instead, ranks would wait for each other in different operations.
                 if state.engine is not None and self._face.name in state.left and _ended() is not None:
                     _stop("hvd.init() was called after the job had ended")
                 if state.engine is None:
@@ -103,7 +103,7 @@ class HorovodBasics(observed.Observed):
         """Leave the job. Has no effect if this frontend is not initialized.
 
         If no other frontend of this process is in the job, pending operations fail with HorovodInternalError on all
-        ranks. Otherwise the pending operations complete when the other ranks have submitted them too.
+        ranks. If another frontend remains, pending operations complete once the other ranks submit them too.
         """
         with _lock:
             self._face.leave()
@@ -181,8 +181,8 @@ class HorovodBasics(observed.Observed):
         All ranks must call this at the same point of the program, for example once per step. A call costs a reduction
         of one byte. When it returns True, save a checkpoint and return.
 
-        The first call, which must be in the main thread, installs the signal handlers. From then on, the first stop
-        signal does not end the process, but a second one does.
+        The first call, which must be made in the main thread, installs the signal handlers. From then on, the first
+        stop signal does not end the process, but a second one does.
 
         Raises:
             ValueError: If not initialized, if the first call is in another thread, or if HOROVOD_STOP_SIGNALS contains
@@ -230,7 +230,7 @@ class HorovodBasics(observed.Observed):
         return (place is not None and place.mpi) or worker_env.carried_by_mpi(os.environ)
 
     def gloo_enabled(self) -> bool:
-        """Return True if the built-in engine performs all communication itself, without MPI."""
+        """Return True if the built-in engine communicates without MPI."""
         return not worker_env.carried_by_mpi(os.environ)
 
     def mpi_built(self) -> bool:
@@ -259,7 +259,7 @@ class HorovodBasics(observed.Observed):
     def cuda_built(self) -> bool:
         """Return True if the CUDA driver can be loaded.
 
-        CUDA is not initialized, and the result does not show whether there is a GPU.
+        CUDA is not initialized, so True does not imply that a GPU is present.
         """
         return util.cuda_built()
 
@@ -275,14 +275,14 @@ def leave(error: BaseException | None = None) -> None:
     """Remove this process and all its frontends from the job. Has no effect without a job.
 
     Args:
-        error: Exception that is the reason. The other ranks report it as the reason why this process has ended.
+        error: Exception that ended this process. The other ranks show it in their error messages.
     """
     with _lock:
         _stop("it has left the job" if error is None else ending.told_of(error))
 
 
 def failures() -> int:
-    """Return the number of this process's operations that failed because the job has lost a rank."""
+    """Return how many of this process's operations failed because a rank was lost."""
     ended = _ended()
     return 0 if state.engine is None or ended is None or ended[0] == "left" else state.engine.failures()
 
@@ -297,7 +297,7 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     asked = check_init_arguments(comm, process_sets)
     members, dynamic = asked.members, asked.dynamic
 
-    # Import late. The checks above need no engine, and capability queries must work without one.
+    # Imported here, because the checks above and the capability queries must work without the engine.
     from horovod.common.bootstrap import start
 
     env = worker_env.WorkerEnv.from_environ()
@@ -334,7 +334,7 @@ def _prepare_faults(text: str) -> Callable[[Job], None] | None:
 
 
 def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float | None]:
-    """Return a function that returns a link's measured bandwidth in bytes per second, or None if not measured."""
+    """Return a function that looks up a link's measured bandwidth in bytes/s, or None."""
 
     def ask() -> float | None:
         from horovod.common.bootstrap import calibration
@@ -348,7 +348,7 @@ def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float |
 
 
 def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
-    """Check the arguments against the job that another frontend has started, and assign ids to the process sets.
+    """Check the arguments against the running job, and assign ids to the process sets.
 
     Raises:
         ValueError: If the running job has other members, lacks one of the sets, or has static process sets.
@@ -432,7 +432,7 @@ def _install_hooks() -> None:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.RLock()  # create a new lock, because another thread might have held the old one during the fork
+    _lock = threading.RLock()  # replace the lock, because another thread might have held it during the fork
     observed.leave_in_child()
     state.leave_in_child()
     worker_env.forget_keys()

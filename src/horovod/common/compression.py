@@ -1,6 +1,6 @@
-"""Gradient compression for all frontends, which sends fewer bytes over the network.
+"""Gradient compression for all frontends.
 
-docs/compression.md helps to choose a method.
+docs/compression.md compares the methods.
 
 A compressor is a class with two static methods, ``compress(tensor) -> (tensor, context)`` and ``decompress(tensor,
 context)``. Users can pass their own compressors. Casting compressors convert the tensor itself to 16 bits, so the sums
@@ -33,12 +33,12 @@ class Compressor:
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """Convert a received tensor back to the form that ``compress`` got, and return it."""
+        """Restore a received tensor to its original form, and return it."""
         raise NotImplementedError("a compressor defines decompress(tensor, ctx)")
 
 
 class NoneCompressor(Compressor):
-    """Compressor that leaves tensors unchanged."""
+    """No-op compressor that returns tensors unchanged."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -119,7 +119,7 @@ class WireInt8Compressor(WireCompressor):
 
 
 class Choices:
-    """Values of the argument ``compression`` that all frontends share. Each frontend adds ``fp16`` and ``bf16``."""
+    """Compressors that all frontends share (``hvd.Compression``). Each frontend adds ``fp16`` and ``bf16``."""
 
     none = NoneCompressor
     wire_fp16 = WireFP16Compressor
@@ -140,7 +140,7 @@ def wire_of(compression: Any) -> int:
         ValueError: If the argument is not a compressor.
     """
     wire: int | None = getattr(compression, "wire_format", None)
-    if wire is None:  # a built-in compressor has this attribute, so it needs no check
+    if wire is None:  # only built-in compressors have this attribute
         check_compression(compression)
         return WIRE_NONE
     return wire

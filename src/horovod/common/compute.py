@@ -36,7 +36,7 @@ Addresses = Mapping[str, Sequence[tuple[str, int]]]
 # Seconds between checks that the service is still running, during waits without a deadline.
 _HEAR_SECONDS = 20.0
 _ANSWER_SECONDS = 5.0
-_UNHEARD = 3  # number of consecutive unanswered checks after which the service counts as gone
+_UNHEARD = 3  # consecutive unanswered checks after which the service is considered gone
 _LEAVE_SECONDS = 10.0
 _READERS_SECONDS = 1.0  # seconds between checks of the active readers
 
@@ -53,7 +53,7 @@ class ComputeService:
             dispatchers: Number of dispatchers.
             workers_per_dispatcher: Number of workers of each dispatcher.
             key: Secret of any length that clients must know, preferably 32 random bytes.
-            nics: Network interfaces to listen on; None: all.
+            nics: Network interfaces to listen on. None means all interfaces.
 
         nics: Network interfaces to listen on. None means all interfaces.
             ValueError: If an interface does not exist or a number is below 1.
@@ -61,7 +61,7 @@ class ComputeService:
         for name, value in (("dispatchers", dispatchers), ("workers_per_dispatcher", workers_per_dispatcher)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-        # Physical interfaces come first, and the loopback comes last.
+        # List physical interfaces first and the loopback interface last.
         found: dict[str, list[str]] = {}
         for place in to_listen(scan(), "", alone=False):
             if ":" not in place.address:
@@ -93,7 +93,7 @@ class ComputeService:
         return self._addresses
 
     def wait_for_shutdown(self) -> None:
-        """Wait until no dispatcher is needed and all remaining workers have noticed that."""
+        """Wait until no dispatcher is needed and all workers have been told to end."""
         for number in range(self._client.dispatchers()):
             self._client.wait_for_shutdown(number)
         with contextlib.suppress(StoreTimeout):
@@ -147,7 +147,7 @@ class ComputeClient:
         self._verbose = verbose
         self.here = ""
         """This host's address on the route to the service. Other members of the service can use it."""
-        # Try loopback addresses last, because they lead to this host and not to the host that published them.
+        # Try loopback addresses last, because they refer to this host instead of the publishing host.
         self._store = self._connect(sorted(places, key=lambda place: place[0].startswith("127.")), key)
 
     def dispatchers(self) -> int:
@@ -195,7 +195,7 @@ class ComputeClient:
                     return
 
     def leave(self, number: int, index: int) -> None:
-        """Record that worker ``index`` of dispatcher ``number`` is about to end."""
+        """Record that worker ``index`` of dispatcher ``number`` is ending."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"left.{number}.{index}", "")
 
@@ -224,7 +224,7 @@ class ComputeClient:
                 warning.
         """
         begun = time.monotonic()
-        # Last heartbeat of each reader, and the time when the heartbeat arrived.
+        # Last heartbeat of each reader, with its arrival time.
         lives: dict[int, tuple[bytes | None, float]] = {}
         # If the service is gone, its workers are gone too, so the wait is over.
         with contextlib.suppress(StoreTimeout):
@@ -270,7 +270,7 @@ class ComputeClient:
         self._set(f"over.{number}", "")
 
     def dispatcher_ends(self, number: int) -> None:
-        """Record that the dispatcher is no longer needed. Raises no error if the service is already gone."""
+        """Record that the dispatcher is no longer needed. Has no effect if the service is gone."""
         with contextlib.suppress(StoreTimeout):
             self.end_dispatcher(number)
 

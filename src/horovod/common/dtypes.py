@@ -1,4 +1,4 @@
-"""Table of element types: their codes, sizes and names.
+"""Table of element types, with their codes, sizes and names.
 
 The codes are part of the wire format and of the engine's interface. ``python -m horovod.common.dtypes >
 core/base/dtype_table.h`` generates the engine's copy of the table.

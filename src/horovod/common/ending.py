@@ -1,6 +1,6 @@
-"""End of this process: reports, stop signals, and checks that child processes do not join in place of their rank.
+"""Process exit: reports, stop signals, and checks that child processes do not join as their parent's rank.
 
-A rank sends an uncaught exception to its peers, and the reason of its end to the launcher (``reasons``). Sending a
+A rank sends an uncaught exception to its peers, and the reason for its exit to the launcher (``reasons``). Sending a
 report never blocks. Each report is sent at most once, and only by the rank itself, not by forked children.
 
 A process that a rank starts inherits the environment variables that identify the rank. Data loader workers that use
@@ -42,7 +42,7 @@ Ended = tuple[str, int] | None
 
 
 def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | None, rank: int) -> Ending:
-    """Return the report to the launcher that explains why a process ends.
+    """Create the launcher report with the reason for this process's exit.
 
     Args:
         error: Exception that ends the process, or None.
@@ -61,20 +61,20 @@ def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | N
 
 
 def _follows(error: BaseException | None, ended: Ended) -> bool:
-    """Return True if the process ends because its job has ended.
+    """Return True if the process exits because its job has ended.
 
-    If the job has ended but no exception ends the process, the program has caught the exception and ends by itself.
+    If no exception ends the process, the program caught the job's error and exits by itself.
     """
     if error is None:
         return ended is not None
     chain = list(_chain(error))
     if any(isinstance(one, RanksDisagreeError) for one in chain):
-        return False  # a disagreement between ranks is a mistake in the program, not an effect of another rank's end
+        return False  # a mismatch between ranks is a mistake in the program, not an effect of another rank's exit
     return any(isinstance(one, HorovodInternalError) or (ended is not None and _of_tensorflow(one)) for one in chain)
 
 
 def _of_tensorflow(error: BaseException) -> bool:
-    """Return True if TensorFlow has raised this error for an operation that failed because of a lost peer."""
+    """Return True for a TensorFlow error about an operation that failed because a peer was lost."""
     kind = type(error)
     return kind.__name__ == "UnknownError" and kind.__module__.startswith("tensorflow.")
 
@@ -93,7 +93,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class Watch:
-    """Reporter of the end of this process.
+    """Reporter of this process's exit.
 
     Args:
         about: Function that returns why the engine has ended (``Ended``) and the members of its job. Called when the
@@ -128,7 +128,7 @@ class Watch:
             self._pipe.tell(Left(self._rank, why))
 
     def at_exit(self) -> None:
-        """Report the end of the process at interpreter exit.
+        """Report the process's exit when the interpreter exits.
 
         The exception hook has already reported an uncaught exception, unless the program has replaced the hook.
         """
@@ -193,7 +193,7 @@ MARK = "HOROVOD_RANK_PROCESS"
 _NAME = "horovod-rank-"
 _MEMFD = re.compile(r"/memfd:" + _NAME + r"([0-9a-f]+) \(deleted\)")
 
-# Descriptor whose name is the mark, if this process has created one.
+# Descriptor whose name marks this process as a rank, if created.
 _held: list[int] = []
 
 
@@ -240,9 +240,10 @@ def mark_rank_process(env: WorkerEnv) -> None:
 
 
 def _place(env: WorkerEnv) -> str:
-    """Return an id that is equal in all processes with this rank's variables, and different in other jobs."""
+    """Return an id that is unique to this rank's variables, equal in all processes that inherit them."""
     job = (env.place.launcher, env.place.job) if env.place is not None else (env.rendezvous_addr, env.rendezvous_port)
-    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # ranks change in elastic jobs
+    # a process's rank can change in elastic jobs
+    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)
     return hashlib.sha256(repr((*who, *job)).encode()).hexdigest()[:16]
 
 
@@ -274,7 +275,7 @@ def _names(pid: int) -> set[str]:
     return found
 
 
-# Signals that ask a job to stop, handled in a way that ends all ranks at the same step.
+# Stop signals, handled so that all ranks stop at the same step.
 #
 # A cluster sends a stop signal to some processes before it removes their machines. The ranks exchange the received
 # signals with an allreduce, so all ranks get the same result under every launcher.
@@ -320,7 +321,7 @@ class Stopping:
         self._sees_forks = False
 
     def listen(self, signals: list[signal.Signals]) -> None:
-        """Handle these signals, so that a signal ends this process only if it arrives twice.
+        """Handle these signals. A second signal ends the process immediately.
 
         The program's own handlers are called too.
 

@@ -18,18 +18,18 @@ Invalid arguments, invalid settings and jobs that cannot be formed raise plain V
 
 
 class HorovodInternalError(RuntimeError):
-    """An operation failed for a reason outside this call, such as a lost peer. Elastic jobs recover from this error."""
+    """Raised if an operation fails for an external reason, such as a lost peer. Elastic jobs recover from it."""
 
 
 class RanksDisagreeError(HorovodInternalError):
-    """Ranks called an operation with different shapes, dtypes or arguments. The message names both values.
+    """Raised if ranks call an operation with different shapes, dtypes or arguments. The message names both values.
 
     This is a mistake in the program, so retrying does not help. No data was transferred, and the job continues.
     """
 
 
 class UnsupportedOpError(HorovodInternalError, ValueError):
-    """An operation was called with a reduction that it does not support, such as Max.
+    """Raised if an operation does not support the given reduction, such as Max.
 
     Nothing was submitted to the engine. This is a ValueError because the argument is wrong, and a HorovodInternalError
     because programs written for the original Horovod catch a RuntimeError.
@@ -37,17 +37,17 @@ class UnsupportedOpError(HorovodInternalError, ValueError):
 
 
 class NotRunningError(HorovodInternalError, ValueError):
-    """A collective operation was called after ``shutdown``."""
+    """Raised if a collective operation is called after ``shutdown``."""
 
 
 class OutOfSyncError(RuntimeError):
-    """``check_in_sync`` found a difference between the ranks. The job continues, and later operations work."""
+    """Raised by ``check_in_sync`` if ranks differ. The job continues, and later operations work."""
 
 
 class NoPlaceError(ValueError):
-    """``init`` was called in an elastic job whose launcher has no place for this process, or none any more.
+    """Raised by ``init`` if the launcher of an elastic job has no slot for this process.
 
-    Losing a place is not a failure. So if the program does not catch the exception, it ends with the text ``line`` on
+    Losing a slot is not a failure. So if the program does not catch the exception, it ends with the text ``line`` on
     stderr instead of a traceback.
     """
 
@@ -56,7 +56,7 @@ class NoPlaceError(ValueError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Hosts were added to or removed from an elastic job.
+    """Raised if hosts were added to or removed from an elastic job.
 
     Attributes:
         skip_sync: True if no worker has lost its state, which makes a synchronization of the states unnecessary.
@@ -76,7 +76,7 @@ def get_version_mismatch_message(name: str, version: str, installed_version: str
 
 
 class HorovodVersionMismatchError(ImportError):
-    """The installed version of a framework differs from the version that the job requires."""
+    """Raised if a framework's installed version differs from the version that the job requires."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))

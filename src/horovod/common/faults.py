@@ -1,4 +1,4 @@
-"""Injection of the faults in HOROVOD_CHAOS (``horovod.chaos``) into the affected ranks.
+"""Fault injection: applies the faults in HOROVOD_CHAOS (``horovod.chaos``) to the affected ranks.
 
 A fault occurs at a step of the job or a number of seconds after the job's start, and is logged in one line. Without the
 variable, this module installs nothing. At each ``init``, new ranks get the number of steps and the start time from the
@@ -49,7 +49,7 @@ def inject_on_network(event: Event, ranks: Ranks, say: Callable[[str], None]) ->
     Args:
         event: The fault.
         ranks: Members of the job.
-        say: Function that logs a remark about the event: its target, or "not done: " and the reason.
+        say: Function that logs the event's target, or "not done: " and the reason.
     """
     try:
         if why := why_not(event, ranks):
@@ -106,7 +106,7 @@ def _slow(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 
 def _ways(targets: Sequence[str]) -> dict[str, list[str]]:
-    """Group the target addresses by the interface through which packets leave for them."""
+    """Group target addresses by outgoing network interface."""
     owners = {address.text: each.name for each in _outward() for address in each.addresses}
     ways: dict[str, list[str]] = {}
     for target in targets:
@@ -178,10 +178,10 @@ os.register_at_fork(after_in_child=_not_in_children)
 
 
 def _undo_later(commands: Sequence[Sequence[str]], lasts: float | None) -> None:
-    """Run ``commands`` after ``lasts`` seconds, or earlier if this process ends for any reason.
+    """Run ``commands`` after ``lasts`` seconds, or as soon as this process ends.
 
-    A detached shell waits and runs the commands. It survives this process because it is in a separate session and not a
-    child of this process.
+    A detached shell waits and runs the commands. The shell survives this process, because it runs in a separate
+    session.
     """
     reading, writing = os.pipe()
     _held.add(writing)
@@ -212,7 +212,7 @@ FAILURE = 1
 
 
 class ChaosError(RuntimeError):
-    """Exception that the injected fault ``raise`` raises."""
+    """Exception raised by the fault ``raise``."""
 
 
 class Faults:
@@ -254,7 +254,7 @@ class Faults:
             self._timer.start()
         if first:
             self._at_step(0, ranks)
-        for step in missed:  # this rank missed these steps because a rank was lost
+        for step in missed:  # this rank missed these steps during recovery from a lost rank
             self._at_step(step, before)
 
     def step(self) -> None:
@@ -281,7 +281,7 @@ class Faults:
             _say(AGAIN.format(lost))
 
     def _at_step(self, step: int, ranks: Ranks) -> None:
-        """Inject the faults of ``step``. ``ranks`` is empty if this process was not in the job at that step."""
+        """Inject the faults planned for ``step``. ``ranks`` is empty if this process had not joined by then."""
         for event in self._plan.events if ranks.members else ():
             if event.step == step and concerns(event, ranks):
                 self._act(event, ranks)
@@ -360,7 +360,7 @@ def prepare(text: str) -> None:
 
 
 def begin(job: Job) -> None:
-    """Begin an epoch of this process's job. Other ranks might have been in the job earlier."""
+    """Begin an epoch. Other ranks might have joined the job earlier."""
     assert _faults is not None
     new, began = _faults.began is None, time.time() if _faults.began is None else _faults.began
     own = _faults.steps, began, network_identity(), addresses(), new

@@ -1,4 +1,4 @@
-"""Job of this process, and its frontends, one per framework that uses Horovod.
+"""This process's job and its frontends, one per framework that uses Horovod.
 
 All frontends share one engine. Each frontend has a number, which separates its operation names, groups, unnamed
 operations and joins from those of other frontends. Each frontend enters and leaves the job independently (``basics``).
@@ -18,7 +18,7 @@ __all__ = ["Job", "State", "library_path", "state"]
 
 
 class Frontend(Access):
-    """One frontend's access to the job. The frontend's number distinguishes its operations."""
+    """Handle through which one frontend uses the job. The frontend's number is part of its operation names."""
 
     __slots__ = ("name", "number")
 
@@ -34,17 +34,17 @@ class Frontend(Access):
         self.number = number
 
     def enter(self, job: Job, engine: "Engine") -> None:
-        """Connect the frontend to the job. Called by ``init``."""
+        """Attach the frontend to the job. Called by ``init``."""
         from horovod import _core
 
-        # The engine's own methods use number 0, so the frontend with number 0 needs no wrapper.
+        # Engine methods default to number 0, so frontend 0 needs no wrapper.
         submit = partial(engine.submit, face=self.number) if self.number else None
         run = partial(engine.run, face=self.number) if self.number else None
         self.open(job, engine, submit, run)
         _core.serve_face(self.number, True)
 
     def leave(self) -> None:
-        """Disconnect the frontend from its job, on ``shutdown`` or after the job's end. Has no effect outside a job."""
+        """Detach the frontend from its job, on ``shutdown`` or after the job's end. Idempotent."""
         if self.engine is None:
             return
         from horovod import _core
@@ -54,9 +54,9 @@ class Frontend(Access):
 
 
 TORCH = Frontend("torch", 0)
-# This number must equal the one in bindings/tensorflow/call.h.
+# Keep this number equal to the one in bindings/tensorflow/call.h.
 TENSORFLOW = Frontend("tensorflow", 1)
-# Keras uses this frontend only with the JAX backend. With other backends, it uses their framework's frontend.
+# Keras uses this frontend only with the JAX backend. With other backends, Keras uses the backend framework's frontend.
 KERAS = Frontend("keras", 2)
 JAX = Frontend("jax", 3)
 MXNET = Frontend("mxnet", 4)
@@ -120,11 +120,8 @@ SHARED_NAMES = (
 """Names that each frontend exports, besides its reductions (``ops.OP_NAMES``) and its own functions."""
 
 
-# The job of this process, which contains the process's place in the job and the engine.
-
-
 class State(Access):
-    """The process's job, and access to the engine for code outside of frontends. Only ``basics`` assigns the fields."""
+    """Process-wide job state, and engine access for code outside frontends. Only ``basics`` assigns the fields."""
 
     __slots__ = ("faces", "left", "members")
 
@@ -138,13 +135,13 @@ class State(Access):
         """Names of frontends that were in the job and have shut down."""
 
     def start(self, job: Job, engine: "Engine", members: list[int] | None) -> None:
-        """Start the job, so that Python code and native libraries can use the engine."""
+        """Attach a started job, so that Python code and native libraries can use its engine."""
         self.members = members
         self.open(job, engine, None, None)
         engine.serve_faces(job.rank, job.size, job.local_rank, job.local_size)
 
     def stop(self) -> None:
-        """End the access of this process and all its frontends to the job."""
+        """Detach this process and all its frontends from the job."""
         if self.engine is not None:
             from horovod import _core
 

@@ -1,4 +1,4 @@
-"""This process's place in a job, and its access to the engine inside and outside of a job.
+"""This process's place in a job, and engine access that raises clear errors outside a job.
 
 ``frontends`` contains the only job of the process, and gives each framework access to the job.
 """
@@ -73,10 +73,10 @@ def forked(*_: Any, **__: Any) -> NoReturn:
 
 
 class Access:
-    """Access to the engine for submitting operations.
+    """Gateway for submitting operations to the engine.
 
     While a job runs, ``submit`` and ``run`` are the engine's own methods. Otherwise they are functions that raise the
-    appropriate error. Performance-critical code therefore needs no check.
+    appropriate error. This keeps checks out of performance-critical code.
     """
 
     __slots__ = ("_refuse", "engine", "forked", "job", "run", "submit")
@@ -97,13 +97,13 @@ class Access:
 
     @property
     def opened(self) -> bool:
-        """True if this process has been in a job through this object."""
+        """True if a job has ever been attached to this object."""
         return self.job is not None or self._refuse is not not_initialized
 
     def open(
         self, job: Job, engine: "Engine", submit: "Callable[..., Work] | None", run: "Callable[..., Work] | None"
     ) -> None:
-        """Send operations to ``engine`` from now on. If not None, ``submit`` and ``run`` replace its methods."""
+        """Attach ``engine``. ``submit`` and ``run``, if not None, replace the engine's methods."""
         self.job = job
         self.engine = engine
         self.forked = False
@@ -111,7 +111,7 @@ class Access:
         self.run = run or engine.run
 
     def close(self) -> None:
-        """Reject all operations from now on, because the job has ended for this object."""
+        """Reject all further operations, because the job has ended."""
         self.job = None
         self.engine = None
         self._say(shut_down)
@@ -140,7 +140,7 @@ class Access:
         self.submit = self.run = self._refuse = refuse
 
 
-# Functions that add this process's rank to the error messages of argument checks.
+# The functions below add this process's rank to the messages of argument errors.
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

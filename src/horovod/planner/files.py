@@ -12,12 +12,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of the package's files in a folder, without their suffix."""
+    """Return the names of the bundled JSON files in a folder, without the suffix."""
     return sorted(path.stem for path in folder.glob("*.json"))
 
 
 def load(kind: type[T], what: str, folder: Path, check: Callable[[T], None], name_or_path: str | Path) -> T:
-    """Read a user's file, or the package's file with this name.
+    """Read a user-supplied file, or load a bundled file by name.
 
     Args:
         kind: Type of the content.

@@ -1,4 +1,4 @@
-"""Fit of a network's efficiency and overhead to measured throughput, with the errors for held-back points."""
+"""Fit network efficiency and overhead to measured throughput, with the prediction errors for held-out points."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Point:
 def read_points(path: Path) -> list[Point]:
     """Read measured points from a CSV file.
 
-    A row with one worker does not become a point but sets the throughput of one worker for its profile.
+    A row with one worker is not a point. It defines the single-worker throughput of its profile.
 
     Raises:
         ValueError: If the file is invalid. The message names the line.
@@ -79,7 +79,7 @@ def read_points(path: Path) -> list[Point]:
 def fit(points: Sequence[Point], net: Network, settings: Settings) -> Network:
     """Return the network with the efficiency and overhead that minimize the sum of squared relative errors.
 
-    The search starts at several points and reduces its step size, because the error is not smooth. Held-back points are
+    The search starts at several points and reduces its step size, because the error is not smooth. Held-out points are
     ignored.
 
     Raises:

@@ -95,12 +95,12 @@ def _check(network: Network) -> None:
 
 
 def built_in() -> list[str]:
-    """Return the names of the package's networks."""
+    """Return the names of the bundled networks."""
     return files.names_in(_BUILT_IN)
 
 
 def load(name_or_path: str | Path) -> Network:
-    """Read a network from a file, or load one of the package's networks by name.
+    """Read a network from a file, or load a bundled network by name.
 
     Raises:
         ValueError: If the content is invalid. The message names the file and the field.
@@ -116,7 +116,7 @@ def save(network: Network, path: str | Path) -> None:
 
 
 def power_of_two_nodes(largest: int) -> Sequence[int]:
-    """Return the powers of two below ``largest``, followed by ``largest``."""
+    """Return all powers of two below ``largest``, and ``largest`` itself."""
     steps = [1 << k for k in range(largest.bit_length()) if 1 << k < largest]
     return [*steps, largest]
 
@@ -125,13 +125,13 @@ def power_of_two_nodes(largest: int) -> Sequence[int]:
 # hosts and inside a host, each with its own latency and bandwidth.
 
 ALGORITHMS = ("auto", "ring", "hierarchical", "tree", "parameter-server")
-_PROBE = 1 << 30  # size in bytes at which a formula is evaluated to find its slope
+_PROBE = 1 << 30  # message size in bytes, large enough to measure a formula's bandwidth term
 
 
 def _predict(
     collective: str, algorithm: str, nbytes: int, ranks: int, alpha: float, beta: float, gamma: float
 ) -> float:
-    """Return the engine's prediction for one level of links, in which each rank has a separate link."""
+    """Return the engine's predicted cost if all ranks are connected by links of one kind."""
     if ranks == 1:
         return 0.0
     model = {"alpha": alpha, "beta": beta, "gamma": gamma}
@@ -141,8 +141,8 @@ def _predict(
 def _ring(nbytes: int, layout: Layout, net: Network) -> float:
     """Return the cost of one ring over all workers, which enters and leaves each host once.
 
-    A chunk passes all hops one after the other, so the cost uses the mean latency of the hops. All hops transfer at the
-    same time, so the cost uses the lowest bandwidth.
+    A chunk passes the hops one after another, so their mean latency counts. All hops transfer concurrently, so the
+    slowest hop's bandwidth counts.
     """
     nodes, workers = layout.nodes, layout.workers
     alpha, beta = net.intra_latency, 1 / net.intra_bandwidth
@@ -256,7 +256,7 @@ class Allreduce:
 
 
 def agreement(layout: Layout, net: Network) -> float:
-    """Return the seconds until all ranks know that an operation is ready: one message to rank 0 and its reply."""
+    """Return the seconds to negotiate an operation: one message to rank 0, and its reply."""
     if layout.workers == 1:
         return 0.0
     between = net.latency if layout.nodes > 1 else 0.0

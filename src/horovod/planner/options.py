@@ -55,7 +55,7 @@ def _price(text: str) -> float:
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe hosts, links and settings of the job."""
+    """Add the options for the job's hosts, links and settings."""
     add = parser.add_argument
     add("--nodes", type=_several(_at_least_one), default=None, metavar="N[,N...]", help="hosts (default 1)")
     add(
@@ -177,7 +177,7 @@ def describe_parser() -> argparse.ArgumentParser:
 
 
 def network_of(args: argparse.Namespace, device: str, bandwidth: float | None) -> network.Network:
-    """Return the network that the options describe. Raises ValueError if they contain no bandwidth."""
+    """Return the network that the options describe. Raises ValueError if no bandwidth is given."""
     import msgspec
 
     if args.network is not None:

@@ -75,7 +75,7 @@ class Prediction:
 
     @property
     def limit(self) -> str:
-        """Sentence that names the limiting factor of the job, and the best efficiency that this factor allows."""
+        """Sentence naming the job's limiting factor and the best efficiency it allows."""
         if self.layout.workers == 1:
             return "compute-bound: one worker does not communicate"
         name = min(self.ceilings, key=lambda factor: self.ceilings[factor])
@@ -152,7 +152,7 @@ def _variants(profile: Profile, base: Prediction) -> dict[str, tuple[float, floa
 
 
 def _extrapolations(profile: Profile, layout: Layout, net: Network, batch: int | None) -> Sequence[str]:
-    """Return a sentence for each input outside of the measured range."""
+    """Return a warning for each input outside the measured range."""
     notes = []
     if net.workers is None:
         notes.append(

@@ -36,7 +36,7 @@ class Gradient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Typical durations of a step's phases on one worker in seconds, without communication."""
+    """Typical durations, in seconds, of a step's phases on one worker, without communication."""
 
     data: float
     """Time from the end of the last step to the start of forward, including the wait for the next batch."""
@@ -65,7 +65,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     Attributes:
         format: Version of the file format.
         name: Name of the model.
-        source: Text that names the origin of the figures.
+        source: Origin of the figures.
         device: "cpu" if the engine's algorithms reduce the gradients in host memory. "gpu" if a library such as NCCL
             reduces them.
         batch: Samples per worker and step.
@@ -118,7 +118,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def _check(profile: Profile) -> None:
-    """Check all fields of a profile. Raises ValueError, with the name of the first invalid field."""
+    """Check all fields of a profile. Raises ValueError naming the first invalid field."""
     if profile.format != FORMAT:
         raise ValueError(f"`format` must be {FORMAT}, got {profile.format}: it was written by another version")
     if profile.device not in ("cpu", "gpu"):
@@ -147,12 +147,12 @@ def _check(profile: Profile) -> None:
 
 
 def built_in() -> list[str]:
-    """Return the names of the package's profiles."""
+    """Return the names of the bundled profiles."""
     return files.names_in(_BUILT_IN)
 
 
 def load(name_or_path: str | Path) -> Profile:
-    """Read a profile from a file, or load one of the package's profiles by name.
+    """Read a profile from a file, or load a bundled profile by name.
 
     Args:
         name_or_path: Path of a file, or the name of one of the package's profiles, such as ``vgg16``.
@@ -165,16 +165,16 @@ def load(name_or_path: str | Path) -> Profile:
 
 
 def save(profile: Profile, path: str | Path) -> None:
-    """Write a profile to a file, with one gradient per line. Raises ValueError if the profile is invalid."""
+    """Write a profile to a JSON file. Raises ValueError if the profile is invalid."""
     _check(profile)
     text = msgspec.json.format(msgspec.json.encode(profile), indent=1).decode()
     text = re.sub(r"\{\s*(\"name\": [^{}]*?)\s*\}", lambda m: "{" + re.sub(r"\n\s*", " ", m[1]) + "}", text)
     Path(path).write_text(text + "\n")
 
 
-# Profiles of models that were not run. A backward pass is assumed to take twice as long as a forward pass. The times of
-# both passes are divided between the layers in proportion to their FLOPs. The backward pass visits the layers in
-# reverse order, and a layer's gradients become ready at the end of the layer's part.
+# Profiles can be derived for models that were never run. A backward pass is assumed to take twice as long as a forward
+# pass. The times of both passes are divided between the layers in proportion to their FLOPs. The backward pass visits
+# the layers in reverse order. A layer's gradients become ready when its backward computation ends.
 
 FORWARD_SHARE = 1 / 3
 """Fraction of the compute time that forward takes, if backward takes twice as long as forward."""
@@ -252,11 +252,11 @@ def profile_of_model(model: Model, batch: int, samples_per_second: float, source
     )
 
 
-# Functions that compute profiles from the steps that a frontend (``horovod.torch.profiling``) has recorded.
+# The functions below compute profiles from steps recorded by a frontend (``horovod.torch.profiling``).
 
 
 class RecordedStep(msgspec.Struct, frozen=True):
-    """Times of one step of one rank in seconds, without the time spent waiting for communication."""
+    """One rank's times for one step in seconds, excluding waits for communication."""
 
     data: float
     forward: float

@@ -81,7 +81,7 @@ def _breakdown(p: Prediction) -> str:
 
 
 def breakdown(p: Prediction) -> dict[str, float]:
-    """Return the seconds of each part of the step, which add up to the duration of the step."""
+    """Return the breakdown of a step in seconds. The parts add up to the step's duration."""
     step = p.step
     return {
         **p.phases,
@@ -92,7 +92,7 @@ def breakdown(p: Prediction) -> dict[str, float]:
 
 
 def to_json(predictions: Sequence[Prediction], price: float | None = None) -> str:
-    """Format the predictions as JSON. Keys of numbers end with the unit, except for ratios and counts."""
+    """Format the predictions as JSON. Keys end with the unit of their value, except for ratios and counts."""
     return json.dumps([_as_dict(p, price) for p in predictions], indent=1) + "\n"
 
 
@@ -129,14 +129,14 @@ def _as_dict(p: Prediction, price: float | None) -> dict[str, Any]:
     }
 
 
-# Functions that compare a prediction with the result of ``hvd.stats()`` on rank 0 of a run.
+# The functions below compare a prediction with rank 0's ``hvd.stats()`` from a run.
 
 _SMALL = 0.05
 """Fraction of the step's duration below which a difference is not reported as a deviation."""
 
 
 def read_statistics(path: Path) -> dict[str, Any]:
-    """Read statistics from a file that contains ``hvd.stats()`` as JSON, or that ``--stats-file`` wrote.
+    """Read statistics from a JSON file of ``hvd.stats()``, or from a ``--stats-file``.
 
     Raises:
         ValueError: If the file has neither format.
@@ -156,7 +156,7 @@ def read_statistics(path: Path) -> dict[str, Any]:
 def measured_parts(stats: Mapping[str, Any]) -> dict[str, float]:
     """Return the measured seconds of each part of a step.
 
-    If the statistics contain means over all ranks, the result uses them. Otherwise it uses the values of the rank.
+    If the statistics contain means over all ranks, the result uses them. If not, it uses the values of one rank.
 
     Raises:
         ValueError: If the statistics contain no measured step.
@@ -175,7 +175,7 @@ def measured_parts(stats: Mapping[str, Any]) -> dict[str, float]:
 
 
 def predicted_parts(p: Prediction) -> dict[str, float]:
-    """Return the predicted seconds of the same parts of a step as ``measured_parts``.
+    """Return the predicted breakdown of a step, with the same parts as ``measured_parts``.
 
     The wait for the slowest rank counts as communication, because ranks of a measured run wait for each other in
     collectives.
@@ -249,10 +249,10 @@ def draw_plot(lines: Mapping[str, Sequence[Prediction]], path: Path) -> str:
         return NO_MATPLOTLIB
     import matplotlib
 
-    matplotlib.use("Agg")  # the backend Agg works without a display
+    matplotlib.use("Agg")  # the Agg backend works without a display
     from matplotlib import pyplot
 
-    # Do not convert text to paths in SVG, and make the file reproducible.
+    # Keep text as text in SVG files, and make the output reproducible.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "horovod"})
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
     for label, predictions in lines.items():

@@ -45,7 +45,7 @@ class Settings:
         algorithm: One of ``costs.ALGORITHMS``.
         compression: Key of ``COMPRESSION``.
         fusion_threshold: Maximum size of a fused operation in bytes. 0 disables fusion.
-        cycle: Seconds for which gradients are held back for fusion.
+        cycle: Seconds to wait for more gradients before fusing.
         local_steps: Number of steps between synchronizations. If above 1, parameters are averaged after the last step.
     """
 
@@ -110,7 +110,7 @@ class Step:
 
 @lru_cache(maxsize=1024)
 def _fused(gradients: tuple[Gradient, ...], window: float, threshold: int, compression: str) -> tuple[Operation, ...]:
-    """Return the operations if gradients are fused in windows of this length. Infinity means a single window."""
+    """Return the operations that result from a fusion window of this length. Infinity means one window."""
     found: list[Operation] = []
     windows = _windows(gradients, window, threshold) if window < math.inf else [(gradients, 0.0)]
     for waiting, ready in windows:
@@ -125,7 +125,7 @@ def _fused(gradients: tuple[Gradient, ...], window: float, threshold: int, compr
 def _windows(
     gradients: tuple[Gradient, ...], window: float, threshold: int
 ) -> Iterator[tuple[tuple[Gradient, ...], float]]:
-    """Yield the gradients of each window, and its end: when it expires, when it is full, or when backward ends."""
+    """Yield each fusion window's gradients and end time. A window ends when it expires, is full, or backward ends."""
     start = 0
     while start < len(gradients):
         end = gradients[start].ready + window
@@ -144,7 +144,7 @@ def _on_wire(gradient: Gradient, compression: str) -> int:
 
 
 def _lengths(profile: Profile, settings: Settings) -> list[float]:
-    """Return the lengths of windows to try, in seconds."""
+    """Return candidate lengths of the fusion window in seconds."""
     if profile.device == "cpu":
         return [math.inf]
     if settings.fusion_threshold == 0:

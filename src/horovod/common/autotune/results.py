@@ -1,4 +1,4 @@
-"""Results of autotune in the user's cache directory, with one JSON file for each model, set of hosts and settings."""
+"""Cached autotune results: one JSON file per combination of model, hosts and settings."""
 
 import hashlib
 import time
@@ -56,7 +56,7 @@ def load(key: Key) -> Result | None:
 def _read(path: Path) -> Result | None:
     try:
         result = msgspec.json.decode(read_private(path, _LIMIT), type=Result)
-    except (OSError, ValueError):  # ValueError includes msgspec's errors
+    except (OSError, ValueError):
         return None
     return result if result.format == FORMAT else None
 
@@ -76,7 +76,7 @@ def store(result: Result) -> Path:
 
 
 def stored() -> list[Result]:
-    """Return all readable results, the latest one first."""
+    """Return all readable results, newest first."""
     found = [_read(path) for path in cache_directory().glob(f"{_PREFIX}*.json")]
     return sorted((result for result in found if result is not None), key=lambda result: -result.time)
 

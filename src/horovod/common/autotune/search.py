@@ -1,4 +1,6 @@
-"""Search for the settings with the shortest training step. It yields what to measure and receives samples.
+"""Search for the settings with the shortest training step.
+
+The generator ``search`` yields the settings to measure and is sent the samples.
 
 Every candidate is measured twice, each time next to the current settings: old, new, old, new. It is accepted only if
 both pairs show a gain above the noise. At the end, the result is compared with the initial settings in the same way, so
@@ -13,9 +15,9 @@ from horovod.common.telemetry.steps import median
 
 LEAST_GAIN = 0.01
 """Minimum gain for which a candidate is accepted, as a fraction of the step."""
-# Number of standard errors by which a gain must exceed zero.
+# A gain counts only if it exceeds zero by this many standard errors.
 _SIGMAS = 3
-# Ratios of neighboring candidates. The search is first coarse, then fine.
+# Factors between neighboring candidate values. The search is coarse first, then fine.
 _FACTORS = (4, 2)
 
 Values = dict[str, int]
@@ -23,7 +25,7 @@ Values = dict[str, int]
 
 
 class Sample(NamedTuple):
-    """Measured step time for one set of settings."""
+    """Measured step time under one combination of settings."""
 
     seconds: float
     """Median step time in seconds."""
@@ -34,7 +36,7 @@ class Sample(NamedTuple):
     def of(cls, times: Sequence[float]) -> "Sample":
         """Create a sample from step times in seconds."""
         middle = median(times)
-        # 1.4826 converts the median deviation of a normal distribution to its standard deviation.
+        # For a normal distribution, the standard deviation is 1.4826 times the median absolute deviation.
         deviation = 1.4826 * median([abs(time - middle) for time in times])
         return cls(middle, 1.2533 * deviation / len(times) ** 0.5)
 
@@ -71,7 +73,7 @@ Measuring = Generator[Values, Sample]
 
 
 def search(progress: Progress, parameters: Sequence[Parameter], max_candidates: int) -> Measuring:
-    """Search along one parameter after another, and store the result in ``progress``.
+    """Tune one parameter after another, and store the result in ``progress``.
 
     Args:
         progress: State of the search. ``progress.best`` contains the initial values.
@@ -108,7 +110,7 @@ def _along(progress: Progress, parameter: Parameter, max_candidates: int) -> Gen
 
 
 def _try(progress: Progress, parameter: Parameter, value: int, max_candidates: int) -> Generator[Values, Sample, bool]:
-    """Measure a candidate unless it was measured before or is out of range. Return True if it was accepted."""
+    """Measure a candidate that is new and in range. Return True if it is accepted."""
     value = min(max(value, parameter.low), parameter.high)
     candidate = {**progress.best, parameter.name: value}
     key = tuple(candidate.values())

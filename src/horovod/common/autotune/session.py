@@ -1,6 +1,7 @@
-"""Autotune in this process: starts the tuner on rank 0, writes its log, and stores its result.
+"""Autotune session of this process.
 
-The other ranks only store the result, in case one of them becomes rank 0 in a later epoch of an elastic job.
+Starts the tuner on rank 0, writes its log, and stores its result. Other ranks only store the result, in case one of
+them becomes rank 0 in a later epoch of an elastic job.
 """
 
 import os
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 MESSAGE = "autotune"
 """Name of the message in which rank 0 sends its result to the other ranks."""
 
-# Values that autotune has found for this job so far, and True if their search was complete.
+# Best values found for this job so far, with True if the search is complete.
 _kept: tuple[Values, bool] | None = None
 
 
@@ -44,19 +45,19 @@ def begin(job: Job, engine: "Engine", settings: Settings, bus: MessageBus) -> "S
 
 
 class Session:
-    """Autotune of one job on rank 0. Implements ``tuner.Report``."""
+    """Autotune session of one job on rank 0. Implements ``tuner.Report``."""
 
     def __init__(
         self, job: Job, engine: "Engine", settings: Settings, bus: MessageBus, environ: Mapping[str, str]
     ) -> None:
-        """Start to observe steps.
+        """Start observing training steps.
 
         Args:
             job: The job.
             engine: Engine of the job.
             settings: Settings of this process.
             bus: Message bus to the other ranks.
-            environ: Environment that shows which settings the user has set.
+            environ: Environment variables, used to find settings that the user has set.
         """
         self._job, self._engine, self._settings, self._bus = job, engine, settings, bus
         given = {s.name: environ[s.name].strip() for s in TABLE if environ.get(s.name, "").strip()}
@@ -66,9 +67,9 @@ class Session:
         self._shown = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning")
         self._tuner: Tuner | None = Tuner(job, engine, settings, frozenset(given), self)
         self._log = self._open_log() if settings.flag("HOROVOD_AUTOTUNE") else None
-        # True if an earlier epoch of the job has already written the header.
+        # True if an earlier epoch of the job has written the log file's header.
         self._header = _kept is not None
-        # Key of the job's result. Compute it before tuning, which changes the names of PyTorch's buckets.
+        # Key of the job's result. Compute the key first, because tuning renames PyTorch's buckets.
         self._key: results.Key | None = None
         marks.also(self._stepped)
 
@@ -77,13 +78,13 @@ class Session:
             return
         try:
             self._tuner.stepped(time.perf_counter())
-        except Exception as error:  # an error in autotune must not end training
+        except Exception as error:  # an autotune error must not stop training
             self._tuner = None
             if self._engine.ended() is None:
                 self.say(f"stopped: {type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """End autotune at the end of an epoch, and log a message if the search is not complete."""
+        """End autotune with the epoch. Logs a message if the search is incomplete."""
         tuner, self._tuner = self._tuner, None
         if tuner is not None and self._settings.flag("HOROVOD_AUTOTUNE") and not tuner.done:
             if tuner.progress.tried or tuner.progress.initial:
@@ -107,7 +108,7 @@ class Session:
             self._sink(LOG_LEVELS.index("info"), f"autotune: {text}")
 
     def row(self, values: Values, sample: Sample, step_bytes: int) -> None:
-        """Add a row about one sample to the log file."""
+        """Append one sample to the log file."""
         if self._log is None:
             return
         settings = self._settings
@@ -132,7 +133,7 @@ class Session:
             self._stop_log(error)
 
     def keep(self, values: Values, seconds: float, gain: float, done: bool) -> None:
-        """Send the best values so far to the other ranks, and store the values of a complete search in the cache."""
+        """Send the best values to the other ranks. Cache them if the search is complete."""
         self._bus.send(MESSAGE, values=values, done=done)
         if not done or self._key is None:
             return
@@ -157,7 +158,7 @@ class Session:
         from horovod.common.autotune import results
 
         model = int(self._engine.stats()["period_hash"])
-        if model:  # without repeated steps, there is no schedule to identify the model
+        if model:  # the model is identified by its schedule, which exists only once steps repeat
             self._key = results.Key(f"{model:016x}", list(self._job.hosts), self._agreed)
         if _kept is not None or not self._settings.flag("HOROVOD_AUTOTUNE_REUSE"):
             return _kept

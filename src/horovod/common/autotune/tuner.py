@@ -1,4 +1,4 @@
-"""Tuner of a running job on rank 0, which measures step times and changes settings between steps.
+"""Tuner on rank 0 that measures step times and changes settings between steps.
 
 The training thread calls ``Tuner.stepped`` at the end of each step. After a change, the ranks leave the running
 schedule and adopt a new one after two equal steps (core/agree/schedule.h). The tuner waits for the new schedule, skips
@@ -23,13 +23,13 @@ FUSION, BUCKET, SMALL = "fusion_bytes", "bucket_bytes", "small_bytes"
 MAX_FUSION = 16 << 20
 """Maximum bytes of an operation in a schedule (``kBucketBytes`` in core/agree/coordinator.cc)."""
 
-# Maximum number of steps to wait for a schedule. A program whose steps differ never gets one.
+# Maximum number of steps to wait for a schedule. A program whose steps differ never gets a schedule.
 _SCHEDULE_STEPS = 20
 # Minimum seconds between progress lines.
 _PROGRESS_SECONDS = 10.0
-# Number of steps in each window of measurements after tuning.
+# Number of steps in each measurement window after tuning.
 _WINDOW = 50
-# Change of the step time after which tuning starts again, as a fraction.
+# Relative change in step time that restarts tuning.
 _DRIFT = 0.15
 # Number of consecutive windows with a changed step time that restart the tuning. It doubles with each search.
 _DRIFT_WINDOWS = 4
@@ -81,7 +81,7 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
             initial[name] = min(value, high)
             parameters.append(Parameter(name, low, high, first))
 
-    largest = 1 << max(step_bytes - 1, 0).bit_length()  # all larger thresholds have the same effect
+    largest = 1 << max(step_bytes - 1, 0).bit_length()  # larger thresholds all behave the same
     if "HOROVOD_FUSION_THRESHOLD" not in fixed:
         add(FUSION, threshold, 64 << 10, min(MAX_FUSION, largest), largest // 4)
     if buckets:
@@ -97,7 +97,7 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
 
 
 class Tuner:
-    """Tuner of one job, which exists only on rank 0."""
+    """Tuner of one job. Exists only on rank 0."""
 
     def __init__(self, job: Job, engine: "Engine", settings: Settings, fixed: frozenset[str], report: Report) -> None:
         """Prepare to tune. No setting changes before the first steps are measured.
@@ -144,7 +144,7 @@ class Tuner:
         """True if no search is running and none will start automatically."""
         return self._measuring is None and self._next not in (self._starting, self._warming)
 
-    # Each of the following methods is a state of the tuner, and handles a step that has just ended.
+    # Each method below implements one state of the tuner's state machine, and handles a step that has just ended.
 
     def _starting(self, seconds: float) -> None:
         self._waited += 1
@@ -232,7 +232,7 @@ class Tuner:
         self._apply(next(self._measuring))
 
     def _apply(self, values: Values) -> None:
-        """Change to these values. They take effect for whole steps when the ranks have adopted a new schedule."""
+        """Apply these values. They affect whole steps only after the ranks adopt a new schedule."""
         self._schedules = int(self._engine.stats()["schedules"])
         self._waited = 0
         self._next = self._settling

@@ -1,1 +1,1 @@
-"""Bootstrap of a rank: from environment variables to a running engine."""
+"""Start a rank's engine from its environment variables."""

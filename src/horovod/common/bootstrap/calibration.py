@@ -42,7 +42,7 @@ class World:
 def machine_text() -> str:
     """Return an identifier of this host and its CPUs.
 
-    The identifier differs between hosts that share a home directory, and changes when a host gets other CPUs.
+    Hosts that share a home directory get different identifiers. A change of CPUs changes the identifier.
     """
     name = _first_line("/etc/machine-id") or os.uname().nodename
     return f"{name}/{os.uname().machine}/{_cpu_model()}/{os.cpu_count()}"
@@ -81,12 +81,12 @@ def load(world: World) -> tuple[str, str]:
         if found.format != FORMAT or found.world != world:
             raise ValueError("it is of another version or world")
         return checked(found.tuning), ""
-    except ValueError as error:  # ValueError includes msgspec's errors
+    except ValueError as error:
         return "", f"{path} is not used: {error}; calibrate again, or remove it"
 
 
 def link_bandwidth(world: World) -> float | None:
-    """Return the measured bandwidth of a link in bytes per second, or None if it was not measured.
+    """Return the measured link bandwidth in bytes/s, or None if it was not measured.
 
     In a job on several hosts, this is the bandwidth between hosts. Otherwise it is the bandwidth within the host.
     """
@@ -99,7 +99,7 @@ def link_bandwidth(world: World) -> float | None:
 
 
 def checked(tuning: dict[str, int]) -> str:
-    """Format the values for HOROVOD_TUNING. Raises ValueError, with the value's name, if the engine rejects one."""
+    """Format the values for HOROVOD_TUNING. Raises ValueError naming a value that the engine rejects."""
     from horovod import _core
 
     text = ",".join(f"{name}={value}" for name, value in tuning.items())
@@ -118,7 +118,7 @@ def store(
     Args:
         world: Host and job size for which the values were measured.
         tuning: Tuning values by name.
-        measured: Measured times in seconds that led to the values. Only for human readers.
+        measured: Measured times in seconds from which the values were derived. For human readers only.
         model: Parameters of the cost model.
 
     Returns:

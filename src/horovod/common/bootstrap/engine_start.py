@@ -23,9 +23,9 @@ COLLECTIVES: Final = ("allreduce", "allgather", "broadcast", "alltoall", "reduce
 
 
 class NcclOperations(NamedTuple):
-    """Choice of NCCL or the engine for each collective. True if NCCL can perform it.
+    """Collectives to run with NCCL. True lets NCCL run the collective.
 
-    The engine performs all other collectives, and those that NCCL does not support.
+    The engine runs all others, and any that NCCL does not support.
     """
 
     allreduce: bool = True
@@ -71,7 +71,7 @@ class Formed:
 
 
 def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Settings, env: WorkerEnv) -> "Engine":
-    """Create the engine and pass it the connections and descriptors in ``formed``, which it then owns.
+    """Create the engine. It takes ownership of the connections and descriptors in ``formed``.
 
     Raises:
         ValueError: If the engine rejects a setting. The message names the setting.
@@ -125,7 +125,7 @@ def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, 
     config.stall_warning = (
         0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
     )
-    # Heartbeats detect lost hosts, so a job on one host needs none.
+    # Heartbeats detect lost hosts, so single-host jobs do not need them.
     if len({peer.hostname for peer in peers}) > 1:
         config.heartbeat = settings.number("HOROVOD_HEARTBEAT_TIMEOUT")
     config.spins = _spins(plan, peers, settings)
@@ -137,7 +137,7 @@ def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, 
 
 
 def _look_for_nccl(config: Any, settings: Settings) -> None:
-    """Configure where the engine searches for NCCL at the first GPU tensor, and which collectives use NCCL."""
+    """Configure NCCL: where to look for it when first needed, and which collectives use it."""
     from horovod import _core
 
     allowed = nccl_operations(settings)
@@ -150,7 +150,7 @@ def _look_for_nccl(config: Any, settings: Settings) -> None:
 
 
 def _check_texts(settings: Settings) -> None:
-    """Check the settings that the engine parses itself, so that an error names the setting."""
+    """Validate settings that the engine parses, so that error messages name the setting."""
     from horovod import _core
 
     for name, read in (
@@ -175,9 +175,9 @@ _SPECIAL = {
 def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
     """Return how many times a waiting rank polls before it sleeps, or 0 if ranks share cores.
 
-    On a shared core, a polling rank would keep the rank that it waits for from running.
+    On a shared core, polling would take CPU time from the rank that it waits for.
     """
-    # Combine all ranks' cores, because a rank that is pinned to one core sees only that core. Compare host names
+    # Use the union of all ranks' cores, because a pinned rank sees only its own core. Compare host names
     # instead of nodes, because HOROVOD_TRANSPORT=tcp makes every rank a separate node.
     neighbours = [peer for peer in peers if peer.hostname == peers[plan.me].hostname]
     cores = {core for peer in neighbours for core in peer.cpus}

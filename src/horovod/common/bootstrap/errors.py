@@ -21,20 +21,20 @@ ADVICE = (
 
 
 class NotFormedError(ValueError):
-    """Raised if the job cannot be formed, possibly because of other ranks. Elastic jobs can retry in the next epoch."""
+    """Raised if the job cannot be formed. An elastic job can retry in the next epoch."""
 
 
 class LinkError(Exception):
-    """Raised if some connections could not be formed. The message names the connections and the reasons."""
+    """Raised if connections failed. The message names the connections and the reasons."""
 
 
 def outcome_text(target: Endpoint | str, outcome: str) -> str:
-    """Describe an address to which this rank tried to connect, and the result, for an error message."""
+    """Format a failed connection attempt, with its address and error, for a message."""
     return f"{target} ({target.interface}): {outcome}" if isinstance(target, Endpoint) else f"{target}: {outcome}"
 
 
 def unreachable_text(peer: Peer) -> str:
-    """Explain, for an error message, why this rank could not try any address of the peer."""
+    """Explain in an error message why no address of the peer could be tried."""
     listens = ", ".join(f"{each} ({each.interface})" for each in peer.endpoints) or "nothing"
     return f"which listens on {listens} only, where this host cannot reach it"
 
@@ -93,7 +93,7 @@ _AWAIT_SECONDS = 5.0
 
 
 class KnownFailureError(LinkError):
-    """Raised for a failure that all ranks already know, so this rank need not report it."""
+    """Raised for a failure that all ranks already know about, so it is not reported again."""
 
 
 class Failures:
@@ -129,7 +129,7 @@ class Failures:
         """Report this rank's failure, so that the other ranks fail now instead of at their deadlines.
 
         Returns:
-            The failure that was reported first. It can be that of another rank.
+            The first reported failure, possibly from another rank.
         """
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         text = f"{self._who} could not join: {reason}"
@@ -138,7 +138,7 @@ class Failures:
         return text
 
     def await_others(self, text: str) -> None:
-        """Report ``text`` in the final exchange too, for ranks that are already waiting in ``confirm``."""
+        """Report ``text`` to ranks that are already waiting in ``confirm``."""
         with contextlib.suppress(StoreError):
             self._store.exchange(self._end, self._me, len(self._ranks), text.encode(), _AWAIT_SECONDS)
 

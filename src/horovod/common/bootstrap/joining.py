@@ -1,4 +1,4 @@
-"""Attempt of one rank to join a job of several ranks, in stages.
+"""One rank's attempt to join a multi-rank job, in stages.
 
     stage                                                       how other ranks see a failure
     listen    open sockets on which peers can connect           the store lists this rank as missing
@@ -82,7 +82,7 @@ class Joining:
         self._formed = Formed({}, [])
         self._engine: Engine | None = None
         self._agreed: tuple[Sets, ...] = ()
-        # True during stages in which all ranks detect the same errors. Such errors need not be reported to other ranks.
+        # True in stages in which every rank detects the same errors, so they need not be reported to other ranks.
         self._told = False
 
     def run(self) -> tuple[Job, "Engine"]:
@@ -107,7 +107,7 @@ class Joining:
                     text = self._give_up(error, failures)
                     if isinstance(error, (LinkError, OSError, StoreError)):
                         kind = ValueError if _is_own(error) else NotFormedError
-                        # Do not chain a LinkError: its traceback would repeat the same text.
+                        # Do not chain a LinkError, because its traceback would repeat the message.
                         raise kind(f"init: {text}") from (None if isinstance(error, LinkError) else error)
                     raise
         finally:
@@ -132,15 +132,15 @@ class Joining:
         return self._describe_job(peers, epoch), self._engine
 
     def _give_up(self, error: BaseException, failures: Failures) -> str:
-        """Report the failure and release all resources. Return the failure that was reported first, on any rank."""
+        """Report the failure and release all resources. Return the first failure that any rank reported."""
         told = self._told or isinstance(error, KnownFailureError)
         text = str(error) if told else failures.tell(error)
         self._formed.close()
         if self._engine is not None:
             self._engine.shutdown("init failed")
-            # The traceback of the error would keep the engine and its doorbell alive.
+            # Clear the traceback, which would keep the engine and its doorbell alive.
             self._engine = None
-        # Do not wait after Ctrl-C or in an elastic job, whose ranks ask the launcher for new places independently.
+        # Do not wait after Ctrl-C, or in an elastic job, whose ranks rejoin through the launcher independently.
         if isinstance(error, Exception) and not told and not self._env.epoch:
             failures.await_others(text)
         return text
@@ -208,7 +208,7 @@ class Joining:
         return met
 
     def _gather(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> list[bytes]:
-        """Return the records of all ranks. The links within the node, which transferred the records, stay open."""
+        """Return all ranks' records. The node-local links that transferred them stay open."""
         seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         key = derive_key(self._key, "links")
         values, self._formed.links = records.spread(met, self._me, mine, key, listeners, seconds, failures.check)
@@ -254,7 +254,7 @@ class Joining:
         )
         if self._formed.cipher is None:
             return job
-        # A user can provide the same key to several jobs, so also use a random name to derive the key of the seals.
+        # Several jobs can share a user-supplied key, so derive the sealing key from a random name too.
         return replace(job, seals=Seals(derive_key(self._key, f"objects {epoch} {peers[0].unix_name}")))
 
     def _placed(self, peers: list[Peer]) -> WorkerEnv:
@@ -305,7 +305,7 @@ def describe(
     unix_name: str,
     ciphers: list[str],
 ) -> Peer:
-    """Create the record that describes this rank to the other ranks."""
+    """Create this rank's ``Peer`` record for the other ranks."""
     return Peer(
         version=__version__,
         world_rank=env.rank,
@@ -324,7 +324,7 @@ def describe(
 
 
 def _is_own(error: Exception) -> bool:
-    """Return True if this host caused the error, for example by too many open files. False if a lost peer caused it."""
+    """Return True for a local error, such as too many open files. False if a lost peer caused it."""
     return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
 
 

@@ -1,4 +1,4 @@
-"""Thread that exchanges events of an elastic job with the launcher during training.
+"""Thread that exchanges elastic-job events with the launcher during training.
 
 - When the launcher ends the epoch, the thread makes the engine give up, unless the engine has already ended.
 - When the engine loses a rank, the thread reports the loss to the launcher, even if the program keeps computing for
@@ -27,24 +27,25 @@ from horovod.common.store.client import StoreClient, StoreError, StoreTimeout
 if TYPE_CHECKING:
     from horovod._core import EndSignal, Engine
 
-_NEWS_SECONDS = 600.0  # timeout in seconds of a request to the launcher; the thread then repeats the request
+_NEWS_SECONDS = 600.0  # seconds until a request to the launcher times out and is repeated
 _BLAME = (
     "its program goes on after a HorovodInternalError, though every operation fails; it must let the error pass to "
     "hvd.elastic.run"
 )
-# Seconds that the engine has to detect a loss after the launcher has ended the epoch because of lost workers. The
-# engine's own error is more detailed.
+# Seconds to let the engine detect lost workers itself after the launcher ended the epoch, because the engine's error is
+# more detailed.
 AT_ONCE = 0.05
 # First and maximum pause before reconnecting, in seconds.
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
-# Seconds of repeated failures after which this rank reports its program to the launcher.
+# Number of consecutive seconds with failures after which this rank reports its program to the launcher.
 _STUBBORN = 4
-# Seconds until the engine gives up if workers have only left. Operations on which ranks agreed can still succeed.
+# Seconds until the engine aborts if workers left without failing. Operations that were already agreed on can still
+# succeed.
 SOON = 1.0
 
 
 class IgnoredFailure:
-    """Detector of programs that keep starting operations although every operation fails."""
+    """Detector of programs that ignore failures and keep submitting operations."""
 
     def __init__(self, failures: int, now: float) -> None:
         self._failures = failures
@@ -55,7 +56,7 @@ class IgnoredFailure:
     def look(self, failures: int, now: float) -> bool:
         """Return True if operations have failed in each of the last 4 seconds.
 
-        Programs that stop at the first error do not start further operations.
+        A program that stops at the first error submits no further operations.
         """
         if now >= self.next:
             self._grown = self._grown + 1 if failures > self._failures else 0
@@ -84,7 +85,7 @@ class _Epoch:
 
 
 def lost_workers(ended: tuple[str, int] | None, place: Place) -> list[int]:
-    """Return the numbers of the workers that the engine has lost, from a result of ``Engine.ended``."""
+    """Return the numbers of the lost workers in a result of ``Engine.ended``."""
     if ended is None or ended[0] != "lost" or not 0 <= ended[1] < place.size:
         return []
     return [place.workers[ended[1]]]
@@ -105,13 +106,13 @@ class Listening:
         self._worker = worker
         self._connect = connect
         self._updated = updated
-        # Reference to the client, so that forked children do not destroy it and close the connection.
+        # Keep a reference, so that forked children do not destroy the client and close the connection.
         self._client: StoreClient | None = None
         self._lock = threading.Lock()
         self._epoch: _Epoch | None = None
-        # The latest end of an epoch, which can arrive before that epoch begins on this process.
+        # Latest end-of-epoch message. It can arrive before this process begins that epoch.
         self._over: Over | None = None
-        # Host updates for an epoch that has not begun on this process yet.
+        # Host updates for an epoch that this process has not begun yet.
         self._early: list[Updated] = []
         # Pending reports to the launcher as (epoch, lost workers, blame).
         self._untold: list[tuple[int, list[int], str]] = []
@@ -122,7 +123,7 @@ class Listening:
         threading.Thread(target=self._run, name="horovod-news", daemon=True).start()
 
     def begin(self, place: Place, engine: "Engine") -> None:
-        """Start to handle the events of an epoch that this process has joined."""
+        """Start handling events of an epoch that this process has joined."""
         with self._lock:
             self._epoch = _Epoch(place, engine, engine.end_signal())
             if self._over is not None:
@@ -152,8 +153,8 @@ class Listening:
     def _hear(self, client: StoreClient) -> None:
         """Receive events from the launcher and handle them.
 
-        A timeout is ignored, because the launcher can be suspended (Ctrl-Z). If it is gone, training ranks detect that
-        by other means. All other errors are raised.
+        A timeout is ignored, because the launcher can be suspended (Ctrl-Z). If the launcher is gone, training ranks
+        detect that by other means. All other errors are raised.
         """
         try:
             self._after, news = client.news(self._worker, self._after, self._seconds(), self._descriptors())
@@ -180,7 +181,7 @@ class Listening:
             self._look()
 
     def _warn(self, text: str) -> None:
-        """Log a warning unless one with the same text before the colon was logged earlier."""
+        """Log a warning once for each distinct text before the colon."""
         kind = text.partition(":")[0]
         if kind in self._warned:
             return
@@ -232,7 +233,7 @@ class Listening:
             return [self._changed, self._epoch.signal.fileno()]
 
     def _look(self) -> None:
-        """Check whether the engine has ended. If it has not and its deadline has passed, make it give up."""
+        """Check whether the engine has ended. Abort it if it is still running after its deadline."""
         try:
             os.eventfd_read(self._changed)
         except BlockingIOError:
@@ -253,7 +254,7 @@ class Listening:
             return
         # Drop the reference to the old engine, whose memory the next engine needs.
         ended, epoch.engine = epoch.engine.ended(), None
-        if ended is not None and ended[0] != "left":  # a worker that leaves the job informs the launcher itself
+        if ended is not None and ended[0] != "left":  # a leaving worker informs the launcher itself
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
             epoch.stubborn = IgnoredFailure(epoch.signal.failures(), time.monotonic())
 

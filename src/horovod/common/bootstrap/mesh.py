@@ -1,4 +1,4 @@
-"""Formation of a rank's connections. A single loop with one deadline listens, connects and authenticates.
+"""Connection setup of one rank. A single loop listens, connects and authenticates until one deadline.
 
     dialer: due ──connect──> attempt ──hello, challenge──> proven ──welcome──> link
     listener ────accept────> attempt (unknown peer until its hello) ──> link
@@ -28,9 +28,9 @@ from horovod.common.network.interfaces import Endpoint, source_address, to_try
 from horovod.common.security.auth import Acceptor, AuthError, Connector, Ephemeral, Inviter, Place, Session
 from horovod.common.security.cipher import Cipher
 
-# Timeout for peers that have not sent anything yet.
+# Seconds to wait for a peer's first message.
 _HANDSHAKE_SECONDS = 5.0
-# Timeout for peers that have sent a message. Hundreds of ranks on few cores are slow.
+# Seconds to wait for further messages. Long, because hundreds of ranks on few cores are slow.
 _BUSY_SECONDS = 20.0
 _STRANGERS = 64
 # Maximum number of new connections that the loop accepts before it serves existing ones.
@@ -41,7 +41,7 @@ _CHECK_SECONDS = 0.25
 _UNREACHABLE = 0.2
 # Minimum number of seconds before this rank gives up on a silent peer.
 _UNREACHABLE_SECONDS = 6.0
-# Seconds after which the listening rank opens the connection itself.
+# Seconds after which the listening rank connects to its peer instead of waiting for it.
 _REVERSE_SECONDS = 2.5
 _REVERSE_SECONDS_A_LINK = 0.1
 _UNIX = "its Unix socket"
@@ -115,7 +115,7 @@ class MeshBuilder:
 
         Args:
             seconds: Time limit in seconds.
-            check: Function that is called regularly. It can raise an error to give up, and must not block.
+            check: Function called regularly. It must not block, and can raise an error to give up.
 
         Raises:
             LinkError: If links are missing after ``seconds``. The message names them. If no address of a peer answers,
@@ -144,7 +144,7 @@ class MeshBuilder:
         return self._links
 
     def _doors(self) -> list[socket.socket]:
-        """Return the listening sockets. Connections of other kinds stay in the backlog for the next builder."""
+        """Return the listening sockets. Connections for other kinds of links stay in their backlogs."""
         doors = [self._listeners.unix] if NODE in self._kinds else []
         return doors + (self._listeners.tcp if CONTROL in self._kinds or DATA in self._kinds else [])
 
@@ -174,12 +174,12 @@ class MeshBuilder:
         for key, _ in events:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
-            elif key.data in self._attempts:  # an earlier event might have dropped this attempt
+            elif key.data in self._attempts:  # an earlier event can have dropped this attempt
                 self._advance(key.data)
         now = time.monotonic()
         for attempt in [a for a in self._attempts if a.deadline <= now]:
             self._fail(attempt, "connected, but no answer" if attempt.connected else "no answer", silent=True)
-        # Check even if events never stop, for example with many unknown peers or a listener that cannot accept.
+        # Check deadlines even under a constant stream of events, for example from unknown peers.
         if not events or now >= self._next_check:
             self._next_check = now + _CHECK_SECONDS
             check()
@@ -206,10 +206,11 @@ class MeshBuilder:
                 sock, _address = listener.accept()
             except BlockingIOError:
                 return
-            # The peer has closed the connection, or descriptors have run out. Both cases end at the deadline.
+            # The peer closed the connection, or this process is out of descriptors. Retry until the deadline.
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    time.sleep(_FULL_PAUSE)  # pause, because the listener stays readable while descriptors are missing
+                    # pause to avoid a busy loop: the listener stays readable while no descriptor is free
+                    time.sleep(_FULL_PAUSE)
                 return
             if listener is self._listeners.unix and descriptors.peer_user(sock) != os.geteuid():
                 sock.close()
@@ -302,14 +303,14 @@ class MeshBuilder:
             self._dialers[attempt.link].connected(attempt.target, time.monotonic())
 
     def _may_go_on(self, attempt: _Attempt) -> bool:
-        """Handle the message that the handshake has just processed. Return False if the attempt is over."""
+        """Handle a processed handshake message. Return False if the attempt is over."""
         side = attempt.side
         if isinstance(side, Connector):
             if side.proven and self._proven.get(_known(attempt)) is not attempt:
                 return self._prove(attempt)
         elif side.done:
             return self._admit(attempt)
-        elif side.outgoing:  # the peer knows the protocol, because only a valid hello gets a challenge
+        elif side.outgoing:  # the peer speaks the protocol, because only a valid hello is answered with a challenge
             attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
         return True
 
@@ -320,7 +321,7 @@ class MeshBuilder:
             self._fail(attempt, "another address was faster")
             return False
         self._proven[link] = attempt
-        attempt.deadline = float("inf")  # the attempt's own timeout no longer applies, only the deadline of the peer
+        attempt.deadline = float("inf")  # from here on, only the peer's deadline applies
         self._drop_rivals(attempt)
         return True
 
@@ -344,7 +345,7 @@ class MeshBuilder:
     def _may_invite(self, side: Acceptor, link: Link) -> bool:
         """Return True if the invitation is new and no other invitation for this link is in progress.
 
-        Any process can replay a peer's invitation, and an accepted attempt no longer counts as unauthenticated.
+        Any process can replay a peer's invitation, so replays must not escape the limit on unauthenticated attempts.
         """
         if side.invitation in self._invitations:
             return False
@@ -368,7 +369,7 @@ class MeshBuilder:
         self._drop_rivals(attempt)
 
     def _follow(self, attempt: _Attempt) -> None:
-        """Restart the handshake on an accepted connection in the role of the connector."""
+        """Restart the handshake on an accepted connection, with this rank as the connecting side."""
         kind, rank = _known(attempt)
         attempt.target = _INVITED
         attempt.side = Connector(self._key, Place(kind, self._epoch, self._plan.me, rank), self._ephemeral)

@@ -1,4 +1,4 @@
-"""MPI as the transport of the job: ``HOROVOD_CPU_OPERATIONS=mpi``.
+"""MPI as the job's transport (``HOROVOD_CPU_OPERATIONS=mpi``).
 
 MPI is initialized before the ranks meet, because a process manager with PMI-1 expects "init" and "finalize" from MPI
 itself (``key_exchange.pmi``). Because MPI cannot be initialized twice, it is finalized only at the end of the process,
@@ -40,7 +40,7 @@ _kept: list[tuple[str, int]] = []
 
 
 def note_links(links: Iterable[tuple[str, int]]) -> None:
-    """Store the control connections of an engine that is starting.
+    """Register the control connections of a starting engine.
 
     Args:
         links: For each connection, the label of the rank at its other end and the descriptor, which the engine owns.
@@ -49,16 +49,16 @@ def note_links(links: Iterable[tuple[str, int]]) -> None:
 
 
 def keep_links() -> None:
-    """Duplicate the control connections of an engine that ends normally. They later show whether peers are alive."""
+    """Duplicate an ending engine's control connections, to detect lost peers during MPI_Finalize."""
     _close_links()
     for label, descriptor in _links:
-        with contextlib.suppress(OSError):  # if no descriptor is free, only the launcher can detect a lost rank
+        with contextlib.suppress(OSError):  # without a free descriptor, only the launcher can detect lost ranks
             _kept.append((label, os.dup(descriptor)))
     _links.clear()
 
 
 def lost_peer(kept: Iterable[tuple[str, int]]) -> str | None:
-    """Return the label of a rank that has closed its connection, or None. Unread data does not matter."""
+    """Return the label of a rank that has closed its connection, or None. Unread data is ignored."""
     kept = list(kept)
     poll = select.poll()
     for _, descriptor in kept:
@@ -71,11 +71,11 @@ def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]
     """Wait until MPI_Finalize has returned, and log a message if that takes long.
 
     Args:
-        ended: Function that waits up to the given seconds for MPI_Finalize. Returns True if MPI_Finalize has returned.
+        ended: Function that waits for MPI_Finalize up to the given seconds, and returns True once it has returned.
         say: Function that logs a warning.
 
     Returns:
-        False if MPI_Finalize cannot return because a neighbor's process is gone, which was logged.
+        False if MPI_Finalize cannot return because a peer's process is gone. The loss has been logged.
     """
     begun = time.monotonic()
     lost: tuple[str, float] | None = None
@@ -98,7 +98,7 @@ def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]
 
 
 def exit_at_once() -> None:
-    """End the process during MPI_Finalize. Exit handlers are skipped because they could interfere with MPI_Finalize."""
+    """Exit while MPI_Finalize is still running. Skips exit handlers, which could interfere with it."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -161,7 +161,7 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
         if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("info"):
             make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))(LOG_LEVELS.index("info"), text)
     else:
-        try:  # this raises an error if MPI is already finalized
+        try:  # raises an error if MPI is already finalized
             info = _core.mpi_start(_begun[0].path, "", False, 0.0)
         except Exception as error:
             raise ValueError(f"{OPERATIONS} is 'mpi': {error}") from None
@@ -190,7 +190,7 @@ def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
 
 
 def info() -> "MpiInfo | None":
-    """Return information about MPI in this process, or None if this module has not initialized it."""
+    """Return information about MPI, or None if this module has not initialized it."""
     return _begun[0] if _begun else None
 
 

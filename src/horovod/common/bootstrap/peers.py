@@ -1,4 +1,4 @@
-"""Members of a job, and the job's structure: which ranks form nodes, and which connections they need.
+"""Members of a job, their grouping into nodes, and the connections that they need.
 
 A rank has three kinds of connections to its peers:
 
@@ -47,7 +47,7 @@ class Peer(msgspec.Struct, array_like=True):
 
 
 class VersionedPeer(msgspec.Struct, array_like=True):
-    """Fields of a ``Peer`` that every version can decode."""
+    """Fields of ``Peer`` that all versions of horovod can decode."""
 
     version: str
     world_rank: int
@@ -134,7 +134,7 @@ class Plan:
 
 
 def node_of(peer: Peer) -> tuple[str, str]:
-    """Return the identity of the rank's node. Ranks with equal host name and machine form a node."""
+    """Return the node that a rank belongs to. Ranks with equal host name and machine id form a node."""
     return peer.hostname, peer.machine
 
 
@@ -150,12 +150,12 @@ def make_plan(me: int, peers: Sequence[Peer]) -> Plan:
 
 
 def make_first_plan(me: int, leader: int) -> Plan:
-    """Create the plan of a rank that knows only its node's leader so far."""
+    """Create a plan that contains only the link to the node's leader."""
     return Plan(me, [], [leader, me], leader, [], [leader])
 
 
 def make_job(me: int, hostnames: Sequence[str], pids: Sequence[int], dynamic: bool, elastic: bool) -> Job:
-    """Create the job, with local and cross ranks computed from each rank's host name."""
+    """Create the job. Local and cross ranks are computed from host names."""
     index_on_host: list[int] = []
     counts: dict[str, int] = {}
     for name in hostnames:

@@ -1,4 +1,4 @@
-"""Distribution of all ranks' records through one rank per node.
+"""Exchange of rank records through one leader per node.
 
 The first rank of each node gets all records from the store and passes them to the other ranks of the node. With n nodes
 and r ranks, the store sends n * r records through the launcher's network instead of r * r.
@@ -121,7 +121,7 @@ def _receive_exactly(sock: socket.socket, count: int, leader: str, deadline: flo
 
 
 def _hear_why(check: Check) -> None:
-    """Wait one second for the failure report of a peer that has closed the connection, and raise it if it arrives."""
+    """Wait one second for the failure report of a disconnected peer, and raise it on arrival."""
     deadline = time.monotonic() + _REASON_SECONDS
     while time.monotonic() < deadline:
         check()

@@ -23,7 +23,7 @@ def arena_bytes(wanted: int, ranks: int) -> int:
     """Return the size of each rank's arena in bytes, rounded up to whole pages.
 
     Args:
-        wanted: Size in bytes, or -1 for this host's memory divided by ``ranks``. Unused pages take no memory.
+        wanted: Size in bytes, or -1 for this host's memory divided by ``ranks``. Untouched pages use no memory.
         ranks: Number of ranks on this host.
     """
     page = os.sysconf("SC_PAGE_SIZE")
@@ -56,11 +56,11 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
         try:
             return make(whole, count)
         except MemoryFileError:
-            raise  # a smaller size would not prevent this error, so omit the advice about the size
+            raise  # a smaller size would not help, so do not suggest one
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
-            if bytes_each == -1:  # the user has not requested shared memory of this size, so continue without it
+            if bytes_each == -1:  # the size is only a default, so continue without shared memory
                 return make_segment(0)
             raise OSError(
                 error.errno,

@@ -1,4 +1,4 @@
-"""Start of an engine from environment variables: alone, with other ranks, or in an elastic job.
+"""Start an engine from environment variables, for single-rank, static and elastic jobs.
 
 The docstring of ``joining`` describes how ranks meet, connect and start, and how failures are handled. Each ``init``
 starts a separate epoch. Leftovers of an earlier epoch, whether failed or shut down, cannot be mistaken for part of the
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def _warn(env: WorkerEnv, settings: Settings) -> None:
-    """Warn about variables without effect, except those about which horovodrun has already warned."""
+    """Warn about variables without effect, unless horovodrun has already warned about them."""
     if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) > LOG_LEVELS.index("warning"):
         return
     sink = make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
@@ -88,7 +88,7 @@ def start(
 
 
 def _calibrated(env: WorkerEnv, settings: Settings) -> Settings:
-    """Return the settings, with tuning values that were calibrated on this host for jobs of this size, if any.
+    """Return the settings, plus any tuning values calibrated on this host for this job size.
 
     Only rank 0 loads the values. Other ranks get them from rank 0.
     """
@@ -125,7 +125,7 @@ def _start_alone(
 
 _GRACE = 60.0  # seconds to wait for the launcher's answer in addition to HOROVOD_ELASTIC_TIMEOUT
 
-# Last place that the launcher has assigned to this process, even if its epoch was never formed.
+# Last assignment from the launcher, even if its epoch was never formed.
 _last: Place | None = None
 _listening: Listening | None = None
 
@@ -133,7 +133,7 @@ _listening: Listening | None = None
 def join(
     env: WorkerEnv, ended: tuple[str, int] | None, members: list[int] | None, sets: list[GivenSet], dynamic: bool
 ) -> tuple[WorkerEnv, Job, "Engine"]:
-    """Get a place from the launcher and form its epoch. Repeat with new places until an epoch is formed.
+    """Request a rank from the launcher and form the epoch. Retry with new ranks until an epoch is formed.
 
     This process's environment variables are set for the place.
 
@@ -218,12 +218,12 @@ def _client(env: WorkerEnv) -> StoreClient:
 
 
 def _is_over(error: Exception) -> bool:
-    """Return True if other ranks probably made the epoch fail, so a retry can succeed. The launcher limits retries."""
+    """Return True if other ranks probably caused the failure, so a retry can succeed."""
     return isinstance(error, (StoreError, NotFormedError))
 
 
 def _meet_alone(env: WorkerEnv) -> None:
-    """Make the store exchanges of a job with one rank, which show the launcher that the epoch is formed."""
+    """Make a single-rank job's store exchanges, which tell the launcher that the epoch is formed."""
     with _client(env) as store:
         number, _ = store.exchange(f"init e{env.epoch}", 0, 1, b"")
         store.exchange(f"formed {number}", 0, 1, b"")
@@ -235,7 +235,7 @@ def _identity(env: WorkerEnv) -> Mapping[str, str]:
 
 
 def _listen(env: WorkerEnv, place: Place, engine: "Engine") -> None:
-    """Start to handle events from the launcher, and to report the engine's end to the launcher."""
+    """Start handling launcher events, and reporting the engine's end to the launcher."""
     global _listening
     assert env.worker is not None
     if _listening is None:

@@ -1,1 +1,1 @@
-"""Definitions that launcher and workers share. Launcher code can import this package."""
+"""Definitions shared by the launcher and the workers. Launcher code can import this package."""

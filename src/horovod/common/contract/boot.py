@@ -1,4 +1,4 @@
-"""Command lines that start this package's programs in a Python interpreter, on this host and on others.
+"""Build Python command lines that start horovod's programs on this or another host.
 
 With `-c`, `-m` or a script on stdin, Python searches for modules in the current directory first. Other users might be
 able to write to that directory. Because these programs hold the job's key, a file `zmq.py` in the directory must not
@@ -40,7 +40,7 @@ def arguments(module: str, before: str = "pass") -> list[str]:
 
 
 def arguments_elsewhere(module: str) -> list[str]:
-    """Return `arguments` for an interpreter on another machine or in a container, which has its own horovod."""
+    """Adapt `arguments` for a remote host or container that has its own horovod."""
     return ["-c", f"import sys; {_SAFE}from {module} import main; sys.exit(main())"]
 
 

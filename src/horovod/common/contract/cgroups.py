@@ -1,4 +1,4 @@
-"""Limits of this process's control groups: cores, memory and number of processes.
+"""Limits of this process's control groups on cores, memory and processes.
 
 Containers, services and batch systems use control groups. This module supports versions 1 and 2 and nested groups. The
 argument ``root`` is the directory that contains proc and sys, which tests replace.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 # Limit in bytes above which memory counts as unlimited. Version 1 reports a number near 2^63 for no limit.
 _UNLIMITED = 1 << 60
-# For each version: the files with the memory limit, the usage, and the usage that the kernel can reclaim.
+# Files with the memory limit, the usage and the reclaimable usage, by cgroup version.
 _FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
@@ -19,7 +19,7 @@ _FILES = {
 
 @dataclass(frozen=True)
 class Room:
-    """Limit on a resource, and the unused amount: the lowest values of a control group and its parents."""
+    """Resource limit and unused amount: the minimum over a control group and its parents."""
 
     limit: int
     free: int
@@ -27,7 +27,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Groups:
-    """Directories of a controller for this process's group and its parents, as far as they are visible."""
+    """Visible directories of one controller, for this process's group and its parents."""
 
     version: int
     folders: list[str]
@@ -104,7 +104,7 @@ def cores(root: str = "/") -> float | None:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process can use, from CPU affinity and quota. At least 1."""
+    """Return the number of usable cores, considering CPU affinity and quota. At least 1."""
     quota, allowed = cores(), len(os.sched_getaffinity(0))
     return allowed if quota is None else max(1, min(allowed, int(quota)))
 
@@ -128,7 +128,7 @@ def memory(root: str = "/") -> Room | None:
 
 
 def tasks(root: str = "/") -> Room | None:
-    """Return the limit on processes and threads, and how many more can start. Return None if there is no limit."""
+    """Return the limit on processes and threads, and how many more can start. None for no limit."""
     rooms = []
     for _, folder in _folders("pids", root):
         most = _number(_read(f"{folder}/pids.max"))

@@ -1,4 +1,4 @@
-"""File descriptors: the limit on open files, in-memory files (memfd), and the peers of Unix sockets.
+"""Helpers for file descriptors: open-file limit, in-memory files (memfd), and peers of Unix sockets.
 
 In-memory files have no names. They pass the job's key to workers, and the ranks on a host use them as shared memory.
 """
@@ -49,7 +49,7 @@ _NO_ROOM = "no file can be made in memory: {} (of this process: ulimit -n; of th
 class MemoryFileError(OSError):
     """Raised if the system does not allow an in-memory file. The message says which system setting to change."""
 
-    def __str__(self) -> str:  # the text of OSError would include the error number
+    def __str__(self) -> str:  # OSError's own text would include the error number
         return str(self.strerror)
 
 

@@ -30,7 +30,7 @@ class Parts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """Rank that was the last to arrive most often, with its fraction of the steps and its lateness in seconds."""
+    """Rank that was most often last to arrive, its fraction of steps, and its lateness in seconds."""
 
     rank: int
     share: float
@@ -66,7 +66,7 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """State of one rank. It came last in the fraction ``share`` of the steps, on average ``late`` seconds late."""
+    """State of one rank. It was last in a fraction ``share`` of steps, by ``late`` seconds on average."""
 
     rank: int
     made: int
@@ -101,7 +101,7 @@ class Values(msgspec.Struct, frozen=True, tag="live-values"):
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):
-    """Operation that is waiting for ``lacking`` ranks. ``missing`` lists the first of these ranks."""
+    """Operation waiting for ``lacking`` ranks, the first few of which are in ``missing``."""
 
     name: str
     age: float
@@ -123,7 +123,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def decode(line: bytes) -> Message | None:
-    """Decode a message, or return None if it is invalid. Any process that knows the pipe's name can write to it."""
+    """Decode a message from the pipe, to which any process can write. Return None if it is invalid."""
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
@@ -204,7 +204,7 @@ def _parts(figures: Mapping[str, Any]) -> Parts | None:
 
 
 def _text(words: str, most: int) -> str:
-    """Shorten the text to ``most`` characters and remove characters that UTF-8 cannot encode."""
+    """Truncate the text to ``most`` characters, and drop characters that UTF-8 cannot encode."""
     return words[:most].encode(errors="replace").decode()
 
 

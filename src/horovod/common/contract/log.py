@@ -1,4 +1,4 @@
-"""Log messages on stderr, and warnings that point at a line of the user's code."""
+"""Log messages on stderr, and warnings that point at the user's code."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _caller(frame: FrameType) -> FrameType | None:
-    """Return the next outer frame. Like ``warnings``, skip frames of importlib."""
+    """Return the next outer frame, skipping importlib frames as ``warnings`` does."""
     outer = frame.f_back
     while outer is not None and "importlib" in outer.f_code.co_filename and "_bootstrap" in outer.f_code.co_filename:
         outer = outer.f_back

@@ -11,7 +11,7 @@ import msgspec
 
 
 class HostUpdateResult(IntFlag):
-    """Kind of a change of an elastic job's hosts, which the launcher reports."""
+    """Kind of host change in an elastic job, as reported by the launcher."""
 
     no_update = 0
     removed = 1
@@ -57,7 +57,9 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Over(msgspec.Struct, frozen=True, tag="over"):
-    """Message that an epoch is over. Workers that are connecting give up, and operations of training workers fail.
+    """Message that announces the end of an epoch.
+
+    Workers that are connecting give up, and pending operations of training workers fail.
 
     Attributes:
         lost: Workers that are certainly gone. Empty if workers have only left. Operations that the ranks have already

@@ -86,7 +86,7 @@ def nearest_variable(name: str) -> str:
     first, _, rest = upper.partition("_")
     if not rest or first[:1] not in ("H", "O"):  # most variables resemble no setting, so skip them early
         return ""
-    import difflib  # imported here because few jobs need it
+    import difflib  # imported here, because few jobs need the import
 
     if first + "_" != PREFIX:
         if difflib.SequenceMatcher(None, first + "_", PREFIX).ratio() < _NEAR_PREFIX:
@@ -139,7 +139,7 @@ _BY_LAUNCHER = {
 
 
 def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
-    """Return the settings that do not have the effect that the user asks for, in the order of the table.
+    """Return the settings that cannot have the requested effect, in table order.
 
     Args:
         given: Environment variables, including those set by flags.

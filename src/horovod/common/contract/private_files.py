@@ -20,12 +20,12 @@ _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotPrivateError(OSError):
-    """Raised if a directory or file belongs to another user, or if other users can write to it."""
+    """Raised if another user owns a directory or file, or can write to it."""
 
 
 @contextlib.contextmanager
 def closing(fd: int) -> Iterator[int]:
-    """Return a context manager that closes the descriptor at the end."""
+    """Return a context manager that closes the descriptor on exit."""
     try:
         yield fd
     finally:
@@ -155,7 +155,6 @@ def write_private(path: Path, data: bytes) -> None:
     import tempfile  # imported here because the import is slow and starting workers do not need it
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # The function mkstemp creates files with mode 0600.
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -175,10 +174,10 @@ def _refuse_link(name: str, dir_fd: int | None) -> None:
 
 
 class Secret(bytes):
-    """Bytes whose value is not printed, only their number: ``<secret of 32 bytes>``.
+    """Bytes whose repr shows only their length, as in ``<secret of 32 bytes>``.
 
-    This keeps keys out of logs, and out of tracebacks in which debuggers, notebooks and test runners show variables. In
-    all other ways a Secret behaves like its bytes. ``bytes(secret)`` returns the bytes without this protection.
+    This keeps keys out of logs, and out of tracebacks in which debuggers, notebooks and test runners show variables. A
+    Secret otherwise behaves like ``bytes``. ``bytes(secret)`` returns the bytes without this protection.
     """
 
     __slots__ = ()

@@ -33,7 +33,7 @@ class Called(msgspec.Struct, frozen=True, tag="called"):
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):
-    """Report that the rank leaves the job in an orderly way, with the reason that it sends to the other ranks."""
+    """Report that the rank leaves the job in an orderly way, and the reason sent to its peers."""
 
     rank: int
     reason: str
@@ -84,7 +84,7 @@ def encode(report: Report) -> bytes:
 
 
 def decode(line: bytes) -> Report | None:
-    """Decode a report, or return None if it is invalid. Any process that knows the pipe's name can write to it."""
+    """Decode a report from the pipe, to which any process can write. Return None if it is invalid."""
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
@@ -92,7 +92,7 @@ def decode(line: bytes) -> Report | None:
 
 
 def name_of(path: str, fd: int) -> str:
-    """Return the name by which workers find the pipe. It consists of the path in /proc and the inode."""
+    """Return the pipe's name for workers: its path in /proc and its inode."""
     return f"{path}:{os.fstat(fd).st_ino}"
 
 
@@ -151,7 +151,7 @@ _EXPLAINED = "_horovod_ending"
 
 
 def explained(error: E, ending: Ending) -> E:
-    """Attach a reason to an exception and return it. If the exception ends the process, the reason is reported."""
+    """Attach the reason to report if this exception ends the process. Return the exception."""
     setattr(error, _EXPLAINED, ending)
     return error
 

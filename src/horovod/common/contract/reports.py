@@ -1,4 +1,4 @@
-"""Directories for reports about problems: one directory per job, inside one directory per user.
+"""Directories for problem reports: one per job, inside one per user.
 
 The default directory of a user has a predictable name in the directory for temporary files, so another user might have
 created it first. Such a directory is not used.
@@ -24,7 +24,7 @@ _DOOR_LINE = re.compile(rf" @({_DOOR}([1-9][0-9]{{0,9}})-[0-9a-f]{{16}})\n?\Z")
 
 
 def folder_of_user(text: str) -> str:
-    """Return the directory for the reports of all jobs of this user: ``text``, or the default if ``text`` is empty."""
+    """Return the user's report directory: ``text``, or the default if ``text`` is empty."""
     if text:
         return os.path.abspath(text)
     try:
@@ -35,7 +35,7 @@ def folder_of_user(text: str) -> str:
 
 
 def folder_of_job(text: str) -> str:
-    """Return the directory for the reports of the job that this process is starting.
+    """Return the report directory for the job that this process is starting.
 
     The first report creates the job's directory. Only the user's default directory is created now.
     """
@@ -44,7 +44,7 @@ def folder_of_job(text: str) -> str:
 
 
 def on_this_host(folder: str) -> str:
-    """Return the job's directory, or a new one if another user has taken the default directory on this host.
+    """Return the job's directory, or a new one if another user owns the default directory on this host.
 
     Args:
         folder: Result of `folder_of_job`, possibly from another host.
@@ -57,7 +57,7 @@ def on_this_host(folder: str) -> str:
         return folder
     except OSError:
         if not os.path.lexists(place):
-            return folder  # without a writable directory, the first report fails, and the error describes the problem
+            return folder  # without a writable directory, writing the first report raises a descriptive error
     with contextlib.suppress(OSError):
         return os.path.join(tempfile.mkdtemp(prefix=f"horovod-{os.getuid()}-"), name)
     return folder
@@ -89,7 +89,7 @@ def _open_listed(path: str) -> int:
 
 
 def _reports_in(parent: int, name: str) -> list[str] | None:
-    """List the files in a job's directory. Return None if another user owns it or it contains other files."""
+    """List a job directory's reports. None if another user owns it or it contains other files."""
     with contextlib.suppress(OSError), _opened_own(parent, name) as fd:
         found = os.listdir(fd)
         return found if all(map(_FILE.fullmatch, found)) else None

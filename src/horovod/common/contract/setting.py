@@ -117,7 +117,7 @@ _NO: Final = ("0", "false", "no")
 
 
 def is_off(text: str) -> bool:
-    """Return True if a setting's text is empty or a word for "no"."""
+    """Return True if a setting's text is empty or means "no", such as "0" or "false"."""
     return text.strip().lower() in ("", *_NO)
 
 

@@ -399,7 +399,7 @@ def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
 
 
 def for_debugging(settings: Settings) -> Settings:
-    """Return settings with timeouts of a day and no stall check if a rank runs under a debugger."""
+    """Relax the settings if a rank runs under a debugger: day-long timeouts, no stall check."""
     if settings.integer("HOROVOD_DEBUG_RANK") < 0:
         return settings
     longest = {name: BY_NAME[name].high for name in ("HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS")}
@@ -409,7 +409,7 @@ def for_debugging(settings: Settings) -> Settings:
 
 
 def generate_docs() -> str:
-    """Generate the contents of docs/settings.md from the table."""
+    """Generate docs/settings.md from the table."""
     lines = [
         "# Settings",
         "",

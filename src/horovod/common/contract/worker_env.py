@@ -88,7 +88,7 @@ class WorkerEnv:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> "WorkerEnv":
-        """Read a worker's place from an environment. Default: this process's environment.
+        """Read a worker's place from an environment, which defaults to this process's environment.
 
         Raises:
             ValueError: If a variable is invalid, with the variable, its value and the accepted values in the message.
@@ -190,10 +190,10 @@ class WorkerEnv:
         )
 
     def keep_key(self) -> None:
-        """Prevent child programs from inheriting the key's descriptor, for a process that does not need the key."""
+        """Stop child programs from inheriting the key's descriptor."""
         take_job_key()
         if self.key_fd is not None:
-            with contextlib.suppress(ValueError):  # a wrapper program has closed the descriptor
+            with contextlib.suppress(ValueError):  # a wrapper program can have closed the descriptor
                 read_key_fd(self.key_fd)
 
     def given_key(self) -> Secret | None:
@@ -252,7 +252,7 @@ def _ours(env: Mapping[str, str]) -> dict[str, int]:
 
 
 def _theirs(place: Place) -> dict[str, int]:
-    """Return the place of a process, assuming that all hosts have the same number of processes in order of rank.
+    """Return a process's place, assuming equally many processes per host in rank order.
 
     The assumption can be verified only after all ranks have exchanged their hosts.
     """
@@ -312,7 +312,7 @@ def read_key_fd(fd: int) -> Secret:
         ValueError: If the descriptor is not a memfd with a key.
     """
     try:
-        # A file without seals is not the memfd. The memfd was closed, and its descriptor's number was reused.
+        # An unsealed file is not the key's memfd: the memfd was closed, and its descriptor number reused.
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
         key = Secret(os.pread(fd, KEY_BYTES + 1, 0))
     except OSError as error:
@@ -336,7 +336,7 @@ def forget_keys() -> None:
     for fd, identity in _read.items():
         with contextlib.suppress(OSError):
             found = os.fstat(fd)
-            # Close only the memfd itself. Its descriptor might have been closed and its number reused.
+            # Close only the key's memfd, because its descriptor number might have been reused.
             if (found.st_dev, found.st_ino) == identity:
                 os.close(fd)
     _read.clear()

@@ -1,4 +1,4 @@
-"""Search for GPU libraries: CUDA's driver, NCCL and NVTX.
+"""Find the GPU libraries: CUDA driver, NCCL and NVTX.
 
 The search happens at run time, so that one wheel works with and without GPUs. This module loads no library except
 CUDA's driver, in ``driver_error``, and does not initialize the driver.
@@ -36,7 +36,7 @@ LOADED: Final = "loaded already"
 
 
 class Library(NamedTuple):
-    """Library that the search has found, with its path and the way in which it was found."""
+    """Library found by the search, with its path and how it was found."""
 
     path: str
     source: str
@@ -48,7 +48,7 @@ class Library(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """Result if the search has not found the library. The message names the places that were searched."""
+    """Result of an unsuccessful search. The message lists the searched locations."""
 
     reason: str
 
@@ -72,7 +72,7 @@ def driver_error(environ: Mapping[str, str]) -> str:
 
 
 class Search(NamedTuple):
-    """Places where the engine searches for NCCL at its first use. By then, frameworks have loaded their copies."""
+    """Locations in which the engine looks for NCCL on first use, after frameworks have loaded theirs."""
 
     chosen: str
     """Library that the user has chosen. If not empty, no other library is tried."""
@@ -155,7 +155,7 @@ def nvtx(environ: Mapping[str, str]) -> Library | Missing:
 
 
 def loaded(name: str) -> str:
-    """Return the path of the library with this name that this process has loaded, or "" if there is none."""
+    """Return the path of a library that this process has loaded, or "" if it is not loaded."""
     try:
         library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         return _origin(library) or name
@@ -199,7 +199,7 @@ def folders_of(package: str) -> list[str]:
 
 
 def of_system(name: str, environ: Mapping[str, str], cache: str = "") -> str:
-    """Return the path at which the loader would find a library, or "". ``cache`` is the path of ldconfig's file."""
+    """Look up a library's path in ldconfig's cache file. Return "" if it is not listed."""
     for folder in environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder and (path := _file(os.path.join(folder, name))):
             return path

@@ -1,4 +1,4 @@
-"""Search for the MPI library, and a test of it in a separate process.
+"""Find the MPI library and test it in a separate process.
 
 The engine loads the library at run time, so that one wheel works with every MPI library. Two MPI libraries in one
 process would form two separate jobs. So the search prefers a library that the process has already loaded. The next
@@ -101,13 +101,13 @@ def wanted(environ: Mapping[str, str], launcher: str) -> tuple[str, ...]:
         return (*OPEN_MPI, *STANDARD)
     if maker(launcher) == "MPICH":
         return (*MPICH, *STANDARD)
-    if "PMIX_NAMESPACE" in environ:  # Slurm sets this variable if it uses PMIx
+    if "PMIX_NAMESPACE" in environ:  # Slurm sets this variable when it uses PMIx
         return (*OPEN_MPI, *MPICH, *STANDARD)
     return (*MPICH, *OPEN_MPI, *STANDARD)
 
 
 def loaded(pid: int | None = None) -> list[str]:
-    """Return the paths of MPI libraries that a process has mapped into memory. Empty if unknown."""
+    """Return the MPI libraries that a process has loaded. Empty if unknown."""
     try:
         with open(f"/proc/{os.getpid() if pid is None else pid}/maps") as file:
             found = _MAPPED.findall(file.read())
@@ -152,7 +152,8 @@ def _launchers() -> Iterator[Path]:
 
 
 SECONDS: Final = 30.0
-# Prefixes of launchers' variables. With them, the test process would join a job as a rank and wait for the other ranks.
+# Prefixes of launcher variables to remove, because with them the test process would join the job and wait for its
+# ranks.
 _OF_LAUNCHERS: Final = ("PMI", "PMIX", "OMPI_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA", "MPIR_CVAR_CH4_ROOTS")
 
 
@@ -172,7 +173,7 @@ class Tried(NamedTuple):
 def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float = SECONDS) -> Tried:
     """Test an MPI library. Takes about a second, or ``seconds`` if the test does not answer. Raises no errors."""
     prefix = Path(path).parent.parent
-    # Even for one process, Open MPI 4 runs a helper program, which it expects under the path for which it was built.
+    # Open MPI 4 runs a helper program even for one process, and expects it under its build-time prefix.
     own = {"OPAL_PREFIX": str(prefix)} if (prefix / "bin/orted").is_file() else {}
     kept = own | {name: value for name, value in environ.items() if not name.startswith(_OF_LAUNCHERS)}
     command = [sys.executable, *boot.arguments("horovod.common.devices.mpi_libraries"), path]

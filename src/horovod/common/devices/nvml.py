@@ -49,7 +49,7 @@ _MANY: Final = msgspec.Meta(max_length=1024)
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One physical GPU. Unknown values are empty, 0 or -1."""
+    """Properties of one physical GPU. Unknown values are empty, 0 or -1."""
 
     index: int
     """Index in the order of PCI addresses, which can differ from CUDA's index."""
@@ -168,19 +168,19 @@ class Nvml:
         return f"{text}; {_ADVICE[code]}" if code in _ADVICE else text
 
     def number(self, name: str, *arguments: Any) -> int:
-        """Call a function of NVML that stores an int or unsigned int, and return the number."""
+        """Call an NVML function with an integer output parameter, and return its value."""
         value = ctypes.c_int(0)
         self._call(name, *arguments, ctypes.byref(value))
         return value.value
 
     def text(self, name: str, *arguments: Any) -> str:
-        """Call a function of NVML that stores a string, and return the string."""
+        """Call an NVML function with a string output parameter, and return its value."""
         buffer = ctypes.create_string_buffer(96)
         self._call(name, *arguments, buffer, ctypes.c_uint(len(buffer)))
         return buffer.value.decode(errors="replace")
 
     def device(self, index: int) -> ctypes.c_void_p:
-        """Return NVML's handle of a GPU."""
+        """Return the NVML handle of a GPU."""
         handle = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
         return handle
@@ -275,7 +275,7 @@ def _named(names: dict[int, str], number: int) -> str:
 
 
 def survey(library: str = LIBRARY, *, pairs: bool = False) -> Survey:
-    """Return this host's GPUs and, with ``pairs``, their connections. Raises no errors; see ``Survey.reason``."""
+    """Return this host's GPUs and, if ``pairs``, their connections. Failures set ``Survey.reason``."""
     try:
         with Nvml(library) as nvml:
             count = nvml.number("nvmlDeviceGetCount_v2")

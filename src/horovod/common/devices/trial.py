@@ -1,4 +1,4 @@
-"""Test on the first GPU that CUDA starts and that two processes can share GPU memory.
+"""Self-test on the first GPU: CUDA starts, and two processes can share GPU memory.
 
 This file is a program that imports nothing from this package. `trial.py own DRIVER` initializes CUDA, allocates memory,
 writes a pattern and prints a handle of the memory. It then waits until its stdin is closed. Meanwhile, `trial.py open
@@ -26,7 +26,7 @@ class _TrialError(Exception):
 
 
 class _Cuda:
-    """CUDA driver with a context on the first GPU, which is the current context of this thread."""
+    """CUDA driver API, with the first GPU's context current on this thread."""
 
     def __init__(self, path: str) -> None:
         try:

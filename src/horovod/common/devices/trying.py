@@ -1,4 +1,4 @@
-"""Test that CUDA starts on this host and that processes can share GPU memory.
+"""Check that CUDA starts on this host and that processes can share GPU memory.
 
 The test (``trial``) runs in separate processes, so that CUDA is not initialized in the calling process.
 """
@@ -63,7 +63,7 @@ def _start(*arguments: str) -> "subprocess.Popen[bytes]":
 
 
 def _line(process: "subprocess.Popen[bytes]", deadline: float) -> str:
-    """Return the next line of a process's output. On a timeout, return "no" followed by the reason."""
+    """Return the next line of a process's output, or "no" and the reason on a timeout."""
     assert process.stdout is not None
     text = b""
     while not text.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""Versions of NCCL and of the CUDA for which PyTorch was built, determined without loading them into this process."""
+"""Version detection for NCCL and PyTorch's CUDA, without loading either into this process."""
 
 import ctypes
 import importlib.metadata
@@ -31,7 +31,7 @@ except (OSError, AttributeError) as error:
 
 
 def code_of(text: str) -> int:
-    """Return NCCL's numeric code of a version: 22809 for "2.28.9", 2708 for "2.7.8", 0 for invalid text."""
+    """Return NCCL's numeric version code, such as 22809 for "2.28.9" and 2708 for "2.7.8". 0 if invalid."""
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", text.strip())
     if match is None:
         return 0
@@ -94,7 +94,7 @@ def _ask(path: str) -> int:
 
 
 def _in_file(path: str) -> int:
-    """Search the file for the text that NCCL_DEBUG=VERSION prints, such as "NCCL version 2.28.9+cuda13.0"."""
+    """Find a library's version in its embedded text, such as "NCCL version 2.28.9+cuda13.0"."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             found = re.search(_WORDS, text)

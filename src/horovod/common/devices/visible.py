@@ -1,4 +1,4 @@
-"""GPUs visible to a process, the CPUs near them, and their assignment to the workers of a host.
+"""Visible GPUs, the CPUs near them, and their assignment to a host's workers.
 
 CUDA_VISIBLE_DEVICES is a list of indices, UUIDs, prefixes of UUIDs (GPU-8a2f), and MIG devices (MIG-...). CUDA reads
 the list up to the first unknown entry. An empty list, or -1 as first entry, hides all GPUs.
@@ -17,7 +17,7 @@ ORDER: Final = "CUDA_DEVICE_ORDER"
 
 
 class VisibleError(ValueError):
-    """Raised if there are too few GPUs or their number is unknown. The message contains advice."""
+    """Raised if there are too few GPUs, or their number is unknown. The message suggests a fix."""
 
 
 def entries(text: str) -> list[str]:
@@ -50,7 +50,7 @@ def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
 
 
 def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]:
-    """Return the GPUs available to the workers of this host, and a description of how they were determined.
+    """Return the GPUs available to this host's workers, and how they were determined.
 
     Each GPU is an entry for CUDA_VISIBLE_DEVICES. If this variable is set, its entries are used, and checked if NVML is
     available. Otherwise all GPUs are used, or their MIG devices instead.
@@ -126,7 +126,7 @@ def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: i
 
 
 def gpu_of(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """Return the GPU to which an entry refers, directly or through one of its MIG devices. None if there is none."""
+    """Return the GPU of an entry, which can be the GPU or one of its MIG devices. None if unknown."""
     for gpu in gpus:
         parts = [gpu.uuid, *gpu.slices]
         if name == str(gpu.index) or name.startswith(f"MIG-{gpu.uuid}") or any(p.startswith(name) for p in parts if p):
@@ -138,10 +138,10 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-# CPUs near a GPU, and network cards that could access the GPU's memory, read from /sys.
+# The code below reads from /sys which CPUs and network cards are near a GPU.
 #
 # /sys works even where NVML is missing or incomplete, and it also lists network cards. The argument ``root`` is the
-# location of /sys, which tests replace. Information that cannot be read counts as unknown and raises no error.
+# location of /sys, which tests replace. Unreadable information is treated as unknown.
 
 SYS: Final = "/sys"
 
@@ -281,7 +281,7 @@ def _device(bus: str, root: str) -> Path:
 
 
 def _distance(one: Path, other: Path) -> str:
-    """Classify the distance between two devices by the common prefix of their paths in /sys/devices."""
+    """Classify the distance of two devices by the common prefix of their /sys/devices paths."""
     ways = _pci_path(one), _pci_path(other)
     if not all(ways):
         return ""

@@ -1,10 +1,10 @@
-"""Choice of the rank whose state all ranks take after a failure, based on a report from each rank.
+"""Choose the rank whose state all ranks adopt after a failure, based on each rank's progress report.
 
-A rank is *whole* if the failed operation was the reduction of gradients. At that point the program has completed the
-previous step, and the current step has changed nothing. Training can therefore continue from the rank's current state,
-and the step is repeated. A rank is also whole if the failure occurred in ``check_host_updates``, because the program's
-state is consistent there. If another operation failed, such as a metric computed between the step and the batch
-counter, the rank cannot know how far the program got. Such a rank can only offer its last commit.
+A rank is *whole* if its failed operation was a gradient reduction. Its program has then completed the previous step,
+and the current step has not modified any state. Training can therefore continue from the rank's current state, and the
+step is repeated. A rank is also whole if the failure occurred in ``check_host_updates``, because the program's state is
+consistent there. If another operation failed, such as a metric computed between the step and the batch counter, the
+rank cannot know how far the program got. Such a rank can only offer its last commit.
 
 A collective can succeed on some ranks and fail on others, so ranks differ by at most one step. Ranks that are a step
 ahead already have the state that the other ranks would compute next. All ranks therefore take the state of the most
@@ -25,7 +25,7 @@ class Standing:
         steps: Number of training steps that the state includes, over all epochs of the job.
         whole: True if training can continue from the rank's current state.
         commits: Number of commits that the rank has made.
-        new: True if the rank has no state to offer. All its numbers are then 0.
+        new: True if the rank is new and has no training state yet. All its numbers are then 0.
         updates: Number of optimizer steps. One training step can include several.
     """
 
@@ -38,10 +38,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Choice of the state that all ranks take.
+    """State that all ranks adopt after a failure.
 
     Attributes:
-        root: Rank whose state all ranks take.
+        root: Rank whose state is adopted.
         restore: True to use the last commit of ``root`` instead of its current state.
         lost: Number of steps that must be repeated, or 0 if a commit is restored. Steps since a commit are not counted.
     """
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def decide(standings: Sequence[Standing]) -> Outcome:
-    """Choose the rank whose state all ranks take.
+    """Choose the rank whose state all ranks adopt.
 
     All ranks compute the same result.
 
@@ -71,7 +71,7 @@ def decide(standings: Sequence[Standing]) -> Outcome:
 
 
 def holder(new: Sequence[bool]) -> int:
-    """Choose the rank whose state all ranks take when ranks only report whether they are new.
+    """Choose the rank whose state all ranks adopt, knowing only which ranks are new.
 
     Returns:
         The first rank that is not new, or 0 if the job has just begun and all ranks are new.
@@ -84,7 +84,7 @@ class Mismatch(NamedTuple):
 
     Attributes:
         why: Description of the difference.
-        mine: True if this rank's state is one of those that are wrong.
+        mine: True if this rank's state is among the wrong ones.
     """
 
     why: str
@@ -109,7 +109,7 @@ def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mism
 
 
 def signature(tensors: Iterable[tuple[Sequence[int], object]]) -> str:
-    """Return a digest of shapes and dtypes, equal on two ranks only if they can broadcast these arrays."""
+    """Return a digest of shapes and dtypes. Two ranks can broadcast the arrays only if their digests match."""
     shown = [f"{list(shape)} {dtype}" for shape, dtype in tensors]
     return f"{len(shown)} tensors, {hashlib.sha256(' '.join(shown).encode()).hexdigest()[:8]}"
 

@@ -62,13 +62,13 @@ def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | Non
     return Folder(path, trust)
 
 
-# The interpreter must wait at exit for the thread that writes checkpoints.
+# At exit, the interpreter must wait for the checkpoint writer thread.
 #
-# Python waits for non-daemon threads at exit, but shuts down concurrent.futures before. File systems such as s3fs need
-# concurrent.futures even to resolve a host name. So without an exit function that waits earlier, the last checkpoint
-# would be lost.
+# Python waits for non-daemon threads at exit, but shuts down concurrent.futures first. File systems such as s3fs need
+# concurrent.futures even to resolve a host name. Without an exit hook that waits earlier, the last checkpoint would be
+# lost.
 #
-# Python 3.12.0 and 3.12.1 cannot start threads during these exit functions. In these versions, only ``close`` is safe.
+# Python 3.12.0 and 3.12.1 cannot start threads in exit hooks, so programs must call ``close`` there.
 _once = threading.Lock()
 _registered = False
 
@@ -90,13 +90,12 @@ def _register() -> None:
     with _once:
         if _registered:
             return
-        # Exit functions run in reverse order. Import this module first, so that our exit function runs before the
-        # module's.
+        # Exit hooks run in reverse order. Import concurrent.futures first, so that our hook runs before its own.
         import concurrent.futures.thread  # noqa: F401
 
         # `_register_atexit` is private to Python. Without it, the wait comes too late for checkpoints at a URL.
         register = getattr(threading, "_register_atexit", atexit.register)
-        with contextlib.suppress(RuntimeError):  # an interpreter that is already exiting raises RuntimeError
+        with contextlib.suppress(RuntimeError):  # raised if the interpreter is already exiting
             register(_wait)
         _registered = True
 
@@ -112,7 +111,7 @@ Load = Callable[[IO[bytes]], Any]
 
 
 class Loaded(NamedTuple):
-    """Checkpoint that ``Checkpoint.load`` has read, with its step and its value."""
+    """Checkpoint returned by ``Checkpoint.load``: its step and value."""
 
     step: int
     value: Any
@@ -199,7 +198,7 @@ class Checkpoint:
             ValueError: If ``step`` is not an integer of 0 or more.
         """
         check_at_least("step", step, 0)
-        self._ours.add(step)  # any rank can later become the one that writes checkpoints
+        self._ours.add(step)  # any rank can become the checkpoint writer later
         if not self._writes():
             return
         copied = self._taken(value)
@@ -260,7 +259,7 @@ class Checkpoint:
                 return self._load_one(found)
             except files.TornCheckpointError as error:
                 self.torn.append(str(error))
-            except FileNotFoundError:  # the rank that writes checkpoints has just removed this one
+            except FileNotFoundError:  # the writer rank has just removed this checkpoint
                 continue
         return None
 
@@ -315,15 +314,15 @@ class Checkpoint:
             self._prepared = True
 
     def _note(self, step: int) -> None:
-        """Record that the step belongs to this job, for ranks that join later. Call this before the file exists."""
+        """Record that the step's checkpoint belongs to this job. Call this before the file is created."""
         if self._tag:
             record(self._place, self._tag, {step, *self._ours.intersection(self.steps())})
 
     def _remove_old(self, written: int) -> None:
         """Remove this job's old checkpoints after the checkpoint of step ``written`` is complete.
 
-        Checkpoints of later steps are removed too: training has returned to an earlier step and will take a different
-        path. Checkpoints of other jobs are kept unless this job has continued from one of them.
+        Checkpoints of later steps are removed too: training has rolled back to an earlier step and can diverge from
+        there. Other jobs' checkpoints are kept, unless this job resumed from one of them.
         """
         there = [step for step in self._place.steps() if step in self._ours]
         kept = [step for step in there if step <= written][: self.keep]
@@ -334,8 +333,8 @@ class Checkpoint:
     def _put_aside(self, steps: list[int]) -> None:
         """Move checkpoints of later steps that belong to other jobs to another directory.
 
-        If they stayed, ``load`` would return one of them as the newest. They are not deleted, because they might be a
-        user's only copies.
+        Left in place, one of them would be loaded as the newest. They are not deleted, because they might be the only
+        copies.
         """
         if not steps:
             return

@@ -56,7 +56,7 @@ class UntrustedCheckpointError(ValueError):
 
 
 class Sum(Protocol):
-    """Checksum or MAC over the bytes of a checkpoint."""
+    """Running checksum or MAC over a checkpoint's bytes."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
     def digest(self) -> bytes: ...
@@ -64,7 +64,7 @@ class Sum(Protocol):
 
 @dataclass(frozen=True)
 class Trust:
-    """Rules for reading checkpoints, and the checksum or MAC for writing them.
+    """Trust rules for reading checkpoints, and the checksum or MAC to write.
 
     Args:
         any_owner: True to read checkpoints of other users too.
@@ -92,20 +92,20 @@ class Trust:
 
     @property
     def magic(self) -> bytes:
-        """Last bytes of each written checkpoint, which identify the format."""
+        """Magic bytes at the end of each written checkpoint, which identify its format."""
         return PLAIN if self.key is None else SEALED
 
     def sum(self, step: int) -> Sum:
         """Return a new checksum or MAC for the checkpoint of a step.
 
-        A MAC covers the step too, so a checkpoint cannot be renamed to pass as another step's.
+        A MAC covers the step too, so that a renamed checkpoint of another step is rejected.
         """
         if self.key is None:
             return hashlib.sha256()
         return hmac.new(self.key, b"horovod checkpoint of step %d\0" % step, "sha256")
 
     def check_end(self, magic: bytes, name: str) -> None:
-        """Raise UntrustedCheckpointError if a file has a checksum where a MAC is required, or a MAC without a key."""
+        """Raise UntrustedCheckpointError if the MAC is missing, or present but no key is configured."""
         if magic == SEALED and self.key is None:
             raise UntrustedCheckpointError(f"{name} is sealed with a key; {_KEY_FILE} has to name the file with it")
         if magic == PLAIN and self.key is not None:
@@ -173,7 +173,7 @@ def steps_of(names: Iterable[str]) -> list[int]:
 
 
 def steps_in(directory: Path) -> list[int]:
-    """Return the steps of a directory's checkpoint files, latest first. Empty if the directory does not exist."""
+    """Return the steps of a directory's checkpoint files, newest first. Empty if it does not exist."""
     try:
         return steps_of(os.listdir(directory))
     except FileNotFoundError:
@@ -188,13 +188,13 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
     """
     while True:
         path = directory / f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-        # Set the mode. With a permissive umask, other users could write to the file otherwise, and readers would
-        # reject it.
+        # Set the mode explicitly. A permissive umask would make the file writable by others, and readers would reject
+        # it.
         file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o644))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = path.exists()
-        except BlockingIOError:  # another process saw the file while it was unlocked, and will remove it as abandoned
+        except BlockingIOError:  # another process saw the unlocked file and will remove it as abandoned
             there = False
         except OSError:  # some file systems do not support locks
             there = True

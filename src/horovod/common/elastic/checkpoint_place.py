@@ -1,9 +1,9 @@
-"""Storage of checkpoints in directories or at a URL, and the record of a job's checkpoints.
+"""Checkpoint storage in a directory or at a URL, and the record of a job's checkpoints.
 
-Each rank knows which checkpoints it has saved itself, but a rank that joins later does not. When all earlier ranks are
-gone, that rank can become rank 0. It then reads the record in the directory. Without the record, it would assume that
-the job's checkpoints belong to another job. It would not remove old checkpoints, and it would not replace them after a
-return to an earlier step.
+Each rank knows which checkpoints it has saved itself, but a rank that joins later does not. If it becomes rank 0 after
+all earlier ranks are gone, it reads the record in the directory. Without the record, it would assume that the job's
+checkpoints belong to another job. It would not remove old checkpoints, and it would not replace them after a return to
+an earlier step.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _LONGEST_NOTE = 1 << 20  # maximum size in bytes of the record of checkpoints
 
 
 class Place(Protocol):
-    """Storage of checkpoints: a directory or a URL.
+    """Interface of checkpoint storage, in a directory or at a URL.
 
     All methods can raise OSError or the file system's own errors. ``str()`` returns the name to use in messages.
     """
@@ -71,7 +71,7 @@ class Place(Protocol):
 
 
 class Folder:
-    """Storage of checkpoints in a local or mounted directory."""
+    """Checkpoint storage in a local or mounted directory."""
 
     def __init__(self, path: Path, trust: Trust = files.OWN) -> None:
         self.path, self._trust = path, trust
@@ -126,10 +126,10 @@ class _Note(msgspec.Struct):
 
 
 def job_tag() -> str:
-    """Return an id that all workers of an elastic job share, or "" if the job is not elastic.
+    """Return the elastic job's id, which all its workers share. Empty if the job is not elastic.
 
-    A job that is not elastic needs no id, because its ranks do not change. An id derived from its key would not be
-    unique, because a user can use the same key for every job.
+    A static job needs no id, because its ranks never change. Its key would not give a unique id either, because several
+    jobs can share one key.
 
     Raises:
         ValueError: If the job's key cannot be read.
@@ -180,7 +180,7 @@ def without_password(text: str) -> str:
 
 
 class Objects:
-    """Storage of checkpoints at a URL. Implements ``Place``."""
+    """Checkpoint storage at a URL. Implements ``Place``."""
 
     def __init__(self, url: str, options: Mapping[str, Any], trust: Trust = files.OWN) -> None:
         """Open the file system of the URL.
@@ -304,7 +304,7 @@ class Objects:
             self._exchange(unfinished, target, self._unfinished(name))
 
     def _unfinished(self, name: str) -> str:
-        """Return a temporary path for the upload of a file that will be called ``name``."""
+        """Return a temporary path for uploading the file ``name``."""
         stem = name.removesuffix(".ckpt") if name != NOTE else "job"
         return self._at(f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
 
@@ -321,9 +321,9 @@ class Objects:
         return True
 
     def _exchange(self, unfinished: str, target: str, before: str) -> None:
-        """Replace an existing file where a rename cannot overwrite files.
+        """Replace an existing file on file systems whose rename cannot overwrite.
 
-        Until a complete file is called ``target``, no file is removed.
+        A complete copy exists at all times.
 
         Args:
             unfinished: Path of the new file.
@@ -385,7 +385,7 @@ class Objects:
 
 
 def _renames(filesystem: Any) -> bool:
-    """Return True if the file system implements ``mv``. For wrappers such as fsspec's caches, check the wrapped one."""
+    """Return True if the file system, or the one wrapped by an fsspec cache, implements ``mv``."""
     from fsspec import AbstractFileSystem
 
     while isinstance(inner := getattr(filesystem, "fs", None), AbstractFileSystem):

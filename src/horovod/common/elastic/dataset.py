@@ -13,7 +13,7 @@ from horovod.common.elastic.order import Shares, Walk, batch
 
 
 class Samples(Protocol):
-    """Source of ``length`` samples. Positions from 0 to ``length - 1`` identify the samples."""
+    """Source of ``length`` samples, identified by positions 0 to ``length - 1``."""
 
     length: int
     shuffles: bool
@@ -28,7 +28,7 @@ class Samples(Protocol):
 
 
 def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], Any] | None) -> Samples:
-    """Create the ``Samples`` of an ``ElasticDataset``. Arguments and errors are those of ``ElasticDataset``."""
+    """Create the ``Samples`` of an ``ElasticDataset``. Takes the arguments of ``ElasticDataset``."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(source, tensorflow.data.Dataset):
         return DatasetSamples(tensorflow, source, shuffle, seed, prepare)
@@ -60,7 +60,7 @@ class DatasetSamples:
     """Samples from a ``tf.data.Dataset``.
 
     A ``tf.data.Dataset`` can only be read from its beginning. So every rank reads all samples in the same order and
-    drops those of other ranks.
+    skips those of other ranks.
     """
 
     def __init__(
@@ -97,15 +97,15 @@ class DatasetSamples:
         seed = ((self._seed << 32) + epoch) % (1 << 63)
 
         def shuffled(_: Any) -> Any:
-            # Ranks can have different global seeds (tf.random.set_seed), which would change the order. Inside a
-            # function that TensorFlow traces, the global seed can be set separately.
+            # Ranks can have different global seeds (tf.random.set_seed), which would change the order. A traced
+            # function has a separate global seed.
             self._tf.compat.v1.set_random_seed(0)
             return self._source.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=False)
 
         return self._tf.data.Dataset.from_tensors(0).flat_map(self._plain(shuffled))
 
     def _chosen(self, places: "np.ndarray[Any, Any]", ordered: Any) -> Any:
-        """Return a dataset of the samples at the positions ``places``, which ascend except for repeats at the end."""
+        """Return a dataset of the samples at ``places``. Positions ascend, except for repeats at the end."""
         falls = np.flatnonzero(np.diff(places) <= 0)
         rising = places[: falls[0] + 1] if len(falls) else places
         begin = int(rising[0])
@@ -122,7 +122,7 @@ class DatasetSamples:
         return chosen
 
     def _plain(self, function: Callable[..., Any]) -> Any:
-        """Exclude the function from AutoGraph. Otherwise AutoGraph warns that it cannot convert the function."""
+        """Exclude the function from AutoGraph, which would warn that it cannot convert it."""
         return self._tf.autograph.experimental.do_not_convert(function)
 
 
@@ -141,7 +141,7 @@ def _taken(source: Any, places: Sequence[int]) -> Any:
         return {name: _taken(one, places) for name, one in source.items()}
     if isinstance(source, (tuple, list)):
         parts = [_taken(one, places) for one in source]
-        # The constructor of a namedtuple takes one argument per field.
+        # A namedtuple's constructor takes one argument per field.
         return type(source)(*parts) if hasattr(source, "_fields") else type(source)(parts)
     return np.asarray(source)[places]
 

@@ -1,4 +1,4 @@
-"""Loop that runs an elastic training function, and runs it again after each failure or change of members.
+"""Loop that runs an elastic training function, and reruns it after each failure or membership change.
 
 settle --> on_reset --> sync --> func --returns--> done
   ^                     ^          |
@@ -30,13 +30,14 @@ def run_fn(
     failures: Callable[[], int] = lambda: 0,
     errors_as_ours: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda turn: turn,
 ) -> Callable[..., Any]:
-    """Wrap ``func`` in a loop that calls it again after each failure or change of members.
+    """Wrap ``func`` in a loop that reruns it after each failure or membership change.
 
     Call the result as ``run(state, *args, **kwargs)``.
 
     The loop raises RuntimeError if the same ranks fail repeatedly and none is lost (``RepeatedFailures``). The launcher
-    decides about other reasons to give up. The loop handles HorovodInternalError and HostsUpdatedInterrupt. It raises
-    all other exceptions, including errors of ``reset``, for example if a worker's slot is gone.
+    enforces all other limits, such as a minimum number of workers. The loop handles HorovodInternalError and
+    HostsUpdatedInterrupt. It raises all other exceptions, including errors of ``reset``, for example if a worker's slot
+    is gone.
 
     Args:
         func: The training function.
@@ -67,7 +68,7 @@ def run_fn(
             failed = False
             if changed:  # reset callbacks can call collectives, which can fail
                 state.on_reset()
-                # This call also delivers updates that have arrived since the members changed.
+                # This call also delivers host updates that arrived after the membership change.
                 notification_manager.register_listener(state)
             if together.needed:
                 if isinstance(state, State):
@@ -104,7 +105,7 @@ def run_fn(
 
 
 class RepeatedFailures:
-    """Detector of failures that would repeat forever.
+    """Detector of failures that keep repeating without progress.
 
     It counts failures that occur with the same members, without a lost rank and without progress of the program.
     Mistakes in the program cause such failures, for example different shapes on different ranks.
@@ -119,8 +120,8 @@ class RepeatedFailures:
     def failed(self, error: HorovodInternalError, lost: bool, further: int, members: tuple[int, ...]) -> None:
         """Count a failure of the training function.
 
-        A program can commit before the step that fails. So a single commit or check for host updates before the same
-        error does not count as progress.
+        A program can commit right before the failing step. So one commit or host update check between two equal errors
+        does not count as progress.
 
         Args:
             error: Error that the training function raised.
@@ -131,14 +132,14 @@ class RepeatedFailures:
         stuck = further == 0 or (further == 1 and str(error) == self._text)
         self._times = 0 if lost else self._times + 1 if stuck and members == self._members else 1
         self._members, self._text = members, str(error)
-        # Do not store the error unless needed, because its traceback keeps the objects of the step alive.
+        # Store the error only if needed, because its traceback keeps the step's tensors alive.
         self._error = error if self._times >= _IN_VAIN else None
 
     def check(self, func: Callable[..., Any]) -> None:
         """Raise RuntimeError if the failures would repeat forever.
 
-        The failure is not the cause (``__cause__``) of the RuntimeError. Otherwise other ranks would be blamed for the
-        end of this rank.
+        The RuntimeError is not chained to the failure, because the launcher would then blame other ranks for this
+        rank's exit.
         """
         if self._error is None:
             return

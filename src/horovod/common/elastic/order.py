@@ -1,10 +1,10 @@
-"""Assignment of samples to ranks, whose number can change during an epoch: order, shares, and batch sizes.
+"""Assign samples to a changing number of ranks: sample order, shares per rank, and batch sizes.
 
-The seed and the epoch determine an order of all samples, which all ranks go through together. In each *round*, every
-rank gets its *share*: the next sample of the order, or the next few. A rank that has recorded n shares has completed n
-rounds. The completed samples are therefore always a prefix of the order, for any number of ranks, and one number
-describes the prefix. Because all ranks take the same steps, each rank knows this number without communication, even
-after other ranks are lost.
+The seed and the epoch determine the order of all samples. The ranks go through this order together. In each *round*,
+every rank gets its *share*: the next sample of the order, or the next few. A rank that has recorded n shares has
+completed n rounds. The completed samples are therefore always a prefix of the order, for any number of ranks, and one
+number describes the prefix. Because all ranks take the same steps, each rank knows this number without communication,
+even after other ranks are lost.
 
     order   s0 s1 s2 s3 | s4 s5 s6 s7 | s8 s9            4 ranks, after one round rank 3 is lost:
             `- done ---'  r0 r1 r2 r0   r1 r2  <- 3 ranks share what is left
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 def permutation(length: int, seed: int, epoch: int) -> list[int]:
     """Return an epoch's order of samples, the same on all machines and in all Python versions.
 
-    To guarantee that, use only the generator's ``getrandbits`` (MT19937) and a separate unbiased shuffle.
+    The shuffle uses only ``getrandbits`` (MT19937), which is stable across Python versions.
     """
     bits = random.Random((seed << 32) + epoch).getrandbits
     made = list(range(length))
@@ -41,9 +41,9 @@ def permutation(length: int, seed: int, epoch: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Shares:
-    """Numbers of samples that each rank gets per round.
+    """Number of samples that each rank gets per round.
 
-    Usually, each rank gets one. Other numbers are used if a global batch is not divisible by the number of ranks.
+    Usually one. Shares differ if the global batch is not divisible by the number of ranks.
     """
 
     of: tuple[int, ...]
@@ -88,7 +88,7 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
     if filled and len(left) % size and shares.alike:
         whole = len(left) - len(left) % size
         rest = left[whole:]
-        each, more = divmod(len(rest), len(shares.of))  # larger shares come first, so no rank gets more than its share
+        each, more = divmod(len(rest), len(shares.of))  # larger shares come first, so that no rank exceeds its share
         first = rank * each + min(rank, more)
         part = rest[first : first + each + (rank < more)] or [left[(whole + rank) % len(left)]]
         return [*mine(left[:whole], rank, shares, filled), *part]
@@ -105,7 +105,7 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
 
 
 def done(recorded: int, rank: int, shares: Shares, length: int, whole: bool = False) -> int:
-    """Return how many samples all ranks have completed when this rank has visited ``recorded`` samples.
+    """Return how many samples all ranks together completed once this rank has visited ``recorded`` samples.
 
     A round counts only if the rank has completed its share of the round.
 
@@ -122,7 +122,7 @@ def done(recorded: int, rank: int, shares: Shares, length: int, whole: bool = Fa
 
 
 class Resumes:
-    """Base class for attributes of an elastic state that save a position, such as a sampler.
+    """Base class of elastic state attributes that track a position, such as samplers.
 
     The elastic state saves, restores and synchronizes the ``state_dict``, which is the same on all ranks. Each rank
     keeps its own object.
@@ -133,11 +133,11 @@ class Resumes:
         raise NotImplementedError
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved position, and divide the remaining samples among the current members."""
+        """Continue from a saved position, and divide the remaining samples among the current ranks."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapt the position to the new members of the job."""
+        """Adapt the position to the job's new ranks."""
         raise NotImplementedError
 
 
@@ -231,7 +231,7 @@ class Walk(Resumes):
         return Shares.equal(self._ranks)
 
 
-# The following code computes batch sizes for jobs whose number of ranks changes.
+# The code below computes batch sizes for a changing number of ranks.
 #
 # There are two options. With a fixed batch size per rank, the global batch of a step grows and shrinks with the number
 # of ranks. With a fixed ``global_batch``, training does not depend on the number of ranks. Each rank then processes a
@@ -243,8 +243,8 @@ class Walk(Resumes):
 class Batch:
     """One rank's share of the global batch.
 
-    In each step, the rank makes ``accumulation`` backward passes. Each processes ``size`` samples, but the last passes
-    can have one sample less, as ``sizes`` shows. Then gradients are averaged over the ranks.
+    In each step, the rank makes ``accumulation`` backward passes over ``size`` samples each. The last passes can be one
+    sample smaller (see ``sizes``). Then gradients are averaged over the ranks.
     """
 
     global_batch: int
@@ -323,13 +323,13 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
 
 
 class BatchOfThisRank(Protocol):
-    """Type of the function ``hvd.elastic.batch``."""
+    """Type of ``hvd.elastic.batch``."""
 
     def __call__(self, global_batch: int, most: int | None = None) -> Batch: ...
 
 
 def batch_of_this_rank(rank: Callable[[], int], size: Callable[[], int]) -> BatchOfThisRank:
-    """Create a frontend's function ``hvd.elastic.batch`` from the frontend's ``rank`` and ``size`` functions."""
+    """Create ``hvd.elastic.batch`` from a frontend's ``rank`` and ``size`` functions."""
 
     def of_this_rank(global_batch: int, most: int | None = None) -> Batch:
         """Return this rank's share of a step whose global batch does not depend on the number of ranks.

@@ -1,4 +1,4 @@
-"""Values that differ between ranks and are not synchronized: random number states and accumulated gradients.
+"""Per-rank values that are not synchronized: random number states and accumulated gradients.
 
 With each commit, every rank sends its random number states and similar values to all other ranks. So the values survive
 the loss of a rank.
@@ -25,7 +25,7 @@ class PerRank:
         self.value = value
 
     def get(self) -> Any:
-        """Return the value in a form that can be copied and sent to other ranks."""
+        """Return a copyable and picklable form of the value."""
         return self.value
 
     def put(self, value: Any) -> None:
@@ -53,9 +53,9 @@ class RandomNumbers(PerRank):
 
 
 def seats(held: Sequence[int | None], known: Mapping[int, Any]) -> list[int]:
-    """Return the seat of each rank: the number that identifies a set of per-rank values.
+    """Assign each rank a seat, the number that identifies its set of per-rank values.
 
-    A new rank takes the lowest seat that a lost rank has left. If there is none, the rank gets a new seat.
+    A new rank takes the lowest seat vacated by a lost rank, or a new seat if none is vacant.
 
     Args:
         held: Current seat of each rank, or None for a new rank.
@@ -73,7 +73,7 @@ def seats(held: Sequence[int | None], known: Mapping[int, Any]) -> list[int]:
 
 
 class Accumulator(Protocol):
-    """Interface of an optimizer that accumulates the gradients of several backward passes."""
+    """Interface of optimizers that accumulate gradients over several backward passes."""
 
     def pending(self) -> bool:
         """Return True if there are accumulated gradients that no optimizer step has used yet."""

@@ -1,7 +1,7 @@
-"""State of an elastic program, which survives failures and changes of members.
+"""Elastic state, which survives failures and membership changes.
 
-A *commit* is a copy of the state in memory. A rank can return to the copy after a failure. A *sync* gives all ranks the
-same state, including new workers.
+A *commit* is a copy of the state in memory. A rank can roll back to the commit after a failure. A *sync* gives all
+ranks the same state, including new workers.
 """
 
 import copy
@@ -65,11 +65,11 @@ class State(ABC):
         self._other_size = other_size
 
     def _begin(self, new: Sequence[bool], root: int) -> None:
-        """Prepare to copy the state of ``root``. ``new[rank]`` is True if the rank's state was never synchronized."""
+        """Prepare to adopt the state of ``root``. ``new[rank]`` is True for ranks that were never synchronized."""
         load, self._load, self._adapts = self._load, None, False
         if not all(new):
             return
-        self._load = load  # keep the function, because a failed attempt is repeated
+        self._load = load  # keep the function for the retry after a failed attempt
         if load is not None and root == self._rank():
             load()
         # All ranks are new, so ``root`` is 0, and rank 0 knows the size of the job that wrote the checkpoint.
@@ -85,11 +85,11 @@ class State(ABC):
         self.save()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """Register callbacks without arguments that run after each change of members.
+        """Register callbacks, called without arguments after each membership change.
 
         Use callbacks to adapt values that depend on the number of ranks, such as a learning rate. A callback runs
-        before the state is synchronized. If the state returns to the last commit, the callback runs after that. New
-        ranks do not run callbacks but receive the resulting state, so callbacks must not use collectives.
+        before the state is synchronized. If the state rolls back to the last commit, the callback runs after the
+        rollback. New ranks do not run callbacks but receive the resulting state, so callbacks must not use collectives.
 
         If a job continues from a checkpoint that a different number of ranks wrote, all ranks run the callbacks after
         the first sync.
@@ -97,8 +97,8 @@ class State(ABC):
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Reset the state and run the reset callbacks after a change of members."""
-        self._host_messages = queue.Queue()  # drop host updates that concern the previous members
+        """Reset the state and run the reset callbacks after a membership change."""
+        self._host_messages = queue.Queue()  # drop host updates about the previous membership
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -134,7 +134,7 @@ class State(ABC):
         try:
             before, last, told = self._told_by_rank_0((before, last, int(update)))
         except HorovodInternalError as error:
-            # The program expects a change of members here, so training can continue from the current state.
+            # The program checks for updates at a safe point, so training can continue from the current state.
             error.handed_over = True  # type: ignore[attr-defined]
             raise
         self._last_updated_timestamp = last
@@ -143,7 +143,7 @@ class State(ABC):
             raise HostsUpdatedInterrupt(told == HostUpdateResult.removed)
 
     def _told_by_rank_0(self, numbers: tuple[float, float, float]) -> tuple[float, ...]:
-        """Broadcast rank 0's numbers to all ranks.
+        """Broadcast rank 0's timestamps of host updates to all ranks.
 
         In nearly all steps, rank 0 has no host update. The ranks then exchange only one byte, and the result is
         (previous timestamp, previous timestamp, 0).
@@ -160,7 +160,7 @@ class State(ABC):
         return numbers_of_rank_0(numbers, "elastic.updates", self._face)
 
     def _in_a_step(self) -> bool:
-        """Return True if an interrupt now would lose work that the program considers complete."""
+        """Return True if an interrupt now would lose completed work."""
         return accumulation_pending()
 
     def begin_step(self) -> None:
@@ -206,9 +206,9 @@ def fit_together(told: Sequence[Told], rank: int) -> None:
 
 
 class Keeping(State):
-    """Base class of states that can continue training after a failure without a return to the last commit.
+    """Base class of states that can continue after a failure without rolling back to the last commit.
 
-    After a failure, ranks report their progress and choose the rank whose state all of them take (``agreement``). A
+    After a failure, ranks report their progress and choose the rank whose state they all adopt (``agreement``). A
     subclass implements the steps of this procedure.
 
     Attributes:
@@ -248,7 +248,7 @@ class Keeping(State):
         """Record that all ranks now have the state whose progress is ``root``."""
 
     def settle(self, needed: bool = True) -> Outcome | None:
-        """Decide together with all ranks whose state to take. This is the first half of ``sync``.
+        """Agree with all ranks on whose state to adopt. This is the first half of ``sync``.
 
         If no rank is certain that training can continue from its current state, all ranks return to their last commit.
         They must do so before the reset callbacks run, because the return would overwrite the callbacks' changes.
@@ -318,7 +318,7 @@ class ObjectState(State):
         self._gather = allgather_object
         # True until this rank's first sync with other ranks.
         self._new = True
-        # Number that identifies this rank's own values (see `own.seats`).
+        # Seat of this rank, which identifies its per-rank values (see `own.seats`).
         self._seat: int | None = None
         # Per-rank values of all seats, as of the last commit.
         self._own_of: dict[int, dict[str, Any]] = {}
@@ -390,7 +390,7 @@ class ObjectState(State):
         return {name: one for name in self._names if isinstance(one := getattr(self, name), PerRank)}
 
     def _tell_own(self) -> None:
-        """Send each rank's committed per-rank values to all ranks."""
+        """Share each rank's committed per-rank values with all ranks."""
         if not self._saved_own or self._gather is None or self._seat is None:
             return
         try:
@@ -402,7 +402,7 @@ class ObjectState(State):
         self._own_of = {**gone, **dict(told)}
 
     def _take_own(self, root: int) -> None:
-        """Give new ranks the per-rank values of lost ranks, which rank ``root`` provides."""
+        """Hand lost ranks' per-rank values, sent by rank ``root``, to the new ranks."""
         if self._gather is None or not (own := self._own()):
             return
         told = self._gather((self._seat, self._own_of if self._rank() == root else {}), name="elastic.seats")
@@ -416,7 +416,7 @@ class ObjectState(State):
                 self._saved_own[name] = _copy(name, value)
 
     def _attributes(self) -> dict[str, Any]:
-        """Return the attributes that all ranks share, in a form that can be copied and sent."""
+        """Return the synchronized attributes in a copyable and picklable form."""
         own = self._own()
         values = {name: getattr(self, name) for name in self._names if name not in own}
         return {name: one.state_dict() if isinstance(one, Resumes) else one for name, one in values.items()}
@@ -429,7 +429,7 @@ class ObjectState(State):
                 setattr(self, name, value)
 
     def _compare(self) -> int:
-        """Check that the states of all ranks match, and return the rank whose state all ranks take.
+        """Check that all ranks' states match, and return the rank whose state is adopted.
 
         Call this before broadcasting any attribute.
         """
@@ -442,11 +442,11 @@ class ObjectState(State):
         return holder(new)
 
     def _described(self) -> list[str]:
-        """Return descriptions of properties, besides attribute names, that must be equal on all ranks."""
+        """Describe properties, besides attribute names, that must match on all ranks."""
         return []
 
     def _sync_attributes(self, root: int) -> None:
-        """Replace this rank's attributes by those of ``root``. This is the last part of ``sync``."""
+        """Replace this rank's attributes with those of ``root``, as the last part of ``sync``."""
         self._take_own(root)
         if self._attributes() or self._gather is None:
             self._take_attributes(root)

@@ -1,4 +1,4 @@
-"""Checkpoints of elastic states, with which a restarted job can continue training."""
+"""Checkpoints of elastic states, from which a restarted job can resume training."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Delivery of host updates to the elastic states of this process, and the decision to synchronize the states.
+"""Delivery of host updates to this process's elastic states, and tracking of when a sync is needed.
 
 When a worker joins an epoch, it reports to the launcher whether its state is in sync. The launcher answers whether the
 states of all workers are in sync.
@@ -39,7 +39,7 @@ class WorkerNotificationManager:
         self._begin = begin
 
     def init(self, *_: object, **__: object) -> None:
-        """Start to receive updates if the job is elastic. Arguments from older programs are accepted and ignored."""
+        """Start receiving updates if the job is elastic. Arguments from older programs are accepted and ignored."""
         if self._begin is not None:
             self._begin()
 

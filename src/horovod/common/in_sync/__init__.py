@@ -1,4 +1,4 @@
-"""``check_in_sync``, which checks that all ranks have the same values.
+"""Implementation of ``check_in_sync``, which checks that all ranks have equal values.
 
 The ranks first exchange digests. If the digests differ, a second exchange finds the first difference.
 
@@ -33,7 +33,7 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class Array:
-    """Framework-independent form of a tensor, created by a frontend's reader."""
+    """Framework-independent view of a tensor, created by a frontend's reader."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Leaf:
-    """Single value to compare, as its digest and its text for messages."""
+    """Digest of one compared value, and its text for messages."""
 
     digest: bytes
     shown: str
@@ -135,7 +135,7 @@ def _walk(path: str, value: Any, read: Reader, within: tuple[int, ...]) -> Itera
         yield path, leaf
         return
     if id(value) in within:
-        return  # the value is part of a cycle and was already visited
+        return  # already visited, so the objects form a cycle
     within = (*within, id(value))
     for step, part in _parts(value):
         yield from _walk(path + step, part, read, within)
@@ -291,13 +291,13 @@ def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
 
 # Optimizer variables of Keras whose values differ between ranks intentionally.
 #
-# If a distributed optimizer reduces gradients only after Keras has accumulated them, each rank's accumulators contain
-# its own gradients. They must be neither broadcast nor compared.
+# If gradients are reduced only after Keras has accumulated them, each rank's accumulators hold its local gradients.
+# They must be neither broadcast nor compared.
 _MARK = "_hvd_own"
 
 
 def mark_own(variables: Iterable[Any]) -> None:
-    """Mark variables whose values differ between ranks intentionally. Entries that are None are skipped."""
+    """Mark variables whose values intentionally differ between ranks. None entries are skipped."""
     for variable in variables:
         if variable is not None:
             setattr(variable, _MARK, True)

@@ -1,1 +1,1 @@
-"""Key exchange for ranks that another launcher has started. The ranks find each other and get the job's key."""
+"""Rendezvous and job key exchange for ranks started by a launcher other than horovodrun."""

@@ -1,4 +1,4 @@
-"""Transfer of the job's key from rank 0 to the ranks that have published their public keys on the launcher's board.
+"""Send the job key from rank 0 to ranks whose public keys are on the launcher's board.
 
 The connection is a ZeroMQ socket with CURVE. A client must know the server's public key, which is published only on the
 launcher's board. The client proves that it has a secret key and names its rank. The server compares the client's public

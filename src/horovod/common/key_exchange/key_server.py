@@ -1,7 +1,7 @@
-"""Key server: a listener in rank 0 that sends a few bytes to ranks that cannot get them in another way.
+"""Key server in rank 0, which sends a short secret to ranks that cannot get it any other way.
 
-There are two safe uses. In one, the kernel or a common key identifies the peer (``unix_key_server``). In the other, the
-bytes are a credential that only this user's processes can open. The server runs until the job is formed.
+Sending is safe in two cases. Either the kernel or a shared key identifies the peer (``unix_key_server``), or the bytes
+are a credential that only this user's processes can open. The server runs until the job is formed.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _PAUSE = 0.05
 
 
 class Visit(Protocol):
-    """Interface of the protocol for one connection, without I/O.
+    """Protocol of one connection, which does no I/O itself.
 
     The caller first sends ``outgoing``, and then receives ``wanted`` bytes. The connection is finished when both are
     empty.
@@ -54,7 +54,7 @@ class FixedReply:
 
 
 class KeyServer(ThreadedServer):
-    """Server with its own thread that runs a protocol on each connection.
+    """Server thread that runs a protocol on each connection.
 
     For each connection, ``begin`` returns the protocol, or None to close the connection immediately. The server closes
     a connection when its protocol has finished. If there are too many connections, it closes the oldest one.
@@ -85,7 +85,7 @@ class KeyServer(ThreadedServer):
                     assert isinstance(key.fileobj, socket.socket)
                     if key.fileobj in self._visits:
                         self._go_on(key.fileobj)
-                    elif key.fileobj in self._listeners:  # an earlier event might have closed this connection
+                    elif key.fileobj in self._listeners:  # an earlier event can have closed this connection
                         self._accept(key.fileobj)
                 for sock in [s for s, (_, until) in self._visits.items() if until < time.monotonic()]:
                     self._end(sock)
@@ -93,7 +93,7 @@ class KeyServer(ThreadedServer):
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
-        # The peer has closed the connection or this process has no free descriptor, so the peer will retry.
+        # The peer closed the connection, or this process is out of descriptors. In both cases, the peer retries.
         except OSError:
             time.sleep(_PAUSE)
             return

@@ -1,4 +1,4 @@
-"""Rendezvous of the processes of a job that another launcher has started.
+"""Rendezvous of ranks started by a launcher other than horovodrun.
 
 Rank 0's process runs the job's store until the process ends. The other ranks need the store's address and the job's
 key. Depending on the launcher, one of several ``methods`` provides them, and all ranks use the same method. A key is
@@ -64,7 +64,7 @@ def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Me
 
 
 def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meeting:
-    """Find the store of a group of ranks, or start it in rank 0's process. Later meetings of the group reuse the store.
+    """Find the store of a group of ranks, or start it on rank 0. Later calls for the group reuse the store.
 
     Args:
         group: The ranks.
@@ -90,7 +90,7 @@ def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meetin
 def _make_room(group: Group) -> None:
     """Raise the limit of open files, so that all ranks can connect at the same time.
 
-    If the limit is too low for all ranks to try all addresses at the same time, the ranks connect one after the other.
+    If the limit is too low for all connection attempts at once, some of them wait and retry.
     """
     addresses = 1 if group.place.one_host else len(own_addresses(group.interface))
     most = (addresses + 1) * group.size  # each rank first connects to all addresses, and then keeps one connection

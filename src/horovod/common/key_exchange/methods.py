@@ -1,4 +1,4 @@
-"""Methods with which the ranks of a job find each other if another launcher has started them.
+"""Rendezvous methods for ranks started by a launcher other than horovodrun.
 
 - OneHost: an abstract Unix socket between processes of one user, or with a common key (``unix_key_server``). The ranks
   send nothing over a network.
@@ -34,7 +34,7 @@ from horovod.common.security.auth import AuthError, derive_key
 from horovod.common.store.messages import curve_pair
 from horovod.common.store.server import StoreServer
 
-# MUNGE credentials, which only one user's processes on the machines of one cluster can create and open.
+# The functions below use MUNGE credentials, which only one user's processes on one cluster can create and open.
 #
 # Slurm clusters provide MUNGE (auth/munge), so a user can pass the job key to other ranks without any setup. The
 # payload is encrypted, and only this user can open it. Each machine can open a credential once.
@@ -56,7 +56,7 @@ def available() -> bool:
 
 
 def encode(payload: bytes) -> bytes:
-    """Create a credential from which only this user's processes can get ``payload``. Raises MungeError on failure."""
+    """Create a credential that only this user's processes can open. Raises MungeError on failure."""
     library = _load()
     context = library.munge_ctx_create()
     if not context:
@@ -75,7 +75,7 @@ def encode(payload: bytes) -> bytes:
 
 
 def decode(credential: bytes) -> Secret:
-    """Return a credential's payload. Raises MungeError if it was opened before or another user has created it."""
+    """Return a credential's payload. Raises MungeError if it was already opened or is another user's."""
     library = _load()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint(), ctypes.c_uint()
@@ -119,7 +119,7 @@ class MeetingError(RuntimeError):
 
 @dataclass
 class Meeting:
-    """Address and key of the job's store, and in rank 0's process also the running server."""
+    """Address and key of the job's store. On rank 0, also the running server."""
 
     address: str
     port: int
@@ -138,7 +138,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Group:
-    """Group of ranks that form a job in one ``init``, with the user's key. Without one, the ranks create a key."""
+    """Group of ranks that form a job, and the user-supplied key, if any."""
 
     place: Place
     members: tuple[int, ...]
@@ -166,7 +166,7 @@ class Group:
         return f"{self.place.job}/{who}"
 
     def job_key(self, fresh: bytes) -> bytes:
-        """Derive this group's job key from the user's key, or return ``fresh`` without a user's key."""
+        """Derive the group's job key from the user-supplied key. Without one, return ``fresh``."""
         return fresh if self.given_key is None else derive_key(self.given_key, f"group {self.label}")
 
 
@@ -387,7 +387,7 @@ def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
 def _credential(payload: bytes) -> key_server.FixedReply | None:
     try:
         return key_server.FixedReply(encode(payload))
-    except MungeError:  # the MUNGE daemon might be restarting, so the peer will retry
+    except MungeError:  # close the connection, and let the peer retry: the MUNGE daemon might be restarting
         return None
 
 
@@ -404,7 +404,7 @@ def _ports(group: Group) -> list[int]:
 
 
 def _addresses(group: Group) -> list[str]:
-    """Return the addresses to try for rank 0: interfaces in use, and the launcher's names of this host."""
+    """Return rank 0's addresses: those of the interfaces in use, and the launcher's names for this host."""
     return own_addresses(group.interface, [a for name in group.place.leads[:8] for a in resolve_node(name)])
 
 

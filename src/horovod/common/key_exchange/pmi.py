@@ -1,4 +1,4 @@
-"""Boards on which the processes of a job publish short texts, over PMI-1 or PMIx.
+"""Launcher-provided key-value boards for short texts, accessed through PMI-1 or PMIx.
 
 PMI-1: Hydra (MPICH, Intel MPI, MVAPICH), ``srun --mpi=pmi2`` and others implement it. The process manager passes a
 connected socket in PMI_FD. A request is a line ``cmd=... name=value ...``, and so is the answer. Published names are
@@ -103,7 +103,7 @@ class PmiBoard:
             raise PmiError(f"the process manager refuses to publish a name: {answer.get('msg', answer)}")
 
     def find(self, name: str, rank: int) -> bytes | None:
-        """Return the value that ``rank`` has published under this name, or None if there is none yet. Never waits."""
+        """Return the value that ``rank`` published under this name, or None if not published yet. Never waits."""
         del rank
         answer = self._call(f"lookup_name service={self._service(name)}")
         text = answer.get("port", "")
@@ -115,7 +115,7 @@ class PmiBoard:
             return None
 
     def finalize(self) -> None:
-        """Announce the end of this process to the process manager. Otherwise Hydra treats the end as a crash."""
+        """Send "finalize" to the process manager, so that Hydra does not treat the exit as a crash."""
         self._call("finalize")
 
     def _service(self, name: str) -> str:
@@ -140,7 +140,7 @@ class PmiBoard:
             left = deadline - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
                 raise PmiError(f"no answer from the process manager within {_ANSWER_SECONDS:g} s")
-            data = os.read(self._fd, _LONGEST)  # after an answer, the process manager sends nothing more
+            data = os.read(self._fd, _LONGEST)  # the process manager sends nothing after its answer
             if not data or len(line) > _LONGEST:
                 raise PmiError("the process manager has closed the connection PMI_FD")
             line += data
@@ -174,7 +174,7 @@ def _finalize(pid: int) -> None:
 
 
 _SUCCESS = 0
-_STRING, _INT, _GLOBAL = 3, 6, 3  # values of PMIX_STRING, PMIX_INT and PMIX_GLOBAL
+_STRING, _INT, _GLOBAL = 3, 6, 3  # PMIX_STRING, PMIX_INT and PMIX_GLOBAL
 _WAIT_SECONDS = 2
 _MAX_ANCESTORS = 16
 """Maximum number of ancestors to search for a loaded MPI library."""
@@ -235,7 +235,7 @@ class PmixBoard:
         if code != _SUCCESS or not found or found.contents.type != _STRING or not found.contents.pointer:
             return None
         try:
-            # Do not free the result. It has only a few hundred bytes, and the function that frees it differs between
+            # Do not free the result. It is only a few hundred bytes, and the freeing function differs between PMIx
             # versions.
             return bytes.fromhex(ctypes.string_at(found.contents.pointer).decode())
         except ValueError:

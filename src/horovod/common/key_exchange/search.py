@@ -66,7 +66,7 @@ def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: flo
 
 def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, key: bytes) -> "zmq.Socket[bytes]":
     sock = dial(context, *candidate, curve_pair(key, "client"), curve_pair(key, "server")[0], _LONGEST)
-    # The content does not matter, because any answer proves that this is the store.
+    # Ignore the content: any answer proves that this is the store.
     question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))
     with contextlib.suppress(zmq.Again):  # another service listens at this address
         sock.send(question, zmq.NOBLOCK)
@@ -94,12 +94,12 @@ def knock(candidates: Sequence[Candidate], seconds: float, deadline: float) -> I
 
 
 def _within(seconds: float, deadline: float) -> float:
-    """Return the time until the deadline, at most ``seconds``. Never 0, which would make a socket non-blocking."""
+    """Return a socket timeout: the time until the deadline, at most ``seconds``, and never 0 (non-blocking)."""
     return max(0.01, min(seconds, deadline - time.monotonic()))
 
 
 class Names:
-    """Candidate addresses from host names, which are looked up repeatedly.
+    """Candidate addresses from repeated host name lookups.
 
     A starting pod's name might not be known yet. Lookups run in threads. Without a reachable name server, one
     lookup can take longer than a rank waits for rank 0.
@@ -201,7 +201,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def resolve_node(name: str) -> list[str]:
-    """Return the addresses of a host. Ask Slurm if the name cannot be resolved. Empty if Slurm does not know it."""
+    """Return a host's addresses, from Slurm if the name cannot be resolved. Empty if unknown."""
     return resolve(name) or _ask_slurm(name)
 
 

@@ -50,9 +50,9 @@ _INITIAL_USERS = "user:[4026531837]"
 
 @dataclass(frozen=True)
 class Sender:
-    """Sender of a message or creator of a socket, as the kernel reports it.
+    """Sender of a message or creator of a socket, as reported by the kernel.
 
-    Ids are relative to the namespaces of this process. If ``pid`` is 0, the process is not visible in them.
+    Ids are relative to this process's namespaces. ``pid`` is 0 if the process is not visible there.
     """
 
     pid: int
@@ -104,7 +104,7 @@ def differs(sender: Sender, theirs: Namespaces | None, uid: int, ours: Namespace
 
 
 def check_self() -> None:
-    """Raise AuthError if other users' processes cannot be distinguished from this process."""
+    """Raise AuthError if this user cannot be told apart from other users in this namespace."""
     with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
         overflow = int(file.read())
     if ambiguous(os.geteuid(), overflow, os.readlink("/proc/self/ns/user")):
@@ -117,7 +117,7 @@ def check_self() -> None:
 
 
 class Peer:
-    """Process at the other end of a Unix socket. Close it after use."""
+    """Handle to the process at the other end of a Unix socket. Close the handle after use."""
 
     def __init__(self, sock: socket.socket) -> None:
         """Identify the peer. Raises AuthError, with the reason, if it is not this user's process on this system."""
@@ -157,7 +157,7 @@ class Peer:
 
 
 def tell_senders(sock: socket.socket) -> None:
-    """Enable the kernel's reports about senders for ``receive``. Call this before the socket connects or listens."""
+    """Make the kernel report senders to ``receive``. Call before the socket connects or listens."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
 
@@ -180,7 +180,7 @@ def nonce() -> bytes:
     return secrets.token_bytes(NONCE)
 
 
-# Purpose and ranks for ``auth``. The values do not matter, because any process with the key is accepted.
+# Placeholder purpose and ranks for ``auth``, because any process with the key is accepted.
 _PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)
 # Initial and maximum timeout in seconds for a peer that does not answer.
 _PATIENCE, _MOST_PATIENCE = 0.5, 5.0
@@ -226,7 +226,7 @@ def serve_local(job: str, payload: bytes, key: bytes | None = None) -> KeyServer
 
 
 class _Follower:
-    """Rank 0's side of a connection to a follower that is identified by its user."""
+    """Rank 0's protocol for a follower that is identified by its user."""
 
     def __init__(self, peer: Peer, payload: bytes) -> None:
         self.outgoing = b""
@@ -258,7 +258,7 @@ class _Follower:
 
 
 class _FollowerWithKey:
-    """Rank 0's side of a connection to a follower that is identified by the key."""
+    """Rank 0's protocol for a follower that is identified by the key."""
 
     def __init__(self, key: bytes, payload: bytes) -> None:
         self.outgoing = b""
@@ -300,7 +300,7 @@ def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
                     return data
             except AuthError as error:
                 trouble = f": {error} listens in its place; {_GIVE}"
-            except OSError:  # the socket was just closed, or its process does not answer
+            except OSError:  # the socket was closed, or its process does not answer
                 pass
             # Sockets of other processes might not answer, so check the time after each one.
             if time.monotonic() >= deadline:
@@ -356,7 +356,7 @@ def _receive_from(sock: socket.socket, count: int, peer: Peer) -> bytes:
 
 
 def _start_of_name(job: str, key: bytes | None) -> str:
-    """Return the beginning of the socket's name, which followers know. It differs between jobs but is not secret."""
+    """Return the prefix of the socket's name, which followers know. It is unique to the job, but not secret."""
     digest = (
         hashlib.sha256(f"{os.geteuid()}/{job}".encode()).digest() if key is None else derive_key(key, f"door {job}")
     )

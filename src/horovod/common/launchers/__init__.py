@@ -1,4 +1,4 @@
-"""This process's place in a job that another launcher has started, according to the launcher's environment variables.
+"""This process's place in a job started by another launcher, read from the launcher's environment variables.
 
 ``find`` asks one function per launcher: jsrun (LSF), MPICH and other launchers of PMI-1, Open MPI, srun, and torchrun.
 Launchers that set the same variables as torchrun work too, such as PyTorchJob of Kubernetes and cloud services.
@@ -71,7 +71,7 @@ _INTEGER = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class Place:
-    """Place of a process according to a launcher's variables. Unknown fields are None."""
+    """A process's place, as read from a launcher's variables. Unknown fields are None."""
 
     launcher: str
     """Name for messages, such as "Open MPI"."""
@@ -140,7 +140,7 @@ def first_integer(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def both(env: Mapping[str, str], rank: str, size: str) -> tuple[int, int] | None:
-    """Parse the numbers in two variables that are only meaningful together. Return None unless both are set."""
+    """Parse two variables that belong together. Return None unless both are set."""
     numbers = integer(env, rank), integer(env, size)
     return (numbers[0], numbers[1]) if numbers[0] is not None and numbers[1] is not None else None
 
