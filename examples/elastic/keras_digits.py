@@ -77,7 +77,7 @@ def main() -> None:
         model.stop_training = False
         while state.data.epoch < args.epochs and not model.stop_training:
             model.fit(
-                # Iterate over the batches that the epoch has left.
+                # Iterate over the remaining batches of the epoch.
                 iter(state.data),
                 steps_per_epoch=len(state.data),
                 initial_epoch=state.data.epoch,
@@ -88,7 +88,7 @@ def main() -> None:
                 callbacks=[
                     Report(),
                     Pause(args.pause),
-                    # Elastic: record finished batches, which are not repeated.
+                    # Elastic: record finished batches, so that they are not repeated.
                     hvd.elastic.UpdateDatasetCallback(state.data),
                     # Elastic: save the state, and let new workers join.
                     hvd.elastic.CommitStateCallback(state, 5),
@@ -98,7 +98,7 @@ def main() -> None:
     # Elastic: use each image once per epoch. The global batch has the same size for any number of workers, so the
     # learning rate stays the same.
     data = hvd.elastic.ElasticDataset((images, labels), global_batch=args.batch_size)
-    # Elastic: pass all the state from which a worker can continue.
+    # Elastic: pass all state that a worker needs to continue.
     train(hvd.elastic.KerasState(model, data=data))
 
     loss = model.evaluate(*test, verbose=0)

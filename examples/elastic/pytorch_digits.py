@@ -45,7 +45,7 @@ def train(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.Name
             loss = F.cross_entropy(state.model(images), labels)
             loss.backward()
             state.optimizer.step()
-            # Elastic: record finished batches, which are not repeated.
+            # Elastic: record finished batches, so that they are not repeated.
             state.sampler.record_batch(index, args.batch_size)
             # Elastic: let new workers join.
             state.check_host_updates()
@@ -54,7 +54,7 @@ def train(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.Name
         state.sampler.set_epoch(state.epoch)
         if hvd.rank() == 0:
             print(f"epoch {state.epoch}/{args.epochs}  loss {loss.item():.4f}  {hvd.size()} ranks", flush=True)
-        # Elastic: save the state, which is restored after a failed step.
+        # Elastic: save the state, to which a failed step returns.
         state.commit()
 
 

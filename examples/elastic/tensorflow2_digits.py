@@ -69,7 +69,7 @@ def main() -> None:
             # Elastic: iterate over the remaining batches of the epoch.
             for step, batch in enumerate(state.data, 1):
                 loss = train_step(*batch)
-                # Elastic: record finished batches, which are not repeated.
+                # Elastic: record finished batches, so that they are not repeated.
                 state.data.record()
                 if step % 5 == 0:
                     # Elastic: save the state, and let new workers join.
@@ -86,7 +86,7 @@ def main() -> None:
     data = hvd.elastic.ElasticDataset(source, args.batch_size)
     variables = optimizer.variables
     variables = variables() if callable(variables) else variables
-    # Elastic: pass all the state from which a worker can continue.
+    # Elastic: pass all state that a worker needs to continue.
     train(hvd.elastic.TensorFlowState([*model.variables, *variables], data=data))
 
     accuracy = float((np.argmax(model(test_images).numpy(), 1) == test_labels).mean())

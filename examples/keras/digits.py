@@ -29,7 +29,7 @@ def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.nda
 
 
 def build_model() -> keras.Model:
-    """Create a model of two convolutions and two dense layers."""
+    """Create a model with two convolutions and two dense layers."""
     return keras.Sequential(
         [
             keras.layers.Input((8, 8, 1)),

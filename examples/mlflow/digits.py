@@ -29,7 +29,7 @@ import horovod.torch as hvd
 
 
 class Tracking:
-    """MLflow run of rank 0, which ignores all calls on other ranks."""
+    """MLflow run, which only rank 0 uses. On other ranks, all calls do nothing."""
 
     def __init__(self, args: argparse.Namespace, state: hvd.elastic.TorchState) -> None:
         self.mlflow: Any = None
@@ -53,7 +53,7 @@ class Tracking:
         if self.mlflow is None:
             return
         if model is not None:
-            # Do not save the model as a pickle, because loading a pickle executes code. The example of two images shows
+            # Do not save the model as a pickle, because loading a pickle executes code. The two example images tell
             # MLflow the shape of the input.
             self.mlflow.pytorch.log_model(
                 model, name="model", serialization_format="pt2", input_example=EXAMPLE, pip_requirements=["torch"]
@@ -79,7 +79,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
 def train(
     state: hvd.elastic.TorchState, loader: DataLoader, checkpoint: hvd.elastic.Checkpoint, args: argparse.Namespace
 ) -> tuple[str, Tracking]:
-    """Train a network, and return the final status of the MLflow run, and the run."""
+    """Train a network, and return the MLflow run and its final status."""
     tracking = Tracking(args, state)
     if hvd.rank() == 0:
         print(f"begins at step {state.step} with {hvd.size()} ranks, run {state.run_id}", flush=True)

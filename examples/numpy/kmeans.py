@@ -21,7 +21,7 @@ import horovod.numpy as hvd
 
 
 def sums_of(batch: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum and the number of the batch's digits in each cluster."""
+    """Return, for each cluster, the sum of the batch's digits and their number."""
     nearest, _ = pairwise_distances_argmin_min(batch, centres)
     members = np.eye(len(centres))[nearest]
     return members.T @ batch, members.sum(0)
@@ -40,7 +40,7 @@ def main() -> None:
     # Horovod: initialize.
     hvd.init()
     digits = load_digits()
-    # Horovod: give each worker a part of the data, from which it draws different batches.
+    # Horovod: give each worker a part of the data. The seed makes workers draw different batches.
     mine = slice(hvd.rank(), None, hvd.size())
     images, labels = digits.data[mine] / 16, digits.target[mine]
     random = np.random.default_rng(hvd.rank())

@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 import horovod.torch as hvd
 
-# The last index represents all other characters.
+# The last index stands for all other characters.
 VOCABULARY = "\n" + "".join(chr(code) for code in range(32, 127)) + "\0"
 
 
@@ -52,7 +52,7 @@ def read_corpus(characters: int) -> Tensor:
 
 
 class Windows(Dataset[Tensor]):
-    """Dataset of windows of `context` characters and the following character, without overlap."""
+    """Dataset of non-overlapping windows: `context` characters and the character that follows."""
 
     def __init__(self, text: Tensor, context: int) -> None:
         self.text, self.context = text, context
@@ -66,7 +66,7 @@ class Windows(Dataset[Tensor]):
 
 
 class Block(nn.Module):
-    """Transformer block on (n, time, width): causal self-attention and a perceptron, with pre-normalization."""
+    """Transformer block on (n, time, width): causal self-attention and an MLP, with pre-normalization."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ def endless(loader: DataLoader[Tensor], sampler: hvd.Sampler, batch_size: int) -
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, windows: list[Tensor], device: torch.device) -> float:
-    """Return the mean loss over all windows, of which each rank evaluates a part."""
+    """Return the mean loss over all windows. Each rank evaluates a part of them."""
     loss = hvd.Metric("mean")
     for batch in windows:
         loss.update(next_character_loss(model, batch.to(device)).item(), len(batch))

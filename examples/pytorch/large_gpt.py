@@ -91,7 +91,7 @@ class GPT(nn.Module):
 
 
 def build(args: argparse.Namespace) -> tuple[GPT, Any]:
-    """Create the model and the optimizer; the seed makes the parameters equal on all ranks."""
+    """Create the model and the optimizer. The seed makes the parameters equal on all ranks."""
     torch.manual_seed(args.seed)
     shape = args.layers, args.width, args.heads, args.context
     if args.method == "fsdp":
@@ -107,7 +107,7 @@ def build(args: argparse.Namespace) -> tuple[GPT, Any]:
 
 
 def save(args: argparse.Namespace, model: GPT, optimizer: Any, step: int) -> None:
-    """Save a checkpoint: with FSDP2 a folder with one file per rank, else a single file."""
+    """Save a checkpoint: a folder with one file per rank for FSDP2, a single file for other methods."""
     path: Path = args.checkpoint
     path.parent.mkdir(parents=True, exist_ok=True)
     if args.method == "fsdp":
@@ -117,7 +117,7 @@ def save(args: argparse.Namespace, model: GPT, optimizer: Any, step: int) -> Non
         state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
         save({**state, "step": step}, checkpoint_id=path)
         return
-    # Keep the whole state in temporary files, because rank 0 does not have enough memory for it.
+    # Put the full state into temporary files, because rank 0 does not have enough memory for it.
     options = {"folder": path.parent} if args.method == "sharded" else {}
     state = optimizer.state_dict(**options)
     if hvd.rank() == 0:
@@ -126,7 +126,7 @@ def save(args: argparse.Namespace, model: GPT, optimizer: Any, step: int) -> Non
 
 
 def load(args: argparse.Namespace, model: GPT, optimizer: Any) -> int:
-    """Load a checkpoint of any number of workers, and return the number of finished steps."""
+    """Load a checkpoint written by any number of workers, and return the number of finished steps."""
     if not args.checkpoint.exists():
         raise SystemExit(f"--resume: there is no checkpoint at {args.checkpoint}; run once without --resume")
     if args.method == "fsdp":
@@ -147,7 +147,7 @@ def load(args: argparse.Namespace, model: GPT, optimizer: Any) -> int:
 
 
 def batch(text: Tensor, args: argparse.Namespace, step: int) -> Tensor:
-    """Return this rank's windows for a step, indices of shape (batch_size, context + 1)."""
+    """Return this rank's windows for a step, as indices of shape (batch_size, context + 1)."""
     generator = torch.Generator().manual_seed(args.seed + step * hvd.size() + hvd.rank())
     starts = torch.randint(len(text) - args.context, (args.batch_size, 1), generator=generator)
     return text[starts + torch.arange(args.context + 1)].long()
@@ -173,7 +173,7 @@ def train(args: argparse.Namespace) -> None:
     text = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8)
     model, optimizer = build(args)
     done = load(args, model, optimizer) if args.resume else 0
-    # Reset the peak RSS, which includes pages of the checkpoint file.
+    # Reset the peak RSS, because it includes pages of the checkpoint file.
     Path("/proc/self/clear_refs").write_text("5")
     if hvd.rank() == 0:
         count = sum(p.numel() for p in model.parameters())

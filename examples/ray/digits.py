@@ -69,7 +69,7 @@ def train(epochs: int, lr: float, batch_size: int) -> float:
             # The callbacks receive rank 0's values.
             state.commit()
 
-    # In a job of a fixed size, `hvd.elastic.run` calls the function only once.
+    # In a job of fixed size, `hvd.elastic.run` calls the function only once.
     hvd.elastic.run(loop)(state)
     hvd.check_in_sync(model)
     return accuracy()

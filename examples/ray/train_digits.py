@@ -23,7 +23,7 @@ from horovod.ray.train import HorovodTrainer
 
 
 def load_data() -> tuple[Any, Any]:
-    """Return training rows and held-out rows, each with an image and its label."""
+    """Return training and held-out rows, each with an image and its label."""
     import numpy as np
     from sklearn.datasets import load_digits
 
@@ -48,7 +48,7 @@ def train(config: dict[str, Any]) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"] * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     first, checkpoint = 0, ray.train.get_checkpoint()
-    # All ranks get the same checkpoint, or none.
+    # Either all ranks get the same checkpoint, or none gets one.
     if checkpoint:
         with checkpoint.as_directory() as folder:
             saved = torch.load(Path(folder, "state.pt"), weights_only=True)
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--fail-at", type=int, default=-1, help="epoch in which a worker is killed (default: none)")
     parser.add_argument("--address", help="of a cluster that runs, such as auto (default: one for this program)")
     args = parser.parse_args()
-    # Reserve one CPU in addition to those of the workers, for the tasks that read Ray's datasets.
+    # Reserve one more CPU than the workers need, for the tasks that read Ray's datasets.
     own = {} if args.address else {"num_cpus": args.workers + 1, "include_dashboard": False}
     ray.init(address=args.address, **own)
     training, _ = load_data()

@@ -19,7 +19,7 @@ from horovod.ray.tune import report, trainable
 
 
 def train(config: dict[str, Any]) -> None:
-    """Train a model with a trial's config. Each rank of the trial calls this."""
+    """Train a model with a trial's config. Called on each rank of the trial."""
     import torch
     import torch.nn.functional as F
     from sklearn.datasets import load_digits

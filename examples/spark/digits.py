@@ -28,7 +28,7 @@ def arguments(about: str) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def session() -> Iterator[SparkSession]:
-    """Yield a Spark session, which runs on this machine unless spark-submit has started the program."""
+    """Yield a Spark session. It runs on this machine unless spark-submit has started the program."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("digits").config("spark.ui.showConsoleProgress", "false")
     # Run on this machine if spark-submit has not started the program.
@@ -44,7 +44,7 @@ def session() -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def store_in(given: str | None) -> Iterator[str]:
-    """Yield a folder for the store: the given one, or a temporary folder that is removed at the end."""
+    """Yield the store's folder: the given one, or a temporary folder that is removed at the end."""
     if given:
         yield given
         return

@@ -46,7 +46,7 @@ def train(epochs: int, batch: int, learning_rate: float, elastic: bool) -> tuple
     def loop(state: Any) -> None:
         while state.epoch < epochs:
             shuffled = ours[torch.randperm(len(ours), generator=torch.Generator().manual_seed(state.epoch))]
-            # Use equal parts, so that all ranks do the same number of steps.
+            # Use parts of equal size, so that all ranks run the same number of steps.
             share = len(shuffled) // hvd.size()
             mine = shuffled[hvd.rank() * share : (hvd.rank() + 1) * share]
             model.train()

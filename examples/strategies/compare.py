@@ -30,7 +30,7 @@ STRATEGIES = ("sync", "local", "diloco", "gossip", "ps", "async", "easgd")
 
 
 class Digits:
-    """Training task: classify 1,797 images of digits with one hidden layer, by SGD with momentum."""
+    """Training task: classify 1,797 images of digits, with one hidden layer and momentum SGD."""
 
     def __init__(self) -> None:
         from sklearn.datasets import load_digits
@@ -59,7 +59,7 @@ class Digits:
 
 
 class Chars:
-    """Training task: predict characters of Python's source text with a transformer block, by AdamW."""
+    """Training task: predict characters of Python's source text, with a transformer block and AdamW."""
 
     CONTEXT = 32
 
@@ -89,7 +89,7 @@ class Chars:
 
 
 class Transformer(nn.Module):
-    """Character model of one transformer block, from codes (n, time) to logits (n, time, 128)."""
+    """Character model with one transformer block, from codes (n, time) to logits (n, time, 128)."""
 
     def __init__(self, context: int, width: int = 48) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Transformer(nn.Module):
 
 
 def with_strategy(strategy: str, args: argparse.Namespace, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
-    """Wrap the optimizer in the selected strategy, the only difference between the strategies."""
+    """Wrap the optimizer in the selected strategy. Nothing else differs between strategies."""
     every = args.every
     return {
         "sync": lambda: hvd.DistributedOptimizer(optimizer, model.named_parameters()),
@@ -146,7 +146,7 @@ def train(args: argparse.Namespace, task: Any, model: nn.Module, optimizer: Any,
 
 
 def compare(strategy: str, args: argparse.Namespace, task: Any) -> dict[str, Any]:
-    """Train with one strategy, and return its results. All strategies start with the same parameters."""
+    """Train with one strategy and return its results. All strategies start with the same parameters."""
     torch.manual_seed(args.seed)
     model = task.model()
     optimizer = with_strategy(strategy, args, task.optimizer(model, args.lr), model)
@@ -159,7 +159,7 @@ def compare(strategy: str, args: argparse.Namespace, task: Any) -> dict[str, Any
             optimizer.finish()
     else:
         result = train(args, task, model, optimizer, hvd.size())
-        # Average the parameters, which differ between ranks after gossip or an unfinished round.
+        # Average the parameters, because they differ between ranks after gossip or an unfinished round.
         for p in model.parameters():
             p.data = hvd.allreduce(p.data)
     staleness = getattr(getattr(optimizer, "strategy", None), "histogram", {})

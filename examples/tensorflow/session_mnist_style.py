@@ -61,7 +61,7 @@ def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.nda
 
 
 class EvaluateAtEnd(tf.train.SessionRunHook):
-    """Session hook that saves the values of some tensors and of all trained variables at the end."""
+    """Session hook that saves the final values of some tensors and of all trained variables."""
 
     def __init__(self, tensors: dict[str, tf.Tensor]) -> None:
         self.tensors = tensors

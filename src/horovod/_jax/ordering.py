@@ -110,7 +110,7 @@ class _Program:
         return token
 
     def _sequence(self, block: Any) -> list[list[Any]]:
-        """Sort the operations of a block into steps: calls to merge, or one loop, branch or function."""
+        """Group a block's operations into ordered steps: calls to merge, or one loop, branch or function."""
         calls: dict[_Key, list[Any]] = {}
         inner: list[Any] = []
         # Sort key of each value that this block computes.

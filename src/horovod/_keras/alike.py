@@ -1,4 +1,4 @@
-"""Comparison of an optimizer with its copy that is rebuilt from the config.
+"""Comparison of an optimizer with a copy that was rebuilt from its config.
 
 A config contains only what the optimizer's ``get_config`` returns. It loses the arguments of a subclass that does not
 override ``get_config``, attributes that were set after construction, and parts of a schedule whose ``get_config`` is
@@ -39,7 +39,7 @@ class _Comparison:
 
     def attributes(self, value: Any) -> dict[str, Any]:
         left_out = self._left_out if hasattr(value, "apply_gradients") else frozenset()
-        # Skip TensorFlow's own attribute-tracking fields: their names begin with _self_.
+        # Skip TensorFlow's own attribute-tracking fields, whose names begin with _self_.
         return {n: one for n, one in vars(value).items() if n not in left_out and not n.startswith("_self_")}
 
     def alike(self, a: Any, b: Any, depth: int = 0) -> bool:
@@ -69,7 +69,7 @@ class _Comparison:
         try:
             x, y = (np.asarray(one if isinstance(one, np.ndarray) else self._to_numpy(one)) for one in (a, b))
             return x.dtype == y.dtype and bool(np.array_equal(x, y, equal_nan=x.dtype.kind in "fc"))
-        except Exception:  # The values cannot be compared, for example if they are symbolic tensors.
+        except Exception:  # The values cannot be compared. For example, they are symbolic tensors.
             return False
 
     def _same_object(self, a: Any, b: Any, depth: int) -> bool:
@@ -87,7 +87,7 @@ def _has_hidden_state(value: Any) -> bool:
 
 
 def _bookkeeping(keras: Any, optimizer: Any, to_numpy: Callable[[Any], Any]) -> frozenset[str]:
-    """Return the attributes that differ between two identically constructed optimizers of Keras."""
+    """Return the attributes that differ even between two identically constructed Keras optimizers."""
     legacy = hasattr(optimizer, "_set_hyper")
     kind = keras.optimizers.legacy.SGD if legacy else keras.optimizers.SGD
     first = kind(0.5)

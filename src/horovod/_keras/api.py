@@ -62,7 +62,7 @@ def load_distributed(
     if optimizer is not None:
         model.optimizer = wrap(optimizer)
         if not is_legacy(keras) and keras.config.backend() == "tensorflow" and getattr(model, "jit_compile", False):
-            # Compile the model again, because Keras has compiled it for a plain optimizer and can have enabled XLA.
+            # Compile the model again, because Keras has compiled it for a plain optimizer and might have enabled XLA.
             model.jit_compile = False
     return model
 
@@ -72,7 +72,7 @@ def _classes(module: Any) -> list[type]:
 
 
 def _by_name(classes: Iterable[type]) -> dict[str, Any]:
-    """Return a dict of classes by name and by lower-case name, because saved files use both."""
+    """Return a dict of classes keyed by name and by lower-case name, because saved files use both."""
     names: dict[str, Any] = {}
     for kind in classes:
         if not isinstance(kind, type):
@@ -82,7 +82,7 @@ def _by_name(classes: Iterable[type]) -> dict[str, Any]:
 
 
 class Frontend:
-    """Implementation of Horovod's API for one Keras module and its backend."""
+    """Horovod's API for one Keras module and its backend."""
 
     def __init__(self, keras: Any, adapter: Any) -> None:
         """Create a frontend.
@@ -96,7 +96,7 @@ class Frontend:
 
     @functools.cached_property
     def functions(self) -> SimpleNamespace:
-        """Functions that both Keras frontends export, by name."""
+        """Functions that both Keras frontends export, keyed by name."""
         return make_functions(self)
 
     @functools.cached_property
@@ -139,7 +139,7 @@ class Frontend:
         """
         sync = getattr(model, "jax_state_sync", None)
         if sync is not None and self.adapter.__name__.endswith("_jax"):
-            sync()  # On JAX, the variables do not have the current values while fit runs.
+            sync()  # On JAX, the variables are out of date while fit runs.
         self.adapter.broadcast_variables(self._shared(model, local_variables), root_rank, global_process_set)
 
     def shared_shapes(self, model: Any, local_variables: Any = None) -> list[str] | None:

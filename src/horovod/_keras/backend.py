@@ -1,4 +1,4 @@
-"""Interface of the adapters for Keras' backends, and a function that loads an adapter.
+"""Interface that adapters implement for Keras' backends, and a function that loads an adapter.
 
 An adapter (``backend_tensorflow``, ``backend_torch``, ``backend_jax``) is a module that defines the functions of
 ``Adapter``. In these functions, tensors are tensors of the backend, eager or traced. Variables are Keras variables.
@@ -27,7 +27,7 @@ class Adapter(Protocol):
     """
 
     def shutdown(self) -> None:
-        """Leave the job and stop this rank's engine."""
+        """Shut down Horovod in this process."""
 
     # An adapter can also define three optional functions. ``errors_as_ours(func)`` is described at ``run_fn``.
     # ``new_epoch()`` is called after ``hvd.elastic.run`` has joined a new epoch. ``builds_later()`` returns True if
@@ -46,7 +46,7 @@ class Adapter(Protocol):
         groups: Sequence[Sequence[int]] | None,
         process_set: ProcessSet,
     ) -> list[Any]:
-        """Return the gradients reduced over the ranks, in the same order.
+        """Return the gradients, reduced over the ranks, in the same order.
 
         An adapter with ``STEPS_SEEN = True`` is called once per step, not only while tracing. It has a function
         ``watch_data()``, which starts to measure waits for data (``common/training_loop/steps.py``). An adapter with
@@ -69,13 +69,13 @@ class Adapter(Protocol):
         """Return (module, cast, dense), where ``dense(gradient)`` converts a gradient to a dense tensor."""
 
     def scale(self, grad: Any, factor: float) -> Any:
-        """Return ``grad * factor``; ``grad`` can be dense or sparse."""
+        """Return ``grad * factor``. ``grad`` can be dense or sparse."""
 
     def divided_by_size(self, grad: Any, process_set: ProcessSet) -> Any:
-        """Divide a dense or sparse gradient by the size that the process set has when the step runs."""
+        """Divide a dense or sparse gradient by the size of the process set, as read when the step runs."""
 
     def key(self, variable: Any) -> Any:
-        """Return a hashable key that is the same for a variable and for its wrappers."""
+        """Return a hashable key shared by a variable and its wrappers."""
 
     def allreduce(
         self,
@@ -102,10 +102,10 @@ class Adapter(Protocol):
         """Reduce ``value`` over all ranks and return this rank's part along dimension 0."""
 
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
-        """Assign the root's values to ``variables``, which all ranks must pass in the same order."""
+        """Overwrite ``variables`` with the root's values. All ranks must pass them in the same order."""
 
     def kept(self, variable: Any, into: Any) -> Any:
-        """Return a snapshot of the variable's value, in a form that ``variable.assign`` accepts.
+        """Return a snapshot of the variable's value that ``variable.assign`` accepts.
 
         ``into`` is an earlier snapshot of this variable whose memory can be reused, or None.
         """

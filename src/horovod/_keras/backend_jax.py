@@ -32,7 +32,7 @@ shutdown = basics.shutdown
 
 
 def new_epoch() -> None:
-    """Clear the compiled programs, because they contain sizes and process set ids of the previous epoch.
+    """Clear the compiled programs, which contain sizes and process set ids of the previous elastic epoch.
 
     Keras also recompiles its programs.
     """
@@ -51,7 +51,7 @@ def reduce_gradients(
     groups: Sequence[Sequence[int]] | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Return the gradients reduced over the ranks of the process set, in the same order.
+    """Return the gradients, reduced over the ranks of the process set, in the same order.
 
     ``groups`` lists positions in ``grads`` whose reductions complete together. The errors are those of ``_arrays``. In
     a compiled program, an error that only appears at run time becomes a JAX error.
@@ -149,7 +149,7 @@ def reducescatter(
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """Assign the root's values to variables, which must be in the same order on all ranks but may differ in name."""
+    """Overwrite variables with the root's values. All ranks must pass them in the same order; names can differ."""
     variables = list(variables)
     names = [f"broadcast.variable.{i}" for i in range(len(variables))]
     values = [_value(v.value, "broadcast_variables") for v in variables]
@@ -160,7 +160,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 
 
 def _call(tensors: Sequence[Any], full_names: Sequence[str], reduction: Reduction, groups: Sequence[str]) -> calls.Call:
-    """Check a reduction's arguments, and return the foreign function call for a compiled program."""
+    """Validate a reduction's arguments, and return the foreign function call for a compiled program."""
     from horovod._core import KIND_ALLREDUCE
 
     for tensor, name in zip(tensors, full_names, strict=True):
@@ -190,7 +190,7 @@ def _compressed(gradient: Any, name: str, compression: Any, sparse_as_dense: boo
 
 
 def _group_names(names: Sequence[str], groups: Sequence[Sequence[int]] | None, some: Sequence[int]) -> list[str]:
-    """Return the group names of some gradients, with "" for a gradient without a group."""
+    """Return the group name of each gradient, or "" for a gradient without a group."""
     group_of = {i: f"grouped_allreduce.{names[members[0]]}" for members in groups or () for i in members}
     return [group_of.get(i, "") for i in some]
 
@@ -209,7 +209,7 @@ def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
 
 
 def key(variable: Any) -> Any:
-    """Return ``id(variable)``: Keras does not wrap variables on JAX."""
+    """Return ``id(variable)``, which suffices because Keras does not wrap variables on JAX."""
     return id(variable)
 
 
@@ -242,7 +242,7 @@ def _value(value: Any, operation: str) -> Any:
 
 
 def kept(variable: Any, into: Any) -> np.ndarray[Any, Any]:
-    """Return a copy of the value, because a Keras step can donate the original array's memory to JAX."""
+    """Return a copy of the value, because a Keras step can donate the original array to JAX."""
     return np.array(variable.value)
 
 
@@ -274,7 +274,7 @@ def _watching(make: Any, is_distributed: Callable[[Any], bool]) -> Any:
     def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
         step = self.train_function
-        # A new fit begins. Drop the unread results of the previous fit, because one of them could be an error.
+        # A new fit begins, so drop the previous fit's unread results, which could contain an error.
         getattr(step, "_hvd_forget", lambda: None)()
         if is_distributed(getattr(self, "optimizer", None)) and not getattr(step, "_hvd_watches", False):
             self.train_function = _watched(step)
@@ -291,7 +291,7 @@ def _watched(step: Any) -> Any:
         with as_ours():
             for array in last:
                 if array.is_ready():
-                    # Reading the results raises an exception if the step failed.
+                    # If the step failed, reading its results raises an exception.
                     array.block_until_ready()
             last.clear()
             logs, state = step(state, iterator)

@@ -35,12 +35,12 @@ def reduce_gradients(
     process_set: ProcessSet,
     variables: Sequence[Any],
 ) -> list[Any]:
-    """Reduce gradients: as concurrent operations in a tf.function, as one group in eager mode.
+    """Reduce gradients, as concurrent operations in a tf.function or as one group in eager mode.
 
     ``postscale`` must be 1 / ``prescale``, as for Average with ``gradient_predivide_factor``.
     """
-    # Name each gradient by its position in the full list, even if some gradients are None. The engine can then detect
-    # ranks with different gradients.
+    # Name each gradient by its position in the full list, even if some gradients are None, so that the engine can
+    # detect ranks with different gradients.
     places = [int(name.rpartition(".")[2]) for name in names]
     all_grads: list[Any] = [None] * (places[-1] + 1)
     all_variables: list[Any] = list(all_grads)
@@ -126,7 +126,7 @@ def reducescatter(value: Any, name: str | None, op: int) -> Any:
 
 
 def _value_of(result: Any) -> Any:
-    """Return the tensor itself, or in a graph with a session its evaluated value."""
+    """Return the tensor itself or, in a graph with a session, its evaluated value."""
     if tf.compat.v1.executing_eagerly_outside_functions():
         return result
     session = tf.compat.v1.get_default_session() or tf.compat.v1.keras.backend.get_session()
@@ -143,7 +143,7 @@ broadcast_global_variables = hvd.broadcast_global_variables
 
 
 def builds_later() -> bool:
-    """Return True in a tf.compat.v1 graph, where variables have values only once Keras has a session."""
+    """Return True in a tf.compat.v1 graph. Its variables have no values until Keras creates a session."""
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 

@@ -65,7 +65,7 @@ def reduce_gradients(
             grad = grad.to_dense() if grad.is_sparse else grad
             tensor, context = compression.compress(grad)
             tensor = plain(tensor)
-            # Overwrite a parameter's ``grad``, but never a tensor that belongs to the caller.
+            # Overwrite a parameter's own ``grad``, but no other tensor that belongs to the caller.
             ours = tensor is not grad or grads[position] is _parameter(variables[position]).grad
             target = tensor if ours else torch.empty_like(tensor)
             group = members.get(position)
@@ -81,7 +81,7 @@ def reduce_gradients(
             )
             pending.add(work, tensor, target, partial(compression.decompress, target, context))
     except Exception:
-        # Raise the first error: later ones are only its consequences.
+        # Raise the first error, because later errors are only consequences of it.
         with contextlib.suppress(Exception):
             pending.results()
         raise
@@ -92,7 +92,7 @@ def reduce_gradients(
 
 
 class _Pending:
-    """Reductions in flight, with references to the tensors that the engine reads and writes.
+    """Reductions in flight, which keep alive the tensors that the engine reads and writes.
 
     When ``results`` returns or raises an Exception, the engine no longer uses the tensors. If an interrupt (Ctrl-C)
     ends the wait, the tensors of unfinished operations are kept alive until the engine has finished.
@@ -113,7 +113,7 @@ class _Pending:
         self._finish.append(finish)
 
     def results(self) -> list[torch.Tensor]:
-        """Wait for all operations, and return their results or raise the first error."""
+        """Wait for all operations. Return their results, or raise the first error."""
         failure: Exception | None = None
         try:
             handles.wait_all(self._works, self._keep)
@@ -130,7 +130,7 @@ class _Pending:
         return done
 
     def park(self) -> None:
-        """Keep the tensors of unfinished operations alive without waiting."""
+        """Keep the tensors of unfinished operations alive, without waiting for the operations."""
         for work in self._works:
             handles.park(work, self._keep)
 
@@ -151,7 +151,7 @@ def divided_by_size(grad: torch.Tensor, process_set: ProcessSet) -> torch.Tensor
 
 
 def key(variable: Any) -> Any:
-    """Return the ``id`` of a parameter, or of the parameter inside a Keras variable."""
+    """Return the ``id`` of a parameter, or of the parameter wrapped by a Keras variable."""
     return id(_parameter(variable))
 
 
@@ -200,7 +200,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 
 
 def kept(variable: Any, into: Any) -> torch.Tensor:
-    """Copy the variable's value to the CPU, into the memory of ``into`` if shape and dtype match."""
+    """Copy the variable's value to the CPU, reusing the memory of ``into`` if shape and dtype match."""
     value = _parameter(variable).detach()
     fits = isinstance(into, torch.Tensor) and into.shape == value.shape and into.dtype == value.dtype
     return into.copy_(value) if fits else torch.empty_like(value, device="cpu").copy_(value)

@@ -1,4 +1,4 @@
-"""Mixins for the callbacks of the Keras frontends, to combine with Keras' Callback class."""
+"""Mixins for the Keras frontends' callbacks, to be combined with Keras' Callback class."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from horovod.common.ops import Average
 
 
 def bring_values(model: Any) -> None:
-    """Copy the current values to the model's variables, which are outdated on JAX while ``fit`` runs.
+    """Copy the current values to the model's variables, which are out of date on JAX while ``fit`` runs.
 
     After a callback, ``fit`` reads the variables again.
     """
@@ -23,14 +23,14 @@ def bring_values(model: Any) -> None:
 
 
 def sample_count(model: Any) -> float | None:
-    """Return the number of samples in the model's average of the loss, or None if it has no such average."""
+    """Return the number of samples in the model's average loss, or None if the model keeps no average."""
     bring_values(model)
     loss = next((metric for metric in model.metrics if metric.name == "loss" and hasattr(metric, "count")), None)
     return None if loss is None else float(loss.count)
 
 
 def _plain_optimizer(model: Any) -> Any:
-    """Return the optimizer that has the learning rate: with loss scaling, the inner optimizer."""
+    """Return the optimizer that owns the learning rate. With loss scaling, this is the inner optimizer."""
     optimizer = model.optimizer
     return getattr(optimizer, "inner_optimizer", optimizer)
 
@@ -80,7 +80,7 @@ def scale_velocities(model: Any, factor: float) -> None:
     if not any(kind.__name__ in ("SGD", "RMSprop") for kind in kinds):
         return
     if hasattr(optimizer, "get_slot_names"):
-        # Legacy optimizers of Keras 2 have these buffers.
+        # Only legacy optimizers of Keras 2 name the buffers this way.
         if "momentum" not in optimizer.get_slot_names():
             return
         velocities = [optimizer.get_slot(variable, "momentum") for variable in model.trainable_weights]
@@ -115,14 +115,14 @@ class BroadcastGlobalVariables:
         self.device = device
         self.local_variables = local_variables
         self.broadcast_done = False
-        self._processes: Any = None  # Hosts and process ids of the job in which the last broadcast took place.
+        self._processes: Any = None  # Hosts and process ids of the job in which the last broadcast was made.
         self._batches = 0
         self._epoch = 0
         self._in_epoch = 0
-        # True once the ranks have compared their positions in this epoch.
+        # True once the ranks have compared their positions in the current epoch.
         self._place_known = False
         self._samples: float | None = None
-        # True once the ranks have compared their numbers of samples.
+        # True once the ranks have compared their sample counts.
         self._counted = False
         self._all_built = False
 
@@ -133,7 +133,7 @@ class BroadcastGlobalVariables:
         job = state.require_job()
         processes = job.hosts, job.pids
         if self._processes not in (None, processes):
-            # All ranks decide together, because some ranks of an elastic job can be new and need the broadcast.
+            # Decide together with all ranks, because some ranks of an elastic job can be new and need the broadcast.
             self.broadcast_done = False
         self._processes = processes
         if not self.broadcast_done and job.size > 1:
@@ -144,7 +144,7 @@ class BroadcastGlobalVariables:
         self._epoch, self._in_epoch, self._place_known, self._samples = epoch, 0, False, None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # At this point, other callbacks have already loaded weights or set learning rates.
+        # By now, other callbacks have loaded weights or set learning rates.
         if self._all_built and not self.broadcast_done:
             self._broadcast()
         if not self._place_known:
@@ -162,11 +162,11 @@ class BroadcastGlobalVariables:
             checks.check_model(self._hvd_frontend, model, self.local_variables)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        # Count now, because validation resets the model's metrics.
+        # Count now, because validation will reset the model's metrics.
         self._count_samples()
 
     def _count_samples(self) -> None:
-        """Count the samples of the first epoch, unless the optimizer weights its averages."""
+        """Count the samples of the first epoch, unless the optimizer uses weighted averages."""
         model = self.model  # type: ignore[attr-defined]
         control = getattr(model.optimizer, "_hvd", None)
         alike = control is not None and control.reduction.weight is None and control.reduction.op == Average
@@ -180,7 +180,7 @@ class BroadcastGlobalVariables:
             stopped = bool(getattr(model, "stop_training", False))
             checks.check_epoch(self._hvd_frontend, epoch, self._in_epoch, self._samples, stopped)
             self._counted = True
-        # Check before later callbacks can write a checkpoint.
+        # Run the check before later callbacks can write a checkpoint.
         if checks.is_due(0):
             checks.check_model(self._hvd_frontend, model, self.local_variables)
 
@@ -194,7 +194,7 @@ class BroadcastGlobalVariables:
     def _check_place(self, ended: bool) -> None:
         model = self.model  # type: ignore[attr-defined]
         if checks.concerns(model):
-            # Until the broadcast in the first step, ranks can have different learning rates.
+            # Ranks can have different learning rates until the broadcast in the first step.
             rate = known_rate(model) if self.broadcast_done and not ended else None
             checks.check_place(self._hvd_frontend, checks.Position(self._epoch, ended, rate))
 
@@ -306,7 +306,7 @@ class LearningRateWarmup(LearningRateSchedule):
 
         def multiplier(epoch: float) -> float:
             size = state.require_job().size
-            # Use the rate at the end of the batch, so that an epoch ends exactly at its target rate.
+            # Use the rate that applies at the end of the batch, so that an epoch ends exactly at its target rate.
             done = min(1.0, (epoch + 1.0 / (self.steps_per_epoch or 1)) / warmup_epochs)
             return (1 + done * (size - 1)) / size
 
@@ -321,13 +321,13 @@ class LearningRateWarmup(LearningRateSchedule):
 
 
 class BestModel:
-    """Callback that saves the model whenever the monitored metric has a new best value.
+    """Callback that saves the model whenever the monitored metric reaches a new best value.
 
     Set ``filepath`` after creating the callback.
     """
 
     def __init__(self, monitor: str, verbose: int, save_weights_only: bool, mode: str, save_freq: Any) -> None:
-        # Pass a placeholder, because Keras requires a path with one of its suffixes.
+        # Pass a placeholder path, because Keras requires a path with a known suffix.
         path = "best.weights.h5" if save_weights_only else "best.keras"
         super().__init__(  # type: ignore[call-arg]
             path,

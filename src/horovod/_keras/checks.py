@@ -1,4 +1,4 @@
-"""Checks that all ranks have the same values and run the same steps, for ``fit`` and ``check_in_sync``.
+"""Checks that ranks have the same values and run the same steps, for ``fit`` and ``check_in_sync``.
 
 Without these checks, ranks would wait for gradients that never arrive, or silently diverge. Before the first epoch,
 ranks compare the number of batches per epoch. At the beginning of each epoch they compare the epoch's number and the
@@ -34,7 +34,7 @@ def check(
     ignore: Collection[str] = (),
     local_variables: Iterable[Any] = (),
 ) -> str:
-    """Compare values between ranks, as described for ``check_in_sync`` in ``api.py``.
+    """Compare values between ranks, as ``check_in_sync`` in ``api.py`` describes.
 
     ``frontend`` is an api.Frontend. The check skips ``local_variables``, and variables that are registered as local in
     the optimizer.
@@ -45,7 +45,7 @@ def check(
         for value in given.values():
             sync = getattr(value, "jax_state_sync", None)
             if sync is not None:
-                sync()  # On JAX, the variables do not have the current values while fit runs.
+                sync()  # On JAX, the variables are out of date while fit runs.
         local = {frontend.adapter.key(variable) for variable in local_variables}.union(*map(_local, given.values()))
         read = in_sync.reader(_to_numpy(frontend.keras), lambda variable: frontend.adapter.key(variable) in local)
         return in_sync.fingerprints(given, read, in_sync.check_ignore(ignore))
@@ -64,7 +64,7 @@ def check_model(frontend: Any, model: Any, local_variables: Any = None) -> None:
 
 
 def is_due(steps: int) -> bool:
-    """Return True if the ranks should be compared after this number of steps (HOROVOD_CHECK_IN_SYNC_STEPS)."""
+    """Return True if ranks should be compared after step number ``steps`` (HOROVOD_CHECK_IN_SYNC_STEPS)."""
     job = state.job
     return job is not None and job.check_steps > 0 and steps % job.check_steps == 0
 
@@ -109,7 +109,7 @@ class Position(NamedTuple):
 
 
 def concerns(model: Any) -> bool:
-    """Return True if the optimizers of all ranks reduce gradients in this model's ``fit``."""
+    """Return True if the optimizers of all ranks reduce gradients while this model's ``fit`` runs."""
     control = getattr(getattr(model, "optimizer", None), "_hvd", None)
     return control is not None and control.reduction.process_set is global_process_set and state.require_job().size > 1
 
@@ -127,7 +127,7 @@ def check_plan(frontend: Any, steps: int | None) -> None:
 
 
 def all_built(frontend: Any, shapes: list[str] | None) -> bool:
-    """Return True if the variables to broadcast exist on all ranks.
+    """Return True if the variables to broadcast already exist on all ranks.
 
     All ranks must call this function.
 
@@ -175,7 +175,7 @@ def check_place(frontend: Any, place: Position) -> None:
 
 
 def compare_places(from_all: Sequence[Position]) -> None:
-    """Raise ValueError unless all ranks are at the same position. The positions are in rank order."""
+    """Raise ValueError unless all ranks are at the same position. ``positions`` is in rank order."""
     ended = [rank for rank, place in enumerate(from_all) if place.ended]
     going = [rank for rank, place in enumerate(from_all) if not place.ended]
     if ended and going:
@@ -202,7 +202,7 @@ def compare_places(from_all: Sequence[Position]) -> None:
 def _alike(rate: float | None, other: float | None) -> bool:
     if rate is None or other is None or (math.isnan(rate) and math.isnan(other)):
         return True
-    # Allow a small difference: devices can round the rates of schedules differently.
+    # Allow a small difference, because devices can round scheduled learning rates differently.
     return math.isclose(rate, other, rel_tol=1e-5)
 
 
@@ -244,9 +244,9 @@ def check_epoch(frontend: Any, epoch: int, batches: int, samples: float | None =
 
 
 def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:
-    """Gather ``mine`` from all ranks, and report a long wait.
+    """Gather ``mine`` from all ranks, reporting a long wait.
 
-    After the stall warning time, log the message ``told``. Append the message to an error that ends the wait.
+    After the stall warning time, log the message ``told``. If an error ends the wait, append the message to the error.
     """
     timer = _warning(f"fit: {told}")
     try:
@@ -286,7 +286,7 @@ _watched: set[type] = set()
 
 
 def watch(keras: Any) -> None:
-    """Patch ``fit`` to require ``hvd.init()`` in jobs of several ranks, and to warn about ``synchronized=True``.
+    """Patch ``fit`` to require ``hvd.init()`` in multi-rank jobs, and to warn about ``synchronized=True``.
 
     The warning is for models with a distributed optimizer on TensorFlow: Keras synchronizes ``BatchNormalization`` only
     between replicas of ``tf.distribute``. Other backends reject the argument.
@@ -328,9 +328,9 @@ _WRAP = "compile the model with hvd.DistributedOptimizer(optimizer)"
 
 
 def after_batch(model: Any) -> None:
-    """Count a step of an optimizer that is not distributed, so that a warning can follow."""
+    """Count a step of an optimizer that is not distributed, so that a warning can be issued."""
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if training.watched and optimizer is not None and not (hasattr(optimizer, "_hvd") or hasattr(inner, "_hvd")):
-        # Assume two bytes per number: a program that averages gradients itself can send half precision.
+        # Assume two bytes per number, because a program that averages gradients itself can send half precision.
         training.plain_step(lambda: 2 * sum(math.prod(v.shape) for v in model.trainable_variables), _WRAP)

@@ -20,7 +20,7 @@ from horovod.common.process_sets import global_process_set
 
 
 class ModelState(ObjectState):
-    """Elastic state of a Keras model, its optimizer, and further attributes.
+    """Elastic state of a Keras model, its optimizer, and additional attributes.
 
     Args:
         model (Model): Built Keras model.
@@ -60,7 +60,7 @@ class ModelState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        # The optimizer created these variables after the commit. Set them to zero, their initial value.
+        # The optimizer has created these variables since the commit. Reset them to zero, their initial value.
         variables = self._variables()
         for variable, value in zip(variables, self._saved_values, strict=False):
             variable.assign(value)
@@ -69,11 +69,11 @@ class ModelState(ObjectState):
         super().restore()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the values of the variables and the attributes, without copying them."""
+        """Return the values of the variables and attributes, without copying them."""
         return {"variables": self._arrays(), **super().state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the result of ``state_dict``, even from a job with a different number of ranks.
+        """Load a ``state_dict``, even one from a job with a different number of ranks.
 
         The loaded state counts as committed.
 
@@ -88,7 +88,7 @@ class ModelState(ObjectState):
         super().load_state_dict({name: state_dict[name] for name in self._attributes()})
 
     def sync(self) -> None:
-        """Broadcast the state of a surviving rank, or of rank 0 in a new job, to all ranks.
+        """Broadcast the state of a surviving rank to all ranks. In a new job, broadcast rank 0's state.
 
         The surviving rank is the lowest rank that is not new. Variables are broadcast as tensors, attributes as pickled
         objects. Gradients that a rank is still accumulating are not changed.
@@ -104,7 +104,7 @@ class ModelState(ObjectState):
         return [f"model ({signature((tuple(one.shape), one.dtype) for one in self.model.weights)})"]
 
     def _variables(self) -> list[Any]:
-        """Return the current variables, including any that the optimizer has created since the last call."""
+        """Return the current variables, including any that the optimizer has created recently."""
         seen: set[Any] = set()
         chosen = []
         for variable in [*self.model.weights, *optimizer_variables(self.optimizer)]:
@@ -127,7 +127,7 @@ class ModelState(ObjectState):
     def _bring_values_here(self) -> None:
         sync = getattr(self.model, "jax_state_sync", None)
         if sync is not None and backend_of(self._hvd_frontend.keras) == "jax":
-            sync()  # On JAX, the variables do not have the current values while fit runs.
+            sync()  # On JAX, the variables are out of date while fit runs.
 
 
 def _array(variable: Any) -> "np.ndarray[Any, Any]":
@@ -145,7 +145,7 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
     """Return the decorator ``hvd.elastic.run`` for a frontend."""
 
     def reset() -> None:
-        # Compare the job objects, because another frontend can keep the old job running.
+        # Compare the job objects, because another frontend might keep the old job running.
         before = frontend.adapter.face.job
         frontend.adapter.shutdown()
         frontend.adapter.basics.init()
@@ -173,7 +173,7 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 class Batches:
-    """Counter of the batches of an epoch that have been processed.
+    """Counter of an epoch's processed batches.
 
     With ``steps_per_execution``, one call in ``fit`` processes several batches. Depending on its version, Keras numbers
     the call by its first or its last batch. The number of the last batch can be beyond the end of the epoch.
@@ -185,7 +185,7 @@ class Batches:
         self._begun = batch
 
     def _done(self, batch: int) -> int:
-        """Return the number of processed batches after the call of ``fit`` that Keras numbers ``batch``."""
+        """Return the number of batches that are processed once the step that Keras numbers ``batch`` has ended."""
         model, params = getattr(self, "model", None), getattr(self, "params", None) or {}
         together, steps = getattr(model, "steps_per_execution", None), params.get("steps")
         first = self._first(batch)
@@ -193,7 +193,7 @@ class Batches:
         return min(last + 1, steps) if steps else last + 1
 
     def _more(self, batch: int) -> int:
-        """Return the number of batches in the current call."""
+        """Return the number of batches in the current step of ``fit``."""
         return max(1, self._done(batch) - self._first(batch))
 
     def _first(self, batch: int) -> int:
@@ -286,7 +286,7 @@ class UpdateEpochState:
 
 
 class UpdateDataset(Batches):
-    """Callback that records the processed batches of an ElasticDataset, and starts its next epoch.
+    """Callback that records the processed batches of an ElasticDataset and starts its next epoch.
 
     Place it before ``CommitStateCallback``, and call ``fit`` for one epoch at a time::
 
@@ -309,7 +309,7 @@ class UpdateDataset(Batches):
 
 
 def make_elastic(frontend: Any, module: str) -> dict[str, Any]:
-    """Return the contents of a Keras frontend's ``elastic`` module, whose name is ``module``."""
+    """Return the contents of a Keras frontend's ``elastic`` module, which is named ``module``."""
     plain = frontend.keras.callbacks.Callback
 
     def join(mixin: type, bases: Sequence[type], name: str) -> type:

@@ -1,4 +1,4 @@
-"""Distributed optimizers for Keras 2: tf_keras, and the Keras of TensorFlow up to 2.15.
+"""Distributed optimizers for Keras 2: tf_keras, and Keras in TensorFlow up to 2.15.
 
 Keras 2 has a method for reducing gradients between their computation and their application: ``aggregate_gradients``, or
 ``_aggregate_gradients`` in legacy optimizers. ``apply_gradients`` calls it, and so does loss scaling (mixed_float16)
@@ -39,7 +39,7 @@ _MOST = 8
 
 
 class ReducedMarks:
-    """Record of which gradients are reduced already."""
+    """Record of the gradients that have already been reduced."""
 
     def __init__(self) -> None:
         self._eager: list[_Watched] = []
@@ -58,16 +58,16 @@ class ReducedMarks:
                 self._in_graphs.setdefault(tensor.graph, set()).add(tensor.name)
 
     def of(self, grads: Sequence[Any]) -> list[bool]:
-        """Return a list with True for each gradient that is None, reduced, or computed from reduced gradients."""
+        """Return, for each gradient, True if it is None, reduced, or computed from reduced gradients."""
         return [all(self._is_reduced(part) for part in _parts(grad)[:1]) for grad in grads]
 
     def applied(self, grads: Sequence[Any]) -> None:
-        """Record that the optimizer has applied these gradients, and stop tracking earlier eager gradients."""
+        """Record that the optimizer has applied these gradients, and stop tracking eager gradients up to them."""
         tensors = [part for grad in grads for part in _parts(grad) if not _is_symbolic(part)]
         ids = {id(tensor) for tensor in tensors}
         same = [watched for watched in self._eager if watched.holds(ids)]
-        # These tensors can depend on any of the returned gradients. Assume the oldest ones, because programs apply
-        # gradients in order.
+        # These tensors can depend on any of the returned gradients. Assume that they depend on the oldest ones, because
+        # programs apply gradients in order.
         made = [] if same or not record.should_record_backprop(tensors) else self._eager[:1]
         for watched in same or made:
             watched.end()
@@ -81,7 +81,7 @@ class ReducedMarks:
         return self._comes_from_reduced(tensor)
 
     def _comes_from_reduced(self, tensor: Any) -> bool:
-        """Return True if ``tensor`` was computed from a reduced gradient, also in enclosing functions."""
+        """Return True if ``tensor`` was computed from a reduced gradient in this or an enclosing tf.function."""
         seen: set[tuple[int, str]] = set()
         ahead = [tensor]
         while ahead:
@@ -103,7 +103,7 @@ class ReducedMarks:
 
 
 class _Watched:
-    """Reduced eager gradients, and the tape that records what the program computes from them."""
+    """Reduced eager gradients, with a tape that records what the program computes from them."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = [weakref.ref(tensor) for tensor in tensors]
@@ -122,7 +122,7 @@ class _Watched:
 
 
 def _parts(grad: Any) -> list[Any]:
-    """Return the tensors from which to trace how ``grad`` was computed."""
+    """Return the tensors of ``grad`` from which its computation can be traced back."""
     if grad is None:
         return []
     return [grad.values if isinstance(grad, tf.IndexedSlices) else grad]
@@ -133,13 +133,13 @@ def _is_symbolic(tensor: Any) -> bool:
 
 
 def _captured(placeholder: Any) -> list[Any]:
-    """Return the tensor outside of a tf.function for which this placeholder stands, in a list."""
+    """Return the tensor outside of a tf.function that this placeholder represents, as a list."""
     captures = getattr(placeholder.graph, "captures", ())
     return [outer for outer, inner in captures if inner is placeholder]
 
 
 class Control:
-    """Additional state of a distributed optimizer."""
+    """State that a distributed optimizer adds to the plain one."""
 
     def __init__(self, reduction: GradientReduction, original: Any) -> None:
         self.reduction = reduction
@@ -150,14 +150,14 @@ class Control:
                 _TOOLS, reduction.adapter, reduction.passes, reduction.average_passes, reduction.sparse_as_dense
             )
         self.marks = ReducedMarks()
-        # True during an update with the reduced sums of several passes.
+        # True while an update uses the reduced sums of several passes.
         self._updating = False
 
     def __deepcopy__(self, memo: Any) -> "Control":
         return Control(copy.deepcopy(self.reduction), self.original)
 
     def aggregate(self, grads_and_vars: Any) -> Any:
-        """Reduce those gradients in ``pairs`` that are not reduced yet.
+        """Reduce the gradients in ``pairs`` that have not been reduced yet.
 
         If the passes of a step are not complete yet, the pairs are returned unchanged.
         """
@@ -182,7 +182,7 @@ class Control:
         return list(zip(self.reduction.reduce([grad for grad, _ in pairs], variables), variables, strict=True))
 
     def computed(self, grads_and_vars: Any) -> Any:
-        """Reduce gradients that the program requested, and record that they are reduced."""
+        """Reduce gradients at the program's request, and record that they are reduced."""
         if self.aggregation is not None:
             return grads_and_vars
         pairs = self.reduce_pairs(grads_and_vars)
@@ -240,10 +240,10 @@ def _variable(shape: Any, dtype: Any, name: str) -> Any:
 
 
 class LegacyMixin:
-    """Methods that a distributed optimizer overrides."""
+    """Methods that a distributed optimizer overrides in the plain one."""
 
     _HAS_AGGREGATE_GRAD = True
-    # None if Keras created the object, for example in ``from_config``. Such an optimizer does not reduce gradients.
+    # None if Keras created the object, for example in ``from_config``. The optimizer then does not reduce gradients.
     _hvd: Control | None = None
 
     @property
@@ -266,18 +266,18 @@ class LegacyMixin:
             self._hvd.reduction.add_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute gradients as the plain optimizer does, and reduce them over the ranks."""
+        """Compute gradients like the plain optimizer, and reduce them over the ranks."""
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
-        # This method exists in legacy optimizers, and old programs also call it on current optimizers.
+        # Only legacy optimizers have this method, but old programs call it on current optimizers too.
         plain = getattr(super(), "_compute_gradients", _gradients)
         pairs = plain(loss, var_list, grad_loss=grad_loss, tape=tape)
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def get_gradients(self, loss: Any, params: Any) -> Any:
-        """Return gradients as the plain optimizer does, reduced over the ranks."""
+        """Return gradients like the plain optimizer, reduced over the ranks."""
         grads = super().get_gradients(loss, params)  # type: ignore[misc]
         if self._hvd is None:
             return grads
@@ -296,7 +296,7 @@ class LegacyMixin:
         return self._hvd.aggregate(grads_and_vars)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Apply gradients as the plain optimizer does, after reducing them over the ranks."""
+        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
         plain = super().apply_gradients  # type: ignore[misc]
         if self._hvd is None:
             return plain(grads_and_vars, *args, **kwargs)
@@ -312,7 +312,7 @@ def is_distributed(optimizer: Any) -> bool:
 def distributed_class(base: type) -> type:
     """Return the distributed subclass of ``base``, registered in Keras under the same name and module."""
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    # Remove the overriding methods that the plain class ``base`` does not have.
+    # Remove overriding methods whose originals the plain class ``base`` lacks.
     for name in ("compute_gradients", "get_gradients", "aggregate_gradients"):
         if not hasattr(base, name):
             namespace[name] = property(_missing(name))  # type: ignore[assignment]
@@ -327,7 +327,7 @@ def distributed_class(base: type) -> type:
 
 
 def _gradients(loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> list[tuple[Any, Any]]:
-    """Compute and return (gradient, variable) pairs. ``loss`` is a function, or with ``tape`` a tensor."""
+    """Compute (gradient, variable) pairs. ``loss`` is a function or, with ``tape``, a tensor."""
     if tape is None and not callable(loss):
         raise ValueError(f"tape must be a GradientTape if loss is a tensor, got None (loss is a {type(loss).__name__})")
     tape = tf.GradientTape() if tape is None else tape
@@ -381,7 +381,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
 def _finish(made: Any, original: Any, reduction: GradientReduction) -> Any:
     if not isinstance(made, LegacyMixin):
         made.__class__ = distributed_class(type(made))
-    # Do not use setattr: Keras would track this object and save it with the optimizer.
+    # Do not use setattr, because Keras would track this object and save it with the optimizer.
     made.__dict__["_hvd"] = Control(reduction, original)
     return made
 
@@ -391,9 +391,9 @@ def _has_state(optimizer: Any) -> bool:
 
 
 def _from_config(keras: Any, optimizer: Any) -> Any:
-    """Rebuild an optimizer from its config; return None if the config is incomplete."""
+    """Rebuild an optimizer from its config. Return None if the config is incomplete."""
     try:
         made = type(optimizer).from_config(optimizer.get_config())
-    except Exception:  # Some optimizers and schedules of users do not support serialization.
+    except Exception:  # Some user-defined optimizers and schedules do not support serialization.
         return None
     return None if differing(keras, optimizer, made) else made

@@ -1,4 +1,4 @@
-"""Metrics over all ranks: a callback for the metrics of an epoch, and ``compute_metric``."""
+"""Metrics over all ranks: ``compute_metric``, and a callback for the metrics of an epoch."""
 
 import contextlib
 import math
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class MetricSums:
-    """Snapshot of the sums from which Keras computes a model's metrics.
+    """Snapshot of the sums from which Keras computes the metrics of a model.
 
     Attributes:
         values: Metric values on this rank alone, by name of the metric.
@@ -47,7 +47,7 @@ def take(keras: Any, model: Any) -> MetricSums:
     try:
         sums = [_array(keras, variable) for variable in variables]
     except (AttributeError, RuntimeError, NotImplementedError):
-        # Variables have no value in a graph of tf.compat.v1.
+        # In a tf.compat.v1 graph, variables have no value.
         return MetricSums()
     others = [str(metric.name) for metric in leaves if not _adds_up(keras, metric)]
     values = {
@@ -59,7 +59,7 @@ def take(keras: Any, model: Any) -> MetricSums:
 
 
 def over_all_ranks(frontend: Any, model: Any, mine: MetricSums, name: str) -> dict[str, float]:
-    """Compute the model's metrics over all ranks, and return them by name.
+    """Compute the model's metrics over all ranks, and return them keyed by name.
 
     All ranks must call this function, with sums of the same shapes.
 
@@ -105,7 +105,7 @@ def compute(frontend: Any, metric: Any) -> Any:
 
 @contextlib.contextmanager
 def _summed(frontend: Any, variables: Sequence[Any], sums: Sequence[Array], name: str) -> Iterator[None]:
-    """Set variables to their sums over all ranks within the context, and then restore their values."""
+    """Replace variables by their sums over all ranks, and restore their values when the context exits."""
     flat = np.concatenate([np.ravel(one).astype(np.float64) for one in sums] or [np.zeros(0)])
     total = np.asarray(
         allreduce_all(frontend.adapter.face, [flat], [f"allreduce.{name}"], Reduction(Sum, global_process_set))[0]
@@ -123,7 +123,7 @@ def _summed(frontend: Any, variables: Sequence[Any], sums: Sequence[Array], name
 
 
 def _results(model: Any) -> dict[str, float]:
-    """Return the scalar results of the metrics, with the names that ``fit`` uses in its logs."""
+    """Return the scalar results of the metrics, keyed by the names that ``fit`` uses in its logs."""
     found: dict[str, float] = {}
     for metric in model.metrics:
         result = metric.result()
@@ -136,9 +136,9 @@ def _results(model: Any) -> dict[str, float]:
 def _leaves(model: Any) -> list[Any]:
     found: list[Any] = []
     for metric in model.metrics:
-        # The container of the compiled metrics has them in `metrics`.
+        # This container of the compiled metrics lists them in its attribute `metrics`.
         inner = getattr(metric, "metrics", None)
-        # Keras 2 metrics are layers, and their own `metrics` list is empty.
+        # In Keras 2, a metric is a layer whose own `metrics` list is empty.
         found.extend(inner or [metric])
     return found
 
@@ -148,7 +148,7 @@ def _variables(keras: Any, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _adds_up(keras: Any, metric: Any) -> bool:
-    """Return True for Keras' own metrics, and for users' subclasses of its means and sums."""
+    """Return True for Keras' own metrics, and for user-defined subclasses of its mean and sum metrics."""
     package = type(metric).__module__.partition(".")[0]
     if not metric.variables:
         return False
@@ -161,7 +161,7 @@ def _array(keras: Any, variable: Any) -> Array:
 
 
 class MetricAverage:
-    """Callback that replaces the metrics in ``logs`` by their values over all ranks after every epoch.
+    """Callback that replaces the metrics in ``logs`` by their values over all ranks after each epoch.
 
     Place it before callbacks that use metrics, because ``logs`` is changed in place.
 
@@ -187,7 +187,7 @@ class MetricAverage:
         self._trained = None
 
     def on_test_begin(self, logs: Any = None) -> None:
-        # Save the count here: validation at the end of an epoch resets it.
+        # Save the count now, because validation at the end of an epoch resets it.
         self._trained = self._counted()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -218,7 +218,7 @@ class MetricAverage:
             logs[key] = found[key] if key in found else average(pairs)
 
     def _counted(self) -> tuple[float | None, MetricSums]:
-        """Return the number of samples seen, or None if unknown, and the sums of the metrics."""
+        """Return the number of samples seen (None if unknown) and the sums of the metrics."""
         model = self.model  # type: ignore[attr-defined]
         return sample_count(model), take(self._hvd_frontend.keras, model)
 

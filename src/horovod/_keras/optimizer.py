@@ -1,4 +1,4 @@
-"""Distributed optimizers for Keras 3: subclasses that reduce gradients before they apply them.
+"""Distributed optimizers for Keras 3: subclasses that reduce gradients before applying them.
 
 Every update, whether by ``fit``, ``train_on_batch``, a custom ``train_step`` or ``apply_gradients``, ends in ``apply``
 (TensorFlow, PyTorch, eager code) or ``stateless_apply`` (JAX). So only these two methods are overridden, and no method
@@ -31,7 +31,7 @@ from horovod.common.training_loop.steps import marks
 
 
 class DistributedMixin:
-    """Methods that a distributed optimizer overrides."""
+    """Methods that a distributed optimizer overrides in the plain one."""
 
     _HAS_AGGREGATE_GRAD = True
     _hvd: "Control | None" = None
@@ -45,7 +45,7 @@ class DistributedMixin:
         return self if self._hvd is None else self._hvd.original
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Support pickling and copying, based on the data that Keras saves."""
+        """Support pickling and copying, using the data that Keras saves."""
         kinds = type(self).__mro__
         base = kinds[kinds.index(DistributedMixin) + 1]
         _, (file,) = super().__reduce__()  # type: ignore[misc]
@@ -63,13 +63,13 @@ class DistributedMixin:
             self._hvd.reduction.add_local(var)
 
     def build(self, variables: Any) -> None:
-        """Build the plain optimizer, and mark the accumulators of local gradients."""
+        """Build the plain optimizer, and mark its accumulators of local gradients as local."""
         super().build(variables)  # type: ignore[misc]
         if self._hvd is not None:
             self._hvd.mark_accumulators(self)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Apply gradients as the plain optimizer does, after reducing them over the ranks."""
+        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
         control = self._hvd
         plain = super().apply  # type: ignore[misc]
         variables = None if trainable_variables is None else list(trainable_variables)
@@ -79,7 +79,7 @@ class DistributedMixin:
             control.apply(self, plain, list(grads), variables)
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-        """Apply gradients as the plain optimizer does, after reducing them over the ranks."""
+        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
         control = self._hvd
         plain = super().stateless_apply  # type: ignore[misc]
         if control is None or control.reduced or not self.built:  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ class DistributedMixin:
 
 
 class Control:
-    """Additional state of a distributed optimizer."""
+    """State that a distributed optimizer adds to the plain one."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Control:
         accumulates_at_the_end: bool,
         inner: "Control | None",
     ) -> None:
-        """Create the state.
+        """Create the state. ``original`` is the optimizer passed by the user.
 
         ``original`` is the optimizer that the user passed. For a loss scaling optimizer, ``inner`` is the state of its
         inner optimizer if that is also distributed.
@@ -136,14 +136,14 @@ class Control:
                 reduction.average_passes,
                 reduction.sparse_as_dense,
             )
-        # True during a call whose gradients are already reduced.
+        # True during a call with gradients that are already reduced.
         self.reduced = False
         self.variables: Sequence[Any] = ()
         self._accumulates_at_the_end = accumulates_at_the_end
 
     @contextlib.contextmanager
     def no_more(self) -> Iterator[None]:
-        """Return a context within which this optimizer and its inner optimizer do not reduce gradients."""
+        """Return a context manager in which this optimizer and its inner optimizer do not reduce gradients."""
         controls = [control for control in (self, self._inner) if control is not None]
         before = [control.reduced for control in controls]
         for control in controls:
@@ -155,11 +155,11 @@ class Control:
                 control.reduced = value
 
     def deferred(self, optimizer: Any) -> bool:
-        """Return True if Keras accumulates the gradients, which are then reduced once per update."""
+        """Return True if Keras accumulates the gradients, so that they are reduced once per update."""
         return not self.reduced and self._defers(optimizer)
 
     def mark_accumulators(self, optimizer: Any) -> None:
-        """Mark the optimizer's gradient accumulators as local variables if their gradients are not reduced."""
+        """Mark the accumulators of local variables' gradients as local too."""
         if self._defers(optimizer):
             mark_own(optimizer._accumulated_gradients)
 
@@ -274,7 +274,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
         made = (_from_config(keras, optimizer) if rebuild and not optimizer.built else None) or _in_place(optimizer)
     inner = getattr(made, "inner_optimizer", None)
     at_the_end = backend in ("tensorflow", "torch") and inner is None and _accumulates_as_known(type(made))
-    # Do not use setattr: Keras would track this object and save it with the optimizer.
+    # Do not use setattr, because Keras would track this object and save it with the optimizer.
     inner_control = inner._hvd if is_distributed(inner) else None
     control = made.__dict__["_hvd"] = Control(keras, reduction, optimizer, at_the_end, inner_control)
     if made.built:
@@ -301,16 +301,16 @@ def _in_place(optimizer: Any) -> Any:
 
 
 def _from_config(keras: Any, optimizer: Any) -> Any:
-    """Rebuild an optimizer from its config; return None if the config is incomplete."""
+    """Rebuild an optimizer from its config. Return None if the config is incomplete."""
     try:
         made = distributed_class(type(optimizer)).from_config(optimizer.get_config())  # type: ignore[attr-defined]
-    except Exception:  # Some optimizers and schedules of users do not support serialization.
+    except Exception:  # Some user-defined optimizers and schedules do not support serialization.
         return None
     return None if differing(keras, optimizer, made) else made
 
 
 def _accumulates_as_known(kind: type) -> bool:
-    """Return True if the class uses Keras' own methods for accumulating gradients, without overriding them."""
+    """Return True if the class accumulates gradients with Keras' own methods, not overridden ones."""
     base = next((c for c in kind.__mro__ if c.__name__ == "BaseOptimizer" and c.__module__.startswith("keras.")), None)
     if base is None:
         return False
@@ -357,7 +357,7 @@ def _move_reduction_to_loss_scaling(keras: Any) -> None:
 
 
 def _count_samples(keras: Any) -> None:
-    """Pass the number of samples of each batch of ``fit`` to optimizers with weight="batch"."""
+    """Tell optimizers with weight="batch" the number of samples in each batch of ``fit``."""
     trainer = next(kind for kind in keras.Model.__mro__ if "compute_loss" in vars(kind))
     name = "_compute_loss" if "_compute_loss" in vars(trainer) else "compute_loss"
     plain = getattr(trainer, name)
@@ -367,7 +367,7 @@ def _count_samples(keras: Any) -> None:
         control = getattr(getattr(self, "optimizer", None), "_hvd", None)
         sample_weight = args[0] if args else options.get("sample_weight")
         tracker = getattr(self, "_loss_tracker", None)
-        # Remove the method that is set below, in case a custom step has not called it.
+        # Remove the method set below, in case a custom training step has not called it.
         getattr(tracker, "__dict__", {}).pop("update_state", None)
         if control is not None and control.reduction.weight == "batch" and options.get("training", True):
             count = control.reduction.batch = _samples(keras, self, y_pred, sample_weight)
@@ -379,7 +379,7 @@ def _count_samples(keras: Any) -> None:
 
 
 def _samples(keras: Any, model: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Return the number of entries in the mean that is a batch's loss, or 0 for a copy from ``hvd.sync``."""
+    """Return the number of values that a batch's mean loss averages, or 0 for a copy from ``hvd.sync``."""
     for loss in keras.tree.flatten(model.loss):
         reduction = getattr(loss, "reduction", "mean")
         if reduction not in ("mean", "sum_over_batch_size"):
@@ -401,7 +401,7 @@ def _samples(keras: Any, model: Any, y_pred: Any, sample_weight: Any) -> Any:
     if sample_weight is None:
         return count
     first = ops.convert_to_tensor(keras.tree.flatten(sample_weight)[0])
-    # True if the weights are -0.0.
+    # Copies from hvd.sync have sample weights of -0.0.
     copies = ops.all(ops.logical_and(first == 0, 1 / first < 0))
     return ops.where(copies, 0, count)
 
@@ -410,13 +410,13 @@ def _mask(output: Any) -> Any:
     try:
         from keras.src.backend.common.masking import get_keras_mask
     except ImportError:
-        # Older versions of Keras lack the function.
+        # Older versions of Keras lack this function.
         return getattr(output, "_keras_mask", None)
     return get_keras_mask(output)
 
 
 def _leave_copies_out(keras: Any, tracker: Any, count: Any) -> None:
-    """Keep the next update of the metric ``loss`` from counting a copy from ``hvd.sync``."""
+    """Make the next update of the metric ``loss`` ignore a copied batch from ``hvd.sync``."""
 
     def update_state(values: Any, sample_weight: Any = None) -> Any:
         del tracker.update_state
@@ -427,7 +427,7 @@ def _leave_copies_out(keras: Any, tracker: Any, count: Any) -> None:
 
 
 def _weight_synchronized_data(keras: Any) -> None:
-    """Make ``fit`` weight averages by the number of samples if the data come from ``hvd.sync``."""
+    """Make ``fit`` weight averages by the number of samples if its data come from ``hvd.sync``."""
     trainer = next(kind for kind in keras.Model.__mro__ if "fit" in vars(kind))
     plain = trainer.fit
 
@@ -436,7 +436,7 @@ def _weight_synchronized_data(keras: Any) -> None:
         control = getattr(getattr(self, "optimizer", None), "_hvd", None)
         if control is not None and getattr(x, "hvd_synchronized", False) and control.reduction.active():
             if control.reduction.weight is None:
-                # Raise an error if other settings do not allow a weight.
+                # Raise an error if the optimizer's other settings do not allow a weight.
                 replace(control.reduction, weight="batch")
                 control.reduction.weight, self.train_function = "batch", None
             if control.reduction.weight != "batch":
@@ -449,7 +449,7 @@ def _weight_synchronized_data(keras: Any) -> None:
 
 
 def _keep_xla_off(keras: Any) -> None:
-    """Disable XLA, which cannot compile collectives, if ``jit_compile`` is "auto" (the default)."""
+    """Disable XLA if ``jit_compile`` is "auto" (the default), because XLA cannot compile collectives."""
     trainer = keras.Model.__mro__[0]
     for kind in keras.Model.__mro__:
         if "_resolve_auto_jit_compile" in vars(kind):

@@ -26,7 +26,7 @@ from horovod.common.training_loop.weights import check_weight, check_weighted_op
 
 @dataclass
 class GradientReduction:
-    """Settings of a distributed optimizer, after validation, and the reduction that they configure.
+    """Validated settings of a distributed optimizer, and the reduction that they configure.
 
     ``adapter`` is the backend's module (``backend.Adapter``). ``name`` is the prefix of the operations' names.
     Gradients are named by position, because names of variables can differ between ranks.
@@ -53,7 +53,7 @@ class GradientReduction:
     def __post_init__(self) -> None:
         if isinstance(self.op, bool) or self.op not in (Average, Sum):
             raise ValueError(f"op must be Average or Sum, got {op_name(self.op)}")
-        self.op = int(self.op)  # Accept NumPy integers, but convert them to Python integers.
+        self.op = int(self.op)  # Convert NumPy integers to Python integers.
         self.predivide = check_predivide(self.predivide, self.op)
         check_weighted_op(self.op, self.weight)
         if isinstance(self.weight, str) and self.weight != "batch":
@@ -87,7 +87,7 @@ class GradientReduction:
         return _unpickled, (self.adapter.__name__, options)
 
     def active(self) -> bool:
-        """Return True if the process set has other ranks to reduce gradients with.
+        """Return True if the process set includes other ranks.
 
         Raises:
             ValueError: Horovod is not initialized.
@@ -99,7 +99,7 @@ class GradientReduction:
         self.local.add(self.adapter.key(variable))
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Reduce gradients and return them for the update.
+        """Reduce gradients, and return them for use in the update.
 
         A gradient that is None stays None. For variables whose gradient replaces their value, the result is the maximum
         over all ranks.
@@ -179,7 +179,7 @@ class GradientReduction:
         return [cast(mean, dtype) for mean, dtype in zip(means, dtypes, strict=True)]
 
     def take_total(self) -> Any:
-        """Return the total weight of the last reduction, and reset it.
+        """Return the total weight of the last reduction, then clear it. A step with a total of 0 changes nothing.
 
         A step with a total of 0 changes nothing.
         """
@@ -187,7 +187,7 @@ class GradientReduction:
         return total
 
     def _number(self) -> Any:
-        """Return the weight of this rank's batch, as a number or a tensor."""
+        """Return the weight of this rank's batch as a number or a tensor."""
         if self.weight != "batch":
             number = self.weight() if callable(self.weight) else self.weight
             return check_weight(number) if isinstance(number, int | float) else number
@@ -197,7 +197,7 @@ class GradientReduction:
         return number
 
     def _positions(self, variables: Sequence[Any]) -> list[list[int]] | None:
-        """Convert the groups of variables to groups of positions in ``variables``."""
+        """Convert groups of variables to groups of positions in ``variables``."""
         if not self.groups:
             return None
         if isinstance(self.groups, int):
@@ -224,7 +224,7 @@ def _shown(variable: Any) -> str:
 
 
 def keras3_tools(keras: Any) -> SimpleNamespace:
-    """Return the Keras 3 functions that LocalAggregation needs, for any backend except JAX.
+    """Return the Keras 3 functions that LocalAggregation needs, on any backend except JAX.
 
     JAX does not keep state in variables.
     """
@@ -243,7 +243,7 @@ def keras3_tools(keras: Any) -> SimpleNamespace:
 
 
 class LocalAggregation:
-    """Accumulator that sums the gradients of ``passes`` calls for one update.
+    """Accumulator that sums the gradients of ``passes`` calls for each update.
 
     The sums are not variables of the optimizer, so saved files are the same as for a plain optimizer.
     """
@@ -272,7 +272,7 @@ class LocalAggregation:
         return int(self._tools.tensor(self.counter)) != 0
 
     def drop(self) -> None:
-        """Discard the sums and begin a new cycle."""
+        """Discard the sums and start a new cycle."""
         for total in self._sums.values():
             total.assign(self._tools.zeros_like(self._tools.tensor(total)))
         self.counter.assign(0)
@@ -284,7 +284,7 @@ class LocalAggregation:
         update: Callable[[list[Any]], Any],
         skip: Callable[[], Any],
     ) -> None:
-        """Add gradients to the sums, and call ``update(sums)`` in the last pass of a cycle, else ``skip()``.
+        """Add gradients to the sums. In the last pass of a cycle call ``update(sums)``, in others ``skip()``.
 
         A gradient that is None leaves its sum unchanged. The sum is None if no pass had a gradient.
 

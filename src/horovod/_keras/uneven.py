@@ -1,4 +1,4 @@
-"""Data for ``fit`` with Keras 3 on ranks that have different numbers of batches.
+"""Data for Keras 3's ``fit`` on ranks that have different numbers of batches.
 
 A copy replaces each missing batch. Its sample weights are -0.0, which losses and weighted metrics treat as 0. The sign
 marks the batch as a copy, which an optimizer with ``weight="batch"`` counts as 0 samples. Samples that the program
@@ -98,11 +98,11 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         return _with_weights(self._data[self._length - 1] if self._length else self._copy, padding=True)
 
     def on_epoch_begin(self) -> None:
-        """Pass the beginning of an epoch on to the original dataset."""
+        """Forward the beginning of an epoch to the original dataset."""
         self._data.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        """Pass the end of an epoch on to the original dataset."""
+        """Forward the end of an epoch to the original dataset."""
         self._data.on_epoch_end()
 
 
@@ -167,7 +167,7 @@ def _as_numpy(arrays: Any) -> Any:
 
 
 def _with_weights(batch: Any, padding: bool) -> Any:
-    """Return (x, y, sample_weight) of a batch.
+    """Return a batch as (x, y, sample_weight). The weights are -0.0 if it is a copy, and 1 if it has none.
 
     The weights are -0.0 if the batch is a copy. Without weights, they are 1.
     """
@@ -178,7 +178,7 @@ def _with_weights(batch: Any, padding: bool) -> Any:
 
 
 def _weights(given: Any, inputs: bool, padding: bool) -> Any:
-    """Return sample weights for a batch; ``given`` are its weights, or its inputs if ``inputs`` is True."""
+    """Return sample weights for a batch. ``given`` are its weights or, if ``inputs`` is True, its inputs."""
     dtype, value = "float64" if keras.config.floatx() == "float64" else "float32", -0.0 if padding else 1.0
     if type(given).__module__.partition(".")[0] == "tensorflow":
         import tensorflow as tf

@@ -32,7 +32,7 @@ def is_legacy(keras: Any) -> bool:
 
 
 def keras_of(optimizer: Any, default: Any) -> Any:
-    """Return the Keras module of an optimizer, because a program can have both tf_keras and Keras 3."""
+    """Return the Keras module to which an optimizer belongs, because a program can use tf_keras and Keras 3."""
     modules = {kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__}
     for name in ("tf_keras", "keras"):
         if name in modules:
@@ -46,7 +46,7 @@ def backend_of(keras: Any) -> str:
 
 
 def build_optimizer(optimizer: Any, model: Any) -> None:
-    """Create the variables of an optimizer that has not taken a step, so that all ranks have the same ones.
+    """Create the variables of an optimizer that has not taken a step, so that they exist on all ranks.
 
     Args:
         optimizer: A Keras optimizer, or None.

@@ -1,4 +1,4 @@
-"""Distributed Optax optimizer, which reduces gradients over the ranks before it applies them.
+"""Distributed Optax optimizer, which reduces gradients over the ranks before applying them.
 
 The extra arguments of Optax's `update` that depend on the loss are reduced too. Transformations that use the loss for
 decisions (`reduce_on_plateau`, `lbfgs`, `polyak_sgd`) must make the same decisions on all ranks.
@@ -29,7 +29,7 @@ from horovod.jax.reductions import count_of, reduce_leaves, reduce_weighted, wid
 
 @dataclass
 class GradientReduction:
-    """Settings of a reduction of gradients, after validation.
+    """Validated settings for reducing gradients.
 
     ``name`` is the prefix of the operations' names. If ``counted`` is True and the reduction is in a branch, the ranks
     check that all of them have reached the branch the same number of times.
@@ -120,7 +120,7 @@ def value_and_grad(
     process_set: ProcessSet = global_process_set,
     weight: Any = None,
 ) -> Callable[..., Any]:
-    """Return a function like ``jax.value_and_grad(fun)`` that reduces value and gradients over the ranks.
+    """Wrap ``jax.value_and_grad(fun)`` to reduce the value and the gradients over the ranks.
 
     One collective reduces the value and the gradients. The auxiliary output of ``has_aux`` is not reduced.
 
@@ -156,7 +156,7 @@ def value_and_grad(
 
 
 def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any) -> Any:
-    """Return a function like ``jax.grad(fun)`` that reduces the gradients over the ranks.
+    """Wrap ``jax.grad(fun)`` to reduce the gradients over the ranks.
 
     Args:
         fun (Callable): As for ``jax.grad``.
@@ -181,7 +181,7 @@ _FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
 
 
 class ExtraArgs:
-    """Reduction of the extra arguments of a distributed optimizer's update.
+    """Reduction of the extra arguments of ``update`` in a distributed optimizer.
 
     Args:
         gradients: Settings for the optimizer's gradients. Losses are reduced in the same way, but never compressed.
@@ -235,7 +235,7 @@ class ExtraArgs:
         return joined
 
     def _shared(self, params: Any) -> Any:
-        """Return `params` unchanged, and average their gradient over the ranks.
+        """Return `params` unchanged, but average their gradient over the ranks.
 
         `params` must be equal on all ranks.
         """
@@ -246,8 +246,8 @@ class ExtraArgs:
 
         @same.defjvp
         def _(floats: Any, tangents: Any) -> Any:
-            # All ranks have the same tangents, so averaging leaves them unchanged. In reverse mode, the average applies
-            # to the gradient.
+            # Tangents are the same on all ranks, so averaging leaves them unchanged. In reverse mode, the averaging
+            # applies to the gradient.
             return floats[0], self._arguments(tangents[0])
 
         leaves, structure = jax.tree_util.tree_flatten(params)
@@ -263,7 +263,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 class Accumulated(NamedTuple):
-    """State of a distributed optimizer that accumulates gradients over several backward passes per step."""
+    """State of a distributed optimizer that accumulates several backward passes per step."""
 
     inner: Any
     gradients: Any
@@ -285,7 +285,7 @@ def DistributedOptimizer(
     average_aggregated_gradients: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return a gradient transformation that reduces gradients over the ranks before it applies ``optimizer``.
+    """Return a gradient transformation that reduces gradients over the ranks, then applies ``optimizer``.
 
     In addition to the arguments of ``optimizer``, ``update(grads, state, params, weight=n)`` accepts the weight of this
     rank's gradients. With a weight, which all ranks must then pass, the gradients are averaged with these weights. If
@@ -323,8 +323,8 @@ def DistributedOptimizer(
     if op == Adasum:
         raise ValueError(f"op must be an elementwise reduction such as {op_name(Average)}, got {op_name(op)}")
     passes = check_passes(backward_passes_per_step)
-    # With several passes, this optimizer creates the branch. All ranks take the same branch, because they count passes
-    # alike.
+    # This optimizer creates the branch if a step has several passes. All ranks take the same branch, because they all
+    # count passes the same way.
     reduce = GradientReduction(name, compression, op, gradient_predivide_factor, process_set, counted=passes == 1)
     plain, extra_args = _with_extra_args(optimizer, ExtraArgs(reduce))
     if passes == 1:
@@ -363,7 +363,7 @@ def _accumulating(
 
         def step() -> Any:
             mine = summed
-            # The weighted reduction expects the mean of this rank's gradients.
+            # The weighted reduction takes the mean of this rank's gradients as its input.
             if count is not None:
                 mine = each(lambda a: a / jnp.where(total > 0, total, 1).astype(a.dtype), summed)
             elif average:
@@ -376,8 +376,8 @@ def _accumulating(
             return updates, Accumulated(inner, zeros, jnp.zeros_like(total), jnp.zeros_like(done))
 
         def wait() -> Any:
-            # Determine the dtypes of the updates, which can differ from those of the gradients. The reduction preserves
-            # shapes and dtypes, so leave it out.
+            # Determine the dtypes of the updates, which can differ from those of the gradients. Skip the reduction,
+            # because it preserves shapes and dtypes.
             of_step = jax.eval_shape(lambda g, s, p: plain(g, s, p, **extra)[0], grads, state.inner, params)
             updates = each(lambda one: jnp.zeros(one.shape, one.dtype), of_step)
             return updates, Accumulated(state.inner, summed, total, done)
@@ -390,7 +390,7 @@ def _accumulating(
 
 
 def _unless_empty(total: Any, updates: Any, new: Any, old: Any) -> tuple[Any, Any]:
-    """Return the updates and the new state of an optimizer.
+    """Return an optimizer's updates and new state. If the total weight is 0, return zeros and the old state.
 
     If the total weight is 0, return zeros and the old state.
     """
