@@ -23,7 +23,7 @@ struct FusionUnit {
 
 std::vector<FusionUnit> fusion_units(const std::vector<Ready>& ready, const FuseOptions& options) {
   std::vector<FusionUnit> units;
-  // Fusion units of each group, keyed by Ready::unit.
+  // Indices of each group's fusion units, keyed by Ready::unit.
   std::map<uint64_t, std::vector<size_t>> of_group;
   for (size_t i = 0; i < ready.size(); ++i) {
     const Ready& r = ready[i];

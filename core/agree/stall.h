@@ -39,7 +39,7 @@ class LocalStallCheck {
   LocalStallCheck(double warning, double shutdown, std::string label) : warning_(warning), shutdown_(shutdown), label_(std::move(label)) {}
 
   struct Waiting {
-    // Unique key of the operation that waits. Empty if rank 0 cannot know the operation yet.
+    // Unique key of the waiting operation. Empty if rank 0 cannot know the operation yet.
     std::string key;
     // Description of the waiting operation, for error messages.
     std::string what;

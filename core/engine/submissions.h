@@ -47,8 +47,8 @@ class Submissions {
   // Accept an operation that was submitted before with the same request. If the running schedule has matched the
   // request before, this neither compares nor allocates.
   Status submit_again(const OperationPtr& op, bool* wake);
-  // Separate earlier from later submissions with a fence. Called when the program is about to wait or poll, because
-  // later operations must then not be fused with earlier ones.
+  // Separate earlier submissions from later ones with a fence, so that they are not fused. Called when the program is
+  // about to wait or poll.
   void fence();
 
   // ---- Functions called by the driver -------------------------------------------------------------------------------

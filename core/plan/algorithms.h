@@ -86,7 +86,7 @@ struct Choice {
   Sizes sizes;
   // Maximum number of ranks for which the row matches.
   int ranks;
-  // Maximum bytes for which the row matches, as a field of Tuning. Null means no limit.
+  // Field of Tuning with the maximum size in bytes for which the row matches. Null means no limit.
   size_t Tuning::* bytes;
   Algorithm algorithm;
 };
