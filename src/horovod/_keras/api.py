@@ -219,8 +219,8 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
 
         Args:
             value (Tensor, array or number): Value to reduce. Shape and dtype must be the same on all ranks.
-            name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
-                order.
+            name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by
+                call order.
             average (bool, optional): Deprecated; use ``op``.
             prescale_factor (float): Factor applied to ``value`` before the reduction. Default: 1.0.
             postscale_factor (float): Factor applied to the result. Default: 1.0.
@@ -250,8 +250,8 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         Args:
             value (Tensor or array): Value with at least one dimension. All dimensions except the first must be the same
                 on all ranks.
-            name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
-                order.
+            name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by
+                call order.
 
         Returns:
             Tensor: Concatenated values, a tensor of the backend.
@@ -264,8 +264,8 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         Args:
             value (Tensor, array or number): Value to send. Shape and dtype must be the same on all ranks.
             root_rank (int): Rank whose value is sent.
-            name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
-                order.
+            name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by
+                call order.
 
         Returns:
             Tensor: The root's value, a tensor of the backend.
@@ -277,8 +277,8 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
 
         Args:
             value (Tensor or array): Value with at least one dimension. Shape and dtype must be the same on all ranks.
-            name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
-                order.
+            name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by
+                call order.
             op (int): ``Average`` (default) or ``Sum``.
 
         Returns:

@@ -70,7 +70,7 @@ def allreduce(
         tree (pytree): Arrays and numbers, with the same structure, shapes and dtypes on all ranks. Supported dtypes are
             bool, integers, and floats of 8 bits (reduced as float32), 16, 32 and 64 bits.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
             Default: none.
@@ -165,7 +165,7 @@ def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: P
         tree (pytree): Arrays and numbers, with the same structure, shapes and dtypes on all ranks. Unsigned 32- and
             64-bit integers are supported too.
         root_rank (int): World rank of the root, which must be in ``process_set``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -203,7 +203,7 @@ def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = glob
     Args:
         tree (pytree): Arrays with at least one dimension. The size of dimension 0 can differ between ranks, except in a
             compiled program, where shapes are fixed.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -262,7 +262,7 @@ def alltoall(
         tree (pytree): Arrays with at least one dimension.
         splits (Sequence[int] or array, optional): Number of rows of each array for each rank of the process set.
             Without it, dimension 0 is split into equal parts.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -320,7 +320,7 @@ def reducescatter(
 
     Args:
         tree (pytree): Arrays with at least one dimension, with the same structure, shapes and dtypes on all ranks.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         compression (Compressor): As for ``allreduce``. Default: none.
         op (int): ``Average`` (default) or ``Sum``.

@@ -81,7 +81,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
     Args:
         obj (Any): Object of this rank, which must support pickling. Types can differ between ranks.
-        name (str, optional): Name that matches the operation between ranks.
+        name (str, optional): Name that identifies the operation on all ranks.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:

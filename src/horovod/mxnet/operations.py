@@ -105,7 +105,7 @@ def allreduce(
     Args:
         tensor (NDArray): Array with the same shape and dtype on all ranks.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         priority (int): Priority in MXNet's engine; higher ones run first. Default: 0.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
@@ -274,7 +274,7 @@ def allgather(
     Args:
         tensor (NDArray): Array with at least one dimension. All dimensions except the first must be the same on all
             ranks.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         priority (int): Priority in MXNet's engine; higher ones run first. Default: 0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -336,7 +336,7 @@ def broadcast(
     Args:
         tensor (NDArray): Array with the same shape and dtype on all ranks.
         root_rank (int): World rank of the root.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         priority (int): Priority in MXNet's engine; higher ones run first. Default: 0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -388,7 +388,7 @@ def alltoall(
         splits (Sequence[int] or NDArray, optional): Number of rows for each rank; a list, or a 1-D array of int32. Rows
             beyond their sum are not sent. Without it, dimension 0 is split into equal parts and must be a multiple of
             their number.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         priority (int): Priority in MXNet's engine; higher ones run first. Default: 0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -459,7 +459,7 @@ def reducescatter(
     Args:
         tensor (NDArray): Array with at least one dimension. Shape and dtype must be the same on all ranks.
         op (int): ``Average`` (default) or ``Sum``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         priority (int): Priority in MXNet's engine; higher ones run first. Default: 0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.

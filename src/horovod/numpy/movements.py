@@ -47,7 +47,7 @@ def broadcast(
     Args:
         tensor (array): Array with the same shape and dtype on all ranks.
         root_rank (int): World rank of the root, which must be in ``process_set``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -125,7 +125,7 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
     Args:
         tensor (array): Array with at least one dimension. All dimensions except the first must be the same on all
             ranks.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -206,7 +206,7 @@ def alltoall(
         tensor (array): Array with at least one dimension.
         splits (Sequence[int] or array, optional): Number of rows for each rank of the process set. Rows beyond their
             sum are not sent. Without it, dimension 0 is split into equal parts.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 

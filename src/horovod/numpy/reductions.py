@@ -78,7 +78,7 @@ def allreduce(
         tensor (array): NumPy array, or another object accepted by ``arguments``. Shape and dtype must be the same on
             all ranks.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
             Default: none.

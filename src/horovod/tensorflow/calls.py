@@ -129,7 +129,7 @@ def allgather(
     Args:
         tensor (tf.Tensor): Tensor with at least one dimension. All dimensions except the first must be the same on all
             ranks.
-        name (str, optional): Name that matches the operation between ranks.
+        name (str, optional): Name that identifies the operation on all ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -157,7 +157,7 @@ def grouped_allgather(
 
     Args:
         tensors (Sequence[tf.Tensor]): Tensors as for ``allgather``.
-        name (str, optional): Name that matches the operation between ranks.
+        name (str, optional): Name that identifies the operation on all ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -187,7 +187,7 @@ def broadcast(
     Args:
         tensor (tf.Tensor): Tensor of any shape, which must be the same on all ranks.
         root_rank (int): World rank of the root, which must be in ``process_set``.
-        name (str, optional): Name that matches the operation between ranks.
+        name (str, optional): Name that identifies the operation on all ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -217,7 +217,7 @@ def alltoall(
         splits (Sequence[int] or tf.Tensor, optional): Number of rows for each rank, 1-D of int32. Rows beyond their sum
             are not sent. Without it, dimension 0 is split into equal parts and must be a multiple of the number of
             ranks.
-        name (str, optional): Name that matches the operation between ranks.
+        name (str, optional): Name that identifies the operation on all ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 

@@ -81,7 +81,7 @@ def allreduce(
         op (int, optional): ``Average`` (default), ``Sum``, ``Adasum``, ``Min``, ``Max`` or ``Product``.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
-        name (str, optional): Name that matches the operation between ranks.
+        name (str, optional): Name that identifies the operation on all ranks.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
         weight (float or tf.Tensor, optional): This rank's weight, such as a number of samples, 0 or more. The result is
@@ -177,7 +177,7 @@ def grouped_allreduce(
         postscale_factor (float): Factor applied to the results. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
-        name (str, optional): Name that matches the operation between ranks.
+        name (str, optional): Name that identifies the operation on all ranks.
 
     Returns:
         list: Reduced tensors, in the order of ``tensors``. Raises the same errors as ``allreduce``.
@@ -232,7 +232,7 @@ def reducescatter(
         device_dense (str): TensorFlow device. Default: TensorFlow's choice.
         compression (Compressor): Compression applied before the reduction and undone after it. Default: none.
         op (int): ``Average`` (default) or ``Sum``.
-        name (str, optional): Name that matches the operation between ranks.
+        name (str, optional): Name that identifies the operation on all ranks.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
@@ -271,7 +271,7 @@ def grouped_reducescatter(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         prescale_factor (float): Factor applied to the tensors before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
-        name (str, optional): Name that matches the operation between ranks.
+        name (str, optional): Name that identifies the operation on all ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
 
     Returns:

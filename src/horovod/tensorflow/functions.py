@@ -243,7 +243,7 @@ def allgather_object(
     Args:
         obj (Any): Object of this rank, which must support pickling. Types may differ between ranks.
         session (Any): Ignored; accepted for compatibility.
-        name (str, optional): Name that matches the operation between ranks.
+        name (str, optional): Name that identifies the operation on all ranks.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:

@@ -55,7 +55,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
     Args:
         tensor (torch.Tensor): Dense, contiguous tensor with at least one dimension. All dimensions except the first
             must be the same on all ranks. Do not change it before ``synchronize``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -81,7 +81,7 @@ def allgather(
     Args:
         tensor (torch.Tensor): Dense, contiguous tensor with at least one dimension. All dimensions except the first
             must be the same on all ranks.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -135,8 +135,7 @@ def grouped_allgather_async(
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``, the same number on all ranks.
-        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
-            order.
+        name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -160,8 +159,7 @@ def grouped_allgather(
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``, the same number on all ranks.
-        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
-            order.
+        name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -205,7 +203,7 @@ def sparse_allreduce_async(
 
     Args:
         tensor (torch.Tensor): Sparse COO tensor of the same shape on all ranks; the number of non-zeros can differ.
-        name (str, optional): Prefix of the operations' names, which match them between ranks.
+        name (str, optional): Prefix of the operations' names, which identify them on all ranks.
         op (int): ``Average`` or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 

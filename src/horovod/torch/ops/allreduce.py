@@ -103,7 +103,7 @@ def allreduce_async(
     Args:
         tensor (torch.Tensor): Tensor as for ``allreduce``. Do not change it before ``synchronize``.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
@@ -148,7 +148,7 @@ def allreduce_async_(
         tensor (torch.Tensor): Tensor as for ``allreduce``, which receives the result. Do not read or write it before
             ``synchronize``.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
@@ -190,7 +190,7 @@ def allreduce_(
     Args:
         tensor (torch.Tensor): Tensor as for ``allreduce``, which receives the result.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
@@ -256,7 +256,7 @@ def allreduce(
     Args:
         tensor (torch.Tensor): Dense, contiguous tensor of any shape. Shape and dtype must be the same on all ranks.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
             Default: none.

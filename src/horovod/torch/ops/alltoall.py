@@ -82,7 +82,7 @@ def alltoall_async(
     Args:
         tensor (torch.Tensor): Tensor as for ``alltoall``. Do not change it before ``synchronize``.
         splits (Sequence[int] or torch.Tensor, optional): Rows for each rank, as for ``alltoall``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -114,7 +114,7 @@ def alltoall(
         splits (Sequence[int] or torch.Tensor, optional): Number of rows for each rank of the process set; a list, or a
             1-D tensor of int32 or int64. Rows beyond their sum are not sent. Without it, dimension 0 is split into
             equal parts.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 

@@ -42,7 +42,7 @@ def broadcast_async(
     Args:
         tensor (torch.Tensor): Tensor as for ``broadcast``. Do not change it before ``synchronize``.
         root_rank (int): World rank of the root.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -68,7 +68,7 @@ def broadcast_async_(
         tensor (torch.Tensor): Tensor as for ``broadcast``, which receives the root's values. Do not read or write it
             before ``synchronize``.
         root_rank (int): World rank of the root.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -91,7 +91,7 @@ def broadcast_(
     Args:
         tensor (torch.Tensor): Tensor as for ``broadcast``, which receives the root's values.
         root_rank (int): World rank of the root.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
@@ -119,7 +119,7 @@ def broadcast(
     Args:
         tensor (torch.Tensor): Dense, contiguous tensor. Shape and dtype must be the same on all ranks.
         root_rank (int): World rank of the root, which must be in ``process_set``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 

@@ -98,8 +98,7 @@ def grouped_allreduce_async(
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, the same number on all ranks.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
-            order.
+        name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
@@ -149,8 +148,7 @@ def grouped_allreduce_async_(
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results. All ranks must pass
             the same number of tensors.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
-            order.
+        name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
@@ -185,8 +183,7 @@ def grouped_allreduce_(
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results. All ranks must pass
             the same number of tensors.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
-            order.
+        name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.
         prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the results. Default: 1.0.
@@ -230,8 +227,7 @@ def grouped_allreduce(
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, the same number on all ranks.
         average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
-            order.
+        name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
             Default: none.
         op (int, optional): Reduction, as for ``allreduce``. Default: ``Average``.

@@ -76,7 +76,7 @@ def reducescatter_async(
 
     Args:
         tensor (torch.Tensor): Tensor as for ``reducescatter``. Do not change it before ``synchronize``.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         op (int): ``Average`` (default) or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -118,7 +118,7 @@ def reducescatter(
     Args:
         tensor (torch.Tensor): Dense, contiguous tensor with at least one dimension. Shape and dtype must be the same on
             all ranks.
-        name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
+        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
             Default: none.
@@ -175,8 +175,7 @@ def grouped_reducescatter_async(
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``, the same number on all ranks.
-        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
-            order.
+        name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         op (int): ``Average`` (default) or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         prescale_factor (float): Factor applied to the inputs before the reduction. Default: 1.0.
@@ -217,8 +216,7 @@ def grouped_reducescatter(
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``, the same number on all ranks.
-        name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
-            order.
+        name (str, optional): Name that identifies the group on all ranks. Unnamed groups are matched by call order.
         compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.
             Default: none.
         op (int): ``Average`` (default) or ``Sum``.
