@@ -156,7 +156,7 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
     def run(func: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
 
-        The function is called again with the current state after a failure or a change of the job's ranks. It must not
+        After a failure or a change of the job's ranks, the function is called again with the current state. It must not
         catch HorovodInternalError, HostsUpdatedInterrupt, or the framework's errors of Horovod operations.
 
         Args:

@@ -28,8 +28,8 @@ from horovod.common.training_loop.weights import check_weight, check_weighted_op
 class GradientReduction:
     """Validated settings of a distributed optimizer, and the reduction that they configure.
 
-    ``adapter`` is the backend's module (``backend.Adapter``). ``name`` is the prefix of the operations' names.
-    Gradients are named by position, because names of variables can differ between ranks.
+    ``adapter`` is the backend's module (``backend.Adapter``). ``name`` is the name prefix of the operations. Gradients
+    are named by position, because names of variables can differ between ranks.
     """
 
     adapter: Any

@@ -49,7 +49,7 @@ __all__ = [
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
 
-    The function is called again with the current state after a failure or a change of the job's ranks. It must not
+    After a failure or a change of the job's ranks, the function is called again with the current state. It must not
     catch HorovodInternalError, HostsUpdatedInterrupt, or the errors that JAX raises when a Horovod collective fails.
 
     Args:
@@ -73,7 +73,7 @@ def _reset() -> None:
 
 
 class ObjectState(_ObjectState):
-    """Elastic state whose attributes can be any objects that support copying and pickling.
+    """Elastic state whose attributes can be any objects that can be copied and pickled.
 
     Args:
         bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's

@@ -31,7 +31,7 @@ from horovod.jax.reductions import count_of, reduce_leaves, reduce_weighted, wid
 class GradientReduction:
     """Validated settings for reducing gradients.
 
-    ``name`` is the prefix of the operations' names. If ``counted`` is True and the reduction is in a branch, the ranks
+    ``name`` is the name prefix of the operations. If ``counted`` is True and the reduction is in a branch, the ranks
     check that all of them have reached the branch the same number of times.
     """
 
@@ -128,7 +128,7 @@ def value_and_grad(
         fun (Callable): As for ``jax.value_and_grad``.
         argnums (int or Sequence[int]): As for ``jax.value_and_grad``. Default: 0.
         has_aux (bool): As for ``jax.value_and_grad``. Default: False.
-        name (str): Prefix of the operations' names. Default: "value_and_grad".
+        name (str): Name prefix of the operations. Default: "value_and_grad".
         compression (Compressor): As for ``DistributedOptimizer``. Default: none.
         op (int): Reduction. Default: ``Average``.
         gradient_predivide_factor (float): As for ``DistributedOptimizer``. Default: 1.0.

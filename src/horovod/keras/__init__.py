@@ -97,7 +97,7 @@ def DistributedOptimizer(
 
     Args:
         optimizer (Optimizer): Keras optimizer.
-        name (str, optional): Prefix of the operations' names. Default: ``Distributed`` and the class name.
+        name (str, optional): Name prefix of the operations. Default: ``Distributed`` and the class name.
         device_dense (str): Ignored; accepted for compatibility.
         device_sparse (str): Ignored; accepted for compatibility.
         compression (Compressor): See ``Compression``. Default: none.

@@ -29,7 +29,7 @@ def broadcast_object(
     """Broadcast a Python object from the root to all ranks of the process set, and wait for it.
 
     Args:
-        obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which can pass None.
+        obj (Any): Picklable object to send. Ignored on the other ranks, which can pass None.
         root_rank (int): World rank of the root. Default: 0.
         name (str, optional): Prefix of the names of the two operations, ``<name>.sz`` and ``<name>.t``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -48,7 +48,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """Gather Python objects from all ranks of the process set, and wait for them.
 
     Args:
-        obj (Any): Object of this rank, which must support pickling. Types can differ between ranks.
+        obj (Any): This rank's object, which must be picklable. Types can differ between ranks.
         name (str, optional): Name that identifies the operation on all ranks.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 

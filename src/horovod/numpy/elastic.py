@@ -29,7 +29,7 @@ __all__ = ["Batch", "ElasticDataset", "ObjectState", "PerRank", "RandomNumbers",
 
 
 class ObjectState(_ObjectState):
-    """Elastic state whose attributes can be any objects that support copying and pickling.
+    """Elastic state whose attributes can be any objects that can be copied and pickled.
 
     Args:
         bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's
@@ -55,7 +55,7 @@ batch = _batch_of_this_rank(rank, size)
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
 
-    The function is called again with the current state after a failure or a change of the job's ranks. The function
+    After a failure or a change of the job's ranks, the function is called again with the current state. The function
     must not catch HorovodInternalError or HostsUpdatedInterrupt.
 
     Args:

@@ -64,7 +64,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
     Args:
         root: Rank whose arrays are sent.
         arrays: This rank's arrays. Shapes and dtypes must be equal on all ranks.
-        name: Prefix of the operations' names.
+        name: Name prefix of the operations.
         face: Frontend that submits the operations.
 
     Returns:
@@ -99,7 +99,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
 
-    The function is called again with the current state after a failure or a change of the job's ranks. It must not
+    After a failure or a change of the job's ranks, the function is called again with the current state. It must not
     catch HorovodInternalError, HostsUpdatedInterrupt, or the UnknownError of Horovod operations.
 
     Args:

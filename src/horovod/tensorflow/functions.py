@@ -67,7 +67,7 @@ def broadcast_(
     Args:
         variables (Sequence): Variables of one kind, on one device.
         root_rank (int): World rank of the root.
-        name (str, optional): Prefix of the operations' names.
+        name (str, optional): Name prefix of the operations.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -199,10 +199,10 @@ def broadcast_object(
     """Broadcast a Python object from the root to all ranks of the process set.
 
     Args:
-        obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which may pass None.
+        obj (Any): Picklable object to send. Ignored on the other ranks, which may pass None.
         root_rank (int): World rank of the root. Default: 0.
         session (Any): Ignored; accepted for compatibility.
-        name (str, optional): Prefix of the operations' names.
+        name (str, optional): Name prefix of the operations.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -226,7 +226,7 @@ def broadcast_object_fn(
     Args:
         root_rank (int): World rank of the root. Default: 0.
         session (Any): Ignored; accepted for compatibility.
-        name (str, optional): Prefix of the operations' names.
+        name (str, optional): Name prefix of the operations.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -241,7 +241,7 @@ def allgather_object(
     """Gather Python objects from all ranks of the process set.
 
     Args:
-        obj (Any): Object of this rank, which must support pickling. Types may differ between ranks.
+        obj (Any): This rank's object, which must be picklable. Types may differ between ranks.
         session (Any): Ignored; accepted for compatibility.
         name (str, optional): Name that identifies the operation on all ranks.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.

@@ -41,7 +41,7 @@ def DistributedOptimizer(
 
     Args:
         optimizer (Optimizer): Optimizer of tf.compat.v1 or Keras.
-        name (str, optional): Prefix of the operations' names. Default: ``Distributed`` and the class name.
+        name (str, optional): Name prefix of the operations. Default: ``Distributed`` and the class name.
         use_locking (bool): Ignored; accepted for compatibility. The optimizer's own setting applies.
         device_dense (str): TensorFlow device for dense gradients. Default: TensorFlow's choice.
         device_sparse (str): TensorFlow device for IndexedSlices. Default: TensorFlow's choice.
