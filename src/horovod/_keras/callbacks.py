@@ -123,7 +123,7 @@ class BroadcastGlobalVariables:
         self._place_known = False
         self._samples: float | None = None
         # True once the ranks have compared their sample counts.
-        self._counted = False
+        self.samples_compared = False
         self._all_built = False
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -170,7 +170,7 @@ class BroadcastGlobalVariables:
         model = self.model  # type: ignore[attr-defined]
         control = getattr(model.optimizer, "_hvd", None)
         alike = control is not None and control.reduction.weight is None and control.reduction.op == Average
-        if alike and not self._counted and self._samples is None and not is_legacy(self._hvd_frontend.keras):
+        if alike and not self.samples_compared and self._samples is None and not is_legacy(self._hvd_frontend.keras):
             self._samples = sample_count(model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -179,7 +179,7 @@ class BroadcastGlobalVariables:
             self._count_samples()
             stopped = bool(getattr(model, "stop_training", False))
             checks.check_epoch(self._hvd_frontend, epoch, self._in_epoch, self._samples, stopped)
-            self._counted = True
+            self.samples_compared = True
         # Run the check before later callbacks can write a checkpoint.
         if checks.is_due(0):
             checks.check_model(self._hvd_frontend, model, self.local_variables)

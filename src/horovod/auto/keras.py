@@ -104,7 +104,9 @@ def _fit(plain: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     callbacks = list(a["callbacks"] or [])
     if session.rank:
         callbacks = [one for one in callbacks if not isinstance(one, _WRITERS)]
-    average = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    broadcast.samples_compared = True  # ranks can have different numbers, because Rows weights the samples
+    average = [broadcast, hvd.callbacks.MetricAverageCallback()]
     validation_batch = a["validation_batch_size"] or a["batch_size"]
     a.update(x=rows, y=None, sample_weight=None, batch_size=None, validation_split=0.0, shuffle=False)
     a.update(callbacks=[*average, *callbacks], validation_batch_size=validation_batch)
