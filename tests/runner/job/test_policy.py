@@ -2,7 +2,18 @@
 
 import signal
 
-from horovod.runner.job.policy import AGENT_GRACE, SETTLE, TERM_GRACE, USER_GRACE, Late, Launch, Phase, Policy, Stop
+from horovod.runner.job.policy import (
+    AGENT_GRACE,
+    LAST_WORDS,
+    SETTLE,
+    TERM_GRACE,
+    USER_GRACE,
+    Late,
+    Launch,
+    Phase,
+    Policy,
+    Stop,
+)
 
 
 def running(now: float = 0.0) -> Policy:
@@ -84,3 +95,17 @@ def test_trouble_takes_no_time_from_ranks_that_the_user_has_stopped():
     until = policy.next_time()
     assert policy.trouble(2.0) == []
     assert policy.next_time() == until
+
+
+def test_no_limit_remains_after_the_end_but_for_an_interrupted_reader():
+    policy = Policy(0.0, 30.0)
+    policy.connected(0.0)
+    policy.ended(1.0)
+    assert (policy.phase, policy.next_time(), policy.tick(31.0)) == (Phase.ENDED, None, [])
+    policy = running()
+    policy.trouble(1.0)
+    policy.ended(2.0)
+    assert (policy.phase, policy.next_time()) == (Phase.ENDED, None)
+    policy.interrupted(100.0)
+    policy.ended(100.0)
+    assert policy.next_time() == 100.0 + LAST_WORDS
