@@ -26,7 +26,7 @@ WAYS = ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")
 
 @dataclass
 class Curve:
-    """Results printed by one run of the example. ``losses`` maps a step to the mean loss since the previous entry.
+    """Results printed by one run of the example.
 
     ``losses`` maps a step to the mean loss since the previous entry.
     """

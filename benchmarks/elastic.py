@@ -66,9 +66,9 @@ class Kills:
 
 
 def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
-    """Kill workers in several jobs. Each job has only a few kills, because every wait rereads the workers' event files.
+    """Kill workers in several jobs, only a few in each.
 
-    Each job has few kills, because each wait reads the workers' whole files.
+    Each job has few kills, because each wait rereads the workers' whole event files.
     """
     flags = ["-np", str(RANKS), "--min-np", "2", "--max-np", str(RANKS)]
     for first in range(0, count, KILLS_A_JOB):

@@ -26,7 +26,7 @@ _MARK = "HVD_BENCHMARK_ELASTIC"
 
 
 class Job:
-    """Command that runs in its own session. Its workers write event files to `folder`.
+    """Command that runs in its own session.
 
     Its workers write event files to `folder`, which no other job uses.
     """

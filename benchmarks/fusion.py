@@ -83,7 +83,7 @@ class Steps:
         self._counts = [prod(shape) for shape in SETS[name]]
 
     def step(self, engine: EngineColumn, paced: bool) -> Callable[[], float]:
-        """Return a function that runs a step and returns its duration in seconds, without the simulated backward pass.
+        """Return a function that runs a step and returns its duration in seconds.
 
         The time of a simulated backward pass is subtracted.
         """

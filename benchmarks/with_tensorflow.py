@@ -20,7 +20,7 @@ from tensorflow_cases import PARTS, TENSORFLOW_COLUMNS, tensorflow_cases
 
 
 class TensorFlowRun(Run):
-    """Benchmark of calls that run several operations or steps each. A sample is the time of one operation or step.
+    """Benchmark of calls that run several operations or steps each.
 
     A sample is the time of a single operation or step.
     """

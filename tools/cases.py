@@ -151,7 +151,7 @@ def children() -> list[int]:
 
 
 def judge(code: int | None, lines: list[str]) -> str:
-    """Classify a run by its exit code (None after a timeout) and its output.
+    """Classify a run by its exit code and its output.
 
     The exit code is None if the run was killed at the time limit.
     """

@@ -43,7 +43,7 @@ def compiled() -> ctypes.CDLL:
 
 
 def shared_file(rank: int, folder: str, nbytes: int) -> int:
-    """Return a file descriptor of shared memory, which rank 0 creates.
+    """Return a file descriptor of shared memory.
 
     Rank 0 creates the memory, and the other ranks find it by a file in ``folder``.
     """

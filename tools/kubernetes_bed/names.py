@@ -45,7 +45,7 @@ class Names:
                         self._found.setdefault(name, set()).add(each["ip"])
 
     def addresses(self, name: str, now: float) -> set[str]:
-        """Return the addresses of a name, or an empty list while a negative answer is cached.
+        """Return the addresses of a name.
 
         The result is empty if the name has no addresses, or a negative answer is still cached.
         """

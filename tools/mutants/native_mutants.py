@@ -18,7 +18,7 @@ TEST_SECONDS = 120.0
 
 
 def copy_changed(root: Path, copy: Path) -> None:
-    """Update a copy of the tree, keeping the modification times of unchanged files so that the build skips them.
+    """Update a copy of the tree.
 
     Unchanged files keep their modification times, so the build skips them.
     """

@@ -87,7 +87,7 @@ def with_pip(arguments: list[str]) -> int:
 
 
 def install(arguments: list[str]) -> int:
-    """Install packages, and return the exit code. Takes the arguments of ``pip install``.
+    """Install packages, and return the exit code.
 
     The arguments are those of ``pip install``. A lock prevents parallel installations into one environment, because
     `make` can run steps in parallel.

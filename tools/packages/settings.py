@@ -49,7 +49,7 @@ def parse(listing: str) -> Settings:
 
 
 def unknown(settings: Settings) -> list[str]:
-    """Return the settings that uv does not support. If there are any, use pip.
+    """Return the settings that uv does not support.
 
     If there are any, use pip.
     """

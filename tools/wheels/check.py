@@ -56,7 +56,7 @@ def libraries_needed(library: bytes) -> list[str]:
 
 
 def has_executable_stack(library: bytes) -> bool:
-    """Return True if an ELF file requires an executable stack, because glibc 2.41 and later do not load it.
+    """Return True if an ELF file requires an executable stack.
 
     glibc 2.41 and later do not load such a library.
     """

@@ -118,7 +118,7 @@ class Control:
         accumulates_at_the_end: bool,
         inner: "Control | None",
     ) -> None:
-        """Create the state. ``original`` is the optimizer passed by the user.
+        """Create the state that a distributed optimizer adds to the plain one.
 
         ``original`` is the optimizer that the user passed. For a loss scaling optimizer, ``inner`` is the state of its
         inner optimizer if that is also distributed.

@@ -179,7 +179,7 @@ class GradientReduction:
         return [cast(mean, dtype) for mean, dtype in zip(means, dtypes, strict=True)]
 
     def take_total(self) -> Any:
-        """Return the total weight of the last reduction, then clear it. A step with a total of 0 changes nothing.
+        """Return the total weight of the last reduction, then clear it.
 
         A step with a total of 0 changes nothing.
         """

@@ -167,9 +167,9 @@ def _as_numpy(arrays: Any) -> Any:
 
 
 def _with_weights(batch: Any, padding: bool) -> Any:
-    """Return a batch as (x, y, sample_weight). The weights are -0.0 if it is a copy, and 1 if it has none.
+    """Return a batch as (x, y, sample_weight).
 
-    The weights are -0.0 if the batch is a copy. Without weights, they are 1.
+    The weights are -0.0 if the batch is a copy. If the batch has no weights, they are 1.
     """
     x, y, given = keras.utils.unpack_x_y_sample_weight(batch)
     if given is None:

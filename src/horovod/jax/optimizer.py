@@ -390,7 +390,7 @@ def _accumulating(
 
 
 def _unless_empty(total: Any, updates: Any, new: Any, old: Any) -> tuple[Any, Any]:
-    """Return an optimizer's updates and new state. If the total weight is 0, return zeros and the old state.
+    """Return an optimizer's updates and new state.
 
     If the total weight is 0, return zeros and the old state.
     """

@@ -254,7 +254,7 @@ class Arrival:
 
 
 class _Arriving:
-    """NDArray that is created by calling ``make`` on first use.
+    """NDArray that is created on first use.
 
     The first use calls ``make``. From then on, this object represents the array that ``make`` has returned.
     """

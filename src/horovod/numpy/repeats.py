@@ -77,8 +77,8 @@ def _keep(name: str | None, entry: tuple[Any, ...]) -> None:
 
 
 def forget() -> None:
-    """Drop all stored Works, because each keeps its engine alive. Call this after the frontend has shut down.
+    """Drop all stored Works, because each keeps its engine alive.
 
-    Call this after the frontend has left the job.
+    Call this after the frontend has shut down.
     """
     _idle.clear()

@@ -20,7 +20,7 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", 
 
 @dataclass(frozen=True)
 class _TensorAt:
-    """Placeholder for a tensor in the description of an optimizer's state. The root sends the tensors afterwards.
+    """Placeholder for a tensor in the description of an optimizer's state.
 
     The root sends the description before the tensors.
     """

@@ -193,7 +193,7 @@ class _Distributed:
     step.hooked = True  # type: ignore[attr-defined]
 
     def synchronize(self) -> None:
-        """Reduce all gradients that have not been reduced yet. ``backward()`` normally does this.
+        """Reduce all gradients that have not been reduced yet.
 
         ``backward()`` normally does this. Only a rank that has run fewer than ``backward_passes_per_step`` backward
         passes must call this method. Afterwards, call ``step`` within a ``with optimizer.skip_synchronize():`` block.

@@ -25,7 +25,7 @@ RESTARTS = 10
 
 
 class DataWorkerFailed(RuntimeError):
-    """Error raised if the data worker fails. ``code`` is the exit code that this process should return.
+    """Error raised if the data worker fails.
 
     ``code`` is the exit code for this process: the worker's exit code, or 128 + the signal number if signals killed it.
     """

@@ -234,7 +234,7 @@ def fold(reduction: Reduction, parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 class Message:
-    """Work of a point-to-point message, with the ``wait`` and ``done`` methods of the engine's Work.
+    """Work of a point-to-point message.
 
     It has the methods ``wait`` and ``done`` of the engine's Work. Creating it never blocks.
     """

@@ -137,9 +137,9 @@ class OptimizerStateHandler(StateHandler):
 
 
 class SamplerStateHandler(StateHandler):
-    """Handler for an ``ElasticSampler``, whose state is the same on all ranks in a given step.
+    """Handler for an ``ElasticSampler``.
 
-    All ranks have the same sampler state in the same step.
+    In a given step, the sampler state is the same on all ranks.
     """
 
     def __init__(self, sampler: ElasticSampler) -> None:

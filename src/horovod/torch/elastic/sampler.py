@@ -62,7 +62,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._begin(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch with all samples unprocessed. Call this when the previous epoch is over.
+        """Begin an epoch with all samples unprocessed.
 
         Call this when the previous epoch is over. A call with the number of the current epoch keeps the recorded
         samples, which is safe at the start of a resumed epoch. It restarts the epoch if all samples are processed.

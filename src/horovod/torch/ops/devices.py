@@ -42,7 +42,7 @@ class Adapter(Protocol):
         """Return True if a graph is being captured on the current stream."""
 
     def another_stream(self, handle: int, device: torch.device) -> Any:
-        """Wrap an existing stream handle, which can come from any library. 0 is the legacy default stream.
+        """Wrap an existing stream handle, which can come from any library.
 
         0 is the legacy default stream.
         """

@@ -183,7 +183,7 @@ def _run_before_wait() -> None:
 
 
 def wait_all(works: Sequence[Any], keep: Any) -> None:
-    """Wait for all works, even if one fails, then raise the first error. ``keep`` holds their tensors.
+    """Wait for all works, even if one fails, then raise the first error.
 
     ``keep`` are the tensors that the works use.
     """

@@ -103,7 +103,7 @@ def _compression(reducer: Any) -> Any:
 
 
 class Begun(dict[torch.Tensor, tuple[int, Any]]):
-    """Reductions started by the program itself: a dict from parameter to (handle, compression context).
+    """Reductions started by the program itself.
 
     The dict maps each parameter to (handle, compression context).
     """

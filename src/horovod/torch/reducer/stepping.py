@@ -21,7 +21,7 @@ from horovod.torch.reducer.submissions import NoiseSampler
 
 
 def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
-    """Wrap a closure to reduce the loss and the gradients over the ranks. All ranks must call it.
+    """Wrap a closure to reduce the loss and the gradients over the ranks.
 
     All ranks must call it. Optimizers with a line search, such as LBFGS, use the loss to decide how often to call the
     closure. If each rank used its own loss, ranks could make a different number of calls, and a rank with more calls
