@@ -1,4 +1,4 @@
-"""Collectives for Python objects, broadcast_object and allgather_object, for all frontends.
+"""Collectives on Python objects (broadcast_object and allgather_object), shared by all frontends.
 
 Objects are pickled by cloudpickle and exchanged only between authenticated members of a job. Unpickling executes code
 from the data, and data connections between hosts are usually not encrypted. So each object sent between hosts is sealed
@@ -19,7 +19,7 @@ from horovod.common.frontends import Frontend, State, state
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.security.object_seal import Call, Seals
 
-_FAILED = b"\xff"  # marks an error message in place of a pickle, which begins with 0x80
+_FAILED = b"\xff"  # first byte of an error message; a pickle begins with 0x80
 
 _parked: list[Any] = []  # references to memory that interrupted operations still use
 
@@ -49,7 +49,7 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
     face: Frontend | None = None,
 ) -> Any:
-    """Return the root's object on every rank of the set. The root gets the object itself, not a copy.
+    """Broadcast an object from the root to every rank of the set. The root gets its own object back.
 
     Args:
         obj: Object to send. Only the root's object is used.
@@ -110,7 +110,6 @@ def allgather_object(
 
     name = name or type(obj).__name__
     job = face or state
-    # Without a job, ``_run`` raises the appropriate error.
     me, seals = (job.job.rank, job.job.seals) if job.job is not None else (0, Seals(b""))
     ranks = process_set.ranks or ()
     data, error = _dumps_or_reason(obj)
@@ -144,7 +143,7 @@ def _run(
     process_set: ProcessSet,
     job: "Frontend | State",
 ) -> Any:
-    # An empty bytearray has no address, but the engine needs none either.
+    # An empty bytearray has no address, and the engine does not need one.
     view = (ctypes.c_char * len(memory)).from_buffer(memory) if memory else None
     address = ctypes.addressof(view) if view is not None else 0
     try:
@@ -157,7 +156,7 @@ def _run(
     except Exception:
         call.cancel()
         raise
-    except BaseException:  # Ctrl-C ends the wait, but the operation still uses the memory
+    except BaseException:  # after Ctrl-C, the operation still uses the memory
         _parked.append((memory, view))
         raise
 
@@ -192,7 +191,7 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
     over = threading.Event()
 
     def keep_waiting() -> None:
-        with contextlib.suppress(HorovodInternalError):  # the last broadcast of the block raises the same error again
+        with contextlib.suppress(HorovodInternalError):  # the block's last broadcast raises the same error again
             while not over.wait(1.0):
                 broadcast_object(None, 0, "rank0_first")
 
@@ -216,7 +215,7 @@ _memory: dict[tuple[str, str, int], Any] = {}  # references to memory that inter
 
 
 def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tuple[float, ...]:
-    """Return rank 0's numbers on all ranks.
+    """Broadcast a list of numbers from rank 0.
 
     Args:
         numbers: This rank's numbers. All ranks must pass the same count.
@@ -237,7 +236,7 @@ def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tu
 
 
 def largest(value: int, name: str, face: Frontend) -> int:
-    """Return the maximum of the ranks' values, each from 0 to 255.
+    """Return the maximum of all ranks' values, which must be 0 to 255.
 
     Each rank sends only one byte, which is cheap enough for every step.
 

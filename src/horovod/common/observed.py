@@ -1,4 +1,4 @@
-"""Start and end of a job's telemetry, and queries of its data, shared by all frontends."""
+"""Telemetry startup, shutdown and queries, shared by all frontends."""
 
 import logging
 import os
@@ -38,7 +38,7 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
             _autotune = session.begin(job, engine, settings, _telemetry.bus)
         else:
             _telemetry = Telemetry(job, engine, settings, link, {})
-    except Exception as error:  # for example, no thread or descriptor might be available
+    except Exception as error:  # for example if no thread or descriptor is available
         marks.close()
         training.close()
         warner(job.rank, settings)(
@@ -47,7 +47,7 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
 
 
 class Leaving:
-    """Telemetry of a job that is ending. Its errors are logged and do not prevent the end."""
+    """Telemetry of a job that is shutting down. Errors are logged and do not prevent the shutdown."""
 
     def __init__(self, telemetry: Telemetry | None, autotune: "Session | None") -> None:
         self._telemetry, self._autotune = telemetry, autotune
@@ -74,7 +74,7 @@ def _unless_it_fails(observing: Callable[[], None]) -> None:
 
 
 def take() -> Leaving:
-    """Return the telemetry of a job that is ending, and drop this module's reference to it."""
+    """Detach and return the telemetry of a job that is shutting down."""
     global _telemetry, _autotune
     leaving = Leaving(_telemetry, _autotune)
     _telemetry = _autotune = None
@@ -106,7 +106,7 @@ def _observers() -> Telemetry:
 
 
 class Observed:
-    """Queries of one frontend about the job's statistics and operations."""
+    """One frontend's API for the job's statistics, timeline and flight recorder."""
 
     _face: Frontend
 
@@ -159,8 +159,8 @@ class Observed:
     def step(self) -> None:
         """Mark the end of a training step.
 
-        Call this if the program has no distributed optimizer, or if its steps are not the optimizer's steps. After the
-        first call, only these calls count as steps. All ranks must make the same number of calls.
+        Call this if the program has no distributed optimizer, or if training steps differ from optimizer steps. From
+        the first call on, only these calls count as steps. All ranks must make the same number of calls.
 
         Raises:
             ValueError: If not initialized.
@@ -200,7 +200,7 @@ class Observed:
         return _observers().account.stats()
 
     def report(self, **values: Any) -> None:
-        """Report numbers of the program, as in ``hvd.report(loss=loss.item())``.
+        """Report values from the program, as in ``hvd.report(loss=loss.item())``.
 
         The numbers appear in ``stats()``, on the live page, in the metrics file and on the metrics port. A new value
         replaces an earlier one with the same name. If a number is on a GPU, the call waits until it is available.

@@ -1,4 +1,4 @@
-"""Reduction operations, the deprecated ``average=`` argument, and the names with which ranks match operations.
+"""Reduction operations, the deprecated ``average=`` argument, and the operation names that ranks match.
 
 ``python -m horovod.common.ops > core/base/reduce_op_table.h`` generates the engine's copy of the table of reductions.
 """
@@ -21,7 +21,7 @@ Average, Sum, Adasum, Min, Max, Product = range(len(OP_NAMES))
 WITHOUT_GRADIENT = (Min, Max, Product)
 """Operations whose gradient depends on the inputs of all ranks."""
 
-__all__ = [*OP_NAMES]  # frontends import all reductions with a star import
+__all__ = [*OP_NAMES]  # frontends star-import the reductions
 
 
 def op_name(op: object) -> str:
@@ -47,7 +47,7 @@ def check_op(op: object, accepted: Sequence[int] = range(len(OP_NAMES))) -> int:
 def resolve_op(
     op: int | None, average: bool | None = None, what: str | Callable[[], str] = "", error: type[Exception] = ValueError
 ) -> int:
-    """Return the reduction that ``op`` or the deprecated ``average`` selects. Average if both are None.
+    """Resolve ``op`` and the deprecated ``average`` to a reduction. Average if both are None.
 
     Args:
         op: Code of the operation, or None.
@@ -71,7 +71,7 @@ def resolve_op(
 
 
 def check_adasum_size(operation: str, size: int) -> None:
-    """Raise NotImplementedError, with ``size`` in the message, unless ``size`` is a power of two."""
+    """Raise NotImplementedError unless ``size`` is a power of two."""
     if size & (size - 1):
         raise NotImplementedError(
             f"{operation}: the size of the process set must be a power of two with op=Adasum, got {size} ranks"
@@ -118,9 +118,9 @@ def check_reduction(
 
 
 def check_differentiable(operation: str, op: int) -> None:
-    """Raise NotImplementedError, with ``operation`` in the message, if the reduction has no gradient.
+    """Raise NotImplementedError if the reduction has no gradient.
 
-    Reducing the gradients with the same operation would not give the derivative.
+    For such a reduction, reducing the gradients with the same operation does not give the derivative.
     """
     if op in WITHOUT_GRADIENT:
         raise NotImplementedError(
@@ -163,7 +163,7 @@ def check_scatter(
 
 
 def check_scale(operation: str, prescale: object, postscale: object) -> None:
-    """Raise ValueError, with the argument's name, if a scale factor is not a number."""
+    """Raise ValueError naming the argument if a scale factor is not a number."""
     for argument, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
         if not hasattr(value, "__float__") or math.isnan(float(value)):
             raise ValueError(f"{operation}: {argument} must be a number, got {value!r}")
@@ -195,7 +195,7 @@ def check_splits(operation: str, counts: list[int], rows: int, size: int) -> Non
 
 
 def check_parts(operation: str, rows: int, size: int) -> None:
-    """Raise ValueError, with ``operation`` in the message, if an alltoall without splits cannot divide dim 0 evenly."""
+    """Raise ValueError if dim 0 is not evenly divisible in an alltoall without splits."""
     if rows % size:
         raise ValueError(f"{operation}: dim 0 is {rows}, no multiple of the {size} ranks of the set; give splits")
 
@@ -242,7 +242,7 @@ def _members(group: str, count: int) -> list[str]:
 def grouped_names(
     face: Frontend, operation: str, name: str | None, count: int, process_set: int
 ) -> tuple[str, list[str]]:
-    """Return the name of the group and the names of its members for a grouped operation.
+    """Return the names of a grouped operation and of its members.
 
     For the name "x" and two members, the names are ``grouped_allreduce.x`` and ``grouped_allreduce.x_1of2``, ...
 

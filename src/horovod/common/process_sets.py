@@ -19,7 +19,7 @@ _registered: "dict[int, list[ProcessSet]]" = {}
 
 
 class ProcessSet:
-    """Group of ranks, which can be passed to collectives after its registration.
+    """Group of ranks that can be passed to collectives once it is registered.
 
     Attributes:
         process_set_id: Id of the set, or None until it is registered.
@@ -72,7 +72,7 @@ class ProcessSet:
         self.process_set_id = self.mpi_comm = self.world_ranks = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # A pickled function that is sent to another rank must refer to that rank's global set, not to a copy.
+        # Pickle the global set by reference, so that a function sent to another rank uses that rank's global set.
         return "global_process_set" if self is global_process_set else super().__reduce_ex__(protocol)
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ def check_ranks(ranks: Any, what: str = "ranks of a ProcessSet") -> list[int]:
         )
     members: list[int] = []
     for rank in ranks:
-        # ``__index__`` accepts NumPy integers. It would accept booleans too, which are an obvious mistake.
+        # ``__index__`` accepts NumPy integers. Reject booleans, which ``__index__`` would accept.
         if isinstance(rank, bool) or not hasattr(rank, "__index__"):
             raise ValueError(f"{what}: world ranks are integers, not {type(rank).__name__} {rank!r}")
         members.append(rank.__index__())
@@ -191,7 +191,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def check_new(process_set: ProcessSet, size: int) -> None:
-    """Raise ValueError, with the set and the reason, if the set cannot exist in a job of ``size`` ranks."""
+    """Raise ValueError if the set is invalid in a job of ``size`` ranks."""
     ranks = process_set.ranks
     if not ranks:
         raise ValueError(f"{process_set} has no ranks")
@@ -214,7 +214,7 @@ def register(process_set: ProcessSet) -> None:
 
 
 def register_as(ranks: Sequence[int], number: int) -> int:
-    """Store the id of a set that the engine has created, and return it."""
+    """Store the id that the engine has assigned to a set, and return the id."""
     made = ProcessSet(ranks)
     made.process_set_id = number
     _registered[number] = [made]
@@ -236,7 +236,7 @@ def adopt(process_set: ProcessSet, number: int) -> None:
 
 
 def known_as(number: int) -> list[ProcessSet]:
-    """Return all ProcessSet objects for the registered set with this id, or an empty list without such a set."""
+    """Return all ProcessSet objects for the registered set with this id. Empty if there is none."""
     return list(_registered.get(number, ()))
 
 
@@ -270,7 +270,7 @@ def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
 
 
 def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
-    """Register all sets of one entry of ``process_sets``. ``entry`` becomes this rank's set, or the only set."""
+    """Register the sets of one ``process_sets`` entry, and bind ``entry`` to this rank's set."""
     entry.ranks = []
     for ranks in agreed:
         one = entry if rank in ranks or len(agreed) == 1 else ProcessSet(ranks)
@@ -309,7 +309,7 @@ class InitArguments:
     dynamic: bool
 
     def given(self) -> list[GivenSet]:
-        """Return the process sets in the form in which ranks exchange them."""
+        """Return the process sets in the form that ranks exchange."""
         return [
             GivenSet(one.ranks or []) if one.world_ranks is None else GivenSet(one.world_ranks, by_communicator=True)
             for one in self.sets
@@ -321,7 +321,7 @@ def check_init_arguments(comm: Any, process_sets: Any) -> InitArguments:
 
     Raises:
         ValueError: If an argument is invalid. The message names the argument, its value and the accepted values.
-        NotImplementedError: If sets are made from communicators but a list of ranks forms the job.
+        NotImplementedError: If process sets are given as communicators but the job is given as a list of ranks.
     """
     by_communicator = is_mpi_comm(comm)
     members = _members(comm) if by_communicator else None if comm is None else check_ranks(comm, "comm") or None
@@ -357,7 +357,7 @@ def _sets(process_sets: Any) -> tuple[list[ProcessSet], bool]:
         if not isinstance(entry, ProcessSet):
             raise ValueError(f"process_sets[{index}] must be a ProcessSet, got {entry!r}")
         if entry.world_ranks is not None:
-            continue  # ranks pass different sets at this index, so repetitions are detected after the exchange
+            continue  # ranks pass different sets at this index, so duplicates are detected after the exchange
         ranks = tuple(entry.ranks or ())
         if ranks in seen:
             raise ValueError(f"process_sets[{index}] with ranks {list(ranks)} repeats process_sets[{seen[ranks]}]")

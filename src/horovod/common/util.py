@@ -16,12 +16,12 @@ _answers: dict[str, Any] = {}
 
 
 def is_mpi_comm(value: object) -> bool:
-    """Return True for an mpi4py communicator. Only the type's name is checked, because importing mpi4py starts MPI."""
+    """Return True for an mpi4py communicator. Checks only the type name, because importing mpi4py starts MPI."""
     return any(base.__module__.startswith("mpi4py") and base.__name__ == "Comm" for base in type(value).__mro__)
 
 
 def is_iterable(x: object) -> bool:
-    """Return True if ``x`` is iterable, which means that ``iter(x)`` works."""
+    """Return True if ``x`` is iterable."""
     try:
         iter(x)  # type: ignore[call-overload]
     except TypeError:
@@ -178,8 +178,8 @@ def ccl_built(verbose: bool = False) -> bool:
 def cuda_built(verbose: bool = False) -> bool:
     """Return True if the CUDA driver (libcuda.so.1, or HOROVOD_CUDA_LIBRARY) can be loaded.
 
-    There is only one build, which searches for the driver at run time. The result does not show whether there is a GPU
-    (see ``gpu_available``). CUDA is not initialized.
+    There is only one build, which searches for the driver at run time. True does not imply that a GPU is present (see
+    ``gpu_available``). CUDA is not initialized.
     """
     from horovod.common.devices import libraries
 

@@ -26,7 +26,7 @@ def expand_hosts(text: str) -> list[str]:
     """
     names: list[str] = []
     for entry in _split(text):
-        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # text outside of brackets alternates with text inside of brackets
+        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # the pieces alternate between text outside and inside brackets
         if any("[" in piece or "]" in piece for piece in pieces):
             raise ValueError(f"host list {text!r}: the brackets in {entry!r} do not match")
         choices = [_numbers(piece, text) if i % 2 else [piece] for i, piece in enumerate(pieces)]
@@ -106,7 +106,7 @@ class Place:
 
     @property
     def alone(self) -> str:
-        """Advice for the user how to run the process alone, without a job. Can be empty."""
+        """Advice on how to run the process on its own, without a job. Can be empty."""
         if not self.tells:
             return ""
         return (
@@ -257,14 +257,15 @@ def find_openmpi(env: Mapping[str, str]) -> Place | None:
     )
 
 
-# Place of a process that srun has started, from the variables of a Slurm job step.
+# The code below reads the place of a process started by srun from the Slurm job step's variables.
 #
-# The allocation's variables alone do not identify a process. A batch script or a shell of salloc has SLURM_NTASKS and
-# possibly SLURM_PROCID=0, but it is a single process. A program that starts processes from there (srun, mpirun,
-# horovodrun) sets its own variables. So only a step created by srun counts. Higher step numbers denote the batch
-# script, the shell of salloc, the external step and the pending step.
+# The allocation's variables do not identify a process: a batch script or salloc shell has SLURM_NTASKS and possibly
+# SLURM_PROCID=0, but is a single process. A program that starts processes from there (srun, mpirun, horovodrun) sets
+# its own variables. So only a step created by srun counts. Higher step numbers denote the batch script, the shell of
+# salloc, the external step and the pending step.
 _LAST_STEP = 0xFFFFFFF0 - 1
-# Variables from which an MPI library finds its job. srun sets them only with --mpi, which can be the cluster's default.
+# Variables that tell an MPI library which job it belongs to. srun sets them only with --mpi, which can be the cluster's
+# default.
 _PMI = ("PMI_FD", "PMI_RANK", "PMIX_RANK")
 
 
@@ -294,13 +295,13 @@ def find_srun(env: Mapping[str, str]) -> Place | None:
 
 
 def _step(env: Mapping[str, str]) -> str | None:
-    """Return the number of the job step if srun has created it, else None."""
+    """Return the Slurm job step's number if srun created the step, else None."""
     text = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""
     return text if re.fullmatch("[0-9]{1,10}", text) and int(text) < _LAST_STEP else None
 
 
 def _port(job: str, step: str) -> int:
-    """Return a port that all nodes of this job step compute, and that differs from the ports of most other steps."""
+    """Derive a port from the job step, so that all its nodes agree on it and other steps rarely collide."""
     number = int(job) if re.fullmatch("[0-9]{1,18}", job) else 0
     return _FIRST_PORT + (number * 8 + int(step) * 64) % _PORTS
 
@@ -340,5 +341,5 @@ def find_torchrun(env: Mapping[str, str]) -> Place | None:
 
 
 def is_torchrun(env: Mapping[str, str]) -> bool:
-    """Return True if torchrun itself has started this process, even if mpirun or srun has started torchrun."""
+    """Return True if torchrun started this process, even if mpirun or srun started torchrun."""
     return "TORCHELASTIC_RUN_ID" in env

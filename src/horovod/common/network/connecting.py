@@ -1,4 +1,4 @@
-"""Sockets of a rank while the job forms, the schedule of connection attempts to a peer, and TCP options.
+"""A rank's sockets during startup, the schedule of connection attempts to a peer, and TCP options.
 
 A rank listens on each address at which other hosts can reach it, and on a Unix socket for ranks on the same machine.
 
@@ -21,9 +21,9 @@ import msgspec
 
 from horovod.common.network.interfaces import Endpoint
 
-# Seconds without an answer before the next address is tried as well.
+# Seconds to wait for an answer before also trying the next address.
 HEAD_START = 0.25
-# Seconds without an answer on an established connection, whose peer is probably busy, before the next address is tried.
+# Seconds to wait on an established connection, whose peer is probably just busy, before also trying the next address.
 BUSY_HEAD_START = 2.0
 # Minimum and maximum number of seconds before a retry. The pause doubles with each failure.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -53,7 +53,7 @@ class Dialer(Generic[T]):
         self._contact = float("-inf")
 
     def due(self, now: float) -> list[T]:
-        """Return the targets to try now. The caller must call ``failed`` for each connection that it does not use."""
+        """Return the targets to try now. Call ``failed`` for each connection that is not used."""
         ready = [each for each in self._tries if not each.under_way and each.at <= now]
         for each in ready:
             each.under_way = True
@@ -89,7 +89,7 @@ class Dialer(Generic[T]):
             each.at = min(each.at, now)
 
     def hopeless(self, now: float, patience: float) -> bool:
-        """Return True if no possible peer has answered at any address for ``patience`` seconds."""
+        """Return True if nothing has answered at any address for ``patience`` seconds."""
         waiting = any(each.connected for each in self._tries) or now - self._contact < _RECENT or bool(self._untried())
         return now - self._begun >= patience and not waiting
 
@@ -111,7 +111,7 @@ def _pending(each: _Try[T]) -> str:
 
 
 class Listeners:
-    """Listening sockets on the given addresses. Close them after use, even after an error."""
+    """Listening sockets on the given addresses. Always close them after use."""
 
     def __init__(self, wanted: Sequence[Endpoint], backlog: int, ports: range = range(1)) -> None:
         """Open the sockets, and skip addresses that cannot be used.
@@ -158,7 +158,7 @@ def free_port() -> int:
     """Return a free TCP port for a program that will listen on it later.
 
     The port is outside the range from which the kernel chooses ports for outgoing connections. So no outgoing
-    connection can occupy it in the meantime.
+    connection can take the port in the meantime.
     """
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
@@ -181,7 +181,7 @@ def _listen(address: str, backlog: int, ports: range) -> socket.socket:
     for port in ports:
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            if port:  # also allow ports with earlier connections in TIME_WAIT
+            if port:  # also allow ports that still have connections in TIME_WAIT
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((address, port))
             sock.listen(backlog)
@@ -195,7 +195,7 @@ def _listen(address: str, backlog: int, ports: range) -> socket.socket:
     raise OSError(errno.EADDRINUSE, text)
 
 
-# TCP options of connections between hosts: congestion control, and detection of lost hosts.
+# The code below sets TCP options for connections between hosts: congestion control, and detection of lost hosts.
 #
 # Congestion control: some systems use BBR by default, because it works well on the Internet. BBR estimates the rate of
 # the path and uses a timer to send at that rate. Between hosts of one cluster, BBR costs CPU time and delays short
@@ -215,7 +215,7 @@ _MIN_RTT_AT = 148  # offset of tcpi_min_rtt in struct tcp_info, linux/tcp.h
 
 
 def congestion_choices(wanted: str, system: str, round_trip_us: int) -> tuple[str, ...]:
-    """Return the algorithms to request, in this order, until the system grants one, or () to keep the current one.
+    """Return the congestion control algorithms to request, in order of preference. Empty to keep the current one.
 
     Args:
         wanted: Value of HOROVOD_TCP_CONGESTION.
@@ -255,7 +255,7 @@ def set_congestion(sock: socket.socket, wanted: str) -> None:
 def _round_trip_us(sock: socket.socket) -> int:
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < _MIN_RTT_AT + _MIN_RTT.size:
-        return _NEAR_US  # old kernels do not support this option
+        return _NEAR_US  # not supported by old kernels
     measured: int = _MIN_RTT.unpack_from(info, _MIN_RTT_AT)[0]
     return measured
 
@@ -273,7 +273,7 @@ _MOST = 32767  # maximum number of seconds that the kernel accepts
 
 
 def probe_times(seconds: float) -> tuple[int, int, int]:
-    """Return (idle seconds before the first probe, seconds between probes, number of probes).
+    """Return keepalive options: (idle seconds before the first probe, seconds between probes, probe count).
 
     A lost host is detected after about ``seconds`` in total.
     """
@@ -283,7 +283,7 @@ def probe_times(seconds: float) -> tuple[int, int, int]:
 
 
 def set_keepalive(sock: socket.socket, seconds: float, control: bool) -> None:
-    """Make a connected TCP socket fail if the other host does not respond for about ``seconds`` (at least 4)."""
+    """Make a connected TCP socket fail after about ``seconds`` (at least 4) without a response."""
     idle, interval, probes = probe_times(seconds)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)

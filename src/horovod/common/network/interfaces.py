@@ -1,4 +1,4 @@
-"""Network interfaces of this host, addresses to listen on, and the order in which a peer's addresses are tried.
+"""This host's network interfaces, listening addresses, and the order of a peer's addresses to try.
 
 The interfaces come from the kernel over netlink (rtnetlink(7)). psutil is not sufficient, because only netlink reports
 which IPv6 addresses are deprecated or not usable yet. Resolving the host's own name is not sufficient either, because
@@ -46,7 +46,7 @@ _TRIES = 4
 
 
 class Address(msgspec.Struct, frozen=True, array_like=True):
-    """Address of an interface, and the network that contains it."""
+    """Interface address with its network prefix."""
 
     text: str
     prefix: int
@@ -108,7 +108,7 @@ def describe(found: Sequence[Interface]) -> str:
 
 
 def source_address(target: str) -> str | None:
-    """Return the local address that the system's routes select for packets to ``target``, or None without a route."""
+    """Return the local source address for packets to ``target``, or None if there is no route."""
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -128,7 +128,7 @@ def network_identity() -> str:
 
 
 def machine_identity(shared: bool) -> str:
-    """Return an id that is equal in processes that can pass descriptors to each other.
+    """Return an id shared by all processes that can pass descriptors to each other.
 
     These processes must have the same kernel, user, network namespace and user namespace. Abstract Unix sockets belong
     to the network namespace, and credentials have the same meaning only within a user namespace. If ``shared`` is
@@ -155,7 +155,7 @@ def _speed(name: str) -> int:
     try:
         with open(f"/sys/class/net/{name}/speed") as file:
             return max(0, int(file.read()))
-    except (OSError, ValueError):  # the driver does not report the speed, or the link is down
+    except (OSError, ValueError):  # unreadable if the driver does not report the speed or the link is down
         return 0
 
 
@@ -302,8 +302,7 @@ def to_try(
     if same_machine:
         return sorted(theirs, key=lambda each: not each.loopback)
     ours = {each.address for each in mine}
-    # Connections to an address that this host has too lead back to this host. For example, docker0 often has the same
-    # address on all hosts.
+    # Skip addresses that this host has too, such as docker0's, because connecting to them would lead back to this host.
     outside = [each for each in theirs if not each.loopback and each.address not in ours]
 
     def order(each: Endpoint) -> tuple[int, int]:

@@ -50,7 +50,7 @@ _INVITATION = 0x80
 
 
 class AuthError(Exception):
-    """Raised if the other side cannot prove that it is the expected member of this job."""
+    """Raised if the peer cannot prove that it is the expected rank of this job."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Side:
 
     @property
     def wanted(self) -> int:
-        """Maximum number of bytes to read from the socket. Later bytes belong to the link, not to the handshake."""
+        """Maximum number of bytes to read from the socket for the handshake. Later bytes belong to the link."""
         return 0 if self.done else self._need - len(self._incoming)
 
     def _make_nonce(self, ephemeral: Ephemeral | None) -> tuple[int, bytes]:
@@ -123,7 +123,7 @@ class _Side:
         return (0, secrets.token_bytes(_NONCE)) if ephemeral is None else (ephemeral.cipher, ephemeral.public)
 
     def _agree(self, said: bytes, their_nonce: bytes) -> None:
-        """Derive the session keys, the connector's first. ``said`` contains all messages of the handshake so far."""
+        """Derive the session keys, the connector's first, from the handshake transcript ``said``."""
         secret = b""
         if self._ephemeral is not None:
             try:
@@ -135,7 +135,7 @@ class _Side:
         self._keys = there, back
 
     def feed(self, data: bytes) -> None:
-        """Process at most ``wanted`` received bytes. Raises AuthError if the other side is not the expected one."""
+        """Process at most ``wanted`` received bytes. Raises AuthError if the peer fails authentication."""
         if len(data) > self.wanted:
             raise AuthError("more data than the handshake has")
         self._incoming += data
@@ -160,7 +160,7 @@ class Connector(_Side):
 
     @property
     def proven(self) -> bool:
-        """True if the acceptor has proved its identity and only its welcome message is missing."""
+        """True if the acceptor is authenticated and only its welcome message is pending."""
         return self._keys is not None
 
     @property
@@ -208,7 +208,7 @@ class Acceptor(_Side):
 
     @property
     def greeted(self) -> bool:
-        """True if an unauthenticated message with the form of a hello has arrived."""
+        """True if a well-formed hello message, still unauthenticated, has arrived."""
         return self._claimed is not None or bool(self.invitation)
 
     @property
@@ -273,7 +273,7 @@ class Acceptor(_Side):
 
 
 class Inviter(Acceptor):
-    """Acceptor that has opened the connection itself and invites the connector."""
+    """Acceptor that opened the connection itself and invites the peer to act as connector."""
 
     def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
         """Prepare an invitation. In ``place``, the target is this rank and the source is the invited rank."""

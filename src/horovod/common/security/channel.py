@@ -30,7 +30,7 @@ def _context(accepts: bool) -> ssl.SSLContext:
     made.check_hostname = False
     made.verify_mode = ssl.CERT_NONE
     made.minimum_version = made.maximum_version = ssl.TLSVersion.TLSv1_2
-    # Forbid resuming and renegotiating sessions. Otherwise several connections could have the same binding.
+    # Forbid session resumption and renegotiation, which would let several connections share a channel binding.
     made.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     try:
         made.set_ciphers(_CIPHER)
@@ -45,7 +45,7 @@ def _context(accepts: bool) -> ssl.SSLContext:
 
 
 class HungUp(AuthError):
-    """Raised if the other side has closed the connection too early, possibly because it has too many connections."""
+    """Raised if the peer closed the connection early, possibly because it has too many connections."""
 
 
 class Channel:
@@ -67,7 +67,7 @@ class Channel:
 
     @property
     def binding(self) -> bytes:
-        """Binding of this connection, equal at both ends. Raises AuthError unless ``established`` is True."""
+        """Channel binding, equal at both ends. Raises AuthError unless ``established`` is True."""
         found = self._tls.get_channel_binding("tls-unique") if self.established else None
         if not found:
             raise AuthError("the connection is not established")
@@ -129,7 +129,7 @@ class Talk:
         self._send()
 
     def prove(self, make: Callable[[bytes], _Side], secret: bytes) -> None:
-        """Run one side of the authentication over the channel. ``make`` creates this side from the bound key."""
+        """Authenticate the peer over the channel. ``make`` creates this side's handshake from the bound key."""
         side = make(bound_key(secret, self.channel.binding))
         while side.outgoing or not side.done:
             if side.outgoing:
@@ -153,7 +153,7 @@ class Talk:
 
     @property
     def rest(self) -> bytes:
-        """Data that was received and decrypted but not read yet."""
+        """Decrypted data that was not read yet."""
         return bytes(self._received)
 
     def _send(self) -> None:

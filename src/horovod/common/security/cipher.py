@@ -1,4 +1,4 @@
-"""Choice of the cipher, and of the library that implements it, for connections between hosts.
+"""Choose the cipher for connections between hosts, and the library that implements it.
 
 This package neither links nor contains a crypto library. Python itself usually loads OpenSSL's libcrypto, and pyzmq
 contains libsodium. The system or pip keeps both up to date. The engine loads one of them by its path and verifies it
@@ -50,7 +50,7 @@ def available() -> dict[str, str]:
 
     found: dict[str, str] = {}
     for path in [*_loaded(), *_SONAMES]:
-        with contextlib.suppress(ValueError):  # the library is missing or has an unsuitable version
+        with contextlib.suppress(ValueError):  # raised if the library is missing or its version is unsuitable
             for name in _core.ciphers(path):
                 found.setdefault(name, path)
         if len(found) == len(NAMES):

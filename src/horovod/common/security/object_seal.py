@@ -1,4 +1,4 @@
-"""Proof that a pickled object comes from a member of the job and belongs to the current call of the operation.
+"""Seals that prove that a pickled object comes from a rank of this job and belongs to the current call.
 
 The sender adds a MAC to each object (HMAC-SHA256 under a key of this job). The MAC covers the object, its sender, the
 operation with its name, and the number of the call: how often the ranks of the set have called this operation before.
@@ -20,12 +20,12 @@ _NAMES = 65536  # maximum number of operations to remember per set
 
 
 class Numbers:
-    """Counter of calls for each operation, which never assigns the same number twice to an operation."""
+    """Per-operation call counter that never reuses a number."""
 
     def __init__(self) -> None:
-        # Next number of each operation. Operations are in the order of their last calls.
+        # Next call number by operation, ordered from least to most recently used.
         self._next: dict[str, int] = {}
-        # First number for an operation that is not in `_next`. It is above all numbers of operations that were removed.
+        # First call number of an operation that is not in `_next`. Higher than any number of a removed operation.
         self._floor = 0
 
     def take(self, operation: str) -> int:
@@ -43,13 +43,13 @@ class Numbers:
 
 
 class Seals:
-    """Creator and checker of the seals of one rank in one job. Thread-safe."""
+    """Creates and verifies one rank's seals in one job. Thread-safe."""
 
     def __init__(self, key: bytes) -> None:
         """Create the seals of a job.
 
         Args:
-            key: Key that only this job has. If it is empty, no MAC is added, because objects do not leave the host.
+            key: Key that only this job has. Empty for a single-host job, whose objects need no MAC.
         """
         self._key = key
         self._numbers: dict[bytes, Numbers] = {}
@@ -62,7 +62,7 @@ class Seals:
         return _MAC if self._key else 0
 
     def begin(self, operation: str, ranks: Sequence[int], face: str = "") -> "Call":
-        """Begin a call of ``operation``. All of these world ranks must begin the same call.
+        """Begin a call of ``operation``, which all ranks in ``ranks`` must begin.
 
         Use the result as a context manager.
 
@@ -84,7 +84,7 @@ class Seals:
             return Call(self._key, operation, group, numbers.take(operation), self)
 
     def end(self, operation: str, group: bytes, unused: int | None) -> None:
-        """End a call. If the call did not take place, ``unused`` is its number, else None."""
+        """End a call. ``unused`` is the call's number if the call did not take place, else None."""
         with self._lock:
             self._running.discard((group, operation))
             if unused is not None:

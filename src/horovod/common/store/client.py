@@ -1,4 +1,4 @@
-"""Client of the store, in which every call has a deadline. Not thread-safe."""
+"""Client of the store. Every call has a deadline. Not thread-safe."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -26,9 +26,9 @@ from horovod.common.store.messages import (
 )
 from horovod.common.store.sockets import dial
 
-# Seconds between checks that the store still exists while a client is waiting for the launcher's decision.
+# Seconds between checks that the store is alive while a client waits for the launcher's decision.
 _ASK_AGAIN = 60.0
-_GRACE = 2.0  # extra seconds for the server's own timeout error, which lists what is missing
+_GRACE = 2.0  # extra seconds to receive the server's own timeout error, which lists the missing ranks or names
 
 
 class StoreError(RuntimeError):
@@ -36,11 +36,11 @@ class StoreError(RuntimeError):
 
 
 class StoreRefused(StoreError):
-    """Raised if the elastic job no longer has a place for this worker."""
+    """Raised if the elastic job no longer has a slot for this worker."""
 
 
 class StoreTimeout(StoreError):
-    """Raised if a request to the store has timed out.
+    """Raised if a request to the store times out.
 
     Attributes:
         missing: Names (get) without a value, or ranks (exchange) that have not called. Empty if the server did not
@@ -69,7 +69,7 @@ class StoreClient:
     """Connection to the store of one job. Call ``close`` after use, or use a ``with`` statement."""
 
     def __init__(self, key: bytes, host: str, port: int, timeout: float = 30.0) -> None:
-        """Connect in the background. With a wrong address, only the first call fails.
+        """Connect in the background. A wrong address makes the first call fail, not the constructor.
 
         Args:
             key: The job's key.
@@ -134,7 +134,7 @@ class StoreClient:
             request = Get(self._peeks[name], [name], 0.0)
             try:
                 self._socket.send_multipart(frames(msgspec.msgpack.encode(request)), zmq.NOBLOCK)
-            except zmq.Again:  # ZeroMQ raises this error if it no longer tries to connect
+            except zmq.Again:  # raised when ZeroMQ has stopped trying to connect
                 del self._peeks[name]
                 return None
         while self._peeks[name] not in self._peeked and self._socket.poll(0):
@@ -158,7 +158,7 @@ class StoreClient:
             timeout: Time limit in seconds.
 
         Returns:
-            (number of the exchange, values by rank). The number is never used again.
+            (number of the exchange, values by rank). The exchange number is never reused.
 
         Raises:
             StoreTimeout: If some ranks do not call in time. The message names them.
@@ -170,9 +170,9 @@ class StoreClient:
     def exchange_by_node(
         self, group: str, rank: int, size: int, value: bytes, node: str, timeout: float | None = None
     ) -> Met:
-        """Exchange values like ``exchange``, but send all values only to the first rank of each ``node``.
+        """Exchange values like ``exchange``, but send the result only to the first rank of each ``node``.
 
-        This rank passes the values to the node's other ranks. Network traffic is then proportional to the number of
+        That rank passes the values to the node's other ranks. Network traffic is then proportional to the number of
         nodes.
         """
         _check_value(group, value)
@@ -229,8 +229,8 @@ class StoreClient:
             except StoreTimeout:
                 if time.monotonic() >= heard + seconds:
                     raise
-                # The server might have been unreachable, so send the request again. Both requests have the same id, so
-                # an answer to either of them is sufficient.
+                # Resend the request in case the server was unreachable. Both requests have the same id, so either reply
+                # is sufficient.
                 asked = self._next_id()
                 self._send(Get(asked, ["is the store there?"], 0.0), heard + seconds, seconds)
                 self._send(request, heard + seconds, seconds)
@@ -242,7 +242,7 @@ class StoreClient:
     def heard(
         self, worker: int, epoch: int, lost: Sequence[int] = (), blame: str = "", timeout: float | None = None
     ) -> None:
-        """Report that this worker has noticed the end of its epoch but has not called ``come`` again yet.
+        """Report that this worker has noticed the end of its epoch, before it calls ``come`` again.
 
         Args:
             worker: Number of this worker.
@@ -319,12 +319,12 @@ class StoreClient:
         message = msgspec.msgpack.encode(request)
         if len(message) > MAX_REQUEST_BYTES:
             raise ValueError(f"a request must have at most {MAX_REQUEST_BYTES} bytes, got {len(message)}")
-        # If another service listens at the address, ZeroMQ gives up the connection, and no message can be sent.
+        # If another service listens at the address, ZeroMQ drops the connection, and sending fails.
         self._wait(zmq.POLLOUT, deadline, seconds)
         self._socket.send_multipart(frames(message))
 
     def _await(self, requests: Collection[int], deadline: float, seconds: float) -> Reply:
-        """Return the answer to one of these requests. Skip answers to earlier calls that have timed out."""
+        """Return the reply to one of these requests. Skips replies to earlier calls that timed out."""
         while True:
             self._wait(zmq.POLLIN, deadline, seconds)
             reply = self._receive()

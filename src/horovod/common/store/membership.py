@@ -84,7 +84,7 @@ class _Listener:
 
 
 class MembershipRequests:
-    """Membership server without I/O. ``told`` collects messages for the launcher, which takes them from the list."""
+    """Membership logic without I/O. Messages for the launcher are collected in the list ``told``."""
 
     def __init__(self) -> None:
         self.told: list[Told] = []
@@ -130,7 +130,7 @@ class MembershipRequests:
         """Record that a group has completed an exchange. Called by the table."""
         self.told.append(Met(group, number, silent))
 
-    # The launcher calls the following methods.
+    # The methods below are called by the launcher.
 
     def place(self, worker: int, value: bytes) -> Replies:
         """Send a waiting worker its place in an epoch. From then on, the worker can receive events.
@@ -145,7 +145,7 @@ class MembershipRequests:
         return [(waiting[0], Reply(waiting[1].id, [value]))]
 
     def refuse(self, worker: int, why: str) -> Replies:
-        """Send a waiting worker the reason why it gets no place."""
+        """Refuse a waiting worker a place, with a reason."""
         waiting = self._coming.pop(worker, None)
         return [] if waiting is None else [(waiting[0], Reply(waiting[1].id, [why.encode()], error=REFUSED))]
 
@@ -165,7 +165,7 @@ class MembershipRequests:
 
 
 class Exchanges(Protocol):
-    """Interface to the part of the store's table that the launcher can change."""
+    """Interface to the operations that the launcher can perform on the store's table."""
 
     def fail(self, group: str, text: str) -> Replies: ...
     def set_first(self, name: str, value: bytes) -> Replies: ...
@@ -189,7 +189,7 @@ class MembershipControl:
         self._told: collections.deque[Told] = collections.deque()
         self._commands: collections.deque[Command] = collections.deque()
 
-    # The launcher's thread calls the following methods.
+    # The methods below are called by the launcher's thread.
 
     def take(self) -> list[Told]:
         """Return the messages from workers since the last call, in order."""
@@ -200,7 +200,7 @@ class MembershipControl:
         return taken
 
     def place(self, worker: int, value: bytes) -> None:
-        """Call ``MembershipRequests.place`` in the store's thread. The next methods work in the same way."""
+        """Call ``MembershipRequests.place`` in the store's thread. The methods below forward calls the same way."""
         self._ask(lambda _: self.desk.place(worker, value))
 
     def refuse(self, worker: int, why: str) -> None:
@@ -226,7 +226,7 @@ class MembershipControl:
         self._ask(lambda table: table.set_first(name, value))
 
     def close(self) -> None:
-        """Close the descriptors of the queues. Call this only after the server was closed."""
+        """Close the queues' descriptors. Call only after the server is closed."""
         os.close(self.fd)
         os.close(self.asked)
 
@@ -234,7 +234,7 @@ class MembershipControl:
         self._commands.append(command)
         os.eventfd_write(self.asked, 1)
 
-    # The store's thread calls the following methods.
+    # The methods below are called by the store's thread.
 
     def serve(self, table: Exchanges) -> Replies:
         """Execute the launcher's requests in the table, and queue the workers' messages for the launcher."""

@@ -10,8 +10,8 @@ import zmq.utils.z85
 from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import derive_key
 
-# Maximum size of a ZeroMQ frame in bytes. ZeroMQ checks the size before the keys, so an unauthenticated connection can
-# make a process hold this much memory. To keep the limit small, messages are split into frames.
+# Maximum size of a ZeroMQ frame in bytes. An unauthenticated connection can make a process buffer one frame, because
+# ZeroMQ checks keys later. Long messages are split, so that this limit can be small.
 MAX_FRAME_BYTES = 8192
 _ENCRYPTION = 64  # maximum overhead of encryption per frame in bytes (33 in CurveZMQ, RFC 26)
 MAX_VALUE_BYTES = 1 << 20
@@ -40,7 +40,7 @@ class Set(msgspec.Struct, tag="set", array_like=True):
 
 
 class Get(msgspec.Struct, tag="get", array_like=True):
-    """Request for values. Answered when all names have a value, or with an error after ``timeout`` seconds."""
+    """Request for values by name. Answered once all names have values, or with an error after ``timeout`` s."""
 
     id: int
     names: Annotated[list[_Name], msgspec.Meta(min_length=1, max_length=MAX_NAMES)]
@@ -121,7 +121,7 @@ Request = Set | Get | Exchange | Come | Heard | News
 
 
 class Reply(msgspec.Struct, array_like=True):
-    """Reply to the client's request with the same id."""
+    """Reply to the request with the same id."""
 
     id: int
     values: list[bytes] = []
@@ -146,7 +146,7 @@ def frames(message: bytes) -> list[memoryview]:
 
 
 def pack(values: list[bytes]) -> bytes:
-    """Encode and compress values. Records of ranks are similar, so they compress well."""
+    """Encode and compress values. Ranks' records are similar, so they compress well."""
     return zlib.compress(msgspec.msgpack.encode(values))
 
 
@@ -164,6 +164,6 @@ def unpack(packed: bytes) -> list[bytes]:
 
 def curve_pair(job_key: bytes, side: str) -> tuple[bytes, bytes]:
     """Derive the CURVE keys of one side, "server" or "client", as (public, secret) in Z85."""
-    # Any 32 bytes are a valid CURVE secret, because the curve's arithmetic sets the required bits itself.
+    # Any 32 bytes are a valid CURVE secret, because Curve25519 clamps the key.
     secret = Secret(zmq.utils.z85.encode(derive_key(job_key, f"store {side}")))
     return zmq.curve_public(secret), secret

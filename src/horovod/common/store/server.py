@@ -71,7 +71,7 @@ class StoreServer(ThreadedServer):
         return self._table.waiting
 
     def close(self) -> None:
-        """Stop the server. Waiting clients get no answer and time out. Idempotent."""
+        """Stop the server. Waiting clients time out. Idempotent."""
         if not self._closed:
             super().close()
             self._context.destroy(linger=0)

@@ -44,11 +44,11 @@ _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
 # Maximum number of file descriptors to use.
 _MOST = 65536
-# One of every _KEPT file descriptors is reserved for uses other than connections.
+# Reserve one in _KEPT file descriptors for uses other than connections.
 _KEPT = 8
-# Maximum number of events per check, because a flood of events might not end.
+# Maximum number of events to process per check, so that a flood of events cannot block the thread.
 _AT_ONCE = 16
-# Count the descriptors again after a possible increase by 1 / _TRUSTED of the maximum.
+# Recount the descriptors once their number could have grown by 1 / _TRUSTED of the maximum.
 _TRUSTED = 32
 # Socket options that Python does not define (<asm-generic/socket.h>).
 
@@ -76,7 +76,7 @@ def listen(host: str) -> socket.socket:
 
 
 def descriptors_for(members: int) -> int:
-    """Return the limit of open files that this many connections of members require."""
+    """Return the open-file limit required for this many member connections."""
     return -(-members * _KEPT // (_KEPT - 1)) + _KEPT * _KEPT
 
 
@@ -84,10 +84,10 @@ _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONN
 
 
 class UnauthenticatedPeers:
-    """Estimator of the number of unauthenticated connections, based on ZeroMQ's events.
+    """Estimator of the number of unauthenticated connections, based on ZeroMQ socket events.
 
-    The event of a successful handshake does not identify its connection. A connection that still exists after the
-    handshake timeout must have succeeded, so errors of the estimate do not accumulate.
+    Success events do not identify their connection. Errors do not accumulate, because a connection that outlives the
+    handshake timeout must have succeeded.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class AcceptControl:
     """
 
     def __init__(self, sock: zmq.Socket[bytes], listeners: Sequence[socket.socket]) -> None:
-        """Make ``sock`` accept connections on these listeners, which this object then owns."""
+        """Accept connections for ``sock`` on these listeners, and take ownership of them."""
         self._sock = sock
         self._listeners = listeners
         for listener in listeners:
@@ -182,7 +182,7 @@ class AcceptControl:
         # To get an upper bound, count the open descriptors once, and add one for each accepted connection.
         try:
             self._used = len(os.listdir("/proc/self/fd"))
-        except OSError:  # without a free descriptor, the directory cannot be read
+        except OSError:  # the directory cannot be read without a free descriptor
             self._used = most
         # Recount regularly, because another AcceptControl in this process can accept connections too.
         self._recount_above = min(self._limit, self._used + most // _TRUSTED)
@@ -258,7 +258,7 @@ class ClientAuthenticator:
         frames = self.socket.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""
         mechanism, credentials = (frames[5], frames[6:]) if len(frames) > 5 else (b"", [])
-        # Public keys are not secret, so a comparison in variable time is sufficient. The CURVE handshake proves that
+        # Public keys are not secret, so the comparison need not be constant-time. The CURVE handshake proves that
         # the client has the secret key.
         known = mechanism == b"CURVE" and credentials == [self._accepted]
         code, text = (b"200", b"OK") if known else (b"400", b"not a member of this job")

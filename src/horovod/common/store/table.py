@@ -1,7 +1,7 @@
-"""State and limits of the store, and the handling of requests, without sockets and clocks.
+"""State, limits and request handling of the store, without sockets or clocks.
 
-All clients are members of the job, so the limits are not a defense against attacks. They ensure that a faulty member
-gets an error, instead of exhausting the launcher's memory or the store.
+All clients are members of the job, so the limits are not a defense against attacks. A faulty member gets an error
+instead of exhausting the launcher's memory.
 """
 
 import math
@@ -15,7 +15,7 @@ MAX_TOTAL_BYTES = 256 << 20
 """Maximum bytes of all values and their names, including those of incomplete exchanges."""
 MAX_WAITING = 256
 """Maximum number of waiting requests per client. ``StoreClient`` makes only one request at a time."""
-_PER_ENTRY = 256  # approximate size of a request in bytes, without names and value
+_PER_ENTRY = 256  # approximate memory overhead of a request in bytes, without names and value
 _PER_NAME = 64
 _FAILED = 64  # maximum number of failed groups to remember for late requests
 
@@ -69,7 +69,7 @@ class Table:
         self._waits_of: Counter[bytes] = Counter()
 
     def publish(self) -> None:
-        """Update ``waiting``, which other threads can read."""
+        """Refresh ``waiting``, which other threads read."""
         if not self._published:
             self.waiting = {
                 group: (current.size, frozenset(current.members)) for group, current in self._rounds.items()
@@ -109,7 +109,7 @@ class Table:
         return replies
 
     def set_first(self, name: str, value: bytes) -> list[tuple[bytes, Reply]]:
-        """Store the launcher's value unless the name has one. Return replies to clients that wait for the name."""
+        """Store a launcher's value unless the name already has one. Return replies to clients waiting for it."""
         return [(client, reply) for client, reply in self._set(b"", Set(0, name, value, first=True)) if client]
 
     def _get(self, client: bytes, request: Get, now: float) -> list[tuple[bytes, Reply]]:
@@ -220,7 +220,7 @@ class Table:
         return replies
 
     def next_deadline(self) -> float:
-        """Return the time of the next necessary call of ``expire``, or infinity if no request is waiting."""
+        """Return the time at which to call ``expire`` next, or infinity if no request is waiting."""
         deadlines = [w.deadline for w in self._waiting]
         deadlines += [m.deadline for current in self._rounds.values() for m in current.members.values()]
         return min(deadlines, default=math.inf)

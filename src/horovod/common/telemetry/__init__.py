@@ -1,1 +1,1 @@
-"""Observation of a job's ranks: messages between them, and reports for the user when a job runs, hangs or ends."""
+"""Telemetry of a job: messages between ranks, step statistics, hang diagnosis, timelines and warnings."""

@@ -1,4 +1,4 @@
-"""Step statistics of a job. Each rank reports to rank 0 about once a second, and rank 0 exports the figures.
+"""Step statistics of a job. Each rank reports to rank 0 once a second. Rank 0 exports the combined statistics.
 
 The thread that sends reports sleeps while no step ends, and wakes at the first step after a pause. It never delays the
 program, except at the end: rank 0 then waits up to half a second for the last reports.
@@ -28,11 +28,11 @@ LEAST_STEPS = 50
 _NAMES = 100
 # Maximum number of messages per second to rank 0. In larger jobs, each rank sends less often.
 _NOTES = 32
-# Minimum number of steps for which a rank sends a last report.
+# Minimum number of steps after which a rank sends a final report.
 _SOME = 10
-# Maximum difference in age between the ranks' reports, in report intervals.
+# Maximum age difference between ranks' reports, as a multiple of the report interval.
 _LAG = 3
-# Seconds that a rank waits at the end for the last reports.
+# Seconds to wait for final reports at shutdown.
 _PATIENCE = 0.5
 # Seconds between two checks for ranks that have left.
 _SLICE = 0.005
@@ -66,12 +66,12 @@ class Account:
         self._interval = max(1.0, job.size / _NOTES)
         # Number the hosts, because the cross rank is ambiguous if hosts have different numbers of ranks.
         self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
-        self._lock = threading.RLock()  # this lock protects all following attributes except the events
+        self._lock = threading.RLock()  # protects all attributes below except the events
         self._own = Own()
         self._sample: list[Sampled] = []
         self._reported: dict[str, float] = {}
         self._news = self._new_values = False
-        self._over = False  # True if all ranks have sent their last report
+        self._over = False  # set once all ranks have sent their final reports
         self._together = Together(job.size) if job.rank == 0 else None
         if self._together is not None:
             self._together.clocks[self._host] = Clock()
@@ -95,7 +95,7 @@ class Account:
         }
 
     def heard(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        """Handle a message about steps that ``Telemetry`` has received."""
+        """Handle a step statistics message received by ``Telemetry``."""
         handler = self._handlers.get(kind)
         if handler is not None:
             handler(rank, what)
@@ -132,12 +132,12 @@ class Account:
             if self._together is not None:
                 news = self._news
                 self._hear(self._job.rank, self._note())
-                self._news = news  # this call does not export the figures, so keep the flag that they are new
+                self._news = news  # the statistics are still unexported, so restore the flag
                 own["job"] = self.job()
             return own
 
     def job(self) -> dict[str, Any]:
-        """Return rank 0's figures about all ranks, as in ``stats()["job"]``."""
+        """Return rank 0's combined statistics of all ranks, as in ``stats()["job"]``."""
         together = self._together
         assert together is not None
         with self._lock:
@@ -186,7 +186,7 @@ class Account:
                 while not self._closed.wait(self._interval):
                     if not self._tell():
                         break
-        except Exception as error:  # an error in telemetry must not end the job
+        except Exception as error:  # a telemetry error must not end the job
             logging.getLogger("horovod").warning("step accounting has ended: %s: %s", type(error).__name__, error)
 
     def _look(self) -> None:
@@ -212,7 +212,7 @@ class Account:
         return note
 
     def _tell(self, last: bool = False) -> bool:
-        """Send this rank's new figures to rank 0, or on rank 0 to the exporters. Return False if there are none."""
+        """Send new statistics to rank 0, or from rank 0 to the exporters. Return False if there are none."""
         with self._lock:
             self._look()
             if not (self._news or last):
@@ -228,7 +228,7 @@ class Account:
         return True
 
     def _asked(self) -> None:
-        """Send this rank's last report because rank 0 has requested it."""
+        """Send this rank's final report on rank 0's request."""
         self._tell(last=True)
 
     def _hear(self, rank: int, note: dict[str, Any]) -> None:
@@ -241,7 +241,7 @@ class Account:
             together.add(rank, note["host"], note["made"], Sums(*note["sums"]), sample)
             self._data[rank] = note["data"]
             if note["host"] != self._host and any(step.blocked < 0 for step in sample):
-                # Comparing times of different hosts requires the offset of this host's clock, so measure it.
+                # Measure this host's clock offset, so that times of different hosts can be compared.
                 self._bus.send("steps-ping", to=rank, asked=time.monotonic_ns())
             if "values" in note:
                 self._told_values[rank] = note["values"]
@@ -265,10 +265,10 @@ class Account:
             together.clocks[what["host"]] = clock
 
     def close(self, failed: bool = False) -> None:
-        """Send this rank's last report, wait for those of other ranks, and print the summary.
+        """Send this rank's final report, wait for the other ranks' reports, and print the summary.
 
         Args:
-            failed: True if an exception ends the process. No summary is then printed after the exception.
+            failed: True if an exception ends the process. The summary is then omitted.
         """
         self._tell(last=True)
         enough = self._own.made >= LEAST_STEPS
@@ -279,7 +279,7 @@ class Account:
                     self._bus.send("steps-last")
                 self._over = self._heard_in_time()
             if self._together is not None and not self._over:
-                self._bus.send("steps-heard")  # send this so that ranks stop waiting for an answer to their last report
+                self._bus.send("steps-heard")  # tell ranks to stop waiting for a reply to their final report
         self._closed.set()
         self._wake.set()
         if self._thread is not None:
@@ -290,7 +290,7 @@ class Account:
             _print(f"[horovod] {self.job()['sentence']}")
 
     def _heard_in_time(self) -> bool:
-        """Wait for all last reports. Return False after a timeout, or if a rank has already left."""
+        """Wait for all ranks' final reports. Return False after a timeout, or if a rank has already left."""
         until = time.monotonic() + _PATIENCE
         while not self._heard.wait(_SLICE):
             if self._engine.ended() is not None or time.monotonic() > until:

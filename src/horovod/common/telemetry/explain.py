@@ -1,4 +1,4 @@
-"""Explanation of why a job is waiting, as one sentence and as a full report, derived from collected facts."""
+"""Explain why a job is waiting, in one sentence and in a full report, from the collected facts."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -75,7 +75,7 @@ def same_wait(before: Facts, now: Facts) -> bool:
 
 
 def _missing(facts: Facts) -> list[int]:
-    """Return the ranks for which operations are waiting, with the likeliest causes first.
+    """Return the missing ranks, with the likeliest causes first.
 
     Ranks that hold up the oldest operations come first. Ranks that are waiting themselves come last, because they are
     not the cause. For example, a join waits for all ranks that continue, and all of these can be waiting for one rank.
@@ -133,7 +133,7 @@ def _finished_early(facts: Facts) -> Guess | None:
 
 
 def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
-    """Return both ranks' numbers of batches if ``other`` has read more batches than the data loader of ``rank`` has.
+    """Return both ranks' batch counts if ``other`` has read more batches than the loader of ``rank`` contains.
 
     Loaders whose length is the same on both ranks, for example for validation, are ignored.
     """
@@ -204,7 +204,7 @@ def _in_backward(rank: Rank | None) -> bool:
 
 
 def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str) -> str:
-    """Describe ranks that have probably left a loop or taken a branch that other ranks have not taken.
+    """Describe ranks that probably left a loop early or took a different branch.
 
     The ranks that are ahead have already submitted the operation for which the other ranks are waiting now. The other
     ranks have never submitted the operation of the ranks that are ahead.
@@ -218,7 +218,7 @@ def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str)
 
 
 def _knows(facts: Facts, ranks: Iterable[int], name: str) -> bool:
-    """Return True if one of the ranks has submitted the operation before.
+    """Return True if any of the ranks has submitted the operation before.
 
     The result can be wrong for an operation that was fused and recorded under another operation's name. It is always
     False for unnamed operations, because they get a new number each time.
@@ -234,7 +234,7 @@ def _at(facts: Facts, ranks: Sequence[int]) -> str:
 
 
 def _elsewhere(facts: Facts, missing: Sequence[int]) -> Guess | None:
-    """Return a guess that names the current position of the missing ranks in the program."""
+    """Return a guess that names where in the program the missing ranks are."""
     places: dict[str, list[int]] = {}
     waits = _who_waits(facts)
     missing = [rank for rank in missing if rank not in waits] or missing

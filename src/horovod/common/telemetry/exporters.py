@@ -1,4 +1,4 @@
-"""Exporters of step figures on rank 0: a file, a port for Prometheus, OpenTelemetry, and scalars for TensorBoard.
+"""Exporters of step statistics on rank 0: JSON file, Prometheus port, OpenTelemetry, and TensorBoard scalars.
 
 If an exporter cannot be opened or fails later, it logs one warning, and training continues.
 """
@@ -23,10 +23,10 @@ Figures = Callable[[], dict[str, Any]]
 
 
 class Exporter(Protocol):
-    """Interface of an exporter of step figures."""
+    """Interface of step statistics exporters."""
 
     def write(self) -> None:
-        """Export the latest figures. Errors are not raised."""
+        """Export the latest statistics. Never raises."""
 
     def close(self) -> None:
         """Close the exporter at the end of the job."""
@@ -63,7 +63,7 @@ def _telemetry_wanted() -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Replace numbers that JSON cannot represent, such as NaN, by None."""
+    """Replace numbers that JSON cannot represent, such as NaN, with None."""
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -119,7 +119,7 @@ class LinesFile:
         try:
             size = os.fstat(self._file).st_size
             written = os.write(self._file, data)
-            if written < len(data):  # the disk is full, so remove the incomplete line
+            if written < len(data):  # if the disk is full, remove the incomplete line
                 os.ftruncate(self._file, size)
                 raise OSError(28, "No space left on device")
         except OSError as error:
@@ -146,13 +146,13 @@ _GAUGES = (
     ("horovod.efficiency", "efficiency", "1"),
     ("horovod.bandwidth", "bandwidth", "By/s"),
 )
-# Figures of the current job. OpenTelemetry's gauges are created once per process and read these figures.
+# Statistics of the current job, read by OpenTelemetry gauges that are created once per process.
 _current: list[Figures] = []
 _made = False
 
 
 class Gauges:
-    """Exporter that OpenTelemetry reads through gauges."""
+    """Exporter to OpenTelemetry gauges."""
 
     def __init__(self, figures: Figures) -> None:
         global _made
@@ -194,7 +194,7 @@ _SHOWN = {
 
 
 def scalars(stats: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scalars in a result of ``hvd.stats()``. On rank 0, prefer those of the last second."""
+    """Extract the scalars from a result of ``hvd.stats()``. On rank 0, prefer those of the last second."""
     job = stats.get("job")
     figures = job["lately"] if job and job["lately"]["steps"] else stats
     found = {f"horovod/{shown}": 1e3 * figures[name] for name, shown in _SHOWN.items() if figures.get(name) is not None}

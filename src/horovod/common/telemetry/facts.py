@@ -1,4 +1,4 @@
-"""Facts about a waiting job: which ranks wait for which, what each rank is doing, and names of operations.
+"""Facts about a waiting job: its missing ranks, what each rank is doing, and operation names.
 
 The engine names an operation ``<kind>.<name>``, or ``<kind>.noname.<number>`` if the program has not named it. The
 PyTorch frontend names its internal operations after the first gradient that they contain
@@ -99,7 +99,7 @@ class Rank:
         self.before, self.state, self.recent = told["before"], told["state"], told["recent"]
 
     def seen(self, before: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
-        """Store two states of the rank's process, observed by another rank. None means that the process is gone."""
+        """Store two snapshots of the rank's process, taken by another rank. None means that the process is gone."""
         self.looked_at = True
         self.before, self.state = before, state
 
@@ -110,12 +110,12 @@ class Rank:
 
     @property
     def place(self) -> str:
-        """Position of the rank's main thread in the user's program, or "" if unknown."""
+        """Where the rank's main thread is in the user's program, or "" if unknown."""
         return stacks.place(self.main, self.own_source)
 
     @property
     def own_source(self) -> str:
-        """Source line at the main thread's position in the user's program, or "" if unknown."""
+        """Source line that the main thread is executing in the user's program, or "" if unknown."""
         own = self.main.own if self.main is not None else None
         if self.main is None or own is None:
             return ""
@@ -162,7 +162,7 @@ class Rank:
         return self.before["threads"][0]["state"] if self.before and self.before["threads"] else "?"
 
     def _rates(self, main: Mapping[str, Any]) -> tuple[float, int, float]:
-        """Return (seconds between the two states, pages read from disk, fraction of a core used by the main thread)."""
+        """Return changes between the snapshots: (seconds, pages read from disk, main thread's CPU fraction)."""
         if self.before is None or self.state is None or not self.before["threads"]:
             return 0.0, 0, 0.0
         seconds = (self.state["at"] - self.before["at"]) * 1e-9

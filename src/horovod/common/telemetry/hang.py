@@ -1,4 +1,4 @@
-"""Diagnosis of hangs: asks all ranks what they are doing and explains why the job is waiting.
+"""Hang diagnosis: asks all ranks what they are doing and explains why the job is waiting.
 
 Rank 0 collects the facts. The engine of each rank can answer even if Python does not run. If a rank does not answer,
 another rank on the same host reports what the kernel knows about its process. ``explain`` turns the facts into a
@@ -32,12 +32,12 @@ ANSWERS = 2.5
 """Seconds for the ranks to answer. The inspection of silent ranks can take half as long."""
 _MOST_ASKED = 16
 _READY_ASKED = 4
-_BETWEEN_LOOKS = 0.2  # seconds between the two observations of a process
+_BETWEEN_LOOKS = 0.2  # seconds between the two snapshots of a process
 NAME = "hang.txt"
 
 
 class Hangs:
-    """Diagnosis of hangs on one rank. Rank 0 collects the answers of all ranks."""
+    """One rank's part of hang diagnosis. Rank 0 collects all ranks' answers."""
 
     def __init__(
         self, bus: MessageBus, engine: "Engine", job: Job, witness: StackReporter, say: Callable[[str], None]
@@ -71,16 +71,16 @@ class Hangs:
         bus.on("explaining", self._rank_0_is_there)
         bus.on_topic(_core.TOPIC_UNNOTICED, self._unnoticed)
         if job.rank == 0:
-            engine.set_report("")  # an empty text tells the engine that rank 0 will write a report
+            engine.set_report("")  # an empty reply tells the engine that rank 0 will write a report
             bus.on("seen", self._seen)
             bus.on("unnoticed", self._unnoticed_elsewhere)
             bus.on_waiting(self._waits)
             bus.on_topic(_core.TOPIC_ANSWER, self._answered)
 
-        # The following methods run on all ranks.
+        # The methods below run on all ranks.
 
     def _look(self, _: int, what: dict[str, Any]) -> None:
-        """Observe a process on this host whose rank does not answer.
+        """Take snapshots of the process of an unresponsive rank on this host.
 
         A separate thread does the work, so that this rank can still answer questions.
         """
@@ -122,7 +122,7 @@ class Hangs:
         job = self._job
         return Rank(rank, job.hosts[rank], job.pids[rank]) if job.hosts else Rank(rank)
 
-    # The following methods run only on rank 0.
+    # The methods below run only on rank 0.
 
     def _waits(self, told: dict[str, Any]) -> None:
         self._witness.answerer.noticed()
@@ -167,7 +167,7 @@ class Hangs:
             repeated = why == self.last_guess
             self._say(f"why the job still waits: {why}" if repeated else explain.summary(facts, why, path))
             self.last_guess = why
-        except Exception as error:  # an error in the diagnosis must neither end the job nor print a traceback
+        except Exception as error:  # a diagnosis error must neither end the job nor print a traceback
             logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
         finally:
             with self._lock:
@@ -196,9 +196,9 @@ class Hangs:
                 self._lock.notify_all()
 
     def _why(self, facts: Facts) -> str:
-        """Return why the job is waiting, or an earlier guess about the same wait if it was more informative.
+        """Return why the job is waiting, or an earlier, more informative guess about the same wait.
 
-        Ranks can answer late or not at all. Such incomplete facts must not replace a better guess.
+        Ranks can answer late or not at all, and such incomplete facts must not replace a better guess.
         """
         guess = explain.guess(facts)
         if self._best is not None and guess.knows < self._best[1].knows and explain.same_wait(self._best[0], facts):
@@ -257,7 +257,7 @@ class Hangs:
             return self._all or []
 
     def _look_at_silent(self, number: int, silent: list[Rank], there: list[int]) -> None:
-        """Ask other ranks on the same host about the process of each rank that has not answered."""
+        """Ask same-host peers about the process of each rank that has not answered."""
         asked = []
         for one in silent:
             if self._same_host(one.rank):
@@ -278,7 +278,7 @@ class Hangs:
 
 
 def look_at(pid: int) -> "list[dict[str, Any] | None]":
-    """Observe a process on this host twice, 0.2 s apart. An observation is None if there is no such process."""
+    """Take two snapshots of a process on this host, 0.2 s apart. A snapshot is None if the process is gone."""
     from horovod import _core
 
     states = []
@@ -293,9 +293,9 @@ def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
-# Maximum seconds until the peer has received the text.
+# Seconds until sending the text to the peer times out.
 _PATIENCE = 5.0
-# Seconds that the end of the job waits for an answer in progress.
+# Seconds for which shutdown waits for an answer in progress.
 _LEAVING = 2.0
 
 

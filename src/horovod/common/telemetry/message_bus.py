@@ -1,4 +1,4 @@
-"""Message bus between the observers of a job's ranks. Messages have names, and a thread calls their handlers.
+"""Message bus between the telemetry of a job's ranks. Messages have names, and a thread calls their handlers.
 
 Rank 0 sends messages to one rank or to all ranks. The other ranks send only to rank 0. The engine transfers the
 messages together with its own (core/engine/observers.h). An unused bus therefore costs nothing, messages arrive in
@@ -38,12 +38,12 @@ class MessageBus:
         self._thread: threading.Thread | None = None
 
     def on(self, kind: str, handler: Handler) -> None:
-        """Register the only handler of the messages with this name."""
+        """Register the handler for messages with this name. Each name has one handler."""
         assert kind not in self._handlers, kind
         self._handlers[kind] = handler
 
     def on_topic(self, topic: int, handler: Callable[[int, bytes], None]) -> None:
-        """Register the only handler of the engine's messages on a topic (TOPIC_* of ``_core``).
+        """Register the handler for the engine's messages on a topic (TOPIC_* in ``_core``).
 
         The handler gets the sending rank and the message body.
         """
@@ -56,7 +56,7 @@ class MessageBus:
         return self._box
 
     def on_waiting(self, handler: Callable[[dict[str, Any]], None]) -> None:
-        """Register a handler of the list of waiting operations (``_core.Mailbox.take``) on rank 0.
+        """Register a handler for rank 0's list of waiting operations (``_core.Mailbox.take``).
 
         The handler runs after each stall warning and after ``ask_who_waits``.
         """
@@ -85,7 +85,7 @@ class MessageBus:
         self._engine.ask_who_waits()
 
     def tell_own(self, kind: str, **what: Any) -> None:
-        """Queue a message for this rank's own handler, which the bus's thread calls."""
+        """Queue a message for this rank's own handler, to run in the bus's thread."""
         self._box.put(json.dumps([kind, what]).encode())
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class MessageBus:
                 continue
             try:
                 self._handle(*message)
-            except Exception as error:  # an error in telemetry must not end the job
+            except Exception as error:  # a telemetry error must not end the job
                 logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
 
     def _handle(self, rank: int, topic: int, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""HTTP endpoint of step figures for Prometheus and other OpenMetrics readers, based on prometheus_client."""
+"""HTTP endpoint that serves step statistics to Prometheus and other OpenMetrics readers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +18,7 @@ _PARTS = {
 
 
 class _Server:
-    """Exporter that Prometheus reads over HTTP."""
+    """Exporter that Prometheus scrapes over HTTP."""
 
     def __init__(self, server: BoundedServer) -> None:
         self._server = server
@@ -59,14 +59,14 @@ class _Collector:
         self._figures = figures
 
     def describe(self) -> list[Any]:
-        return []  # Prometheus's library calls this before there are any figures
+        return []  # prometheus_client calls this before any statistics exist
 
     def collect(self) -> Iterator[Any]:
         return families(self._figures())
 
 
 def families(job: dict[str, Any]) -> Iterator[Any]:
-    """Convert a job's figures to metric families of prometheus_client."""
+    """Convert a job's statistics to prometheus_client metric families."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     ranks = job["ranks"]

@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Minimum fraction of the steps in which a rank came last for the summary to name it.
+# The summary names a rank only if it came last in at least this fraction of steps.
 _OFTEN = 0.5
-# Minimum lateness to report, as a fraction of a step.
+# Smallest lateness to report, as a fraction of a step.
 _LONG = 0.01
-# Minimum exposed communication, as a fraction of a step, for which the summary reports its speed.
+# The summary reports the bandwidth only if exposed communication takes at least this fraction of a step.
 _SLOW = 0.1
-# Minimum time spent waiting for data to report, as a fraction of a step.
+# Shortest wait for data to report, as a fraction of a step.
 _DATA = 0.1
-# Minimum step length in seconds for a judgement, because system delays dominate shorter steps.
+# Steps shorter than this many seconds are not judged, because system delays dominate them.
 _SHORT = 0.001
-# The summary mentions small operations if a step has at least _MANY, with at most _TINY bytes on average.
+# The summary mentions small operations if a step has at least _MANY operations that average at most _TINY bytes.
 _MANY, _TINY = 20, 16384
 
 
@@ -21,7 +21,7 @@ def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:
     """Return the summary of a job's steps as one line.
 
     Args:
-        job: Figures of the job, as in ``hvd.stats()["job"]``.
+        job: Statistics of the job, as in ``hvd.stats()["job"]``.
         lag: Maximum difference in age between the ranks' reports, in seconds.
     """
     size, ranks = job["size"], job["ranks"]
@@ -51,7 +51,7 @@ def _exposed(job: Mapping[str, Any], step: float, size: int) -> str:
 
 
 def _speed(ranks: Sequence[Mapping[str, Any]], step: float) -> str:
-    """Describe the bandwidth if transfers blocked a rank longer than waiting for late ranks did.
+    """Describe the bandwidth if transfers took longer than waiting for late ranks.
 
     Use the rank with the lowest bandwidth. On a rank that only sends, a transfer seems to end as soon as the kernel has
     copied the data, so its bandwidth looks too high.

@@ -1,4 +1,4 @@
-"""Python stacks of this process: how the engine obtains them, their parser, and positions in the user's program.
+"""Python stacks of this process: capture for the engine, parsing, and location in the user's program.
 
 The engine can obtain the stacks even while Python does not run (core/trace/answer.h). ``StackReporter`` registers
 ``faulthandler`` as the handler of an otherwise unused signal. No process sends this signal. Instead, the engine calls
@@ -90,14 +90,14 @@ def parse(text: str) -> list[Thread]:
 
 
 def main_thread(threads: Sequence[Thread], ident: int | None) -> Thread | None:
-    """Return the thread with the id ``ident``, or else the oldest thread (listed last) that is not the library's."""
+    """Return the thread ``ident``, or the oldest thread (listed last) that does not belong to this library."""
     found = [thread for thread in threads if thread.ident == ident] if ident is not None else []
     others = [thread for thread in threads if not thread.ours]
     return found[0] if found else others[-1] if others else None
 
 
 def place(thread: Thread | None, source: str = "") -> str:
-    """Describe the position of a thread, or return "" if it is unknown.
+    """Describe where a thread is executing, or return "" if unknown.
 
     For example "in DataLoader.__next__ at train.py:88 in main" or "at train.py:88 in main (`time.sleep(60)`)".
 
@@ -158,7 +158,7 @@ class StackReporter:
         self._theirs.close()
 
     def _give(self, _: int, body: bytes) -> None:
-        self.answerer.begun(int(body))  # collecting the stacks can take long, so first report the start
+        self.answerer.begun(int(body))  # collecting the stacks can be slow, so report the start first
         text = self._stacks()
         more = {"main": threading.main_thread().ident, "source": _source(text), "loaders": _loaders()}
         self.answerer.give(int(body), text, json.dumps(more))
@@ -227,9 +227,9 @@ def _loaders() -> dict[str, list[Any]]:
 
 
 def _among(objects: list[Any], wanted: set[Any]) -> list[Any]:
-    """Return the objects of the given classes that a search of 0.3 s finds.
+    """Search for objects of the given classes, for at most 0.3 s.
 
-    The time is limited because the engine assumes after one second without an answer that Python does not run.
+    The time is limited because the engine assumes that Python is blocked after one second without an answer.
     """
     found: list[Any] = []
     end = time.monotonic() + _MOMENT

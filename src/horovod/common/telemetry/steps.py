@@ -1,6 +1,6 @@
-"""Figures about training steps, computed from the measurements of each rank.
+"""Training step statistics, computed from each rank's measurements.
 
-Each rank sums up its own steps (``Own``) and reports to rank 0 from time to time. Rank 0 combines the reports
+Each rank sums up its own steps (``Own``) and reports periodically to rank 0. Rank 0 combines the reports
 (``Together``). A report contains sums since the start instead of differences, so a lost message does no harm. It also
 contains a sample of at most ``SAMPLE`` single steps. From the samples, rank 0 finds the rank that came last.
 
@@ -23,21 +23,21 @@ WARM_UP = 3
 """Number of first steps to ignore. They are slower because memory is allocated and schedules are computed."""
 # A step includes a pause if it takes `_PAUSE` times as long as usual and at least `_LEAST_PAUSE` ns.
 _PAUSE, _LEAST_PAUSE = 20, 500_000_000
-# Number of recent steps whose median counts as the usual length.
+# Number of recent steps whose median defines the usual step length.
 _REMEMBERED = 101
-# Maximum number of sampled steps for which reports of some ranks are missing.
+# Maximum number of sampled steps that are still waiting for reports.
 _WAITING = 4096
-# Approximate maximum number of stored reports about incomplete sampled steps. Some ranks might never report them.
+# Approximate maximum number of stored reports on such steps, because some ranks might never report.
 _TOLD = 1 << 16
-# Number of most recent comparisons that count as "lately".
+# Number of recent comparisons in the statistic "lately".
 _LATELY = 200
-# Number of standard deviations beyond which a result is significant.
+# Significance threshold in standard deviations.
 _BEYOND_CHANCE = 3
-# Minimum lateness to report, as a fraction of a step and in ns.
+# Smallest lateness that counts, as a fraction of a step and in ns.
 _LATE, _LEAST_LATE = 0.02, 50_000
 
 
-# The module `statistics` would increase the import time of this package by half.
+# Importing the module `statistics` would make importing this package 50% slower.
 def median(values: Iterable[float]) -> float:
     """Return the median of a non-empty collection."""
     ordered = sorted(values)
@@ -70,7 +70,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Sums:
-    """Sums over the steps of one rank, excluding pauses and the first steps. Times are in ns."""
+    """Sums over one rank's steps, excluding pauses and the first steps. Times are in ns."""
 
     steps: int = 0
     time: int = 0
@@ -107,7 +107,7 @@ _SUMMED = set(_FIELDS) & set(Step._fields)
 
 
 class Sampled(NamedTuple):
-    """One step in the sample that a rank reports to rank 0. Times are in ns."""
+    """Sampled step in a rank's report to rank 0. Times are in ns."""
 
     number: int
     time: int
@@ -120,8 +120,8 @@ class Sampled(NamedTuple):
 def stride(steps: int) -> int:
     """Return the stride between sampled steps in a report about ``steps`` steps.
 
-    A report samples the steps whose numbers are multiples of the stride. The stride is a power of two, so ranks whose
-    reports cover different numbers of steps still sample common steps.
+    A report samples steps whose numbers are multiples of the stride. Because the stride is a power of two, ranks with
+    different strides still sample some common steps.
     """
     every = 1
     while steps > SAMPLE * every:
@@ -247,7 +247,7 @@ class Lateness:
     def worst(self) -> int | None:
         """Return the rank that came last most often, or None if the result could be chance.
 
-        Chance means that in each late step, every rank is equally likely to come last.
+        The null hypothesis is that every rank is equally likely to come last.
         """
         rank = max(self.times, key=lambda rank: (self.times[rank], -rank), default=None)
         late = sum(self.times.values())
@@ -307,7 +307,7 @@ class Together:
 
 
 def figures(sums: Sums, link: float | None = None, data_known: bool = True) -> dict[str, Any]:
-    """Return means over a rank's steps, in seconds. Unmeasured means are None.
+    """Return per-step means of one rank in seconds. Values that were not measured are None.
 
     Args:
         sums: Sums over the steps.
@@ -345,7 +345,7 @@ _FIGURES = list(figures(Sums(steps=1, time=1)))
 
 
 def mean(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean over ranks of each value in their ``figures``, or None where a rank lacks the value."""
+    """Return each statistic's mean over ranks, or None where a rank lacks the value."""
     counted = [r for r in ranks if r["steps"]]
     if not counted:
         return {"steps": 0}

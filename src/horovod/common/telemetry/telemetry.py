@@ -1,4 +1,4 @@
-"""Creation, lookup and shutdown of all observers of this process's job, and the sender for the live page."""
+"""Telemetry of this process's job: statistics, hang diagnosis, timeline and the live page's sender."""
 
 import contextlib
 import functools
@@ -30,7 +30,7 @@ _ABOUT_STEPS = ("stepping", "steps", "steps-last", "steps-ping", "steps-pong", "
 
 
 class Telemetry:
-    """All observers of one job. They start after the engine has started, and close before it shuts down."""
+    """All telemetry of one job. Starts after the engine, and closes before the engine shuts down."""
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class Telemetry:
         return Live(self.bus, lambda: self._account, lambda: self.hangs.last_guess)
 
     def _about_steps(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        with self._making:  # do not create an account during `close`, which would never close it
+        with self._making:  # do not create the statistics during `close`, which would never close them
             account = self._account if self._closing else self._make_account()
         if account is not None:
             account.heard(kind, rank, what)
 
     def close(self, failed: bool = False) -> None:
-        """Close all observers, even if one raises. A remaining thread would prevent a clean exit of Python.
+        """Close all observers, even if one raises, because a leftover thread would prevent a clean exit of Python.
 
         Args:
             failed: True if an exception ends this process.
@@ -131,7 +131,7 @@ class Telemetry:
                 then.callback(self._door.close)
 
     def finish(self) -> None:
-        """Do the slow part of the shutdown, after the engine's shutdown, when no rank waits for this one any more."""
+        """Do the slow part of the shutdown once the engine is down and no rank waits for this one."""
         self._tell(self.timelines.merge())
 
     def _tell(self, trouble: str) -> None:
@@ -148,20 +148,20 @@ class Telemetry:
             self._account.leave_in_child()
 
 
-# Source of the live page's data: rank 0 sends figures to the launcher once a second if the page is enabled.
+# If the live page is enabled, rank 0 sends statistics to the launcher once a second.
 
 # Seconds between two messages to the launcher.
 INTERVAL = 1.0
-# Minimum time in seconds that an operation has waited before the page shows it.
+# Seconds that an operation must have waited before the page shows it.
 _AGE = 0.5
 # Maximum number of unread bytes in the pipe. The rest of its 64 KiB is reserved for other reports.
 _ROOM = 32 << 10
-# Maximum seconds to wait for the end of the thread.
+# Seconds to wait for the thread to end.
 _PATIENCE = 0.5
 
 
 class Live:
-    """Sender of the live page's data. Its own thread also sends before the first step and while no step ends."""
+    """Sender of the live page's data. Runs in its own thread, so that it also sends while no step ends."""
 
     def __init__(self, bus: MessageBus, account: "Callable[[], Account | None]", why: Callable[[], str]) -> None:
         """Start sending data to the launcher.
@@ -175,7 +175,7 @@ class Live:
         self._teller = ReportPipe(os.environ.get(PIPE, ""))
         self._at = time.monotonic()
         self._waiting: list[dict[str, Any]] = []
-        # Index of the first per-rank message that did not fit into the pipe last time.
+        # Index of the per-rank message to send next, the first that did not fit into the pipe last time.
         self._next = 0
         self._wake, self._closed = threading.Event(), threading.Event()
         bus.on_waiting(self._hear)
@@ -183,7 +183,7 @@ class Live:
         self._thread.start()
 
     def write(self) -> None:
-        """Wake the sender because the step statistics have new figures."""
+        """Wake the sender, because new step statistics are available."""
         self._at = time.monotonic()
         self._wake.set()
 
@@ -199,7 +199,7 @@ class Live:
             self._waiting = []
             self._tell()
             self._teller.close()
-            # Break a reference cycle: both functions hold references to this object and the engine.
+            # Drop the callbacks, which keep this object and the engine alive in a reference cycle.
             self._account, self._why = lambda: None, str
 
     def leave_in_child(self) -> None:
@@ -220,7 +220,7 @@ class Live:
     def _tell(self) -> None:
         try:
             self._send(self._messages())
-        except Exception as error:  # an error in telemetry must not end the job
+        except Exception as error:  # a telemetry error must not end the job
             logging.getLogger("horovod").debug("live page: %s: %s", type(error).__name__, error)
 
     def _messages(self) -> list[bytes]:

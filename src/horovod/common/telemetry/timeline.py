@@ -1,4 +1,4 @@
-"""Control of this rank's timeline, and of ranges for NVIDIA's profilers (docs/gpu.md).
+"""Start and stop this rank's timeline, and NVTX ranges for NVIDIA's profilers (docs/gpu.md).
 
 ``core/trace/timeline.h`` describes the contents and the format of the timeline.
 """
@@ -113,7 +113,7 @@ class Timelines:
 
 
 def _complete(path: str) -> bool:
-    """Return True if the timeline file is complete. An incomplete file has blanks after the last bracket."""
+    """Return True if the timeline file is complete. An incomplete file is padded with spaces after the last bracket."""
     try:
         with open(path, "rb") as file:
             file.seek(-2, os.SEEK_END)

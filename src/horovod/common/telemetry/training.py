@@ -1,4 +1,4 @@
-"""Comparison of the ranks' observations (``horovod.common.training_loop.observations``), with warnings of mistakes.
+"""Compare ranks' observations (``horovod.common.training_loop.observations``) and warn about mistakes.
 
 The module also estimates the gradient noise scale.
 """
@@ -69,7 +69,7 @@ class NoiseScale:
         samples = tuple(self._samples)
         count = len(samples)
         signal, noise = sum(s for s, _ in samples), sum(t for _, t in samples)
-        rest = [(signal - s, noise - t) for s, t in samples]  # for the jackknife, compute the sums without each sample
+        rest = [(signal - s, noise - t) for s, t in samples]  # leave-one-out sums for the jackknife
         if count < _LEAST or min(map(min, rest)) <= 0:
             return None
         logs = [math.log(t / s) for s, t in rest]
@@ -91,7 +91,7 @@ class NoiseScale:
 
 # Maximum number of parameters that a warning names.
 _NAMED = 3
-# Maximum number of comparisons that are waiting for reports from ranks.
+# Maximum number of comparisons still waiting for reports.
 _OPEN = 64
 # Tolerated relative difference between samples of a parameter, because hardware can round differently.
 _UNLIKE = 1e-5
@@ -154,7 +154,7 @@ def _differences(notes: Notes) -> list[str]:
 def _alike(mine: Sequence[float], theirs: Sequence[float] | None) -> bool:
     if theirs is None or len(mine) != len(theirs):
         return False
-    # NaN is a different problem, which this check does not report.
+    # This check does not report NaN, which is a different problem.
     if mine == theirs or any(x != x for x in (*mine, *theirs)):
         return True
     length = max(sum(x * x for x in mine), sum(x * x for x in theirs))
@@ -239,7 +239,7 @@ _SUBJECT = {"gradients": "samples", "batches": "samples"}
 
 
 class Checks:
-    """One rank's checks of the training in a job."""
+    """One rank's checks for training mistakes."""
 
     def __init__(
         self, job: Job, engine: "Engine", bus: MessageBus, settings: Settings, warn: Callable[[str], None]

@@ -1,1 +1,1 @@
-"""Rules of training loops that all frontends share: steps, gradients and their weights, uneven data, evaluation."""
+"""Training loop logic shared by all frontends: steps, gradients, weights, uneven data and evaluation."""

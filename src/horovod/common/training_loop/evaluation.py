@@ -1,4 +1,4 @@
-"""Exact evaluation over all ranks: mergeable metrics, and predictions gathered by sample id.
+"""Exact distributed evaluation: mergeable metrics, and predictions gathered by sample id.
 
 A metric's state is a dict of integers, which ranks merge by addition. Floating-point values are added as integers in
 units of 2**-1074, the smallest positive float64. Sums therefore have no rounding error, and results do not depend on
@@ -17,7 +17,7 @@ _KINDS = ("mean", "accuracy", "perplexity", "f1")
 
 
 class Metric:
-    """Metric whose result over all ranks equals that of one process that has seen all samples.
+    """Metric whose distributed result exactly equals that of one process evaluating all samples.
 
     Update the metric with each batch, then call ``compute`` once on all ranks. Ranks can have any number of samples,
     including none.
@@ -60,7 +60,7 @@ class Metric:
         """Add the samples of a batch.
 
         Args:
-            values: Array, tensor, sequence or number that contains values, losses or predictions.
+            values: Values, losses or predictions, as an array, tensor, sequence or number.
             other: Weights, numbers of tokens or labels, as many as ``values``. Default: weights of 1.
 
         Raises:
@@ -101,11 +101,11 @@ class Metric:
         self._sums.update(other._sums)
 
     def reset(self) -> None:
-        """Reset the metric, which discards the samples of all updates."""
+        """Reset the metric, discarding all samples."""
         self._sums.clear()
 
     def compute(self, process_set: ProcessSet = global_process_set) -> Any:
-        """Return the result over the samples of all ranks. The samples are kept. All ranks of the set must call this.
+        """Return the result over all ranks' samples, without resetting the metric. All ranks of the set must call this.
 
         The result is NaN if there are no samples.
 
@@ -164,7 +164,7 @@ def _scores(pairs: Mapping[tuple[int, int], int], classes: int) -> dict[str, Any
 def _units(value: float) -> int:
     """Convert a finite float or an integer to units of 2**-1074."""
     numerator, denominator = value.as_integer_ratio()
-    shift: int = 1075 - denominator.bit_length()  # the float's denominator is a power of 2
+    shift: int = 1075 - denominator.bit_length()  # a float's denominator is a power of 2
     return int(numerator) << shift
 
 
@@ -188,7 +188,7 @@ def _flat(numbers: Any) -> Iterator[Any]:
 
 
 def _class(prediction: Any) -> int:
-    """Return the predicted class, which can be the class with the highest of several scores."""
+    """Return the predicted class: the value itself, or the index of the highest score."""
     scores = prediction if isinstance(prediction, list) else []
     if len(scores) > 1 and not isinstance(scores[0], list):
         return max(range(len(scores)), key=scores.__getitem__)

@@ -1,6 +1,6 @@
-"""Rules and error messages for the reduction of gradients, shared by all frontends.
+"""Argument checks and error messages for gradient reduction, shared by all frontends.
 
-A frontend passes the functions that access its tensors and variables. All checks raise ValueError, which names the
+A frontend passes the functions that access its tensors and variables. All checks raise a ValueError that names the
 argument, its value and the accepted values.
 """
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class BucketSizes(NamedTuple):
-    """Sizes in bytes that determine which gradients share a bucket."""
+    """Bucket size limits in bytes, which determine how gradients are grouped."""
 
     bucket: int = 4 << 20
     """Maximum size of a bucket. A larger gradient gets a separate bucket."""
@@ -31,12 +31,12 @@ class BucketSizes(NamedTuple):
 
     @property
     def first(self) -> int:
-        """Maximum size of the first bucket in bytes. It is smaller, so that the bucket can be sent early."""
+        """Maximum size of the first bucket in bytes, smaller so that the first bucket is sent early."""
         return self.bucket // 4
 
 
 class BucketTuning:
-    """Bucket sizes that autotune requests. Only rank 0 requests sizes, and all ranks of a process set use them."""
+    """Bucket sizes requested by autotune on rank 0 and adopted by all ranks of a process set."""
 
     __slots__ = ("used", "wanted")
 
@@ -53,14 +53,13 @@ bucket_tuning = BucketTuning()
 def anybody_else(process_set: ProcessSet, job: Job) -> bool:
     """Return True if gradients must be reduced with other ranks.
 
-    The result is False on a rank outside the set. It is also False on the only rank of a set, unless the job is
-    elastic.
+    Returns False on a rank outside the set. Also returns False on the set's only rank, unless the job is elastic.
     """
     return bool(process_set.included()) and (len(process_set.ranks or ()) > 1 or job.elastic)
 
 
 def overwritten(variable: Any) -> bool:
-    """Return True if the "gradient" of a Keras variable is the variable's next value.
+    """Return True if a Keras variable's "gradient" is actually its next value.
 
     This applies to the scales and amax histories of float8 training. They are maxima, so they are reduced with Max.
     """

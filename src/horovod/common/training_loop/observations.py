@@ -1,4 +1,4 @@
-"""Observations of training, made by frontends to detect mistakes that make no operation fail.
+"""Training observations, with which frontends detect silent mistakes.
 
 Examples are a missing optimizer wrapper, broadcast or sampler, and ranks whose epochs have different lengths. Ranks
 send observations to rank 0, which compares them and warns (``telemetry/training.py``). No rank waits for these
@@ -57,7 +57,7 @@ class Training:
         self.plain_bytes = 0
         """Minimum number of bytes for averaging the gradients of such an optimizer once."""
         self.remedy = ""
-        # Bytes of all operations before the first step of a plain optimizer.
+        # Bytes transferred before the first step of a non-distributed optimizer.
         self._begun = 0
 
     def open(self, say: Say, traffic: Callable[[], int]) -> None:
@@ -95,7 +95,7 @@ class Training:
             self._say({"about": about, "of": of, "ranks": list(ranks), "step": step, **what})
 
     def plain_step(self, count_bytes: Callable[[], int], remedy: str) -> int:
-        """Count a step of an optimizer that is not distributed, and return the number of such steps so far.
+        """Count a step of a non-distributed optimizer, and return the number of such steps so far.
 
         Args:
             count_bytes: Function that returns the minimum number of bytes needed to average the optimizer's gradients.
@@ -110,7 +110,7 @@ class Training:
         return self.plain_steps
 
     def nothing_averaged(self) -> bool:
-        """Return True if the program seems to have averaged no gradients.
+        """Return True if the program has apparently never averaged gradients.
 
         The result is True if only plain optimizers have made steps, and all operations since the first step have
         transferred fewer bytes than one set of gradients.
@@ -118,7 +118,7 @@ class Training:
         return self.steps == 0 and self.plain_steps > 1 and self._traffic() - self._begun < self.plain_bytes
 
     def progress(self) -> str:
-        """Describe the progress of training, such as " after 9 steps", for messages about the end of this rank."""
+        """Describe the progress of training, such as " after 9 steps", for messages about this rank's exit."""
         if self.steps == 0:
             return ""
         steps = f" after {self.steps} {'step' if self.steps == 1 else 'steps'}"
@@ -138,7 +138,7 @@ _launch_checked = False
 
 
 def check_launch(remedy: str) -> None:
-    """Check that a process that trains without having joined a job was not started together with other processes.
+    """Check that a process training without ``hvd.init()`` was not started as part of a multi-process job.
 
     Frontends call this at an optimizer step outside of a job. Only the first call has an effect.
 
@@ -159,7 +159,7 @@ def check_launch(remedy: str) -> None:
         env = WorkerEnv.from_environ()
         if not has_partners(env, os.environ, sys.modules) or find_rank_above(env) is not None:
             return
-    except ValueError:  # ignore invalid variables, because hvd.init() reports them
+    except ValueError:  # hvd.init() reports invalid variables
         return
     text = (
         f"{env.place.launcher if env.place else 'horovodrun'} started this process as rank {env.rank} of {env.size}, "
@@ -173,7 +173,7 @@ def check_launch(remedy: str) -> None:
 
 
 def has_partners(env: WorkerEnv, environ: Mapping[str, str], modules: Mapping[str, Any]) -> bool:
-    """Return True if a launcher has started several processes of a script that cannot train together in another way.
+    """Return True if a launcher started several processes that cannot train together any other way.
 
     The check ignores processes of ``horovod.run``, and programs that communicate through mpi4py or torch.distributed.
 

@@ -1,4 +1,4 @@
-"""Marks of training steps, from ``hvd.step()`` or optimizers, and the time spent waiting for data.
+"""Step boundaries, marked by ``hvd.step()`` or optimizers, and the time spent waiting for data.
 
 A mark costs about a microsecond, or nothing without a job. ``telemetry/account.py`` uses the marks.
 """
@@ -10,8 +10,8 @@ from collections.abc import Callable
 class Marks:
     """Source of step marks in this process.
 
-    If the program calls ``tell``, only these calls count as marks. Otherwise the steps of one optimizer count. If there
-    are none and ``find`` was called, the engine detects steps itself.
+    If the program calls ``tell``, only these calls count as marks. If not, the steps of one optimizer count. Without an
+    optimizer, the engine detects steps itself if ``find`` was called.
     """
 
     __slots__ = (
@@ -60,8 +60,7 @@ class Marks:
         """Start marking the steps of a job.
 
         Args:
-            step: Function that is called at each mark, with the time in ns that the program has waited for data since
-                the last mark.
+            step: Function called at each mark with the ns spent waiting for data since the previous mark.
             find: Function that makes the engine detect steps.
         """
         self._forget()
@@ -93,7 +92,7 @@ class Marks:
         self._mark()
 
     def optimizer(self, who: object) -> None:
-        """Mark a step of an optimizer. Of several optimizers, only the one with the most steps counts."""
+        """Mark an optimizer step. Of several optimizers, only the one with the most steps counts."""
         if self._step is None or self._told:
             return
         number = id(who)
@@ -101,7 +100,7 @@ class Marks:
             if self._leader and number != self._other:
                 self._other = number
                 return
-            self._leader = number  # the optimizer has made two steps without a step of another optimizer in between
+            self._leader = number  # two consecutive steps of this optimizer, with no other optimizer's step in between
         self._other = 0
         self._mark()
 
@@ -112,9 +111,9 @@ class Marks:
             self._find()
 
     def begin_wait(self) -> bool:
-        """Return True if the wait for data that begins now must be measured.
+        """Begin a wait for data.
 
-        Only waits in the thread that makes steps are measured, and waits within another wait are not.
+        Return True if it must be measured. Only waits in the training thread are measured, and nested waits are not.
         """
         if self._step is None or self._waiting:
             return False

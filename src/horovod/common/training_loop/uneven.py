@@ -1,4 +1,4 @@
-"""Loops over data for ranks with different numbers of batches."""
+"""Data loops for ranks with different numbers of batches."""
 
 import ctypes
 import weakref
@@ -23,7 +23,7 @@ optimizers: "weakref.WeakValueDictionary[str, Any]" = weakref.WeakValueDictionar
 class Sync(Generic[_T]):
     """Iterable over a rank's batches that keeps ranks with different numbers of batches together.
 
-    It fetches one batch ahead, so that ranks can announce during a batch whether they have another one. The readiness
+    It fetches one batch ahead, so that each rank can announce during a batch whether it has another one. The readiness
     message of PyTorch's ``DistributedOptimizer`` contains this announcement. If no such message was sent during a
     batch, ``_exchange`` sends a message.
     """
@@ -110,7 +110,7 @@ class Sync(Generic[_T]):
         current.index += 1
 
     def _exchange(self, weight: float, last: bool) -> list[bool]:
-        """Return, for each rank, True if it has no further batch. For ranks that have joined, the value is False."""
+        """Return True for each rank that is out of batches. False for ranks that have joined."""
         from horovod import _core
 
         job = self._face.require_job()
@@ -135,7 +135,7 @@ class Sync(Generic[_T]):
         """Wait until all ranks are out of batches, and copy the optimizers of the rank that has made all steps."""
         used = sorted(name for name in current.stepped if name in optimizers)
         self.last_rank = self._join()
-        if current.batch is None:  # this rank had no batch, but its gradients have weights from now on
+        if current.batch is None:  # this rank had no batch, but its gradients are weighted from now on
             current.batch = 0.0
         if self._copy is not None:
             for name in self._share(used, self.last_rank):
@@ -147,7 +147,7 @@ class Sync(Generic[_T]):
                 self._copy(optimizers[name], self.last_rank)
 
     def _report(self, more: bool, count: int, ended: Sequence[bool]) -> None:
-        """Warn about the number of this rank's remaining batches, if there are any."""
+        """Warn if this rank has batches left, with their number."""
         if not more:
             return
         try:
@@ -168,7 +168,7 @@ def make_sync(
     wait: Callable[[Any, Any], None] | None = None,
     policies: Sequence[str] = POLICIES,
 ) -> "Callable[..., Sync[Any]]":
-    """Create the function ``sync`` of a frontend.
+    """Create a frontend's ``sync`` function.
 
     Args:
         face: The frontend.

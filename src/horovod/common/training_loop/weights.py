@@ -1,4 +1,4 @@
-"""Weights of a rank's gradients and values in an average, shared by all frontends.
+"""Per-rank weights for averages of gradients and values, shared by all frontends.
 
 With weights n_r, an average over the ranks is ``sum(n_r * x_r) / sum(n_r)``. A weight is usually a number of samples or
 tokens. This module does not communicate. A message with weights contains one float64 per rank. Each rank sets only its
@@ -41,7 +41,7 @@ def check_weighted_op(op: int, weight: Any, *scales: Any) -> None:
 
 
 class Current:
-    """Weight of the backward passes that this process is running, set by ``hvd.weight`` and ``hvd.sync``.
+    """Weight of this process's current backward passes, set by ``hvd.weight`` and ``hvd.sync``.
 
     The weight applies to the whole process and not to one thread, because autograd runs hooks in other threads.
     """
@@ -70,7 +70,7 @@ class Current:
         return self.block is not None or self.batch is not None
 
     def number(self, default: float | Callable[[], Any] | None) -> float:
-        """Return this rank's weight, from the ``hvd.weight`` block, else from ``default``, else from the batch."""
+        """Return this rank's weight: from ``hvd.weight``, ``default`` or the batch, in this order."""
         if self.padding:
             return 0.0
         if self.block is not None:
@@ -84,7 +84,7 @@ current = Current()
 
 
 def refuse_weights() -> None:
-    """Raise ValueError in an ``hvd.weight`` block or ``hvd.sync`` loop, for optimizers that do not support weights."""
+    """Raise ValueError within ``hvd.weight`` or ``hvd.sync`` if the optimizer does not support weights."""
     if current.active:
         raise ValueError(
             "hvd.weight() and hvd.sync() must not be used with hvd.ShardedOptimizer; use hvd.DistributedOptimizer"
