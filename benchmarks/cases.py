@@ -74,7 +74,7 @@ def gradient_sets() -> list[Case]:
     ]
 
 
-# Networks to train, each with the unit that its throughput counts: (units per example, name of the unit).
+# Networks to train, keyed by name. The value is (units per example, name of the unit) for computing the throughput.
 TRAINING = {"char_gpt": (64, "characters"), "gpt_10m": (64, "characters"), "resnet18": (1, "images")}
 
 

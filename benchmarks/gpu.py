@@ -53,7 +53,7 @@ def counts(nbytes: int) -> tuple[int, int, int]:
 
 
 class Place:
-    """Device that holds the tensors, with a method that waits for the device."""
+    """Device for a benchmark's tensors, with a method that synchronizes the device."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"

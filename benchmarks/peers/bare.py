@@ -1,4 +1,4 @@
-"""Peer with plain sockets in a ring, which shows the speed of the link without a collective.
+"""Benchmark peer that uses plain sockets in a ring, to show the speed of the link without a collective.
 
 Each rank sends 2 (P-1)/P times the case's bytes to the next rank, and receives as many from the previous rank. An
 allreduce must send and receive this amount on each host.

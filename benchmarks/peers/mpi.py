@@ -1,4 +1,4 @@
-"""Peer that reduces NumPy arrays in place with mpi4py."""
+"""Benchmark peer that reduces NumPy arrays in place with mpi4py."""
 
 from __future__ import annotations
 

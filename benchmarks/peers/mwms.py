@@ -1,4 +1,4 @@
-"""Peer with tf.distribute.MultiWorkerMirroredStrategy, which uses TensorFlow's ring collectives over gRPC."""
+"""Benchmark peer: tf.distribute.MultiWorkerMirroredStrategy, with TensorFlow's ring collectives over gRPC."""
 
 from __future__ import annotations
 

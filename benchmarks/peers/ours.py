@@ -1,4 +1,4 @@
-"""Peer with Horovod's PyTorch frontend."""
+"""Benchmark peer that uses Horovod's PyTorch frontend."""
 
 from __future__ import annotations
 

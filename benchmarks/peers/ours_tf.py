@@ -1,4 +1,4 @@
-"""Peer with Horovod's TensorFlow frontend and Keras 3, or Keras 2 if TF_USE_LEGACY_KERAS is set."""
+"""Benchmark peer that uses Horovod's TensorFlow frontend, with Keras 2 if TF_USE_LEGACY_KERAS is set."""
 
 from __future__ import annotations
 

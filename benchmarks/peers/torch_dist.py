@@ -1,4 +1,4 @@
-"""Peers with torch.distributed on gloo or the backend hvd, and DDP and FSDP2 on top."""
+"""Benchmark peers that use torch.distributed (on gloo or the backend hvd), DDP and FSDP2."""
 
 from __future__ import annotations
 

@@ -46,11 +46,11 @@ class ReduceOpError(ArgumentError, HorovodInternalError):
 
 
 class NotInitialized(_Raised, tf.errors.FailedPreconditionError, ValueError):
-    """Error raised by an operation that is called before ``init``."""
+    """Error raised if an operation is called before ``init``."""
 
 
 class ShutDown(_Raised, tf.errors.UnknownError, NotRunningError):
-    """Error raised by an operation that is called after ``shutdown``."""
+    """Error raised if an operation is called after ``shutdown``."""
 
 
 def refuse(message: str) -> NoReturn:

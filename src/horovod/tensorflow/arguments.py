@@ -1,4 +1,4 @@
-"""Validation of an op's arguments before the op is created.
+"""Validation of op arguments, before the op is created.
 
 The module checks tensors, names, process sets, root ranks and scale factors. An invalid argument raises ArgumentError.
 The message names the operation, the argument, its value and the accepted values.
@@ -142,7 +142,7 @@ def check_root(root_rank: Any, operation: str) -> int:
 
 
 def as_splits(splits: Any) -> tf.Tensor:
-    """Return the splits of an alltoall as a tensor.
+    """Convert the splits of an alltoall to a tensor.
 
     Raises:
         ArgumentError: ``splits`` is not a list or 1-D tensor of int32, or is empty.

@@ -98,7 +98,7 @@ class _Control:
         self.layers: list[Any] = []
 
     def plain_view(self, tape: Any) -> Any:
-        """Return a view of the tape that does not reduce gradients."""
+        """Return a view of the tape with a ``gradient`` method that does not reduce."""
         view = object.__new__(self.plain)
         view.__dict__ = tape.__dict__
         return view

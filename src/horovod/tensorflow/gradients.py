@@ -131,7 +131,7 @@ def _alltoall_grad(op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any)
 
 
 def _scatter_scale(op: Any) -> Any:
-    """Return the factor by which a reducescatter's gathered gradients are multiplied."""
+    """Return the factor that scales a reducescatter's gathered gradients."""
     reduction = _reduction(op)
     scale = reduction["prescale_factor"] * reduction["postscale_factor"]
     if reduction["op"] != Sum:

@@ -1,4 +1,4 @@
-"""TensorFlow ops, and functions such as ``rank``, under the import path of the original Horovod.
+"""TensorFlow ops, and functions such as ``rank``, at the import path of the original Horovod.
 
 ``calls.py`` defines the ops. ``collectives.py`` adds compression and sparse tensors.
 """

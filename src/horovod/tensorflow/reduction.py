@@ -1,4 +1,4 @@
-"""Reduction of lists of gradients for TensorFlow's tape and optimizers and for Keras.
+"""Reduction of lists of gradients, for TensorFlow's tape and optimizers and for Keras.
 
 Each gradient is reduced under the name ``<name>/<position>``, where the position is the gradient's index in the list.
 Names of variables differ between ranks and are not used: Keras names the variables of a loaded model differently from
@@ -275,7 +275,7 @@ def _reduce_weighted(
     results = list(gradients)
 
     def add(values: Sequence[Any], options: _Options) -> list[Any]:
-        """Sum all gradients over the ranks, and the weight too if it is the last value."""
+        """Sum ``values`` over the ranks. They are the values of all gradients, optionally followed by the weight."""
         given = [*gradients, *values[len(present) :]]
         for i, value in zip(present, values, strict=False):
             given[i] = _with_values(gradients[i], value)

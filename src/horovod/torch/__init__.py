@@ -53,7 +53,7 @@ _STRATEGIES = ("DiLoCo", "Gossip", "LocalSGD", "ParameterServer")
 
 
 def __getattr__(name: str) -> Any:
-    # Load this module lazily, because horovod.strategies imports horovod.torch.
+    # Load this module lazily, because horovod.strategies imports horovod.torch and would create an import cycle.
     if name in _STRATEGIES:
         return getattr(importlib.import_module("horovod.strategies.tensors"), name)
     raise _absent.no_attribute(__name__, name)

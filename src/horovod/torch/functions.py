@@ -127,7 +127,7 @@ def _describe_or_reason(optimizer: Any, parameters: list[Any], tensors: list[tor
 
 
 def _describe(optimizer: Any, parameters: list[Any], tensors: list[torch.Tensor]) -> _Description:
-    """Return a description of this rank's optimizer state, and append the state's tensors to ``tensors``."""
+    """Return a description of this rank's optimizer state, and append its tensors to ``tensors``."""
     position = {id(p): i for i, p in enumerate(parameters)}
 
     def strip(value: Any, where: str) -> Any:
@@ -218,7 +218,7 @@ def _new_tensor(description: _TensorAt, of: Sequence[torch.Tensor]) -> torch.Ten
 
 
 def device_beside(parameters: Sequence[torch.Tensor], device_type: str) -> str:
-    """Return the device of the first parameter that is on a device of type ``device_type``.
+    """Return the device of the first parameter on a device of type ``device_type``.
 
     If no parameter is on such a device, the result is ``device_type``, which means the current device of that type.
     """
@@ -333,8 +333,8 @@ def broadcast_object(
     Raises:
         HorovodInternalError: Ranks disagree, or a rank was lost.
     """
-    # Use a fixed default name. The original Horovod uses the name of the object's type, which differs on ranks that
-    # pass None, and the job hangs.
+    # Use a fixed default name. The original Horovod uses the name of the object's type, so a job hangs if some ranks
+    # pass None.
     return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face=face)
 
 

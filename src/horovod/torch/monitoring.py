@@ -74,7 +74,7 @@ class Count:
 
     @property
     def era(self) -> str:
-        """Identifier of the period since the last restart of the counter."""
+        """Identifier of the period since the counter was last restarted."""
         return f"{self._joins}.{self._failures}"
 
 
@@ -119,7 +119,7 @@ _PLAIN = 100
 _BATCHES = 3
 # Maximum number of tensors in a sample, and maximum number of values per tensor.
 _TENSORS, _VALUES = 16, 8
-# Maximum number of values per tensor that the digest of a batch includes.
+# Maximum number of values per tensor that enter the digest of a batch.
 _OF_BATCH = 1024
 _BROADCAST = "call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step"
 _SAMPLER = (
@@ -207,7 +207,7 @@ def _sample(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[float]]:
 
 
 def _choose(tensors: Mapping[str, torch.Tensor], turn: int = 0) -> list[tuple[str, torch.Tensor]]:
-    """Return at most ``_TENSORS`` readable tensors. Successive calls choose different ones."""
+    """Return at most ``_TENSORS`` readable tensors, different ones in each call."""
     usable = [(name, t) for name, t in tensors.items() if t.is_floating_point() and can_be_read(t)]
     stride = -(-len(usable) // _TENSORS) or 1
     return usable[turn % stride :: stride]
@@ -413,7 +413,7 @@ def check_in_sync(
 
 
 def check_after_step(optimizer: Any, names: Mapping[torch.Tensor, str], process_set: ProcessSet, steps: int) -> None:
-    """Check that ranks are in sync after every HOROVOD_CHECK_IN_SYNC_STEPS steps, if that is set.
+    """Check that ranks are in sync after every HOROVOD_CHECK_IN_SYNC_STEPS steps, if the variable is set.
 
     ``names`` maps the optimizer's parameters to their names. ``steps`` is the number of completed steps.
     """
@@ -444,7 +444,7 @@ def _read(value: Any) -> Any:
         state = torch.optim.Optimizer.state_dict(value) if strategy is not None else value.state_dict()
         if strategy is not None:
             return {"param_groups": state["param_groups"], "strategy": strategy.common()}
-        # Report differences in options first.
+        # Report differences in optimizer options first.
         return {"param_groups": state.pop("param_groups"), **state}
     return value
 

@@ -84,7 +84,7 @@ def step() -> None:
 
 
 def shutdown() -> None:
-    """Leave the job and stop this rank's engine; see ``horovod.common.basics``.
+    """Shut down Horovod in this process and stop its engine; see ``horovod.common.basics``.
 
     Handles that were not synchronized become invalid.
     """

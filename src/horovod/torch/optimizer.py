@@ -215,7 +215,7 @@ class _Distributed:
         return self._hvd.skipping()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Reset the gradients as the plain optimizer does.
+        """Reset the gradients like the plain optimizer.
 
         Raises:
             AssertionError: Gradients are being reduced, because this was called from a hook during ``backward()``.
@@ -242,7 +242,7 @@ class _Distributed:
             self._hvd.reducer.set_passes(passes)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load a state as the plain optimizer does, and discard gradients in flight."""
+        """Load a state like the plain optimizer, and discard gradients in flight."""
         self._hvd.synchronized = False
         self._hvd.should_synchronize = True
         if self._hvd.reducer is not None:
@@ -250,7 +250,7 @@ class _Distributed:
         return super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group as the plain optimizer does, and reduce its gradients from now on.
+        """Add a parameter group like the plain optimizer, and reduce its gradients from now on.
 
         All ranks must add the same group.
 
@@ -269,8 +269,8 @@ class _Distributed:
             raise
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # Pickle the optimizer as its plain class. Other processes do not have this class, which is created at run time,
-        # and cannot use its hooks and handles.
+        # Pickle the optimizer as an instance of its plain class. Other processes lack the distributed class, which is
+        # created at run time, and cannot use its hooks and handles.
         return _new, (self._hvd_plain,), self.__getstate__()
 
     _parameter_names: dict[torch.Tensor, str]

@@ -105,7 +105,7 @@ def _over_channels(wide: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def _statistics(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Return the mean, variance and number of values per channel of the combined batch."""
+    """Return the combined batch's mean and variance, and its number of values per channel."""
     channels = wide.shape[1]
     count = wide.numel() // max(channels, 1)
     mean = _over_channels(wide) / max(count, 1)

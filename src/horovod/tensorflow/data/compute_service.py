@@ -275,5 +275,5 @@ def _start_dispatcher(ends: contextlib.ExitStack, host: str) -> str:
 
 
 def _stop(server: Any) -> None:
-    # Older TensorFlow versions have only _stop.
+    # Older versions of TensorFlow have only _stop.
     getattr(server, "stop", server._stop)()

@@ -93,7 +93,7 @@ def submit(
     """Submit one operation and return its Work.
 
     Args:
-        submitter: ``Engine.submit`` or ``Engine.run``, bound to the number of a frontend.
+        submitter: ``Engine.submit`` or ``Engine.run``, bound to a frontend number.
         kind: Kind of operation, a ``KIND_*`` constant of ``horovod._core``.
         source: Values that this rank contributes.
         target: Tensor that receives the result, on the same device as ``source``.
@@ -139,7 +139,7 @@ def submit_barrier(submitter: Callable[..., Any], number: int) -> Any:
 
 
 def wait(work: Any, deadline: float) -> bool:
-    """Wait for a Work, and return False if it is not done by ``deadline`` (``time.monotonic()``).
+    """Wait for a Work. Return False if it is not done by ``deadline`` (``time.monotonic()``).
 
     Raises:
         ValueError, HorovodInternalError: If the operation failed.

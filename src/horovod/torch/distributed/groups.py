@@ -14,7 +14,7 @@ from horovod.torch.distributed.process_group import HorovodProcessGroup
 
 
 def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
-    """Create a process group of the backend ``hvd``.
+    """Create an ``hvd`` process group.
 
     ``torch.distributed`` calls this function on the group's members. It is registered with
     ``Backend.register_backend``.
@@ -67,8 +67,8 @@ def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
 def rendezvous(url: str, timeout: timedelta = timedelta(minutes=30), **_: Any) -> Iterator[tuple[Any, int, int]]:
     """Yield the store, rank and size of a process group of all ranks, for ``init_method="hvd://"``.
 
-    The environment variables of torch.distributed are not needed. Rank 0 opens the store and sends its port to the
-    other ranks through the engine.
+    The torch.distributed environment variables are not needed. Rank 0 opens the store and sends its port to the other
+    ranks through the engine.
     """
     basics.init()
     job = state.require_job()

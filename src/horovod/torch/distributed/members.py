@@ -34,7 +34,7 @@ UPWARDS, DOWNWARDS = 253, 254
 
 
 class MemberSet:
-    """Process set that exists once all its members have requested it.
+    """Process set that comes into existence once all its members have requested it.
 
     Actions that need the process set are deferred until it exists.
     """

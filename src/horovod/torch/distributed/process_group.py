@@ -401,7 +401,7 @@ class HorovodProcessGroup(ProcessGroup):
     def _input(self, call: str, tensor: torch.Tensor, reduction: Reduction) -> Flat:
         """Return the values to reduce.
 
-        They are multiplied by the reduction's factor if the engine cannot apply the factor.
+        If the engine cannot apply the reduction's factor, the values are multiplied by it here.
         """
         if isinstance(reduction.factor, torch.Tensor):
             return self._flat(call, tensor.detach() * reduction.factor.to(tensor.dtype))

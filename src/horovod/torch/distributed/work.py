@@ -31,7 +31,7 @@ class HorovodWork(Work):
         keep: Any = None,
         source: int = -1,
     ) -> None:
-        """Create the Work of one operation of a process group.
+        """Create the Work of one process group operation.
 
         Args:
             call: Name of the c10d call, for messages.
@@ -88,7 +88,7 @@ class HorovodWork(Work):
         return self._result
 
     def source_rank(self) -> int:
-        """Return the sender of a received message, as its rank in the group."""
+        """Return the sender of a received message, as a rank of the group."""
         return self._source
 
     _source_rank = source_rank
@@ -110,7 +110,7 @@ class HorovodWork(Work):
             return self._future
 
     def poll(self, seconds: float) -> bool:
-        """Wait for at most ``seconds``, and return True if the operation has ended or timed out."""
+        """Wait up to ``seconds``, and return True if the operation has ended or timed out."""
         if self._advance(min(self._deadline, time.monotonic() + seconds)):
             return True
         if time.monotonic() < self._deadline:
@@ -220,8 +220,8 @@ class _Completer:
                 while not self._watched:
                     self._changed.wait()
                 watched = list(self._watched)
-            # Block on the first operation only, because its wait runs the engine's progress loop. Operations usually
-            # end in order.
+            # Block only on the first operation, because waiting for it runs the engine's progress loop. Operations
+            # usually complete in order.
             over = [one for index, one in enumerate(watched) if one.poll(0.0 if index else 0.005)]
             with self._changed:
                 self._watched = [one for one in self._watched if one not in over]

@@ -1,4 +1,4 @@
-"""Background copies of an elastic state's commits, and directories of checkpoints.
+"""Background copies for commits of an elastic state, and directories of checkpoints.
 
 Commits are copied during the next forward and backward passes, which do not change parameters::
 
@@ -45,7 +45,7 @@ def can_wait(source: torch.Tensor, into: object) -> bool:
 
 
 class Copies:
-    """Background copies of one elastic state, for one commit at a time. Not thread-safe."""
+    """Background copies of one elastic state, used for one commit at a time. Not thread-safe."""
 
     def __init__(self) -> None:
         self._batch: _Batch | None = None

@@ -91,7 +91,7 @@ class ModelStateHandler(StateHandler):
         self.unsaved = False
 
     def _versions_of_frozen(self) -> dict[int, int]:
-        """Map the address of each frozen parameter to the parameter's version."""
+        """Map each frozen parameter's address to the parameter's version counter."""
         return {p.data_ptr(): p._version for p in self.value.parameters() if not p.requires_grad}
 
     def restore(self) -> None:
@@ -275,5 +275,5 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def takes_root(handler: StateHandler) -> bool:
-    """Return True if ``sync`` takes a root, False for an old-style handler, which always sends rank 0's value."""
+    """Return True if ``sync`` takes a root. An old-style handler takes none and always sends rank 0's value."""
     return bool(inspect.signature(handler.sync).parameters)

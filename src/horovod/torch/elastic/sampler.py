@@ -44,9 +44,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._order: list[int] = []
         # Epoch and dataset length from which the current sample order was computed.
         self._order_of = (-1, -1)
-        # Number of samples at the start of ``_order`` that were processed before the last distribution over the ranks.
+        # Number of processed samples at the start of ``_order`` when samples were last distributed over the ranks.
         self._done = 0
-        # Number of samples that this rank has recorded since the last distribution over the ranks.
+        # Number of samples that this rank has recorded since samples were last distributed over the ranks.
         self._recorded = 0
         self._shares: Shares | None = None
         self._mine: list[int] = []
@@ -146,7 +146,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         """Load a saved state, and distribute the remaining samples over the current ranks.
 
         Raises:
-            ValueError: The state belongs to another dataset or seed.
+            ValueError: The state belongs to a different dataset or seed.
         """
         for name, here in (("seed", self.seed), ("length", len(self.dataset))):
             if state_dict.get(name, here) != here:

@@ -60,7 +60,7 @@ class ShardedStateHandler(StateHandler):
             self._job, self._parts = face.job, {rank(): self._pack()}
 
     def exchange(self) -> None:
-        """Commit: save this rank's part, and a copy of the previous rank's part.
+        """Save this rank's part and a copy of the previous rank's part, as one commit.
 
         All ranks must call this together. The last commit is kept until all ranks have the new one.
 

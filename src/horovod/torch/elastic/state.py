@@ -46,7 +46,7 @@ __all__ = [
 
 
 class BeforeForward:
-    """Snapshot of buffers and random state, taken at the first forward pass of a step."""
+    """Snapshot of buffers and random generator state, taken at the first forward pass of a step."""
 
     def __init__(self, begun: Callable[[], None] = lambda: None) -> None:
         """Create the snapshot. ``begun`` is called before the first forward pass of each step."""
@@ -95,7 +95,7 @@ class BeforeForward:
                     copy.copy_(buffer)
 
     def put_back(self) -> None:
-        """Restore the snapshot if a step has begun, so that the step can be repeated."""
+        """Restore the snapshot if a step has begun, to allow repeating the step."""
         if self._random is None:
             return
         with torch.no_grad():
@@ -280,7 +280,7 @@ class TorchState(Keeping, ObjectState):
         super().reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current state by name.
+        """Return the current state, keyed by attribute name.
 
         An entry is the value's ``state_dict()`` if it has one, and the value itself otherwise. The result is not a
         copy.
@@ -298,7 +298,7 @@ class TorchState(Keeping, ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: The attributes differ. The message names them. Or the state has a ShardedOptimizer.
+            ValueError: The attributes differ (the message names them), or the state has a ShardedOptimizer.
         """
         self._refuse_sharded("load_state_dict")
         self._check_loaded(state_dict, [*self._attributes(), *self._handlers])

@@ -27,9 +27,9 @@ class StepByStep:
     """
 
     def __init__(self) -> None:
-        # True if the counters have changed between any two successive steps so far.
+        # True if, so far, the counters have changed between every two successive steps.
         self._each = True
-        # True if the counters have changed between two steps at least once.
+        # True if the counters have changed between steps at least once.
         self._seen = False
         # True if the first step in the current call of the training function came before any counter change.
         self._after = True
@@ -81,7 +81,7 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """True if all rounds are complete, and no optimizer has stepped twice in a round."""
+        """True if all rounds are complete, and no optimizer has taken two steps in one round."""
         return self._in_turns and not self._stepped
 
     def stepped(self, which: int, optimizers: int) -> bool:
@@ -95,7 +95,7 @@ class Round:
 
 
 class Steps:
-    """Counter of the steps of the watched optimizers.
+    """Counter of the steps taken by the watched optimizers.
 
     ``taken`` is the number of steps of all optimizers since the job began. ``rounds`` is the number of rounds, each
     with one step of every optimizer. Steps that are repeated after a restore count twice.
@@ -212,7 +212,7 @@ class Steps:
         )
 
     def in_a_step(self) -> bool:
-        """Return True if backward passes have produced gradients that no step has used yet."""
+        """Return True if backward passes have produced gradients that no step has consumed yet."""
         return any(one.in_a_step for one in map(_reducer, self._optimizers()) if one is not None)
 
     def can_hand_over(self) -> bool:
@@ -245,7 +245,7 @@ class Steps:
             if reducer is not None:
                 reducer.reset()
             one.zero_grad()
-        # Parameters that were added after `kinds` was recorded have no gradient yet.
+        # Parameters added after `kinds` was recorded have no gradient yet.
         for parameter, kind in zip(self._all_parameters(), itertools.chain(kinds, itertools.repeat(0)), strict=False):
             if kind == 0:
                 parameter.grad = None

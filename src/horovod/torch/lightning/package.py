@@ -1,4 +1,4 @@
-"""Selection of the Lightning package: ``lightning.pytorch`` or its alias ``pytorch_lightning``."""
+"""Selection of the Lightning package: ``lightning.pytorch``, or its alias ``pytorch_lightning``."""
 
 import importlib
 from typing import Any
@@ -7,7 +7,7 @@ NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def package_of(who: str, model: Any = None) -> Any:
-    """Return the Lightning package of a LightningModule, or the installed package for other values.
+    """Return the Lightning package to which a LightningModule belongs. For other values, return the installed one.
 
     Raises:
         ImportError: Lightning is not installed. The message says that ``who`` needs it.

@@ -24,7 +24,7 @@ def make_environment(pl: Any) -> Any:
     base = import_module(f"{pl.__name__}.plugins.environments").ClusterEnvironment
 
     class HorovodEnvironment(base):  # type: ignore[misc, valid-type]
-        """Cluster environment whose ranks are already running and connected."""
+        """Cluster environment for ranks that are already running and connected."""
 
         @property
         def creates_processes_externally(self) -> bool:
@@ -64,7 +64,7 @@ def make_environment(pl: Any) -> Any:
 
 
 def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-    """Gather the tensors of all ranks with one allgather, and return them in rank order.
+    """Gather the tensors of all ranks with a single allgather, and return them in rank order.
 
     The shapes of the tensors can differ between ranks. ``group`` is ignored: all ranks take part.
     """
@@ -305,6 +305,6 @@ class _Reductions:
         hvd.barrier()
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Return True if ``decision`` is True on all ranks, or with ``all=False`` on any rank."""
+        """Return True if ``decision`` is True on all ranks or, with ``all=False``, on any rank."""
         votes = int(hvd.allreduce(torch.tensor(int(decision), device="cpu"), op=hvd.Sum))
         return votes == hvd.size() if all else votes > 0

@@ -99,8 +99,8 @@ def allgather(
 class _Allgather(torch.autograd.Function):
     """Run a differentiable allgather.
 
-    In backward, the ranks' gradients are reduced with ``op``: ``Average`` for the public functions, ``Sum`` if this
-    allgather is itself the gradient of another operation.
+    The backward pass reduces the ranks' gradients with ``op``: ``Average`` for the public functions, and ``Sum`` if
+    this allgather is itself the gradient of another operation.
     """
 
     @staticmethod

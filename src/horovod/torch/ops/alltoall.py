@@ -24,8 +24,7 @@ def _start(
     code = code_of(tensor, "alltoall", name)
     number = set_id(process_set, "alltoall")
     _, size = set_rank_and_size(process_set, "alltoall")
-    # Do not reject a 0-dimensional tensor here: the engine rejects it on every rank, with an error that names this
-    # rank.
+    # Let a 0-dimensional tensor pass: the engine rejects it on every rank, with an error that names this rank.
     rows = tensor.shape[0] if tensor.dim() else 0
     counts = _check_splits(splits, rows, size, name)
     full_name = wire_name("alltoall", name) if name else ""

@@ -1,4 +1,4 @@
-"""Operations without a tensor: ``join`` and ``barrier``."""
+"""Operations without tensors: ``join`` and ``barrier``."""
 
 from horovod._core import KIND_BARRIER
 from horovod.common import dtypes

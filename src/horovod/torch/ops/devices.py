@@ -36,7 +36,7 @@ class Adapter(Protocol):
         """Return the handle of this thread's current stream."""
 
     def stream(self, device: torch.device) -> Any:
-        """Return this thread's current stream, an object with ``wait_stream(another)``."""
+        """Return this thread's current stream. The object has the method ``wait_stream(another)``."""
 
     def is_capturing(self, device: torch.device) -> bool:
         """Return True if a graph is being captured on the current stream."""
@@ -87,7 +87,7 @@ _parking = threading.Lock()
 
 
 class DeviceWork:
-    """Work of an operation on a device, which also synchronizes streams.
+    """Work of an operation on a device, which synchronizes streams too.
 
     ``_core.pyi`` describes the interface of Work. A DeviceWork keeps the operation's tensors alive until their memory
     can be reused safely.
@@ -185,7 +185,7 @@ def _sweep(*more: DeviceWork) -> None:
 
 
 def accepts(tensor: torch.Tensor) -> bool:
-    """Return True if operations support the device of a tensor.
+    """Return True if operations support a tensor's device.
 
     The tensor must not be in CPU memory.
     """

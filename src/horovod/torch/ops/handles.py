@@ -97,7 +97,7 @@ def wait_briefly(handle: int, seconds: float) -> bool:
         )
     works = (record.work,) if isinstance(record, Repeat) else record[0]
     if seconds > 0:
-        # Ignore the error here, because synchronize() raises it.
+        # Ignore the error here, because synchronize() will raise it.
         with contextlib.suppress(Exception):
             return all(work.wait(seconds) for work in works)
     return all(work.done() for work in works)
@@ -170,7 +170,7 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
 
 
 def before_next_wait(act: Callable[[], None]) -> None:
-    """Call ``act`` before the next wait for an operation in this process.
+    """Call ``act`` before this process next waits for an operation.
 
     ``act`` can be urgent, for example sending a message for which other ranks wait.
     """
@@ -235,7 +235,7 @@ def start(submit: Callable[[], Any], keep: Any) -> Any:
     try:
         return submit()
     except (ValueError, HorovodInternalError):
-        # The engine has not accepted the operation.
+        # An exception here means that the engine has not accepted the operation.
         raise
     except BaseException:
         _held.append(keep)

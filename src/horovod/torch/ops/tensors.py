@@ -24,7 +24,7 @@ BOOL = dtypes.BOOL
 
 
 def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> int:
-    """Check a tensor that is passed to an operation, and return its dtype code.
+    """Check a tensor passed to an operation, and return its dtype code.
 
     The tensor must be dense, contiguous, not lazily negated, and in CPU or GPU memory.
 
@@ -35,7 +35,7 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
     try:
         code = CODES.get(tensor.dtype)
         dense = tensor.layout is torch.strided and tensor.is_contiguous()
-        # Reject a negative view: its memory holds values with the opposite sign.
+        # Reject a negative view, because its memory holds values with the opposite sign.
         if code is not None and dense and not tensor.is_neg() and (tensor.is_cpu or devices.accepts(tensor)):
             return code
     except AttributeError:
@@ -151,14 +151,14 @@ def output_of(work: Any, tail: Sequence[int], dtype: torch.dtype) -> torch.Tenso
         return work.output(tail, dtype)
     shape = (sum(work.sizes), *tail)
     buffer = work.output
-    # torch.frombuffer rejects empty buffers, so create a tensor.
+    # torch.frombuffer rejects empty buffers, so create an empty tensor.
     if buffer is None or buffer.nbytes == 0:
         return torch.empty(shape, dtype=dtype, device="cpu")
     return torch.frombuffer(buffer, dtype=dtype).view(shape)
 
 
 def group_names(operation: str, name: str | None, count: int, process_set: ProcessSet) -> tuple[str, list[str]]:
-    """Return the name of a group and the name of each operation in it.
+    """Return the name of a group, and the name of each operation in it.
 
     ``horovod.common.ops`` describes the names.
     """
@@ -212,7 +212,7 @@ def empty_shared(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 
 def in_shared_memory(tensor: torch.Tensor) -> bool:
-    """Return True if the tensor is in memory that the other ranks of the host can access.
+    """Return True if the tensor is in memory that other ranks on this host can access.
 
     Args:
         tensor (torch.Tensor): Any tensor; see ``empty_shared``.

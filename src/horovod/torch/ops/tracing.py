@@ -49,7 +49,7 @@ def _name(work: Any) -> str:
     return work.name or "noname"
 
 
-# Modules with TorchDynamo's skip list in different versions of PyTorch. Each module has a function `add`.
+# Modules that contain TorchDynamo's skip list, in different versions of PyTorch. Each has a function `add`.
 _LISTS = ("torch._dynamo.trace_rules", "torch._dynamo.skipfiles")
 _PACKAGE = "horovod"
 
@@ -85,7 +85,7 @@ def _add_to(module: Any) -> None:
 
 
 def exclude_from_compile() -> None:
-    """Add this package to TorchDynamo's skip list, now or when TorchDynamo is imported."""
+    """Add this package to TorchDynamo's skip list now or, if TorchDynamo is not loaded yet, when it is imported."""
     loaded = [sys.modules[name] for name in _LISTS if name in sys.modules]
     for module in loaded:
         _add_to(module)

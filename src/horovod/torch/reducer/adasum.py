@@ -1,4 +1,4 @@
-"""DistributedOptimizer with ``op=Adasum``: ranks combine the updates of a step instead of its gradients.
+"""DistributedOptimizer with ``op=Adasum``, where ranks combine the updates of a step instead of its gradients.
 
 Each rank takes the plain optimizer's step with its own gradients. The change of each parameter is reduced with Adasum,
 and every rank applies the result to the parameters as they were before the step. Source: S. Maleki et al., "Scaling
@@ -188,7 +188,7 @@ class DeltaReducer:
         """Do nothing, because Adasum does not support weights."""
 
     def on_gradient(self, slot: _Slot) -> None:
-        """Count a backward pass of a parameter, after its gradient has been accumulated."""
+        """Count a backward pass of a parameter. Called after the gradient has been accumulated."""
         check_weighted_op(Adasum, current.batch if current.block is None else current.block)
         slot.left -= 1
         if slot.left < 0:

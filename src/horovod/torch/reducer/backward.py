@@ -242,7 +242,7 @@ def without_end() -> None:
 
 
 def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
-    """Register a reducer with the current backward pass of this thread, and return a reference to the pass.
+    """Register a reducer with this thread's current backward pass, and return a reference to the pass.
 
     Return None if autograd's graph is compiled, because the end of the pass cannot be detected then.
     """

@@ -100,7 +100,7 @@ class Slot:
         self.bucket: Bucket | None = None
         # Index of the gradient within its bucket.
         self.place = 0
-        # True to copy the gradient to the bucket as soon as it arrives.
+        # True if the gradient should be copied to the bucket as soon as it arrives.
         self.at_once = False
         # True if the slot is in a bucket and is neither late nor at_once.
         self.only_noted = False
@@ -157,7 +157,7 @@ def is_part(grad: torch.Tensor) -> bool:
 
 
 class Bucket:
-    """Memory for gradients of the same dtype and device, which are reduced as one tensor."""
+    """Memory that holds gradients of the same dtype and device, which are reduced as one tensor."""
 
     __slots__ = (
         "_addresses",

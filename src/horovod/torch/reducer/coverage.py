@@ -35,7 +35,7 @@ class Coverage:
         self._slots = slots
         # Slots that no round of this step has reduced yet, or None before the step's first round.
         self._missing: list[Slot] | None = None
-        # Combined flags of the first round in the last step. They are cached because they rarely change.
+        # Combined flags of the first round in the last step, kept as a cache because they rarely change.
         self._last: Sequence[int] = ()
         # Slots that a round with the cached flags does not reduce.
         self._missing_then: list[Slot] = []

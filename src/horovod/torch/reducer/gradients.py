@@ -156,7 +156,7 @@ class GradientReducer(backward.PassState):
         return len(self.in_flight) > 0
 
     def reset(self) -> None:
-        """Wait for operations in flight, ignore their errors, and reset the reducer.
+        """Wait for operations in flight, ignoring their errors, and reset the reducer.
 
         This discards the errors stored for compression and restarts the count of backward passes.
         """
@@ -183,7 +183,7 @@ class GradientReducer(backward.PassState):
     # -- in a backward pass ------------------------------------------------------------------------------------------
 
     def before_gradient(self, slot: Slot) -> None:
-        """Move the slot's current gradient aside if it must not be reduced again.
+        """Set the slot's current gradient aside if it must not be reduced again.
 
         Backward calls this hook before it adds to the gradient. The hook is registered once ``_adds`` has been True.
         """
@@ -263,7 +263,7 @@ class GradientReducer(backward.PassState):
             self._hooks.also_before(self._slots)
 
     def _weigh(self, counts: bool = True) -> None:
-        """Determine the weight of this rank's gradients in this round, if gradients are weighted."""
+        """Determine the weight of this rank's gradients in this round, if weighting is on."""
         self.weigh_from_now()
         if self._weighing.on:
             dtypes = (slot.parameter.dtype for slot in self._slots)
@@ -345,7 +345,7 @@ class GradientReducer(backward.PassState):
         self._members.take_in(self)
         left_out = self.coverage.left_out()
         if left_out:
-            # Treat these gradients as if a backward pass had produced them.
+            # Treat these gradients as if a backward pass had just produced them.
             self._notes.number += 1
             for slot in left_out:
                 slot.seen = self._notes.number

@@ -147,7 +147,7 @@ class Bucketing:
                 slot.moves = 0
 
     def wishes(self) -> list[int]:
-        """Return two flags: 1 if buckets are disabled on this rank, and 1 if this rank wants to dissolve a bucket."""
+        """Return two flags: one is 1 if this rank disables buckets, the other is 1 if it wants to dissolve a bucket."""
         dissolves = self._resizes() or any(self._should_dissolve(bucket) for bucket in self._buckets)
         return [int(self.max_bytes == 0), int(dissolves)]
 

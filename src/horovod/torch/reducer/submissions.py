@@ -1,4 +1,4 @@
-"""Submission of gradients to the engine, and storage of the results."""
+"""Submission of gradients to the engine, and storage of the reduced results."""
 
 import contextlib
 import time
@@ -233,7 +233,7 @@ class Submissions:
         return repeat.work
 
     def one(self, slot: Slot) -> None:
-        """Submit a gradient that is in no bucket."""
+        """Submit a gradient that belongs to no bucket."""
         p = slot.parameter
         grad = p.grad
         assert grad is not None

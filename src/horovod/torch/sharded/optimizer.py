@@ -1,4 +1,4 @@
-"""ShardedOptimizer, which shards the state of an element-wise optimizer over the ranks."""
+"""ShardedOptimizer, which shards an element-wise optimizer's state over the ranks."""
 
 import mmap
 import os

@@ -39,7 +39,7 @@ class Item(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Segment of a parameter: elements ``start`` to ``stop``, at ``offset`` in the rank's shard."""
+    """Segment of a parameter, from element ``start`` to ``stop``, stored at ``offset`` in the rank's shard."""
 
     index: int
     start: int
@@ -427,7 +427,7 @@ class Shards(backward.PassState):
             pending = following
 
     def norm(self) -> torch.Tensor:
-        """Return the 2-norm of the gradients on all ranks, as float64."""
+        """Return the 2-norm of the gradients over all ranks, as float64."""
         total = torch.zeros(1, dtype=torch.float64, device="cpu")
         for _, tensor, _ in self.owned:
             if tensor.grad is not None:
