@@ -103,9 +103,13 @@ def test_no_limit_remains_after_the_end_but_for_an_interrupted_reader():
     policy.ended(1.0)
     assert (policy.phase, policy.next_time(), policy.tick(31.0)) == (Phase.ENDED, None, [])
     policy = running()
+    policy.reader_is_slow(0.5)
     policy.trouble(1.0)
+    policy.reader_is_slow(100.0)
+    assert policy.next_time() == 100.0 + AGENT_GRACE
     policy.ended(2.0)
     assert (policy.phase, policy.next_time()) == (Phase.ENDED, None)
     policy.interrupted(100.0)
-    policy.ended(100.0)
-    assert policy.next_time() == 100.0 + LAST_WORDS
+    for now in (100.0, 100.5):
+        policy.ended(now)
+        assert policy.next_time() == 100.0 + LAST_WORDS
