@@ -45,7 +45,7 @@ def steps_for(ranks: int) -> int:
 
 
 def measure(program: Path, ranks: int, per_host: int, schedules: bool, tensors: int = TENSORS) -> Figures:
-    """Run one case and return its results; raise CalledProcessError or TimeoutExpired."""
+    """Run one case and return its results. Raises CalledProcessError or TimeoutExpired."""
     words = [str(program), *map(str, (ranks, per_host, int(schedules), tensors, steps_for(ranks)))]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
     found: Figures = json.loads(done.stdout)
@@ -53,7 +53,7 @@ def measure(program: Path, ranks: int, per_host: int, schedules: bool, tensors: 
 
 
 def middle(runs: Sequence[Figures]) -> Figures:
-    """Return the medians of the results of several runs of one case."""
+    """Combine the results of several runs of one case, by taking medians."""
     found: Figures = {}
     for name, first in runs[0].items():
         if isinstance(first, dict):

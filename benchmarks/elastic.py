@@ -312,7 +312,7 @@ def main() -> None:
             before = os.getloadavg()[0]
             try:
                 rows += (of_part := PARTS[name](folder, options))
-                # Print each result immediately. The table follows at the end.
+                # Print each result immediately. The table follows at the end of the run.
                 print("\n".join(of_part), file=sys.stderr)
             except SystemExit as error:
                 # Report the failure, but keep the results of the other parts.

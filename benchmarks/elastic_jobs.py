@@ -1,4 +1,4 @@
-"""Jobs of elastic.py, which run Horovod, torchrun or torchft."""
+"""Jobs for elastic.py, which run Horovod, torchrun or torchft."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs import free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("elastic_program.py")
-# Maximum seconds to wait for a job.
+# Maximum seconds per wait for a job.
 LIMIT = 180.0
 _MARK = "HVD_BENCHMARK_ELASTIC"
 

@@ -43,7 +43,7 @@ WINDOWS = (0.0, 0.1, 1.0, 5.0)
 
 @dataclass(frozen=True)
 class Way:
-    """Fusion threshold and batching window of one engine."""
+    """Fusion threshold and batching window for one engine."""
 
     threshold: int
     window: float
@@ -98,7 +98,7 @@ class Steps:
             works = []
             for number, submit in enumerate(submits):
                 while pause and time.perf_counter() - start < pause * (number + 1):
-                    # Simulate the computation of the backward pass by busy-waiting.
+                    # Simulate the backward pass by busy-waiting.
                     pass
                 works.append(submit())
             for work in works:

@@ -50,7 +50,7 @@ def parse_variant(text: str) -> Column:
 
 
 def moved(hosts: int, nbytes: int) -> float:
-    """Return the bytes that each of H hosts must send for an allreduce of N bytes: 2 (H-1)/H N."""
+    """Return the bytes that each of H hosts must send in an allreduce of N bytes: 2 (H-1)/H N."""
     return 2 * (hosts - 1) / hosts * nbytes
 
 
@@ -101,7 +101,7 @@ class HostJob(Job):
             try:
                 fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
-                # Skip a process that has ended.
+                # Skip processes that have ended.
                 continue
             # Add user and system time, which are fields 14 and 15 of the file.
             ticks += int(fields[11]) + int(fields[12])

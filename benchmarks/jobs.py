@@ -24,7 +24,7 @@ SERVING = str(Path(standalone.__file__).parent)
 
 _MPI = ("mpi4py", "numpy")
 
-# TensorFlow jobs with their requirements. In the last two jobs, tf.keras is Keras 2.
+# TensorFlow jobs and their requirements. In the last two jobs, tf.keras is Keras 2.
 TENSORFLOW = {
     "horovod-keras3": ("tensorflow", "keras"),
     "horovod-keras2": ("tensorflow", "tf_keras"),
@@ -90,5 +90,5 @@ def commands(
 
 
 def start(name: str, np: int, mpi_prefix: str, pin: bool = True) -> Job:
-    """Start a job by its name and return it, or raise JobError."""
+    """Start a job by name and return it. Raises JobError."""
     return Job(name, np, lambda path: commands(name, np, path, mpi_prefix, pin))

@@ -121,7 +121,7 @@ def ratio(figures: Sequence[float]) -> float:
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Return the median of the values and a confidence interval that is valid for any distribution.
+    """Return the median of the values, with a confidence interval that is valid for any distribution.
 
     The number of values below the true median has a binomial distribution. With few values, the interval spans all of
     them.
@@ -182,7 +182,7 @@ def together(ranks: Sequence[dict[str, list[list[float]]]]) -> dict[str, dict[st
 
 
 def report(label: str, found: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Return the lines of a Markdown table with the results."""
+    """Return a Markdown table of the results, as lines."""
     usual = median([s for figures in found.values() for s in figures["seconds"]])
     lines = [f"| {label}: {1e3 * usual:.2f} ms | a step takes more | its threads | limit |", "|---|---|---|---|"]
     for name, figures in found.items():
@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--no-pin", action="store_true", help="do not pin each rank to a separate core")
     parser.add_argument("--realtime", action="store_true", help="run ranks before other programs (root)")
     args = parser.parse_args()
-    # Set the policy before any thread starts.
+    # Set the scheduling policy before any thread starts.
     if not args.no_pin:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % len(cores)]})

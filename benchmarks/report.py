@@ -13,7 +13,7 @@ OURS = "horovod"
 
 @dataclass
 class Cell:
-    """Samples of one case in one column, in seconds, by mode."""
+    """Samples of one case in one column, in seconds, keyed by mode."""
 
     modes: dict[str, list[float]] = field(default_factory=dict)
     failure: str = ""

@@ -82,7 +82,7 @@ def state_bytes(optimizer: Any) -> int:
 
 
 def highest(values: list[float], name: str) -> list[float]:
-    """Return the maximum of each value over all ranks."""
+    """Return the maximum over all ranks of each value."""
     result: list[float] = hvd.allreduce(torch.tensor(values, dtype=torch.float64), op=hvd.Max, name=name).tolist()
     return result
 
@@ -116,7 +116,7 @@ def measure(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def table(results: dict[str, dict[str, Any]], parameters: int, ranks: int) -> str:
-    """Return a Markdown table with the results and the theoretical values."""
+    """Return a Markdown table of the measured and the theoretical values."""
     lines = ["| | Adam's state, formula | Adam's state | resident, formula | resident | peak of a step | step, ms |"]
     lines.append("|" + "---|" * 7)
     for method, one in results.items():

@@ -163,7 +163,7 @@ def judge(code: int | None, lines: list[str]) -> str:
 
 
 def telling(lines: list[str], most: int = 12) -> list[str]:
-    """Return up to ``most`` lines of output that contain FAILS, or else the last lines, each cut at 400 characters."""
+    """Return up to ``most`` output lines that contain FAILS or, if there are none, the last lines of the output."""
     chosen = [line for line in lines if re.search(r"\bFAILS\b", line)] or [line for line in lines if line.strip()]
     return [line[:400] for line in chosen[-most:]]
 
@@ -199,7 +199,7 @@ def main() -> int:
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="cases-") as temporary:
         scratch = Path(temporary)
-        # Some cases switch to another user, who needs access to the folder.
+        # Some cases switch to another user, so that user needs access to the folder.
         scratch.chmod(0o755)
         prepare(arguments.folder, scratch)
         for path, commands in cases_in(scratch / "cases", arguments.only, given):
@@ -215,7 +215,7 @@ def main() -> int:
 
 
 def show(outcome: Outcome) -> None:
-    """Print one outcome: a headline, then the relevant lines of output."""
+    """Print an outcome: a headline, followed by the relevant lines of output."""
     print(f"{outcome.result:8}{outcome.seconds:7.1f} s  {outcome.case}  [{outcome.command}]  code {outcome.code}")
     for line in outcome.lines:
         print(f"          | {line}")

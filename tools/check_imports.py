@@ -17,7 +17,7 @@ Graph = dict[str, set[str]]
 
 
 def modules_of(package: Path) -> dict[str, Path]:
-    """Map the full name of each module of a package to its file."""
+    """Map each module of a package, by its full name, to its file."""
     found = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts

@@ -85,7 +85,7 @@ def offences(root: Path) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the check and return the exit code: 0 without violations, 1 with violations, 2 without files."""
+    """Run the check, and return the exit code: 0 if it passes, 1 for violations, 2 if there are no files."""
     parser = argparse.ArgumentParser(description="Check that the includes of the C++ core go down only.")
     here = Path(__file__).resolve().parent.parent
     parser.add_argument("root", nargs="?", type=Path, default=here, help="of the repository")

@@ -26,7 +26,7 @@ VERSION = (12, 1)
 OPTIONS = [
     "--gpu-architecture=compute_70",
     "--std=c++17",
-    # Disable fused multiply-add, because its results would differ from the CPU's.
+    # Disable fused multiply-add, because its results would differ from the CPU's results.
     "--fmad=false",
     "--ftz=false",
     "--prec-div=true",

@@ -306,7 +306,7 @@ NEEDED = ("device", "copies, GB/s", "calls, us")
 def run_part(name: str, path: str, megabytes: int, seconds: float) -> Any:
     words = [sys.executable, __file__, "--driver", path, "--megabytes", str(megabytes), "--part", name]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    # Kill the whole session, which includes the peer process.
+    # Kill the whole session, including the peer process.
     killer = threading.Timer(seconds, lambda: os.killpg(process.pid, 9))
     killer.start()
     out, complaints = process.communicate()

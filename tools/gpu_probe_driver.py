@@ -1,4 +1,4 @@
-"""CUDA driver API with ctypes, for gpu_probe.py and nccl_probe.py."""
+"""ctypes interface to the CUDA driver API, for gpu_probe.py and nccl_probe.py."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cuda:
         return event
 
     def wait(self, *streams: ctypes.c_void_p, seconds: float = 20.0) -> None:
-        """Wait until the streams are idle, or raise CudaError after `seconds`."""
+        """Wait until the streams are idle. Raises CudaError after `seconds`."""
         deadline = time.monotonic() + seconds
         for stream in streams:
             event = self.event()

@@ -53,7 +53,7 @@ double ran(long thread) {
   return 1e-9 * static_cast<double>(ns);
 }
 
-// Finds the engine's thread: the one that wakes up and is not a thread of the program.
+// Finds the engine's thread, which is the waking thread that does not belong to the program.
 class FindThread final : public Observer {
  public:
   void awake() override {
@@ -90,12 +90,12 @@ class Program {
   std::vector<float> memory_;
 };
 
-// Counters that are read before and after the measured steps.
+// Counters read before and after the measured steps.
 struct Reading {
   double at = wall(), all_cpu = cpu(CLOCK_PROCESS_CPUTIME_ID);
   uint64_t votes, vote_bytes;
   std::vector<Engine::Stats> stats;
-  std::vector<double> engine_cpu, program_cpu;  // CPU seconds of the observed ranks
+  std::vector<double> engine_cpu, program_cpu;  // CPU seconds used by the observed ranks
 };
 
 void raise_limits() {
@@ -174,13 +174,13 @@ void run(const Case& c) {
       }
       Program program(*engines[r], c.tensors);
       program.step();
-      together.arrive_and_wait();  // end of the first step
+      together.arrive_and_wait();  // All ranks have finished the first step.
       for (int i = 0; i < kWarmUp; ++i) program.step();
       together.arrive_and_wait();
-      together.arrive_and_wait();  // counters have been read
+      together.arrive_and_wait();  // The counters have been read.
       for (int i = 0; i < c.steps; ++i) program.step();
       together.arrive_and_wait();
-      together.arrive_and_wait();  // counters have been read
+      together.arrive_and_wait();  // The counters have been read again.
     });
   }
   const auto read = [&] {

@@ -1,6 +1,7 @@
 // Engines on many simulated hosts in one process, for measuring their control messages. The control tree is real, with
-// sockets between hosts and rings in shared memory within hosts. No data are sent (idle_backend.h). So there are data
-// links only between ranks that are alone on their hosts, which vote on readiness over them (engine/schedule_sync.h).
+// sockets between hosts and rings in shared memory within hosts. No data are sent (idle_backend.h). The only data links
+// are those between ranks that are alone on their hosts: such ranks use them for readiness votes
+// (engine/schedule_sync.h).
 #pragma once
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -81,11 +82,11 @@ struct Layout {
   int host_of(int rank) const { return rank / per_host; }
   int hosts() const { return (ranks + per_host - 1) / per_host; }
   int leader_of(int rank) const { return host_of(rank) * per_host; }
-  // Parent in the control tree (engine/control.h).
+  // Returns a rank's parent in the control tree (engine/control.h).
   int parent_of(int rank) const { return leader_of(rank) == rank ? 0 : leader_of(rank); }
 };
 
-// Returns the engines' options, with connected links, by rank.
+// Returns the options of each rank's engine, with connected links.
 inline std::vector<EngineOptions> wire(const Layout& layout, const Settings& settings, Votes* votes) {
   std::vector<EngineOptions> all(static_cast<size_t>(layout.ranks));
   std::vector<int> hosts, wakeups;
@@ -118,7 +119,7 @@ inline std::vector<EngineOptions> wire(const Layout& layout, const Settings& set
     for (int peer = 0; peer < layout.ranks; ++peer) {
       if (layout.host_of(peer) != layout.host_of(r) && !o.data.count(peer)) o.data[peer] = std::make_unique<AbsentLink>();
     }
-    // Create links for recursive doubling, which needs a number of ranks that is a power of two.
+    // Create links for recursive doubling, which requires a power of two as the number of ranks.
     for (int distance = 1; layout.per_host == 1 && distance < layout.ranks; distance *= 2) {
       const int peer = r ^ distance;
       if (peer < r || peer >= layout.ranks) continue;

@@ -2,8 +2,9 @@
 //
 //   kernels_bench [MiB per buffer, 256] [seconds per row, 0.5] [driver, libcuda.so.1]
 //
-// Uses the driver's first device. Bandwidth counts bytes read and written. Each row launches its kernel until its time
-// is up, reads the clock after every eight launches, and prints the median. Times from a simulated driver mean nothing.
+// Uses the driver's first device. Bandwidth counts bytes read and bytes written. For each row, the program launches a
+// kernel until the row's time is up, reads the clock after every eight launches, and prints the median. Times from a
+// simulated driver mean nothing.
 #include <dlfcn.h>
 
 #include <algorithm>

@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def report(model: keras.Model, loss: float, accuracy: float, images: int) -> None:
-    """Print the results, or end the job if the ranks have different results."""
+    """Print the results, or end the job if the results differ between ranks."""
     digest = hvd.check_in_sync(model, loss=loss)
     if hvd.rank() == 0:
         print(f"final held-out accuracy {accuracy:.4f} on {images} images")

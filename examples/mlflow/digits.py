@@ -42,7 +42,7 @@ class Tracking:
             state.run_id = (mlflow.active_run() or mlflow.start_run(run_id=name)).info.run_id
             if state.step == 0:
                 mlflow.log_params({"lr": args.lr, "batch_size": args.batch_size, "ranks": hvd.size()})
-        # All ranks store the run id, in case rank 0 is lost.
+        # Store the run id on all ranks, in case rank 0 is lost.
         state.run_id = hvd.broadcast_object(state.run_id, root_rank=0)
 
     def figures(self, step: int, **values: float) -> None:
@@ -93,7 +93,7 @@ def train(
             state.sampler.record_batch(index, args.batch_size)
             if state.step % 10 == 0:
                 tracking.figures(state.step, loss=loss.item())
-            # should_stop() becomes True in the same step on all ranks.
+            # should_stop() returns True in the same step on all ranks.
             if hvd.should_stop():
                 checkpoint.save(state.step, state)
                 return "KILLED", tracking

@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def report(at_end: EvaluateAtEnd) -> None:
-    """Print the results, or end the job if the ranks have different results."""
+    """Print the results, or end the job if the results differ between ranks."""
     results = hvd.allgather_object((at_end.digest, float(at_end.values["loss"])))
     if len(set(results)) != 1:
         raise SystemExit(f"the ranks differ: parameters (sha256) and held-out loss by rank {results}")

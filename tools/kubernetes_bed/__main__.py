@@ -94,7 +94,7 @@ def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
 
 
 def prefix_of(cache: Path) -> str:
-    """Return the prefix of the cgroups' names.
+    """Return the prefix of the cgroup names.
 
     The prefix depends on the cache folder, because clusters can run in parallel.
     """

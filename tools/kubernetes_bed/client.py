@@ -15,7 +15,7 @@ ADMIN = "token-of-admin"
 
 
 class Refused(RuntimeError):
-    """Error response of the API server, with HTTP `status` and Kubernetes' `reason`."""
+    """Error response of the API server, with the HTTP `status` and Kubernetes' `reason`."""
 
     def __init__(self, status: int, told: dict[str, Any]) -> None:
         super().__init__(told.get("message", f"HTTP {status}"))

@@ -158,7 +158,7 @@ def main() -> int:
     environ = start(Path(work), Path(cache), nodes, cgroup)
     print(f"kubernetes_bed: {count} node(s) ready after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
     process = subprocess.Popen(command, env={**os.environ, **environ})
-    # Ignore the signal, because the terminal also sends it to the command.
+    # Ignore the signal here, because the terminal sends it to the command too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     code = process.wait()

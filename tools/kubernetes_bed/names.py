@@ -23,7 +23,7 @@ TTL = 5
 
 
 class Names:
-    """Table of addresses by name, with a cache of negative answers."""
+    """Table that maps names to addresses, with a cache of negative answers."""
 
     def __init__(self) -> None:
         self._found: dict[str, set[str]] = {}
@@ -59,7 +59,7 @@ class Names:
             return found
 
     def answer(self, query: dns.message.Message, now: float) -> dns.message.Message:
-        """Return the DNS response to a query that has one question."""
+        """Return the DNS response to a query with one question."""
         answer = dns.message.make_response(query)
         answer.flags |= dns.flags.AA | dns.flags.RA
         question = query.question[0]

@@ -63,7 +63,7 @@ def kubeconfig(server: str, token: str, certificate: str = "") -> dict[str, obje
 
 
 def kubelet_config(number: int, cgroup: str) -> dict[str, object]:
-    """Return a kubelet configuration with the defaults of later Kubernetes versions."""
+    """Return a kubelet configuration that uses the defaults of later Kubernetes versions."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

@@ -1,4 +1,4 @@
-"""Background processes that end with the cluster's namespaces, and a function that waits for a condition."""
+"""Background processes that end when the cluster's namespaces do, and a function that waits for a condition."""
 
 import subprocess
 import time

@@ -60,7 +60,7 @@ class Build:
         self._run(["cmake", "--build", str(self._build), "-j", str(self._jobs), "--target", *binaries], BUILD_SECONDS)
 
     def passes(self, native: Chosen) -> str:
-        """Run a mutant's tests and return "passed", "failed" or "hung"."""
+        """Run a mutant's tests. Return "passed", "failed" or "hung"."""
         command = [str(self._build / "tests/core" / native.binary), f"-tc={native.tests}"]
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TEST_SECONDS)

@@ -34,7 +34,7 @@ def tags() -> frozenset[str]:
 
 
 def local_wheels(find_links: list[str]) -> list[str]:
-    """Return the names of the files in pip's find-links folders, ignoring URLs."""
+    """Return the names of the files in pip's find-links folders, excluding URLs."""
     names = []
     for link in find_links:
         path = Path(urllib.request.url2pathname(urllib.parse.urlparse(link).path) if "://" in link else link)

@@ -13,7 +13,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 @dataclass(frozen=True)
 class Choice:
-    """PyTorch build to install, and the reason for the choice.
+    """PyTorch build to install, with the reason for the choice.
 
     Attributes:
         arguments: Arguments of ``pip install``.
@@ -57,7 +57,7 @@ def choose(
     missing: str = "",
     index: str = CPU_INDEX,
 ) -> Choice:
-    """Return the build of PyTorch for a machine.
+    """Choose the build of PyTorch for a machine.
 
     Args:
         version: Public version of PyTorch.

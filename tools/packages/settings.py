@@ -35,7 +35,7 @@ _SEPARATORS = {"find-links": ","}
 
 
 def parse(listing: str) -> Settings:
-    """Parse the output of ``pip config list``, and drop flags that are off.
+    """Parse the output of ``pip config list``, dropping flags that are off.
 
     As in pip, variables (`:env:`) take precedence over files. In files, `[install]` takes precedence over `[global]`.
     """

@@ -111,7 +111,7 @@ suppress_warnings = [
     # Every frontend exports the same exception classes, so names under "Raises:" are ambiguous.
     "ref.python",
 ]
-# Do not describe attributes a second time: autodoc describes them, and Sphinx reports duplicates.
+# Leave the description of attributes to autodoc. Sphinx would report duplicates if napoleon described them too.
 napoleon_use_ivar = True
 # Check links to headings up to level 4.
 myst_heading_anchors = 4

@@ -19,7 +19,7 @@ TOOLS = ("build", "nanobind", "scikit-build-core")
 
 
 class BuildFailed(RuntimeError):
-    """Error raised if a build fails after it has printed its messages."""
+    """Error raised when a build fails. The build's own messages have been printed already."""
 
 
 def version() -> str:
@@ -45,7 +45,7 @@ def requirements(archive: Path) -> list[str]:
 
 
 def find_pythons(versions: list[str], given: list[Path]) -> dict[str, Path]:
-    """Return an interpreter for each Python version.
+    """Return an interpreter for each required Python version.
 
     Interpreters come from the caller, from the PATH, or from pyenv.
 
@@ -81,7 +81,7 @@ def _python_version(path: Path) -> str | None:
 
 
 def run(command: list[str | Path], **options: object) -> None:
-    """Run a program, show its output, and raise an error if it fails.
+    """Run a program, show its output, and raise an error if the program fails.
 
     Raises:
         BuildFailed: If it fails, or does not end in time.

@@ -1,4 +1,4 @@
-"""Bill of materials of a release as CycloneDX: third-party code in the wheels, and their requirements."""
+"""Bill of materials of a release, in CycloneDX format: third-party code in the wheels, and their requirements."""
 
 import hashlib
 import re

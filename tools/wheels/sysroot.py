@@ -1,4 +1,4 @@
-"""Sysroot with an older glibc for the system's GCC: headers, stub libraries and a toolchain file.
+"""Sysroot with an old glibc for the system's GCC: headers, stub libraries and a toolchain file.
 
 Headers and stubs come from Zig (package ziglang), which contains data of all glibc versions. Zig's compiler only
 creates the stubs. GCC compiles Horovod, because `bindings/tensorflow/done.cc` needs the std::function of libstdc++, and

@@ -197,7 +197,7 @@ def start_reducescatter(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Reduce arrays over all ranks, with Average or Sum, and return this rank's rows.
+    """Reduce arrays over all ranks with Average or Sum, and return this rank's rows.
 
     If the rows do not divide evenly, the first ranks get one more.
     """
@@ -311,7 +311,7 @@ def alltoall_all(
 def reducescatter_all(
     face: Frontend, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
 ) -> list[Array]:
-    """Reduce all arrays over all ranks, with Average or Sum, and return this rank's rows.
+    """Reduce all arrays over all ranks with Average or Sum, and return this rank's rows.
 
     If the rows do not divide evenly, the first ranks get one more.
     """

@@ -125,7 +125,7 @@ def start(
         if refusal is not None and blocking:
             pending.wait()
     except BaseException:
-        # An interrupt (Ctrl-C) can lose a Work that the engine has already accepted.
+        # An interrupt (Ctrl-C) can lose the Work although the engine has accepted the operation.
         hold(keep)
         raise
     if refusal is not None:
@@ -148,7 +148,7 @@ def forget() -> None:
 
 
 def _sweep() -> None:
-    # Iterate over a copy, because another thread can change the list.
+    # Iterate over a copy, because another thread can change the list meanwhile.
     for entry in list(_parked):
         if all(work.done() for work in entry[0]):
             # Ignore the error, because another thread has already removed the entry.

@@ -42,7 +42,7 @@ from horovod.common.process_sets import by_id
 try:
     from jax import ffi
 except ImportError:
-    # JAX before 0.5 has ffi in jax.extend.
+    # JAX before 0.5 provides ffi in jax.extend.
     from jax.extend import ffi
 
 _LIBRARY = "horovod._jax._jax"

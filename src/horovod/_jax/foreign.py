@@ -28,7 +28,7 @@ _ALIAS = (
 
 @dataclass
 class Arrays:
-    """Operands, types and labels of one call's arrays, as lists with one entry per array."""
+    """Operands, types and labels of a call's arrays, as lists with one entry per array."""
 
     operands: list[Any]
     types: list[Any]
@@ -142,7 +142,7 @@ def passed_on(value: Any) -> Any:
 
 
 def counted(token: Any, name: str) -> Any:
-    """Create a call that counts its executions, and returns the count as a token."""
+    """Create a call that counts its own executions and returns the count as a token."""
     return _here(COUNT, name, token)
 
 

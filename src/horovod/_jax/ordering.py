@@ -30,7 +30,7 @@ _Key = tuple[int, int]
 
 
 def order(module: Any) -> None:
-    """Order all Horovod calls of a complete MLIR module, in place.
+    """Order all Horovod calls in a complete MLIR module, modifying the module.
 
     Raises:
         NotImplementedError: The program is spread over several devices, or a call is inside of an operation other than
@@ -47,7 +47,7 @@ def order(module: Any) -> None:
 
 
 class _Program:
-    """Functions of an MLIR module, some of which contain Horovod calls."""
+    """Functions of an MLIR module, including those that contain Horovod calls."""
 
     def __init__(self, module: Any) -> None:
         operations = [one.operation for one in module.body.operations]
@@ -138,7 +138,7 @@ class _Program:
         return [steps[key] for key in sorted(steps)]
 
     def _enclose(self, op: Any, token: Any, in_branch: bool) -> Any:
-        """Pass a token through a loop, branch or function that contains calls, and return the new token."""
+        """Thread a token through a loop, branch or function that contains calls, and return the new token."""
         if op.name not in ("func.call", "stablehlo.while", *_BRANCHES):
             raise NotImplementedError(
                 f"a collective in a JAX program must be in a loop (while_loop, fori_loop, scan, map), branch (cond, "
@@ -173,14 +173,14 @@ class _Program:
         carried = body.arguments[-1]
         after = self._thread(body, carried, in_branch)
         if after == carried:
-            # All calls are in the condition, so XLA would treat the loop's token as a constant.
+            # All calls are in the loop's condition, so XLA would treat the loop's token as a constant.
             with ir.InsertionPoint.at_block_terminator(body), op.location:
                 after = foreign.passed_on(carried)
         _end_with(body, after)
         return new
 
     def _take_token(self, function: Any) -> Any:
-        """Add a token to a function's arguments and results, and return the new argument."""
+        """Add a token to a function's arguments and results, and return the added argument."""
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         token = foreign.token_type()
         longer = ir.FunctionType.get([*type_.inputs, token], [*type_.results, token])

@@ -80,7 +80,7 @@ class _Comparison:
 
 
 def _has_hidden_state(value: Any) -> bool:
-    """Return True for functions, methods and other objects without comparable attributes."""
+    """Return True for functions, methods and other objects that have no comparable attributes."""
     if hasattr(value, "__code__") or hasattr(value, "__func__") or isinstance(value, functools.partial):
         return True
     return any(set(vars(kind).get("__slots__", ())) - {"__dict__", "__weakref__"} for kind in type(value).__mro__)

@@ -101,7 +101,7 @@ class Frontend:
 
     @functools.cached_property
     def callbacks(self) -> SimpleNamespace:
-        """Callback classes, as subclasses of the callbacks of this Keras module."""
+        """Callback classes, created as subclasses of this Keras module's callbacks."""
         return make_callbacks(self)
 
     def distributed(self, optimizer: Any, name: str | None = None, rebuild: bool = True, **options: Any) -> Any:
@@ -184,9 +184,9 @@ class Frontend:
 
 @functools.cache
 def open_frontend(only: str | None = None) -> Frontend:
-    """Return the frontend for the Keras module that this process uses.
+    """Return the frontend for the Keras module used by this process.
 
-    ``only`` is the only backend to accept, or None to accept all backends.
+    ``only`` names the only accepted backend. None accepts all backends.
 
     Raises:
         ImportError: Keras is missing or its backend is not accepted.
@@ -424,7 +424,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
 
 
 def make_callbacks(frontend: Frontend) -> SimpleNamespace:
-    """Return the callback classes, as subclasses of the callbacks of this Keras module."""
+    """Create the callback classes, as subclasses of this Keras module's callbacks."""
     keras_callbacks = frontend.keras.callbacks
 
     def join(mixin: type, base: type, name: str) -> type:

@@ -66,7 +66,7 @@ class Adapter(Protocol):
         """
 
     def weighing(self) -> Any:
-        """Return (module, cast, dense), where ``dense(gradient)`` converts a gradient to a dense tensor."""
+        """Return (module, cast, dense). ``dense(gradient)`` converts a gradient to a dense tensor."""
 
     def scale(self, grad: Any, factor: float) -> Any:
         """Return ``grad * factor``. ``grad`` can be dense or sparse."""
@@ -99,7 +99,7 @@ class Adapter(Protocol):
         """Return the root's value on all ranks."""
 
     def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
-        """Reduce ``value`` over all ranks and return this rank's part along dimension 0."""
+        """Reduce ``value`` over all ranks and return this rank's part of the result along dimension 0."""
 
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
         """Overwrite ``variables`` with the root's values. All ranks must pass them in the same order."""
@@ -111,7 +111,7 @@ class Adapter(Protocol):
         """
 
     def convert(self, value: Any) -> Any:
-        """Convert a number, an array or a tensor to a tensor of the backend."""
+        """Convert a number, an array or a tensor to a tensor of this backend."""
 
 
 def load(name: str) -> Any:

@@ -87,8 +87,8 @@ def allreduce(
 ) -> Any:
     """Reduce ``value`` over all ranks and return the result as a JAX array.
 
-    This function also works in a compiled program. It is differentiable: its gradient is the same reduction of the
-        output gradients.
+    This function works in compiled programs too. It is differentiable: its gradient is the same reduction of the output
+    gradients.
     """
     value = _array(value)
     if weight is not None:
@@ -120,7 +120,7 @@ def allgather(value: Any, name: str | None = None, process_set: ProcessSet = glo
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Return the root's value on all ranks as a JAX array.
 
-    This function also works in a compiled program. It is differentiable: the gradient is the average of the ranks'
+    This function works in compiled programs too. It is differentiable: the gradient is the average of the ranks'
     gradients on the root, and zero elsewhere.
     """
     value, full = _array(value), wire_name("broadcast", name)
@@ -203,7 +203,7 @@ def scale(grad: Any, factor: float) -> Any:
 def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
     """Divide a gradient by the size of the process set.
 
-    Compiled programs contain the size as a constant, until ``new_epoch`` clears them.
+    Compiled programs contain the size as a constant, so ``new_epoch`` clears them.
     """
     return scale(grad, 1.0 / len(process_set.ranks or (0,)))
 
@@ -223,7 +223,7 @@ def weighing() -> Any:
 
 
 def convert(value: Any) -> Any:
-    """Convert a value, or the value of a Keras variable, to a JAX array."""
+    """Convert a value to a JAX array. The value can be a Keras variable."""
     return jnp.asarray(getattr(value, "value", value))
 
 

@@ -109,7 +109,7 @@ class _Pending:
         self._finish.append(finish)
 
     def add_sparse(self, finish: Callable[[], torch.Tensor]) -> None:
-        """Add a function that waits for one operation and returns its result."""
+        """Add an operation, as a function that waits for it and returns its result."""
         self._finish.append(finish)
 
     def results(self) -> list[torch.Tensor]:
@@ -163,7 +163,7 @@ def weighing() -> Any:
 def convert(value: Any) -> torch.Tensor:
     """Convert a value to a contiguous tensor on the CPU, detached from the autograd graph."""
     if not isinstance(value, torch.Tensor):
-        # Unwrap a Keras variable.
+        # Get the parameter that a Keras variable wraps.
         inner = getattr(value, "value", value)
         value = inner if isinstance(inner, torch.Tensor) else torch.as_tensor(inner, device="cpu")
     return plain(value.detach())

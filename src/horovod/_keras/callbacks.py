@@ -345,7 +345,7 @@ class BestModel:
             raise ValueError(
                 "BestModelCheckpoint: filepath must be a path, got None; set callback.filepath before training"
             )
-        self.filepath = os.fspath(self.filepath)  # Keras replaces fields such as "{epoch}" with str.format.
+        self.filepath = os.fspath(self.filepath)  # Keras fills in fields such as "{epoch}" with str.format.
         return super()._save_model(*args, **kwargs)  # type: ignore[misc]
 
 

@@ -70,7 +70,7 @@ def is_due(steps: int) -> bool:
 
 
 def _local(value: Any) -> set[Any]:
-    """Return the keys of the local variables, whose gradients are not reduced."""
+    """Return the keys of local variables, which are variables whose gradients are not reduced."""
     control = getattr(getattr(value, "optimizer", value), "_hvd", None)
     return control.reduction.local if control is not None else set()
 
@@ -98,7 +98,7 @@ _SAME_CALLBACKS = "pass it on all ranks, after MetricAverageCallback, so that al
 
 
 class Position(NamedTuple):
-    """Epoch and learning rate of a rank in ``fit``, which must be equal on all ranks."""
+    """Epoch and learning rate of a rank in ``fit``. They must be the same on all ranks."""
 
     epoch: int
     """Epoch that begins, or the last one if training has ended; from 0."""

@@ -135,7 +135,7 @@ def _array(variable: Any) -> "np.ndarray[Any, Any]":
     value = value() if callable(value) else value
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        # Convert the dtype, because NumPy has no bfloat16.
+        # Convert the dtype of bfloat16 values, because NumPy has no bfloat16.
         if str(value.dtype) == "torch.bfloat16":
             value = value.float()
     return np.array(value)

@@ -116,7 +116,7 @@ class _Watched:
         return any(ref() is not None and id(ref()) in ids for ref in self._tensors)
 
     def end(self) -> None:
-        # Only the thread that opened the tape can close it.
+        # A tape can only be closed by the thread that opened it.
         if threading.get_ident() == self._thread:
             self._tape.__exit__(None, None, None)
 
@@ -284,13 +284,13 @@ class LegacyMixin:
         return [grad for grad, _ in self._hvd.computed(zip(grads, tf.nest.flatten(params), strict=True))]
 
     def aggregate_gradients(self, grads_and_vars: Any) -> Any:
-        """Return the (gradient, variable) pairs with gradients reduced over the ranks."""
+        """Return the (gradient, variable) pairs, with gradients reduced over the ranks."""
         if self._hvd is None:
             return super().aggregate_gradients(grads_and_vars)  # type: ignore[misc]
         return self._hvd.aggregate(grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
-        # Legacy optimizers expect a list of gradients from this method.
+        # Legacy optimizers require this method to return a list of gradients.
         if self._hvd is None:
             return super()._aggregate_gradients(grads_and_vars)  # type: ignore[misc]
         return self._hvd.aggregate(grads_and_vars)
@@ -346,7 +346,7 @@ def _missing(name: str) -> Callable[[Any], Any]:
 
 
 def _registries() -> list[Any]:
-    """Return the dicts in which Keras looks up user-defined classes by name."""
+    """Return the dicts in which Keras looks up user-defined classes."""
     found = []
     for path in ("tf_keras.src.saving", "keras.src.saving"):
         try:

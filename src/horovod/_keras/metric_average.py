@@ -224,7 +224,7 @@ class MetricAverage:
 
 
 def _confirmed(sums: MetricSums, logs: dict[str, float], prefix: str) -> list[str]:
-    """Return the metrics whose logged value equals the value computed from their sums.
+    """Return the metrics whose logged value matches the value computed from their sums.
 
     A ``train_step`` can log other values under the same names.
     """

@@ -180,7 +180,8 @@ class Control:
             optimizer.build(variables)
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
-            plain(grads, variables)  # Call the plain optimizer, which reports an error in the first three cases.
+            # Let the plain optimizer handle these cases. In the first three, it reports an error.
+            plain(grads, variables)
             self._stepped()
             return
 
@@ -457,7 +458,7 @@ def _keep_xla_off(keras: Any) -> None:
             break
     plain = getattr(trainer, "_resolve_auto_jit_compile", None)
     if plain is None:
-        # This version of Keras lacks the attribute. ``check_traceable`` raises an error if XLA is used.
+        # This version of Keras lacks the attribute, so ``check_traceable`` raises an error later if XLA is used.
         return
 
     @functools.wraps(plain)

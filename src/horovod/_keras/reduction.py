@@ -68,7 +68,7 @@ class GradientReduction:
         marks.find()
 
     def __deepcopy__(self, memo: Any) -> "GradientReduction":
-        """Return a copy of the settings for another optimizer with the same variables and ranks."""
+        """Return a copy of the settings for another optimizer that has the same variables and ranks."""
         return replace(self, local=set(self.local))
 
     def __reduce__(self) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def import_keras() -> Any:
-    """Return the Keras module that this process uses.
+    """Return the Keras module used by this process.
 
     Raises:
         ImportError: Keras is missing, or Keras 2 was requested and is missing.
@@ -41,7 +41,7 @@ def keras_of(optimizer: Any, default: Any) -> Any:
 
 
 def backend_of(keras: Any) -> str:
-    """Return the name of the backend of this Keras module."""
+    """Return the name of the backend that this Keras module uses."""
     return "tensorflow" if is_legacy(keras) else str(keras.config.backend())
 
 
@@ -62,7 +62,7 @@ def build_optimizer(optimizer: Any, model: Any) -> None:
 
 
 def legacy_rates(optimizer: Any) -> list[Any]:
-    """Return the variables of a legacy Keras 2 optimizer's hyperparameters, which ``variables`` omits."""
+    """Return the hyperparameter variables of a legacy Keras 2 optimizer, which ``variables`` omits."""
     plain = getattr(optimizer, "inner_optimizer", optimizer)
     values = getattr(plain, "_hyper", None)
     return [values[name] for name in sorted(values) if hasattr(values[name], "assign")] if values else []

@@ -62,7 +62,7 @@ class GradientReduction:
         return anybody_else(self.process_set, face.require_job())
 
     def __call__(self, gradients: Any, weight: Any = None, beside: Any = ()) -> Any:
-        """Reduce the gradients over the ranks, and return them without the total weight."""
+        """Reduce the gradients over the ranks, and return them. The total weight is dropped."""
         return self.with_total(gradients, weight, beside)[0]
 
     @refusing(face)
@@ -407,7 +407,7 @@ def _no_sum(leaf: Any) -> Any:
 
 
 def _with_extra_args(optimizer: Any, extra: ExtraArgs) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the optimizer's `update` function, and a function that creates its extra arguments."""
+    """Return the optimizer's `update` function, and a function that creates the extra arguments of `update`."""
     import optax
 
     if not isinstance(optimizer, optax.GradientTransformation):

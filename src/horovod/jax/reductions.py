@@ -125,7 +125,7 @@ def reduce_weighted(
 
 
 def wide_of(dtype: Any) -> Any:
-    """Return ``dtype`` if it is a floating-point type of at least 32 bits, else float32."""
+    """Return ``dtype`` if it is a floating-point type of 32 bits or more, else float32."""
     return dtype if jnp.issubdtype(dtype, jnp.inexact) and dtype.itemsize >= 4 else jnp.dtype(jnp.float32)
 
 

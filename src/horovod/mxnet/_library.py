@@ -44,7 +44,7 @@ class ReduceOpError(ArgumentError, HorovodInternalError):
 
 
 class ShutDown(MXNetError, NotRunningError):
-    """Error raised by an operation that is called after ``shutdown``."""
+    """Error raised if an operation is called after ``shutdown``."""
 
 
 class InternalError(_Named, HorovodInternalError):
@@ -231,7 +231,7 @@ class Arrival:
             try:
                 self._stand_in.wait_to_read()
             except MXNetError as error:
-                # Keep the error, because MXNet raises it only once.
+                # Store the error, because MXNet raises it only once.
                 self._failure = error
                 raise
 

@@ -45,7 +45,7 @@ _CPU = ("cpu", "cpu_pinned", "cpu_shared")
 
 
 def refusing(function: _F) -> _F:
-    """Decorate a function so that its errors are also MXNet errors and name the rank."""
+    """Decorate a function to make its errors MXNet errors too, and to name the rank in them."""
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -139,7 +139,7 @@ def splits_of(splits: Any, rows: int | None, process_set: ProcessSet) -> list[in
 
 
 class _Unnamed:
-    """Generator of names for unnamed operations, numbered in call order.
+    """Generator of names for unnamed operations, which are numbered in call order.
 
     Each kind of operation and each process set has a separate counter.
     """

@@ -138,7 +138,7 @@ def broadcast_parameters(
 
 
 def _by_name(params: Any) -> dict[str, Any]:
-    """Map the string form of each key to the key's value. Ranks match values by these strings.
+    """Map the string form of each key to that key's value.
 
     Raises:
         ValueError: The string form of a key may differ between ranks, or two keys have the same string form.

@@ -143,7 +143,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             object.__setattr__(self, name, value)
 
     def create_state(self, index: Any, weight: Any) -> Any:
-        """Create the state of the plain optimizer for a weight."""
+        """Create the plain optimizer's state for a weight."""
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
@@ -161,15 +161,15 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
     def set_learning_rate(self, lr: float) -> None:
-        """Set the learning rate of the plain optimizer."""
+        """Set the plain optimizer's learning rate."""
         self._optimizer.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: Any) -> None:
-        """Set the learning rate multipliers of the plain optimizer."""
+        """Set the plain optimizer's learning rate multipliers."""
         self._optimizer.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: Any) -> None:
-        """Set the weight decay multipliers of the plain optimizer."""
+        """Set the plain optimizer's weight decay multipliers."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
     @refusing
@@ -251,7 +251,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _allreduce_grads(self) -> None:
         wire = on_the_wire(param.name for param in self._params)
         trained = [(wire[param.name], i, param) for i, param in enumerate(self._params) if param.grad_req != "null"]
-        # Gradients are assigned to groups in this order.
+        # Gradients are put into groups in this order.
         trained.sort(key=lambda one: by_number(one[0]))
         gradients = [param.list_grad()[0] for _, _, param in trained]
         names = [f"{self._hvd_prefix}gradient.{name}" for name, _, _ in trained]

@@ -124,7 +124,7 @@ size = basics.size
 
 
 def shutdown() -> None:
-    """Leave the job and stop this rank's engine.
+    """Shut down Horovod in this process and stop its engine.
 
     Handles of unfinished operations then raise an error. ``horovod.common.basics`` describes the details.
     """
