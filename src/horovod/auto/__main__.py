@@ -14,14 +14,14 @@ from typing import Any
 import horovod.numpy as hvd
 from horovod.auto.session import limit_output, refuse, session
 
-# Import hook that changes PyTorch and Keras immediately after the script has imported them.
+# Import hook that patches PyTorch and Keras right after the script imports them.
 
 _CHANGES = {"torch": "horovod.auto.torch", "keras": "horovod.auto.keras"}
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        # Remove the entry, so that the search below finds the module's own loader.
+        # Remove the hook, so that the search below finds the module's own loader.
         change = _CHANGES.pop(fullname, None)
         spec = importlib.util.find_spec(fullname) if change else None
         loader: Any = spec and spec.loader
@@ -32,7 +32,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install_import_hook() -> None:
-    """Change PyTorch and Keras now if they are already imported, or else when the script imports them."""
+    """Patch PyTorch and Keras now if already imported, or when the script imports them."""
     sys.meta_path.insert(0, _Finder())
     for name in [name for name in _CHANGES if name in sys.modules]:
         importlib.import_module(_CHANGES.pop(name)).install()
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...")
     given = parser.parse_args(arguments)
     session.lr_scale = given.lr_scale
-    # Without a limit, ranks that disagree would wait forever.
+    # Without a timeout, ranks that disagree would wait forever.
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")
     hvd.init()
     session.rank, session.size = hvd.rank(), hvd.size()
@@ -88,7 +88,7 @@ _CHANGED_GRADIENT = re.compile(
 
 
 def check_source(path: str) -> None:
-    """Reject a script that changes gradients itself, because they are not reduced yet at that point."""
+    """Reject a script that modifies gradients itself, because they are not yet reduced at that point."""
     text = Path(path).read_bytes().decode(errors="replace") if os.path.exists(path) else ""
     for number, line in enumerate(text.splitlines(), 1):
         if _CHANGED_GRADIENT.search(line.partition("#")[0]):

@@ -1,4 +1,4 @@
-"""Reduction of the script's gradients before the script uses them.
+"""Reduce the script's gradients before the script uses them.
 
 The module also keeps track of the script's models, optimizers and batches, broadcasts models and optimizers before the
 first batch, and weights losses that are not means over the samples.
@@ -21,7 +21,7 @@ from horovod.auto.session import calling_frame, is_script, refuse, script_line, 
 
 @dataclass(frozen=True)
 class Batch:
-    """Numbers of samples in a batch: ``total`` over all ranks, ``own`` on this rank, ``full`` on a typical rank."""
+    """Sample counts of a batch: ``total`` over all ranks, ``own`` on this rank, ``full`` on a typical rank."""
 
     total: int
     own: int
@@ -80,11 +80,11 @@ training = Training()
 
 
 def rows(items: Any, rank: int, size: int) -> Any:
-    """Return every ``size``-th item starting at ``rank``. If there is none, return the first item, with weight 0."""
+    """Return every ``size``-th item starting at ``rank``, or the first item, to be weighted 0, if there is none."""
     return items[rank::size] if len(items) > rank else items[:1]
 
 
-# Weights of losses that are not means over the samples: sums, and means over tokens or over weighted classes.
+# The code below weights losses that are not means over samples: sums, and means over tokens or weighted classes.
 #
 # A backward pass multiplies all gradients by the rank's fraction of the samples, which is wrong for these losses.
 
@@ -93,7 +93,7 @@ _MEAN, _SUM = 1, 2  # PyTorch's codes of reduction="mean" and reduction="sum" in
 
 
 def _is_penalty(node: Any) -> bool:
-    """Return True for a sum over the elements of a single leaf, such as a penalty on the squares of a parameter."""
+    """Return True for a sum over a single leaf's elements, such as an L2 penalty on a parameter."""
     leaves, pending, seen = set(), [node], set()
     while pending and len(leaves) < 2:
         one = pending.pop()
@@ -128,14 +128,14 @@ def _reductions(roots: tuple[torch.Tensor, ...], rows: int) -> Iterator[tuple[An
 
 
 def correct(roots: tuple[torch.Tensor, ...], batch: Batch) -> list[Any]:
-    """Weight sums and weighted means by their own divisors in the next backward pass. Return the hooks to remove."""
+    """Register hooks that reweight sums and weighted means in the next backward pass, and return the hooks."""
     found = list(_reductions(roots, max(batch.own, 1)))
     divisors = torch.tensor([0 if d is None or not batch.own else d for _, d, _ in found], dtype=torch.float64)
     if any(d is not None for _, d, _ in found):
         totals = hvd.allreduce(divisors, name=f"auto.divisors.{len(found)}", op=hvd.Sum).tolist()
     hooks = []
     for i, (node, divisor, unknown) in enumerate(found):
-        # A divisor below the number of samples is a constant, such as the number of accumulated batches.
+        # Treat a divisor below the number of samples as a constant, such as the number of accumulated batches.
         constant = divisor is None or (unknown and totals[i] < batch.total)
         factor = 1.0 if constant else divisor / totals[i]  # type: ignore[operator]
         ratio = factor * batch.total / max(batch.own, 1)
@@ -202,13 +202,13 @@ def _backward(plain: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **
         training.stray = training.stray if session.suspended else script_line()
         return plain(tensors, grad_tensors, *args, **kwargs)
     if training.stray and not any(p.grad is not None and bool(p.grad.any()) for p in training.position):
-        training.stray = ""  # the program has discarded the gradients of the backward pass outside a loop
+        training.stray = ""  # the script has discarded gradients from the backward pass outside a loop
     roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
     given = (grad_tensors,) if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
     factors = zip(roots, [*given, *[None] * (len(roots) - len(given))], strict=True)
     scaled = [torch.full_like(t, batch.weight) if g is None else g * batch.weight for t, g in factors]
     with torch.no_grad():
-        # This pass adds the gradients of this rank only, so divide the sums over all ranks first.
+        # This pass adds local gradients, so first divide the already reduced sums by the number of ranks.
         for p in training.reduced:
             if p.grad is not None:
                 p.grad.div_(session.size)
@@ -250,7 +250,7 @@ def _init_optimizer(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     training.optimizers[self] = False
     for options in (self.defaults, *self.param_groups):
         if "lr" in options and session.lr_factor != 1:
-            # Create a new value, because a tensor belongs to the script and must not change.
+            # Create a new tensor, because the script's tensor must not change.
             options["lr"] = options["lr"] * session.lr_factor
     rate = self.param_groups[-1].get("lr")
     session.change("optimizers", f"{type(self).__name__}: gradients are reduced before they are used, lr {rate}")
@@ -270,23 +270,24 @@ def _clip(plain: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _scaler(plain: Any, self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Reduce gradients before a GradScaler searches for infinities, so that all ranks skip the same steps."""
+    """Reduce gradients before a GradScaler checks for infinities, so that all ranks skip the same steps."""
     if self.is_enabled():
         reduce(_parameters(optimizer))
     return plain(self, optimizer, *args, **kwargs)
 
 
 def _batch_norm(plain: Any, self: Any, input: torch.Tensor) -> torch.Tensor:
-    """Normalize with the statistics of the batch over all ranks."""
+    """Apply batch normalization with statistics over all ranks' samples."""
     batch = training.batch() if self.training else None
     if batch is None:
         return plain(self, input)
     normalized = hvd.SyncBatchNorm.forward(self, input if batch.own else input[:0])
-    return normalized if batch.own else torch.cat([normalized, input])  # samples of weight 0 are not in the statistics
+    # exclude samples of weight 0 from the statistics
+    return normalized if batch.own else torch.cat([normalized, input])
 
 
 def _item(plain: Any, self: Any) -> Any:
-    """Return the mean over all ranks' samples for a loss that the script reads, so that all ranks decide alike."""
+    """Return a loss averaged over all ranks' samples, so that all ranks make the same decisions."""
     batch = training.batch() if self.grad_fn is not None and is_script(calling_frame()) else None
     if batch is None:
         return plain(self)
@@ -299,7 +300,7 @@ def _plateau(plain: Any, self: Any, metrics: Any, *args: Any, **kwargs: Any) -> 
 
 
 def install() -> None:
-    """Change PyTorch to reduce gradients before clipping, unscaling and optimizer steps."""
+    """Patch PyTorch to reduce gradients before clipping, unscaling and optimizer steps."""
     for register in (
         module.register_module_parameter_registration_hook,
         module.register_module_buffer_registration_hook,

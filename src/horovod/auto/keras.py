@@ -1,4 +1,4 @@
-"""Changes to Keras 3: ``compile``, ``fit`` and the functions that save models."""
+"""Patches for Keras 3: ``compile``, ``fit`` and model saving."""
 
 import inspect
 from typing import Any
@@ -13,7 +13,7 @@ _WRITERS = (keras.callbacks.TensorBoard, keras.callbacks.CSVLogger, keras.callba
 
 
 def install() -> None:
-    """Change Keras in this process for data-parallel training."""
+    """Patch Keras in this process for data-parallel training."""
     if keras.__version__ < "3":
         refuse(f"it uses Keras {keras.__version__}", "install Keras 3")
     hvd.init()
@@ -57,7 +57,7 @@ def _compile(plain: Any, self: Any, optimizer: Any = "rmsprop", loss: Any = None
 
 
 class Rows(keras.utils.PyDataset):  # type: ignore[misc]
-    """This rank's rows of each batch, weighted so that the average over ranks is the mean over all samples."""
+    """This rank's rows of each batch, weighted so that averaging over ranks gives the mean over all samples."""
 
     def __init__(self, arrays: tuple[Any, Any, Any], batch_size: int, shuffle: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""State of ``--auto`` in this process: rank, script, messages, changed functions, and output of rank 0 only."""
+"""Per-process state of ``--auto``: rank, script, messages, patched functions, and rank-0-only output."""
 
 import atexit
 import collections
@@ -36,7 +36,7 @@ class Session:
         self.seed = 0
         self.started = time.time()
         self.touched: collections.Counter[str] = collections.Counter()
-        # Above 0 while Keras trains, because Keras' own use of PyTorch must not be changed.
+        # Above 0 while Keras trains, to leave Keras' own calls to PyTorch unpatched.
         self.suspended = 0
 
     @property
@@ -50,7 +50,7 @@ class Session:
             print(f"horovod.auto: {text}", file=sys.stderr, flush=True)
 
     def change(self, kind: str, text: str) -> None:
-        """Report that an object of this kind was changed, and count it."""
+        """Count a patched object of this kind, and report it."""
         self.touched[kind] += 1
         self.say(f"{script_line()}: {text}")
 
@@ -66,7 +66,7 @@ def _summarize() -> None:
 
 
 def calling_frame(*through: str) -> Any:
-    """Return the frame that called a changed function, skipping frames of the given modules."""
+    """Return the frame that called a patched function, skipping frames of the given modules."""
     frame: Any = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_OURS) or frame.f_globals.get("__name__", "").split(".")[0] in through:
         frame = frame.f_back
@@ -74,7 +74,7 @@ def calling_frame(*through: str) -> Any:
 
 
 def is_script(frame: Any) -> bool:
-    """Return True if a frame belongs to the user's program and not to Python, an installed package or Horovod."""
+    """Return True if a frame is the user's code, not Python's, an installed package's or Horovod's."""
     name = frame.f_code.co_filename
     return not name.startswith((*_LIBRARIES, _OURS, "<")) and "-packages" + os.sep not in name
 
@@ -97,7 +97,7 @@ def refuse(why: str, instead: str, line: str = "") -> NoReturn:
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace a function by ``around``, which gets the original function as its first argument."""
+    """Patch a function with ``around``, which gets the original function as its first argument."""
     plain = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -107,13 +107,13 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     setattr(owner, name, call)
 
 
-# Functions that limit output to rank 0, give all ranks equal random numbers, and reject child processes of a script.
+# The functions below limit output to rank 0, synchronize random numbers, and reject child processes of a script.
 
 
 class Nothing:
-    """Object that replaces MLflow or TensorBoard on ranks other than 0. It accepts all calls and does nothing."""
+    """No-op stand-in for MLflow or TensorBoard on ranks other than 0."""
 
-    __path__: tuple[str, ...] = ()  # a module with this attribute looks like a package
+    __path__: tuple[str, ...] = ()  # makes the module look like a package
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -157,7 +157,7 @@ def _start(plain: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _mkdir(plain: Any, path: Any, *args: Any, **kwargs: Any) -> None:
-    """Create a directory for the script, unless another rank has created it in the meantime."""
+    """Create a directory for the script, even if another rank creates it concurrently."""
     try:
         plain(path, *args, **kwargs)
     except FileExistsError:
@@ -167,8 +167,8 @@ def _mkdir(plain: Any, path: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def on_rank_0(plain: Any, *args: Any, **kwargs: Any) -> None:
-    """Call ``plain`` on rank 0. The other ranks wait until it has returned."""
-    # With this name, the warning about a rank that does not save shows the script's line.
+    """Call ``plain`` on rank 0 only. Other ranks wait until the call returns."""
+    # This operation name makes the warning about a rank that does not save show the script's line.
     name = f"auto.save {script_line()}"
     # Wait until all ranks have opened, and so truncated, their files before rank 0 writes.
     hvd.allreduce(np.zeros(1), name=name)

@@ -1,4 +1,4 @@
-"""Changes to PyTorch that make scripts data-parallel: divided DataLoaders, reduced gradients, and saving on one rank.
+"""PyTorch patches that make scripts data-parallel: split DataLoaders, reduced gradients, and saving on one rank.
 
 The batch of all ranks together equals the batch of one process with the batch size ranks x batch_size.
 """
@@ -67,7 +67,7 @@ class Shards:
 
 
 class _Pass:
-    """Iterator over a divided loader, created from pairs of a batch and its sizes."""
+    """Iterator over a split loader, created from (batch, sizes) pairs."""
 
     def __init__(self, pairs: Iterator[tuple[Any, Batch]]) -> None:
         self._pairs, self._backwards = pairs, -1
@@ -88,7 +88,7 @@ class _Pass:
 
 
 def _streamed(batches: Iterator[Any]) -> Iterator[tuple[Any, Batch]]:
-    """Yield batches of an IterableDataset until all ranks are done. A rank that is done repeats its last batch."""
+    """Yield batches of an IterableDataset until all ranks finish. A rank that finishes early repeats its last batch."""
     last = None
     while True:
         training.streaming = True
@@ -106,7 +106,7 @@ def _streamed(batches: Iterator[Any]) -> Iterator[tuple[Any, Batch]]:
 
 
 def _worker_info(plain: Any) -> Any:
-    """Return this worker's index among the workers of all ranks. Datasets use it to divide their samples."""
+    """Return this worker's index among all ranks' workers, with which datasets split their samples."""
     info = plain()
     if not training.streaming:
         return info
@@ -138,7 +138,7 @@ def _undivide(sampler: Any) -> None:
 
 
 def shards_of(loader: Any) -> Shards:
-    """Return the batch sampler that replaces the loader's. Reject loaders that cannot be divided."""
+    """Return a replacement for the loader's batch sampler. Rejects loaders that cannot be split."""
     known = loader.__dict__.get("batch_sampler")
     if isinstance(known, Shards):
         return known
@@ -146,7 +146,7 @@ def shards_of(loader: Any) -> Shards:
         kind = type(known.sampler if type(known) is BatchSampler else known).__name__
         names = ", ".join(one.__name__ for one in _SAMPLERS)
         refuse(f"the order of {kind} is unknown", f"use batch_size and shuffle, or one of {names}")
-    loader.__dict__["batch_sampler"] = shards = Shards(known)  # DataLoader raises an error for a plain assignment
+    loader.__dict__["batch_sampler"] = shards = Shards(known)  # DataLoader rejects a plain assignment
     return shards
 
 
@@ -177,7 +177,7 @@ def _iterate(plain: Any, loader: Any) -> Any:
 
 
 def _is_stored(filename: str, line: int) -> bool:
-    """Return False if the line belongs to a statement without a target, such as a call of print."""
+    """Return False if the line is an expression statement, such as a call to print."""
     tree = ast.parse("".join(linecache.getlines(filename)))
     around = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno <= line <= (n.end_lineno or 0)]
     return not isinstance(max(around, key=lambda n: n.lineno, default=None), ast.Expr)
@@ -221,7 +221,7 @@ def _draw_like(plain: Any, tensor: torch.Tensor, **kwargs: Any) -> Any:
 
 
 def divide_loaders() -> None:
-    """Divide the DataLoaders of training loops, and draw noise as in one process."""
+    """Patch PyTorch to split DataLoaders of training loops, and to draw noise as one process would."""
     wrap(DataLoader, "__iter__", _iterate)
     wrap(DataLoader, "__len__", _length)
     wrap(torch.utils.data, "get_worker_info", _worker_info)
@@ -232,7 +232,7 @@ def divide_loaders() -> None:
 
 
 def install() -> None:
-    """Change PyTorch in this process for data-parallel training."""
+    """Patch PyTorch in this process for data-parallel training."""
     hvd.init()
     torch.manual_seed(session.seed)
     divide_loaders()

@@ -12,7 +12,7 @@ from horovod.common import launchers
 def _in_job() -> bool:
     """Return True if this process is one rank of the benchmark.
 
-    A scheduler's job with one process does not count, because it cannot be distinguished from a bare allocation.
+    A scheduler job with one process does not count, because it looks like a bare allocation.
     """
     if "HOROVOD_SIZE" in os.environ:
         return True

@@ -34,9 +34,9 @@ _ALWAYS = 1 << 40
 class Sweep:
     """Plan for measuring one tuned size.
 
-    With two ``values``, the first means "never" and the second "always below the size". The tuned size is then the
-    largest size in ``cases`` up to which the second value is faster. More than two values are candidates, and the
-    fastest one over all cases is the result.
+    With two ``values``, the first means "never" and the second "always below the size". The result is then the largest
+    size in ``cases`` up to which the second value is faster. More than two values are candidates, and the fastest one
+    over all cases is the result.
 
     Attributes:
         name: Name of the tuned size.
@@ -82,7 +82,7 @@ Times = dict[tuple[int, int], list[float]]
 def better(new: Sequence[float], old: Sequence[float]) -> bool:
     """Return True if ``new`` is faster than ``old``.
 
-    The median ratio must be lower by more than MARGIN, and at least five of six turns must be faster.
+    The median ratio must improve by more than MARGIN, and five of six turns must be faster.
     """
     ratios = [a / b for a, b in zip(new, old, strict=True)]
     wins = sum(ratio < 1 for ratio in ratios)
@@ -90,7 +90,7 @@ def better(new: Sequence[float], old: Sequence[float]) -> bool:
 
 
 def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], int] = int) -> int:
-    """Return the size up to which the second value is faster or, with ``above``, the size from which it is faster.
+    """Return the size up to which (from which, if ``above``) the second value is faster.
 
     The default is kept unless the measurements at neighboring sizes contradict it.
     """
@@ -118,7 +118,7 @@ def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], i
     for i in inside:
         if not first_wins(i):
             break
-        # Choose a size just below the one at which the first value is faster or, with ``above``, just above it.
+        # Choose a size just below (just above, if ``above``) the one at which the first value is faster.
         grown = scale(sizes[i]) + 1 if sweep.above else max(scale(sizes[i]) - 1, 0)
     return grown
 
@@ -150,7 +150,7 @@ def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> 
     """Derive the tuned size from the measured times of a sweep."""
     if len(sweep.values) > 2:
         return candidate(sweep, times, default)
-    # The size direct_bytes counts the bytes of two ranks (allreduce_shm). Its limit is the sweep's value for "always".
+    # direct_bytes counts two ranks' bytes (allreduce_shm), and its maximum is the sweep's value for "always".
     if sweep.name == "direct_bytes":
         return threshold(sweep, times, default, lambda size: min(size * len(node_of) // 2, sweep.values[1]))
     return threshold(sweep, times, default)
@@ -168,14 +168,14 @@ class Outcome:
 
 
 class Calibration:
-    """Calibration that all ranks run together. ``node_of`` is the node of each rank."""
+    """Calibration run by all ranks together. ``node_of`` maps each rank to its node."""
 
     def __init__(self, node_of: Sequence[int]) -> None:
         self._node_of = list(node_of)
         self._engines: dict[str, EngineColumn] = {}
 
     def run(self, after_setup: Callable[[], None] = lambda: None) -> Outcome:
-        """Run the calibration. ``after_setup`` is called when the engines' threads exist, for example to pin them."""
+        """Run the calibration. ``after_setup`` is called once the engines' threads exist, for example to pin them."""
         start = time.perf_counter()
         plan = sweeps(self._node_of)
         try:
@@ -306,9 +306,9 @@ def fit(
     parameters: Sequence[str],
     predict: Callable[..., float] = _core.predict,
 ) -> dict[str, float]:
-    """Return fitted values of ``parameters`` (names of the cost model).
+    """Fit the cost model parameters named in ``parameters``.
 
-    The fit assumes that all other parameters are zero. So the measured algorithms must not depend on them.
+    All other parameters are assumed to be zero, so the measured algorithms must not depend on them.
     """
     zeros = dict.fromkeys(_core.cost_model(), 0.0)
     rows: list[Row] = []

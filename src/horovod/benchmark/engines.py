@@ -1,4 +1,4 @@
-"""Engines under test, one per configuration, which use plain memory instead of a framework's tensors.
+"""Engines under test, one per configuration, which run on plain memory instead of framework tensors.
 
 A process runs several engines at the same time. Engines that are not being measured sleep.
 """
@@ -30,7 +30,7 @@ _KINDS = {
 
 
 class Memory:
-    """Zeroed memory on separate pages, so accesses to other arrays do not bring it into the cache."""
+    """Zeroed memory on its own pages, so that accesses to other arrays do not cache it."""
 
     def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -77,13 +77,13 @@ class EngineColumn:
         if self.job.rank == 0 and not self._tuning and chosen.flag("HOROVOD_CALIBRATE"):
             transport = chosen.text("HOROVOD_TRANSPORT")
             world = World.here(self.job.size, self.job.local_size, self.job.cross_size, transport)
-            self._tuning = load(world)[0]  # for this engine, bootstrap loads the same tuning values
+            self._tuning = load(world)[0]  # bootstrap loads the same tuning values for this engine
         self._barrier = self._call("barrier", "barrier.benchmark", 0, 0, ())
 
     def _call(
         self, collective: str, name: str, source: int, target: int, shape: tuple[int, ...]
     ) -> Callable[[], object]:
-        """Return a function that runs a collective with root 0 and waits. An allreduce reuses its Work object."""
+        """Return a function that runs a collective, with root 0, to completion. An allreduce reuses its Work object."""
         run, kind = self._engine.run, _KINDS[collective]
 
         def call() -> _core.Work:
@@ -106,7 +106,7 @@ class EngineColumn:
         return again
 
     def shared_memory(self, nbytes: int) -> _core.Buffer | None:
-        """Allocate memory for tensors that the ranks of a host share. Return None if none is available."""
+        """Allocate tensor memory shared by a host's ranks, or return None if none is available."""
         return self._engine.allocate(nbytes)
 
     def barrier(self) -> object:
@@ -114,7 +114,7 @@ class EngineColumn:
         return self._barrier()
 
     def prepare(self, case: Case, in_place: bool = True, shared: bool = False) -> Callable[[], object]:
-        """Return a function that runs the operation of a case and waits for its end.
+        """Return a function that runs a case's operation to completion.
 
         Broadcast works in place, and so does allreduce with ``in_place``. Other operations have separate input and
         output. The engine itself allocates the output of allgather and alltoall.

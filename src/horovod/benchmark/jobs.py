@@ -1,4 +1,4 @@
-"""Libraries to compare with, including jobs in separate processes. A job starts once and sleeps between its turns."""
+"""Peer libraries to compare with, some in separate jobs. A job starts once and sleeps between its turns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def mpi_tools(prefix: str = "", modules: Sequence[str] = ("mpi4py",)) -> tuple[s
 
 
 def mpi_command(mpiexec: str, np: int, words: Sequence[str]) -> Command:
-    """Return the command that starts ``np`` copies of a program on this host, even if it has fewer cores."""
+    """Return the command that starts ``np`` copies of a program on this host, even on fewer cores."""
     flags = ["-n", str(np)]
     extra = {"OMP_NUM_THREADS": "1"}
     if "open mpi" in _version(mpiexec).lower():
@@ -173,7 +173,7 @@ class Job:
         """Ask the processes to end, kill them after 10 s, and remove their temporary files."""
         for connection, stream in self._streams.values():
             try:
-                connection.shutdown(socket.SHUT_WR)  # the worker's loop stops at the end of its input
+                connection.shutdown(socket.SHUT_WR)  # the worker's loop stops at EOF
             except OSError:
                 pass
             stream.close()

@@ -52,7 +52,7 @@ def parse_size(text: str) -> int:
 
 
 def repeats(nbytes: int) -> tuple[int, int]:
-    """Return (inner, samples) of one turn. The numbers are chosen so that all sizes take about the same time."""
+    """Return (inner, samples) for one turn, chosen so that all sizes take about the same time."""
     table = ((64 * KIB, 20, 25), (MIB, 5, 20), (16 * MIB, 1, 12), (64 * MIB, 1, 6), (1 << 62, 1, 4))
     return next((inner, samples) for most, inner, samples in table if nbytes <= most)
 
@@ -108,7 +108,7 @@ class Options:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Create the parser of all options. -np has an effect only outside a job."""
+    """Create the argument parser. -np has an effect only outside a job."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.benchmark",
         description="Measure collectives of this installation, beside gloo and MPI where these are installed.",

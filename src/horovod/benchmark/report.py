@@ -1,4 +1,4 @@
-"""Conversion of samples to statistics, tables, JSON and plots."""
+"""Turn samples into statistics, tables, JSON and plots."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def algorithms_table(results: Sequence[Result], labels: dict[int, str]) -> str:
 
 
 def to_json(machine: dict[str, Any], results: Sequence[Result], model: dict[str, float]) -> dict[str, Any]:
-    """Return the contents of the JSON file: times in seconds, sizes in bytes, and a ``format`` number for readers."""
+    """Return the JSON file's contents, with times in seconds, sizes in bytes, and a ``format`` version."""
     return {"format": FORMAT, **machine, "model": model, "results": [asdict(r) for r in results]}
 
 
@@ -139,8 +139,8 @@ MISSING = "no picture: matplotlib is not installed (pip install 'horovod[benchma
 def draw(results: Sequence[Result], labels: dict[int, str], name: Path) -> str:
     """Write ``name``.png and ``name``.svg, with one panel per collective and one line per column.
 
-    Both axes are logarithmic, and predictions are dotted. The function returns a sentence that names the files or the
-    reason why there are none.
+    Both axes are logarithmic, and predictions are dotted. Returns a sentence that names the files, or why there are
+    none.
     """
     if not find_spec("matplotlib"):
         return MISSING
@@ -151,7 +151,7 @@ def draw(results: Sequence[Result], labels: dict[int, str], name: Path) -> str:
 
     import matplotlib
 
-    matplotlib.use("Agg")  # the backend Agg needs no display, even if the environment selects another one
+    matplotlib.use("Agg")  # Agg needs no display, whatever backend the environment selects
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(collectives), figsize=(7.5 * len(collectives), 5.5), squeeze=False)

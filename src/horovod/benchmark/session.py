@@ -29,7 +29,7 @@ from horovod.common.network.interfaces import machine_identity
 from horovod.common.objects import allgather_object, broadcast_object
 
 OURS = "horovod"
-SHARED = "shared"  # label of the column with tensors in memory that the ranks share
+SHARED = "shared"  # label of the column for tensors in shared memory
 
 
 class Session:
@@ -51,7 +51,7 @@ class Session:
         self._with_mpi = False
 
     def _nodes(self) -> tuple[list[int], bool]:
-        """Return the node of each rank, and True if all ranks are on one host."""
+        """Return each rank's node, and True if all ranks are on one host."""
         shared = os.environ.get("HOROVOD_TRANSPORT", "").lower() != "tcp"
         records = allgather_object((machine_identity(shared), socket.gethostname()), "benchmark.nodes")
         machines = list(dict.fromkeys(machine for machine, _ in records))

@@ -1,6 +1,6 @@
-"""Fault injection: the faults of a job with their targets and times (``plan``), and the results (``report``).
+"""Fault injection: plans with targets and times, and reports of the results.
 
-This package only computes the faults, and other modules inject them. The same text always gives the same faults, even
+This package only computes the faults. Other modules inject them. The same text always gives the same faults, even
 if it requests random faults with a seed.
 """
 

@@ -1,4 +1,4 @@
-"""Faults that can be injected into a job, with their targets, and the report about them."""
+"""Injectable faults, their targets, and the report on injected faults."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Event:
     code: int | None = None
 
     def __str__(self) -> str:
-        """Format the event as in a plan. A picked target is written as its number from 0 to 1."""
+        """Format the event as in a plan. A random target is written as its draw from 0 to 1."""
         said = {
             "rank": self.rank,
             "host": self.host,
@@ -79,7 +79,7 @@ class Event:
         return " ".join([self.kind.value, *(f"{name}={text}" for name, text in said.items() if text is not None)])
 
     def meets(self, there: int) -> int:
-        """Return the index of the picked target among ``there`` ranks or hosts."""
+        """Return the index of a randomly picked target among ``there`` ranks or hosts."""
         assert self.pick is not None
         return min(there - 1, int(self.pick * there))
 
@@ -92,7 +92,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 0.001:.6g}ms"
 
 
-# The following code creates the report of ``--chaos-report``.
+# The code below creates the report for ``--chaos-report``.
 
 AGAIN = "steps that are done again: {}"
 """Message of a rank after a failure, with the number of repeated steps."""
@@ -116,7 +116,7 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return a quantile: the smallest of ``values`` that at least the fraction ``part`` (0 to 1) do not exceed."""
+    """Return the quantile ``part`` (0 to 1) of ``values``, without interpolation."""
     ordered = sorted(values)
     return ordered[max(0, min(len(ordered) - 1, -int(-part * len(ordered) // 1) - 1))]
 
@@ -145,7 +145,7 @@ def lines(outcomes: Sequence[Outcome], again: int | None = None) -> list[str]:
     return made
 
 
-# The following code determines an event's target among the ranks of an epoch.
+# The code below determines an event's target among an epoch's ranks.
 
 ON_NETWORKS = frozenset((Kind.SLOW, Kind.CUT))
 """Kinds of faults that a rank injects into its host's network and not into itself."""
@@ -172,7 +172,7 @@ class Ranks:
 
 
 def concerns(event: Event, ranks: Ranks) -> bool:
-    """Return True if this rank must handle the event. Rank 0 handles impossible events and reports them."""
+    """Return True if this rank must inject the event. Rank 0 reports events that cannot be injected."""
     if event.kind in ON_NETWORKS:
         return ranks.own in (acting(event, ranks) or (0,))
     size = len(ranks.members)
@@ -225,7 +225,7 @@ def host(event: Event, ranks: Ranks) -> str:
 
 
 def link(event: Event, ranks: Ranks) -> tuple[int, ...]:
-    """Return the two ranks of the link. Return () if a link must be picked but no two ranks have a network."""
+    """Return the link's two ranks. Empty for a random link if no two ranks are networked."""
     if event.pick is None:
         return event.link or ()
     there = list(enumerate(member.network for member in ranks.members))

@@ -23,23 +23,22 @@ from dataclasses import dataclass, field
 
 from horovod.chaos.events import Event, Kind
 
-# The following code creates random events, which depend only on the seed.
+# The code below generates random events, which depend only on the seed.
 
 RANDOM_KINDS = (Kind.KILL, Kind.STOP, Kind.RAISE, Kind.EXIT, Kind.PREEMPT, Kind.CUT)
 CHOICE = (*RANDOM_KINDS, Kind.SLOW)
 """Kinds of faults that the argument kinds= can contain."""
-# Range of seconds for which a rank is stopped or its host is disconnected. It includes times below and above heartbeat
-# timeouts.
+# Range of seconds for which a rank is stopped or its host disconnected, with values below and above heartbeat timeouts.
 STOPPED = (0.5, 30.0)
 # Range of packet delays in seconds.
 DELAYS = (0.001, 0.1)
-# Decimal places of times and picks. Values are rounded, so that the text of an event is exact.
+# Decimal places of times and picks. Values are rounded so that an event's text represents it exactly.
 _DIGITS = 6
 
 
 @dataclass(frozen=True)
 class Seeded:
-    """Source of pseudorandom events.
+    """Generator of pseudorandom events.
 
     Attributes:
         seed: Seed of the generator.
@@ -60,7 +59,7 @@ class Seeded:
         timed = {Kind.STOP, *self.kinds} & {Kind.STOP, Kind.CUT, Kind.SLOW}
         at = 0.0
         while True:
-            # Draw the same numbers for every kind, so that the selected kinds do not change the times of events.
+            # Draw the same numbers for every kind, so that event times do not depend on the selected kinds.
             wait, kind, pick, length = (drawn.random() for _ in range(4))
             at += -math.log(1.0 - wait) * self.mtbf
             if self.until is not None and at > self.until:

@@ -1,6 +1,6 @@
-"""Input for nft(8) and tc(8) that disconnects a host or slows down a link. Other modules run these tools.
+"""Generate nft(8) and tc(8) input that disconnects a host or slows down a link. Other modules run these tools.
 
-To disconnect a host, the kernel drops all packets, in both directions, of a set of interfaces. Each element of the set
+To disconnect a host, the kernel drops all packets on a set of interfaces, in both directions. Each element of the set
 has a timeout, after which the kernel removes it. No process could stay alive to remove it, because the agent of a
 disconnected host ends all processes that it has started. Interfaces, addresses and routes stay unchanged.
 """
@@ -24,16 +24,16 @@ add rule inet {TABLE} out oifname @down drop
 _NAME = re.compile(r"[\w.@:-]+", re.ASCII)
 
 _ROOT, _SLOW = "c4a0:", "c4a1:"
-# Band of tc for delayed packets, in addition to the three default bands.
+# tc band for delayed packets, in addition to the three default bands.
 _FOURTH = f"{_ROOT}4"
-# Maximum number of packets in flight. With a lower limit, packets would be lost.
+# Maximum number of queued packets. A lower limit would drop packets.
 _ROOM = "100000"
 
 
 def prepare() -> str:
-    """Return input for `nft -f -` that contains everything except the interfaces, to test for missing rights or tools.
+    """Return the `nft -f -` input without interfaces, which also tests for missing rights or tools.
 
-    Applying this input more than once does no harm.
+    Applying it repeatedly is harmless.
     """
     return _DROPS
 
@@ -81,5 +81,5 @@ def slow(interface: str, addresses: Sequence[str], by: float) -> list[list[str]]
 
 
 def slow_no_more(interface: str) -> list[str]:
-    """Return the command that reverts `slow`."""
+    """Return the command that undoes `slow`."""
     return ["tc", "qdisc", "del", "dev", interface, "root", "handle", _ROOT]

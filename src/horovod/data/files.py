@@ -1,4 +1,4 @@
-"""Sources that read the bytes of files: lines, whole files, tar archives, and a base class for byte ranges."""
+"""File-based sources: lines, whole files, tar archives, and a base class for byte ranges."""
 
 import io
 import itertools
@@ -56,7 +56,7 @@ class ByteRanges(Source):
         """
         # Path and size in bytes of each file of the source.
         self._files: list[tuple[str, int]] = []
-        # Index of the file in `_files`, and byte range, of each block.
+        # Each block's byte range, with the index of its file in `_files`.
         self._blocks: list[tuple[int, Range]] = []
         check_count("block_bytes", block_bytes, 1)
         for number, path in enumerate(find_files(paths, self.SUFFIX)):
@@ -70,7 +70,7 @@ class ByteRanges(Source):
     @staticmethod
     @abstractmethod
     def index(path: str, size: int, block_bytes: int) -> Iterator[Range]:
-        """Yield the ranges of a file of ``size`` bytes. If it is damaged, raise ValueError with the file's name."""
+        """Yield the byte ranges of a ``size``-byte file. Raises ValueError naming the file if it is damaged."""
 
     @staticmethod
     @abstractmethod
@@ -148,7 +148,7 @@ class WholeFiles(Source):
         return [(path, read_bytes(path, size, 0, size)) for path, size in self._blocks[block]]
 
 
-# TarFiles, which reads samples from tar archives in the format that WebDataset writes.
+# TarFiles reads samples from tar archives in WebDataset's format.
 
 _BLOCK = tarfile.BLOCKSIZE
 _KEY = "__key__"
@@ -170,13 +170,13 @@ _HEADERS = (*_ATTRIBUTES, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 class _Member(tarfile.TarInfo):
-    """Header parser that rejects headers on which tarfile would loop endlessly or use too much memory."""
+    """Tar header parser that rejects headers on which tarfile would loop forever or exhaust memory."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> "_Member":
         assert isinstance(archive, _Archive)
         assert archive.fileobj is not None
-        # Some Python versions also call this method for other kinds of headers.
+        # Some Python versions also call this method for headers that are not checked here.
         if archive.fileobj.tell() >= archive.checked_to:
             archive.checked_to = _check_headers(archive.fileobj)
         try:
@@ -196,7 +196,7 @@ class _Archive(tarfile.TarFile):
 
 
 def _check_headers(file: Any) -> int:
-    """Check the headers of the next member, and return their end. The position of the file does not change.
+    """Check the next member's headers, and return their end offset. The file position is unchanged.
 
     Raises:
         ValueError: If there are too many headers, or if a header is too large or takes tarfile too long to parse.
@@ -222,7 +222,7 @@ def _check_headers(file: Any) -> int:
 
 
 def _check_attributes(data: bytes) -> None:
-    """Check the attributes in a header. Raises ValueError if tarfile would need quadratic time to parse them."""
+    """Raise ValueError if tarfile would need quadratic time to parse a header's attributes."""
     if b"0" * (_MAX_DIGITS + 1) in data.translate(_DIGITS):
         raise ValueError(f"an attribute must have at most {_MAX_DIGITS} consecutive digits")
     at = 0
@@ -272,7 +272,7 @@ def _content(data: bytes, member: tarfile.TarInfo) -> bytes:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return the parts of a member's name before and after the first dot. A part can be empty."""
+    """Split a member's name at the first dot. A part can be empty."""
     folder, slash, file = name.rpartition("/")
     stem, _, rest = file.partition(".")
     return (folder + slash + stem, rest) if stem else ("", "")

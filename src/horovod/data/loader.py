@@ -1,4 +1,4 @@
-"""Loaders of batches: ``ReadAhead``, which reads items in a thread, ``BaseDataLoader`` and ``AsyncDataLoaderMixin``."""
+"""Batch loaders: ``BaseDataLoader``, ``AsyncDataLoaderMixin``, and ``ReadAhead``, which prefetches in a thread."""
 
 import atexit
 import collections
@@ -22,7 +22,7 @@ _open: "weakref.WeakSet[ReadAhead[Any]]" = weakref.WeakSet()
 
 
 class _End:
-    """Marker after the last item in a pipe. It contains the error that ended the iteration, or None."""
+    """End marker of a pipe, with the error that ended the iteration, or None."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -38,9 +38,9 @@ class _Pipe:
         self._closed = False
 
     def put(self, item: Any) -> bool:
-        """Wait until the pipe has room, and add an item. The end marker is added without waiting.
+        """Add an item once the pipe has room.
 
-        Return False if the consumer has closed the pipe.
+        The end marker is added immediately. Returns False if the consumer has closed the pipe.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < self._room or isinstance(item, _End))
@@ -68,7 +68,7 @@ class _Pipe:
 
 
 def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
-    """Read items into the pipe. Holds no reference to the ReadAhead, so the ReadAhead can be garbage-collected."""
+    """Read items into the pipe, without referencing the ReadAhead, so that it can be garbage-collected."""
     error = None
     try:
         iterator = iter(make())
@@ -80,7 +80,7 @@ def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
         finally:
             if close := getattr(iterator, "close", None):
                 close()
-    except BaseException as raised:  # the loop that consumes the items raises this error
+    except BaseException as raised:  # re-raised in the consuming loop
         error = raised
     pipe.put(_End(error))
 
@@ -99,7 +99,7 @@ class ReadAhead(Iterator[T], Generic[T]):
     """
 
     def __init__(self, iterable: Iterable[T] | Callable[[], Iterable[T]], depth: int = 2) -> None:
-        """Start to read ahead.
+        """Start prefetching.
 
         Args:
             iterable: The iterable, or a function that returns it. The thread calls the function.
@@ -109,7 +109,7 @@ class ReadAhead(Iterator[T], Generic[T]):
             ValueError: If ``depth`` is below 1.
         """
         self._pipe = _Pipe(check_count("depth", depth, 1))
-        # Prefer iteration: a loader can be iterable and also have a __call__ for a different purpose.
+        # Check for iterables first, because an iterable loader can also define __call__ for another purpose.
         make = (lambda: iterable) if isinstance(iterable, Iterable) else iterable
         self._pid = os.getpid()
         self._thread = threading.Thread(target=_read, args=(make, self._pipe), name="horovod-data", daemon=True)
@@ -131,10 +131,10 @@ class ReadAhead(Iterator[T], Generic[T]):
                 raise RuntimeError("the iterable raised StopIteration") from item.error
             raise item.error
         finally:
-            del item  # the traceback of the error refers to this frame, so break the cycle
+            del item  # break the reference cycle between the error's traceback and this frame
 
     def close(self) -> None:
-        """End the thread, and wait up to 10 s for the item that it is reading.
+        """Stop the thread, waiting up to 10 s for its current item.
 
         After 10 s, log a warning. The thread then ends when the item has been read.
         """
@@ -159,7 +159,7 @@ class ReadAhead(Iterator[T], Generic[T]):
 
 
 def counted(take: Callable[[], Any]) -> Any:
-    """Call ``take`` and return its result. The duration counts as time waiting for data."""
+    """Call ``take``, and count its duration as time waiting for data. Return its result."""
     if not marks.begin_wait():
         return take()
     begin = time.perf_counter_ns()
@@ -186,7 +186,7 @@ class BaseDataLoader:
     """
 
     def __len__(self) -> int:
-        # `list(loader)` calls this method, and continues without a length if it raises TypeError.
+        # `list(loader)` calls this method, and tolerates only a TypeError.
         raise TypeError(f"{type(self).__name__} must define __len__, which returns the number of batches")
 
     def _iterate(self) -> Any:
@@ -194,7 +194,7 @@ class BaseDataLoader:
         raise NotImplementedError(f"{type(self).__name__} must define _iterate, which returns the batches of one pass")
 
     def _process_batch(self, batch: Any) -> Any:
-        """Return the batch that the program gets instead of ``batch``. Called in the program's thread."""
+        """Transform ``batch`` before the program gets it. Called in the program's thread."""
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -210,9 +210,9 @@ class _Loops(weakref.WeakSet[ReadAhead[Any]]):
 
 
 class AsyncDataLoaderMixin:
-    """Mixin that reads batches in a thread while the program computes.
+    """Mixin that prefetches batches in a thread while the program computes.
 
-    Put it before the loader class::
+    List it before the loader class::
 
         class Loader(AsyncDataLoaderMixin, PlainLoader): ...        # PlainLoader: a BaseDataLoader
 
@@ -243,7 +243,7 @@ class AsyncDataLoaderMixin:
         super().__init__(*args, **kwargs)
 
     def close_async_loader(self) -> None:
-        """End all threads and the loops that use them. A later loop starts a new thread."""
+        """Stop all prefetch threads and end their loops. A later loop starts a new thread."""
         for one in list(self._reading):
             one.close()
 

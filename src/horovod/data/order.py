@@ -1,4 +1,4 @@
-"""Order of an epoch's records, and their division among ranks.
+"""Record order of an epoch, and how records are split among ranks.
 
 The order is equal on all ranks, and does not depend on the number of ranks.
 
@@ -52,8 +52,8 @@ class Order:
         elif shuffle:
             blocks = permutation(len(lengths), seed, epoch)
         self._windows = [tuple(blocks[begin : begin + mix]) for begin in range(0, len(lengths), mix)]
-        # ``_starts`` contains the start of each block in a window, and ``_begins`` the start of each window. Both
-        # include the end.
+        # ``_starts`` holds each block's start within its window, and ``_begins`` each window's start. Both end with the
+        # total.
         self._starts = [[0, *itertools.accumulate(lengths[block] for block in window)] for window in self._windows]
         self._begins = [0, *itertools.accumulate(starts[-1] for starts in self._starts)]
         self._last: tuple[int, Any] = (-1, None)
@@ -66,7 +66,7 @@ class Order:
         return self._windows[number]
 
     def pieces(self, begin: int, end: int) -> Iterator[Piece]:
-        """Yield the records at places ``begin`` to ``end`` (exclusive), grouped by window and block."""
+        """Yield the records at positions ``begin`` to ``end`` (exclusive), grouped by window and block."""
         while begin < end:
             number = bisect.bisect_right(self._begins, begin) - 1
             first, stop = self._begins[number], min(end, self._begins[number + 1])
@@ -75,7 +75,7 @@ class Order:
             begin = stop
 
     def _inside(self, number: int, begin: int, end: int) -> Iterable[tuple[int, list[int]]]:
-        """Return the records at places ``begin`` to ``end`` of a window, as (block's index in the window, places)."""
+        """Return the records at positions ``begin`` to ``end`` of a window, as (block index, positions) pairs."""
         starts = self._starts[number]
         if not self._shuffle:
             return _in_a_row(begin, end, starts)
@@ -92,7 +92,7 @@ def _in_a_row(begin: int, end: int, starts: list[int]) -> Iterator[tuple[int, li
 
 
 def _by_block(places: Any, starts: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """Group an array of places by block, in the order in which blocks and places first occur."""
+    """Group an array of positions by block, keeping the order of first occurrence."""
     import numpy as np
 
     of = np.searchsorted(starts, places, side="right") - 1
@@ -104,8 +104,8 @@ def _by_block(places: Any, starts: list[int]) -> Iterator[tuple[int, list[int]]]
 def _mixed(length: int, numbers: Sequence[int]) -> Any:
     """Return a permutation of the integers below ``length`` as an array.
 
-    NumPy's RandomState gives the same result on all machines and in all its versions (NEP 19). It is fifty times faster
-    than ``permutation``, which matters because a window can have a million records.
+    NumPy's RandomState gives the same result on all machines and in all its versions (NEP 19). RandomState is fifty
+    times faster than ``permutation``, which matters because a window can have a million records.
     """
     import numpy as np
 
@@ -118,12 +118,12 @@ Intervals = tuple[tuple[int, int], ...]
 
 
 def count(intervals: Intervals) -> int:
-    """Return the number of places in the intervals."""
+    """Return the total length of the intervals."""
     return sum(end - begin for begin, end in intervals)
 
 
 def section(intervals: Intervals, begin: int, end: int) -> Intervals:
-    """Return the ``begin``-th to ``end``-th place (exclusive) of the intervals, as intervals."""
+    """Return the ``begin``-th to ``end``-th (exclusive) integers in the intervals, as intervals."""
     return tuple(_sections(intervals, [(begin, end)]))
 
 
@@ -146,7 +146,7 @@ def _sections(intervals: Intervals, numbers: Iterable[tuple[int, int]]) -> Itera
 
 
 def joined(pieces: Iterable[tuple[int, int]]) -> Intervals:
-    """Merge adjacent pieces, which must be ascending, and return the resulting intervals."""
+    """Merge adjacent intervals. The input must be ascending."""
     made: list[tuple[int, int]] = []
     for begin, end in pieces:
         if made and made[-1][1] == begin:
@@ -157,18 +157,18 @@ def joined(pieces: Iterable[tuple[int, int]]) -> Intervals:
 
 
 def run(left: Intervals, rank: int, ranks: int) -> Intervals:
-    """Return the run of a rank: the remaining places that it visits. Lengths of runs differ by at most one."""
+    """Return a rank's run, the remaining positions that it visits. Run lengths differ by at most one."""
     places = count(left)
     return section(left, rank * places // ranks, (rank + 1) * places // ranks)
 
 
 def steps(left: Intervals, ranks: int) -> int:
-    """Return the number of records that each rank visits in the rest of the epoch, including a repeated record."""
+    """Return the number of records that each rank still visits in this epoch, including a repeated one."""
     return -(-count(left) // ranks)
 
 
 def extra(left: Intervals, rank: int, ranks: int) -> int | None:
-    """Return the place that a rank with a shorter run visits a second time. None for ranks with a longer run."""
+    """Return the position that a rank with a shorter run visits twice. None for ranks with a longer run."""
     mine = run(left, rank, ranks)
     if count(mine) == steps(left, ranks):
         return None
@@ -179,7 +179,7 @@ def extra(left: Intervals, rank: int, ranks: int) -> int | None:
 
 
 def rest(left: Intervals, ranks: int, done: int) -> Intervals:
-    """Return the intervals that remain when each rank has visited ``done`` records of its run."""
+    """Return the intervals that remain once each rank has visited ``done`` records of its run."""
     places = count(left)
     edges = [rank * places // ranks for rank in range(ranks + 1)]
     ends = ((min(begin + done, end), end) for begin, end in itertools.pairwise(edges))
@@ -187,7 +187,7 @@ def rest(left: Intervals, ranks: int, done: int) -> Intervals:
 
 
 def checked(left: Iterable[Iterable[int]], places: int) -> Intervals:
-    """Check intervals from a saved state, where they can be lists, and return them. Raises ValueError if invalid."""
+    """Validate intervals from a saved state, converting lists to tuples. Raises ValueError if invalid."""
     try:
         made = tuple((int(begin), int(end)) for begin, end in left)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""ParquetFiles: the rows of Parquet files, in blocks of row groups. Requires pyarrow and NumPy (``horovod[data]``)."""
+"""Source of Parquet rows, in blocks of row groups. Requires pyarrow and NumPy (``horovod[data]``)."""
 
 import contextlib
 import math
@@ -88,7 +88,7 @@ class ParquetFiles(Source):
 
     @contextlib.contextmanager
     def walk(self) -> Iterator[Callable[[int], dict[str, Any]]]:
-        """Return a context manager that keeps a row group open while the caller reads its parts."""
+        """Return a context manager that keeps a row group open for reading in parts."""
         reading: Reading | None = None
         place = (-1, -1)
 
@@ -159,7 +159,7 @@ class ParquetFiles(Source):
             parts = [loaded[name] for loaded, _ in chosen]
             values = _new_array((int(ends[-1]), *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
             for part, places, begin, end in zip(parts, indices, ends[:-1], ends[1:], strict=True):
-                # All places are valid indices. The mode "clip" avoids the copy that the default mode would make.
+                # All positions are valid indices. The mode "clip" avoids a copy that the default mode makes.
                 np.take(part, places, axis=0, out=values[begin:end], mode="clip")
             made[name] = values
         return made
@@ -196,7 +196,7 @@ def _new_array(shape: tuple[int, ...], dtype: Any) -> Any:
     """Return an uninitialized NumPy array.
 
     Large arrays use Arrow's allocator, which can reuse memory that another thread has freed. malloc would return such
-    memory to the system immediately, and later get it back page by page.
+    memory to the system immediately, and then fault it back in page by page.
     """
     import numpy as np
     import pyarrow as pa
@@ -234,8 +234,8 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
     """Convert a column of a row group to an array.
 
     Raises:
-        ValueError: If a column of integers or booleans has missing values, because the dtype would depend on the data,
-            or if a list does not have the given shape.
+        ValueError: If a column of integers or booleans has missing values, whose dtype would depend on the data, or if
+            a list does not have the given shape.
     """
     import numpy as np
     import pyarrow as pa
@@ -257,7 +257,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
     sizes = _sizes(kind)
     if shape is None:
         shape = tuple(size for size in sizes if size is not None)
-    # In nested lists, each depth must match the shape. The length of a flat list must be the product of the shape.
+    # Nested lists must match the shape at each depth. A flat list's length must be the product of the shape.
     flat = [_flat(chunk, shape if len(shape) == len(sizes) else (), where) for chunk in column.chunks]
     values = flat[0][0] if len(flat) == 1 else np.concatenate([one for one, _ in flat]) if flat else np.empty(0)
     numbers = np.concatenate([each for _, each in flat]) if flat else np.empty(0, np.int64)
@@ -288,12 +288,12 @@ def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
     import numpy as np
     import pyarrow as pa
 
-    # Start of each row in the values that are flattened so far, followed by the end of the last row.
+    # Row offsets into the flattened values, ending with the end of the last row.
     ends = np.arange(len(chunk) + 1)
     for depth, size in enumerate(_sizes(chunk.type)):
         if chunk.null_count:
             raise ValueError(f"{where} must not have missing inner lists, got {chunk.null_count}{rank_suffix()}")
-        # The offsets of a sliced chunk do not begin at 0.
+        # A sliced chunk's offsets do not begin at 0.
         offsets = np.arange(len(chunk) + 1) * size if size is not None else chunk.offsets.to_numpy()
         lengths = np.diff(offsets)
         if shape and len(wrong := np.flatnonzero(lengths != shape[depth])):

@@ -1,4 +1,4 @@
-"""Functions that read Parquet row groups in pieces if they are too large for memory. Requires pyarrow."""
+"""Read Parquet row groups in pieces if they are too large for memory. Requires pyarrow."""
 
 import contextlib
 import io
@@ -27,9 +27,9 @@ def leaves(schema: Any, columns: Sequence[str]) -> list[int]:
 
 
 def array_bytes(about: Any, leaves: Sequence[int]) -> int:
-    """Return the approximate size in bytes of a row group's columns as arrays in memory.
+    """Estimate the in-memory size in bytes of a row group's columns.
 
-    The file contains only the size of the encoded data, which can be far smaller. ``about`` is a
+    The file records only the encoded size, which can be far smaller. ``about`` is a
     ``pyarrow.parquet.RowGroupMetaData``.
     """
     total = 0
@@ -43,7 +43,7 @@ def array_bytes(about: Any, leaves: Sequence[int]) -> int:
 
 
 class Checked:
-    """Iterable over a file's row groups that checks their metadata before any code uses it.
+    """Iterable over a file's row groups that validates their metadata before use.
 
     If the metadata of a row group or column is damaged, accessing it ends the process, because pyarrow does not catch a
     C++ exception there. pyarrow does catch the exception when it reads a row group. So the iterable first reads each
@@ -93,9 +93,9 @@ class _Unreadable(io.RawIOBase):
 
 
 def cut(rows: int, size: int, most: int) -> list[tuple[int, int]]:
-    """Divide ``rows`` rows of ``size`` bytes into pieces of about ``most`` bytes or less.
+    """Split ``rows`` rows, ``size`` bytes in total, into pieces of at most about ``most`` bytes.
 
-    Returns (first row, end row) of each piece. All pieces except the last one have the same number of rows.
+    Returns (first row, end row) pairs. All pieces except the last one have the same number of rows.
     """
     step = max(1, -(-rows // max(1, -(-size // most))))
     return [(begin, min(begin + step, rows)) for begin in range(0, rows, step)] or [(0, 0)]
@@ -104,7 +104,7 @@ def cut(rows: int, size: int, most: int) -> list[tuple[int, int]]:
 def buffer_bytes(columns: int) -> int:
     """Return the buffer size per column, in bytes, for a file that is read in pieces.
 
-    Without buffers, pyarrow would read the encoded columns of a row group as a whole.
+    Without buffers, pyarrow would read each encoded column of a row group whole.
     """
     return max(MIN_BUFFER, min(4 << 20, _BUFFERS // max(1, columns)))
 
@@ -116,7 +116,7 @@ def naming_file(path: str, trouble: str = "is damaged, or not a Parquet file") -
 
     try:
         yield
-    except (MemoryError, pyarrow.ArrowCancelled):  # MemoryError includes pyarrow's ArrowMemoryError
+    except (MemoryError, pyarrow.ArrowCancelled):  # ArrowMemoryError is a MemoryError
         raise
     except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path} {trouble}: {error}{rank_suffix()}") from error
@@ -125,11 +125,11 @@ def naming_file(path: str, trouble: str = "is damaged, or not a Parquet file") -
 class Reading:
     """Sequential reader of the rows of one row group.
 
-    Skipped rows must be decoded and dropped, because Parquet offers no other way to reach later rows.
+    Skipped rows must be decoded and dropped, because Parquet does not support seeking to a row.
     """
 
     def __init__(self, open_file: Callable[[], Any], path: str, group: int, columns: Sequence[str], step: int) -> None:
-        """Open the file and start to read a row group.
+        """Open the file and start reading a row group.
 
         Args:
             open_file: Function that returns a context manager, which yields a ``pyarrow.parquet.ParquetFile`` and its

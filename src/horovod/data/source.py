@@ -1,4 +1,4 @@
-"""Interface of sources of records, and functions that find, check and read files."""
+"""Interface of record sources, and helpers that find, check and read files."""
 
 import contextlib
 import glob
@@ -17,8 +17,8 @@ from horovod.common.frontends import state
 class Source(ABC):
     """Source of records in blocks. Each block is read as a whole.
 
-    A subclass needs only ``lengths`` and a ``load`` that returns a list. Sources must be picklable. Then one rank can
-    create a source, which can require a scan of all files, and broadcast it.
+    A subclass needs only ``lengths`` and a ``load`` that returns a list. Sources must be picklable. This lets one rank
+    create a source, which can scan all files, and broadcast it.
     """
 
     lengths: Sequence[int]
@@ -38,24 +38,24 @@ class Source(ABC):
     def walk(self) -> contextlib.AbstractContextManager[Callable[[int], Any]]:
         """Return a context manager for one iteration over the blocks.
 
-        It yields a function like ``load``. The function can keep resources open between blocks.
+        It yields a ``load``-like function that can keep resources open between blocks.
         """
         return contextlib.nullcontext(self.load)
 
     def take(self, loaded: Any, places: Sequence[int]) -> Any:
-        """Return the records with the indices ``places`` of a loaded block. ``loaded`` is a result of ``load``."""
+        """Return the records at ``places`` of a loaded block. ``loaded`` is a result of ``load``."""
         return [loaded[place] for place in places]
 
     def join(self, taken: Sequence[Any]) -> Any:
-        """Join several results of ``take`` into a batch."""
+        """Concatenate several results of ``take`` into a batch."""
         return [record for part in taken for record in part]
 
     def gather(self, chosen: Sequence[tuple[Any, Sequence[int]]]) -> Any:
-        """Return a batch of records from pairs of a loaded block and indices within this block."""
+        """Build a batch from (loaded block, indices within the block) pairs."""
         return self.join([self.take(loaded, places) for loaded, places in chosen])
 
     def made_of(self) -> Sequence[tuple[str, int]]:
-        """Return the path and size in bytes of each file of the source, in order. Empty if it reads no files."""
+        """Return the path and size in bytes of each file, in order. Empty if the source reads no files."""
         return ()
 
     def digest(self) -> str:
@@ -105,7 +105,7 @@ _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # first bytes
 
 
 def find_files(paths: Paths, suffix: str = "") -> list[str]:
-    """Find the files that ``paths`` specifies. The files of a directory or pattern are sorted.
+    """Find the files specified by ``paths``. Files from a directory or pattern are sorted.
 
     Args:
         paths: Files, directories, patterns or ranges.

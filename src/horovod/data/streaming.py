@@ -1,4 +1,4 @@
-"""StreamingDataset, which divides the records of a source among the ranks of a job, even if the ranks change."""
+"""Dataset that splits a source's records among ranks, whose number can change."""
 
 import bisect
 from collections.abc import Callable, Iterator
@@ -84,10 +84,10 @@ class StreamingDataset(Resumes):
         self._digest = source.digest()
         self._place = rank or _rank, size or _size
         self._order: tuple[int, Order] | None = None
-        # Records that remained when they were last divided among the ranks.
+        # Records that remained when records were last split among the ranks.
         self._left: parts.Intervals = ()
         self._me, self._ranks = 0, 1
-        # This rank's number of records since the last division, and how many of them are recorded.
+        # Records that this rank has yielded since the last split, and how many of them are recorded as processed.
         self._steps = self._recorded = 0
         self._share_out(self._all())
         marks.data_seen = True
@@ -101,9 +101,9 @@ class StreamingDataset(Resumes):
         return self.batches()
 
     def batches(self, worker: int = 0, workers: int = 1) -> Iterator[Any]:
-        """Iterate over every ``workers``-th batch that remains in the epoch, starting with batch ``worker``.
+        """Iterate over every ``workers``-th remaining batch of the epoch, starting with batch ``worker``.
 
-        Use this if several processes share a rank's part, such as the workers of PyTorch's DataLoader, which takes
+        Use this if several processes load one rank's batches, such as the workers of PyTorch's DataLoader, which takes
         batches from its workers in turn. This call determines which batches remain, not the request for the first
         batch.
 
@@ -150,7 +150,7 @@ class StreamingDataset(Resumes):
 
     @property
     def processed_num(self) -> int:
-        """Number of records of the epoch that all ranks together have processed."""
+        """Number of this epoch's records that all ranks together have processed."""
         return self._length - parts.count(self._now_left())
 
     def state_dict(self) -> dict[str, Any]:
@@ -174,10 +174,10 @@ class StreamingDataset(Resumes):
         self._share_out(self._now_left())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_order": None}  # computing the order again is better than pickling it
+        return {**self.__dict__, "_order": None}  # recompute the order instead of pickling it
 
     def _same(self) -> dict[str, Any]:
-        """Return the properties that must stay equal for a saved position in an epoch to be valid."""
+        """Return the properties that must match for a saved position to be valid."""
         same = {"length": self._length, "source": self._digest, "shuffle": self.shuffle, "seed": self.seed}
         return {**same, "mix": self.mix}
 
@@ -228,9 +228,9 @@ class _Held:
         return self._source.gather(chosen)
 
     def _hold(self, block: int, window: tuple[int, ...]) -> None:
-        """Load a block, after the previous blocks of its chain in the same window.
+        """Load a block, after the earlier blocks of its chain in the window.
 
-        The earlier blocks are loaded first, because they must be read in order and their records are needed later.
+        A chain must be read in order, and its other records are needed later anyway.
         """
         first = self._firsts[bisect.bisect_right(self._firsts, block) - 1] if self._firsts else block
         for one in range(first, block + 1):

@@ -40,7 +40,7 @@ class Dump:
     """Time of writing on the host's monotonic clock, in ns. The entries use this clock."""
 
     def ago(self, entry: dict[str, Any]) -> float:
-        """Return the seconds between the end of ``entry`` and the writing of the file."""
+        """Return how many seconds before the dump ``entry`` ended."""
         return max(0.0, (self.monotonic - entry["end"]) * 1e-9)
 
 
@@ -93,7 +93,7 @@ def read(path: Path) -> Dump:
             head = _head.decode(next(lines))
             if head.rank >= head.size:
                 raise ValueError
-            # If the disk was full, the last line can be incomplete.
+            # The last line is incomplete if the disk was full.
             entries = [dict(_entry.decode(line)) for line in lines if line.endswith(b"}\n")]
         except (StopIteration, ValueError, RecursionError):
             raise ValueError(f"{path} must be a file of a flight recorder") from None
@@ -153,7 +153,7 @@ def _about(dump: Dump) -> str:
 
 
 def _first(dumps: Sequence[Dump], number: int) -> list[str]:
-    """Return report lines about the first divergence within a process set, or [] if there is none."""
+    """Report the first divergence within a process set as lines. Empty if there is none."""
     executed = {dump.rank: _executed(dump, number) for dump in dumps}
     members = [dump for dump in dumps if executed[dump.rank] or _announced(dump, number, -1)]
     if len(members) < 2:
@@ -181,7 +181,7 @@ def _other_operation(dumps: Sequence[Dump], executed: dict[int, dict[int, dict[s
 
 
 def _failed(dumps: Sequence[Dump], number: int) -> list[str]:
-    """Return report lines about an operation that failed because the ranks' requests differed."""
+    """Report an operation that failed because the ranks' requests differed, as lines."""
     for entry in (entry for dump in dumps for entry in dump.entries if entry["what"] == "failed"):
         if entry["set"] != number:
             continue
@@ -224,7 +224,7 @@ def _announced(dump: Dump, number: int, after: int) -> list[dict[str, Any]]:
 def _other_announcement(
     dumps: Sequence[Dump], executed: dict[int, dict[int, dict[str, Any]]], number: int
 ) -> list[str]:
-    """Return report lines about the first request that differs after the last common operation."""
+    """Report the first request that differs after the last common operation, as lines."""
     last = min((max(executed[dump.rank], default=-1) for dump in dumps), default=-1)
     after = {dump.rank: _announced(dump, number, last) for dump in dumps}
     for index in range(max(map(len, after.values()))):

@@ -98,7 +98,7 @@ class DiLoCo(Rounds):
 
 
 class Gossip(GossipRounds):
-    """Mix NumPy arrays with those of another rank after every step. See ``horovod.torch.Gossip``."""
+    """Average NumPy arrays with those of another rank after every step. See ``horovod.torch.Gossip``."""
 
     def __init__(
         self,

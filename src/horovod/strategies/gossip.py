@@ -1,4 +1,4 @@
-"""Gossip averaging, in which each rank mixes its parameters with those of a few other ranks after a step."""
+"""Gossip averaging, in which each rank averages its parameters with a few other ranks' after a step."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from horovod.strategies.vector import Vector
 class GossipRounds:
     """State of gossip averaging on one rank, optionally with push-sum (Assran et al. 2019).
 
-    Each round is one alltoall in which a rank sends data only to its targets. So no graph can cause a deadlock.
+    Each round is one alltoall, in which a rank sends data only to its targets, so no communication graph can deadlock.
 
     Args:
         vector: The trained arrays.
@@ -104,7 +104,7 @@ class GossipRounds:
         whole = self._pack(total, weight)
         kept = pushed(whole, len(targets))
         sent = vector.half(kept) if self.wire else kept
-        if self.wire:  # the rounding error stays on this rank, so the sum over the ranks does not change
+        if self.wire:  # keep the rounding error on this rank, so that the sum over all ranks is preserved
             kept = whole - len(targets) * vector.full(sent)
         self.bytes_sent += len(targets) * sent.nbytes
         splits = [int(rank in targets) for rank in range(size)]
@@ -135,10 +135,10 @@ class GossipRounds:
         self.vector.write(values)
         self.weight, self._mixed = weight, None if weight == 1.0 else values
 
-    # The following methods serve checkpoints, comparisons between ranks, and elastic jobs.
+    # The methods below support checkpoints, comparisons between ranks, and elastic jobs.
 
     def common(self) -> dict[str, Any]:
-        """Return the part of the state that is equal on all ranks, for comparison."""
+        """Return the state that must be equal on all ranks, for comparison."""
         return {"steps": self.steps}
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,11 +146,11 @@ class GossipRounds:
         return {"steps": self.steps, "weight": self.weight, "mixed": self._mixed, "started": self._started}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state that ``state_dict`` has returned."""
+        """Load a state returned by ``state_dict``."""
         self.steps, self.weight, self._started = state["steps"], state["weight"], state["started"]
         self._mixed = None if state["mixed"] is None else self.vector.full(state["mixed"])
 
     def sync(self, root: int, process_set: ProcessSet) -> None:
-        """Copy the step count of rank ``root`` after a change of the ranks. All ranks continue with weight 1."""
+        """Adopt rank ``root``'s step count after a membership change. All ranks restart with weight 1."""
         self.steps = self.vector.hvd.broadcast_object(self.steps, root, "Gossip.sync", process_set)
         self.weight, self._mixed, self._started = 1.0, None, False

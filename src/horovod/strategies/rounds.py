@@ -1,4 +1,4 @@
-"""Local SGD and DiLoCo: ranks train independently for a round, and then update shared parameters together."""
+"""Local SGD and DiLoCo: ranks train independently for a round, then update shared parameters together."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -14,7 +14,7 @@ WIRES = {None: "none", "fp16": "wire_fp16", "bf16": "wire_bf16", "int8": "wire_i
 class Rounds:
     """State of local SGD or DiLoCo on one rank.
 
-    The shared parameters are equal on all ranks. At first, they are the parameters of the set's first rank.
+    The shared parameters are equal on all ranks. They start as the parameters of the set's first rank.
 
     Args:
         vector: The trained arrays.
@@ -89,7 +89,7 @@ class Rounds:
 
     @property
     def in_sync(self) -> bool:
-        """True if all ranks have the same parameters. With fragments or overlap, False after the first step."""
+        """True if all ranks currently have equal parameters. With fragments or overlap, False after the first step."""
         return self._shared is None or (
             self.schedule.fragments == 1
             and not self.schedule.overlap
@@ -132,14 +132,14 @@ class Rounds:
     def _first_rank(self) -> int:
         return self.process_set.ranks[0] if self.process_set.ranks else 0
 
-    # The following methods serve checkpoints, comparisons between ranks, and elastic jobs.
+    # The methods below support checkpoints, comparisons between ranks, and elastic jobs.
 
     def common(self) -> dict[str, Any]:
-        """Return the part of the state that is equal on all ranks, for comparison."""
+        """Return the state that must be equal on all ranks, for comparison."""
         return {"steps": self.steps, "shared": self._shared, "velocity": self._velocity}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the shared parameters, the outer momentum and the position in the round, without copying them.
+        """Return the shared parameters, outer momentum and position in the round, uncopied.
 
         To resume, a rank needs this state, its own parameters, and the state of its inner optimizer.
         """
@@ -148,7 +148,7 @@ class Rounds:
         return {"steps": self.steps, "shared": self._shared, "velocity": self._velocity, "pending": pending}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state that ``state_dict`` has returned.
+        """Load a state returned by ``state_dict``.
 
         Raises:
             ValueError: If the state has a different number of parameters.
@@ -170,7 +170,7 @@ class Rounds:
     def sync(self, root: int, process_set: ProcessSet) -> None:
         """Broadcast the shared parameters and the outer momentum from rank ``root``, and restart the round.
 
-        Elastic jobs call this after a change of the ranks. New ranks receive the shared state. All other ranks repeat
+        Elastic jobs call this after a membership change. New ranks receive the shared state. All other ranks repeat
         the local updates of the unfinished round. Averages are taken over the current ranks.
         """
         hvd = self.vector.hvd

@@ -1,7 +1,7 @@
-"""Decisions of the strategies, without any communication.
+"""Communication-free logic of the strategies.
 
-They include update rules for flat arrays of NumPy or PyTorch, the division of the parameters, graphs of gossip
-averaging, and the staleness of a parameter server.
+Contains update rules for flat NumPy or PyTorch arrays, parameter partitioning, gossip graphs, and staleness tracking
+for parameter servers.
 
 Sources: local SGD (Stich 2019), post-local SGD (Lin et al. 2020), DiLoCo (Douillard et al. 2023), Streaming DiLoCo
 (Douillard et al. 2025), EASGD (Zhang et al. 2015), stochastic gradient push (Assran et al. 2019).
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 
 def slices(total: int, parts: int) -> list[tuple[int, int]]:
-    """Divide ``total`` elements into ``parts`` parts whose sizes differ by at most 1. Return each (start, stop)."""
+    """Split ``total`` elements into ``parts`` ranges (start, stop) whose sizes differ by at most 1."""
     bounds = [total * i // parts for i in range(parts + 1)]
     return list(itertools.pairwise(bounds))
 
 
 class Segment(NamedTuple):
-    """Elements ``start`` to ``stop`` of array ``index``, which begin at ``offset`` within a part of the vector."""
+    """Elements ``start`` to ``stop`` of array ``index``, located at ``offset`` in a slice of the vector."""
 
     index: int
     start: int
@@ -146,27 +146,28 @@ def check_count(name: str, value: Any, least: int) -> int:
 
 
 def blend(shared: Any, local: Any, share: float) -> Any:
-    """Return the weighted mean of ``local`` and ``shared``, in which ``local`` has the weight ``share``."""
+    """Return ``share * local + (1 - share) * shared``."""
     return shared if share == 0 else shared + share * (local - shared)
 
 
 def elastic_move(local: Any, center: Any, rate: float) -> Any:
     """Return the change that elastic averaging subtracts from ``local`` and adds to ``center``.
 
-    Because of this symmetry, an exchange does not change the sum of the center and all workers' parameters.
+    This symmetry preserves the sum of the center and all workers' parameters.
     """
     return rate * (local - center)
 
 
 def pushed(value: Any, receivers: int) -> Any:
-    """Return the share of a push-sum value or weight that a rank keeps and sends to each receiver.
+    """Return the fraction of a push-sum value or weight that a rank keeps, and sends to each receiver.
 
-    All shares are equal and add up to the whole. So the sums of values and weights over the ranks do not change.
+    The fractions are equal and add up to 1, so the sums of values and weights over all ranks are preserved.
     """
     return value * (1.0 / (1 + receivers))
 
 
-# Communication graphs of gossip averaging. A graph determines to which ranks each rank sends data in a round.
+# The functions below are the communication graphs of gossip averaging. A graph determines which ranks a rank sends to
+# in a round.
 
 Targets = list[list[int]]
 """List of the ranks to which each rank sends."""
@@ -194,10 +195,10 @@ def ring(size: int, number: int) -> Targets:
 def pairs(size: int, number: int) -> Targets:
     """Exchange with one partner per round. Every pair of ranks meets once in size - 1 rounds.
 
-    If ``size`` is odd, this takes ``size`` rounds, and each rank is idle in one of them. The circle method of
+    An odd ``size`` takes ``size`` rounds, and each rank sits out one of them. The circle method of
     round-robin tournaments forms the pairs.
     """
-    places = size + size % 2  # for an odd size, add a rank that does not exist, whose partner is idle
+    places = size + size % 2  # for an odd size, add a dummy rank, whose partner sits out the round
     if size < 2:
         return [[] for _ in range(size)]
     turn = number % (places - 1)
@@ -221,7 +222,7 @@ def check_targets(targets: Sequence[Sequence[int]], size: int, push_sum: bool) -
     """Check the targets of one round, and return them as lists.
 
     Args:
-        targets: Targets that a graph has returned.
+        targets: Targets returned by a graph.
         size: Number of ranks.
         push_sum: False if every rank must receive the same total weight as it sends.
 
@@ -246,7 +247,7 @@ def check_targets(targets: Sequence[Sequence[int]], size: int, push_sum: bool) -
     return found
 
 
-# A parameter server keeps track of its workers' progress and of the staleness of their parameters.
+# The class below tracks workers' progress, and the staleness of their parameters, for a parameter server.
 
 
 class Progress:
@@ -291,11 +292,11 @@ class Progress:
         self.version += 1
 
     def may_continue(self, worker: int) -> bool:
-        """Return False if this worker is too far ahead of the slowest worker. Always True for the slowest worker."""
+        """Return True unless this worker is too far ahead of the slowest worker."""
         return self.bound is None or self._clocks[worker] - min(self._clocks.values()) <= self.bound
 
     def slowest(self) -> list[int]:
-        """Return the ranks of the workers with the fewest steps."""
+        """Return the ranks of the slowest workers, those with the fewest steps."""
         least = min(self._clocks.values(), default=0)
         return [worker for worker, clock in self._clocks.items() if clock == least]
 

@@ -1,4 +1,4 @@
-"""Parameter server: some ranks store the parameters, and the other ranks train and exchange values with them."""
+"""Parameter server: some ranks store the parameters, and the others train and exchange values with the servers."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ class Store:
     """Slice of the parameters that a server stores, and its update rule. For torch optimizers, see ``sliced``.
 
     Args:
-        values: The slice as a flat array, which updates change in place.
+        values: The slice as a flat array, updated in place.
         update: Function ``update(values, gradient, options)`` that updates ``values`` in place. ``options`` are numeric
             options of the worker's optimizer, such as the learning rate.
     """
@@ -30,7 +30,7 @@ class Store:
 
 
 class Server:
-    """Handler of the messages that a server receives, without any communication. Not thread-safe.
+    """Server-side message handling, which does no communication itself. Not thread-safe.
 
     Args:
         store: This server's slice.
@@ -107,7 +107,7 @@ _STEP, _DONE, _STATE = 0.0, 1.0, 2.0
 
 
 class Roles:
-    """Division of the ranks into workers and servers. The servers are the last ranks, so rank 0 is a worker.
+    """Assignment of ranks to workers and servers. The servers are the last ranks, so rank 0 is a worker.
 
     Args:
         size: Number of ranks.
@@ -127,7 +127,7 @@ class Roles:
 
 
 class Serving:
-    """State of a parameter server on one rank, which is a worker or a server.
+    """One rank's part in a parameter server job, as a worker or a server.
 
     Each pair of a server and a worker has a process set, in which both send messages as broadcasts. A server runs one
     thread per worker.
@@ -191,7 +191,7 @@ class Serving:
         return not self._started or self._finished
 
     def roles(self) -> Roles:
-        """Return the division of the current ranks into workers and servers."""
+        """Return which of the current ranks are workers and servers."""
         return Roles(self.vector.hvd.size(), self.servers)
 
     def start(self) -> None:
@@ -209,7 +209,7 @@ class Serving:
         self._width = 1 + len(self._options())
         self._started = True
 
-    # The following methods run on workers.
+    # The methods below run on workers.
 
     def exchange(self, values: Any) -> Any:
         """Send a worker's values to the servers, and return the servers' replies.
@@ -253,7 +253,7 @@ class Serving:
             self.vector.write(self.vector.read() - self.exchange(self.vector.read))
 
     def _broadcast(self, messages: Sequence[tuple[int, Any, int]], what: str) -> None:
-        """Exchange messages with all servers at the same time. Each message is (server, memory, root)."""
+        """Exchange messages with all servers concurrently. Each message is (server, buffer, root)."""
         hvd, me = self.vector.hvd, self.vector.hvd.rank()
         started = [
             hvd.broadcast_async_(memory, root, name=_name(what, server, me), process_set=self._pairs[server, me])
@@ -264,7 +264,7 @@ class Serving:
             hvd.synchronize(handle)
 
     def _order(self, kind: float) -> None:
-        """Send a request without values to all servers. The message contains zeros, which the servers ignore."""
+        """Send all servers a request without values. The servers ignore the zeros in the message."""
         vector, me = self.vector, self.vector.hvd.rank()
         messages = []
         for server, (start, stop) in zip(self._roles.servers, self._ranges, strict=True):
@@ -305,7 +305,7 @@ class Serving:
         self._finished, self._started = True, False
         return found
 
-    # The following methods run on servers.
+    # The methods below run on servers.
 
     def serve(self) -> list[Any]:
         """Run this server until all workers are done, and return the servers' snapshots.
@@ -329,13 +329,13 @@ class Serving:
         return {"mode": self.mode}
 
     def sync(self, root: int, process_set: ProcessSet) -> None:
-        """Adapt to a change of the ranks. The next step assigns roles and connects the ranks again."""
+        """Prepare for a membership change. The next step reassigns roles and reconnects the ranks."""
         self._started = self._finished = False
         self.steps = self.vector.hvd.broadcast_object(self.steps, root, "ParameterServer.sync", process_set)
 
 
 class _Loop:
-    """Threads of a server, one per worker. A single lock protects the server's state."""
+    """A server's threads, one per worker. A single lock protects the server's state."""
 
     def __init__(self, serving: Serving, server: Server, me: int) -> None:
         self._serving, self._server, self._me = serving, server, me
@@ -394,7 +394,7 @@ class _Loop:
             server.receive(worker, values, options)
             self._changed.notify_all()
             self._wait(worker)
-            reply = server.reply(worker) + 0  # copy the reply, because updates of other workers change the values
+            reply = server.reply(worker) + 0  # copy the reply, because other workers' updates change the values
         if size:
             vector.hvd.broadcast_(reply, me, name=_name("pull", me, worker), process_set=pair)
         return True

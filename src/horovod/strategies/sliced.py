@@ -12,7 +12,7 @@ from horovod.strategies.vector import Vector
 
 
 class SlicedOptimizer(Store):
-    """Store whose update rule is a copy of a torch optimizer. The copy contains only the state of the slice.
+    """Store that updates its slice with a copy of a torch optimizer, which holds only the slice's state.
 
     Args:
         optimizer: Optimizer of the whole model, whose state for the slice is copied.
@@ -38,7 +38,7 @@ class SlicedOptimizer(Store):
             }
         plain = optimizer._hvd_plain
         self._optimizer = plain.__new__(plain)
-        self._optimizer._hvd_strategy = None  # with this attribute, checks of plain optimizers ignore it
+        self._optimizer._hvd_strategy = None  # makes checks for non-distributed optimizers ignore this optimizer
         self._optimizer.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
 
     @staticmethod
@@ -62,7 +62,7 @@ class SlicedOptimizer(Store):
 
 
 def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving) -> None:
-    """Copy the servers' optimizer state to the plain optimizer of a rank."""
+    """Copy the servers' optimizer state to a rank's plain optimizer."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if strategy.mode == "easgd":
         return  # in mode "easgd", each worker has its own optimizer state
@@ -80,7 +80,7 @@ def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving
 
 
 def _part(value: Any, size: int, low: int, high: int) -> Any:
-    """Return the slice of a state entry if the entry has one number per element. Copy other entries."""
+    """Slice a state entry that has one number per element. Copy other entries."""
     if not isinstance(value, torch.Tensor):
         return value
     if value.dim() and value.numel() == size:
@@ -89,6 +89,6 @@ def _part(value: Any, size: int, low: int, high: int) -> Any:
 
 
 def _numeric(optimizer: Any, group: dict[str, Any]) -> list[str]:
-    """Return the names of the numeric options of a group, without entries that schedulers have added."""
+    """Return the names of a parameter group's numeric options, excluding entries added by schedulers."""
     numbers = (key for key in optimizer.defaults if type(group.get(key)) in (float, int))
     return sorted(numbers)

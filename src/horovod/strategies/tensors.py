@@ -1,4 +1,4 @@
-"""Training strategies for PyTorch: four functions that ``horovod.torch`` exports."""
+"""Training strategies for PyTorch, exported by ``horovod.torch``."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -72,7 +72,7 @@ class TensorVector(Vector):
 
 
 class _Wrapped:
-    """Methods of an optimizer with a strategy. They override methods of the plain optimizer."""
+    """Methods that override those of the plain optimizer to apply a strategy."""
 
     _hvd_strategy: Any
     _hvd_plain: type
@@ -104,7 +104,7 @@ class _Wrapped:
     step.hooked = True  # type: ignore[attr-defined]  # the plain class's step, called here, runs the hooks
 
     def _stepped(self) -> None:
-        if not hasattr(self, "_hvd"):  # if the wrapped optimizer is distributed, it marks its steps itself
+        if not hasattr(self, "_hvd"):  # a wrapped distributed optimizer marks its own steps
             marks.optimizer(self)
         if self.strategy.in_sync and isinstance(self.strategy, Rounds):
             names = {p: f"parameter.{i}" for i, p in enumerate(self.strategy.vector.parameters)}
@@ -123,7 +123,7 @@ class _Wrapped:
             self.strategy.load_state_dict(own)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Reject new parameters, because a strategy cannot add parameters.
+        """Reject new parameters, which strategies do not support.
 
         Raises:
             ValueError: Always raised.
@@ -131,12 +131,12 @@ class _Wrapped:
         raise ValueError("add_param_group must be called before the optimizer gets a strategy")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # As in DistributedOptimizer, the pickle contains the class of the plain optimizer.
+        # As in DistributedOptimizer, the pickle refers to the plain optimizer's class.
         return _new, (self._hvd_plain,), self.__getstate__()  # type: ignore[attr-defined]
 
 
 class _Served(_Wrapped):
-    """Methods of an optimizer with a parameter server. They override methods of the plain optimizer."""
+    """Methods that override those of the plain optimizer to use a parameter server."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -300,7 +300,7 @@ def Gossip(
     wire: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Mix each rank's parameters with those of another rank after each step, and return ``optimizer``.
+    """Average each rank's parameters with another rank's after each step, and return ``optimizer``.
 
     A rank sends its parameters to only one other rank, for any number of ranks. The ranks' parameters stay close but
     are not equal. Average them at the end with ``hvd.allreduce``, or use ``average_every``.

@@ -36,7 +36,7 @@ class Vector:
         return self.gather(self.flats, start, stop)
 
     def gather(self, flats: Sequence[Any], start: int, stop: int) -> Any:
-        """Return elements ``start`` to ``stop`` of ``flats``: arrays of the vector's sizes, or None for zeros."""
+        """Return elements ``start`` to ``stop`` of ``flats``, arrays with the vector's sizes or None for zeros."""
         copy = self.zeros(stop - start)
         for index, low, high, offset in segments(self.sizes, start, stop):
             if (flat := flats[index]) is not None:
@@ -48,7 +48,7 @@ class Vector:
         for index, low, high, offset in segments(self.sizes, start, start + len(values)):
             self.flats[index][low:high] = values[offset : offset + high - low]
 
-    # The following methods depend on the array library.
+    # The methods below depend on the array library.
 
     def zeros(self, size: int) -> Any:
         """Return a new vector of zeros."""
@@ -63,17 +63,17 @@ class Vector:
         raise NotImplementedError
 
     def rows(self, values: Any, count: int) -> Any:
-        """Return a new array with ``count`` rows, each equal to ``values``."""
+        """Return a new array of ``count`` rows, each a copy of ``values``."""
         raise NotImplementedError
 
     def message(self, header: Sequence[float], values: Any) -> Any:
-        """Return a message as an array of bytes: the float64 numbers ``header``, followed by ``values``."""
+        """Encode a message as a byte array: ``header`` as float64, followed by ``values``."""
         raise NotImplementedError
 
     def empty_message(self, header: int, size: int, half: bool) -> Any:
-        """Allocate a message of ``header`` numbers and ``size`` values. If ``half`` is True, values are float16."""
+        """Allocate a message with ``header`` numbers and ``size`` values, as float16 if ``half``."""
         raise NotImplementedError
 
     def parse(self, message: Any, header: int, half: bool) -> tuple[list[float], Any]:
-        """Return the numbers and the values of a message. The values are a copy in the vector's dtype."""
+        """Decode a message to its header numbers and a copy of its values in the vector's dtype."""
         raise NotImplementedError

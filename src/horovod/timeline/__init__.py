@@ -1,1 +1,1 @@
-"""Reader of the files that ``HOROVOD_TIMELINE`` creates: ``python -m horovod.timeline merge | summary | view``."""
+"""Tools for ``HOROVOD_TIMELINE`` files: ``python -m horovod.timeline merge | summary | view``."""

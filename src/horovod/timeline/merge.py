@@ -40,7 +40,7 @@ class Operation:
 
 
 def to_common(trace: Trace, base_ns: int) -> Callable[[float], float]:
-    """Return a function that converts the trace's times to us after ``base_ns`` on rank 0's clock."""
+    """Return a function that converts trace times to microseconds since ``base_ns`` on rank 0's clock."""
     readings = trace.clock
     shift = (trace.start_ns - base_ns) / 1000
     if not readings:
@@ -81,7 +81,7 @@ def names_of(trace: Trace) -> dict[int, tuple[str, int]]:
 
 @dataclass
 class _State:
-    """State of one tensor while the reader processes its events."""
+    """Parser state of one tensor."""
 
     stack: list[tuple[str, float]] = field(default_factory=list)
     announced: float | None = None
@@ -148,7 +148,7 @@ def _account(operation: Operation, label: str, since: float, until: float) -> No
 
 
 def by_number(all_ranks: Sequence[Sequence[Operation]]) -> list[dict[int, Operation]]:
-    """Return, for each operation number in order, the operation on each rank."""
+    """Match operations across ranks. Return a rank-to-operation mapping per operation, in order."""
     together: dict[tuple[int, int, str], dict[int, Operation]] = defaultdict(dict)
     for mine in all_ranks:
         for operation in mine:

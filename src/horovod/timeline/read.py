@@ -1,4 +1,4 @@
-"""Timeline files, one per rank: their names, events, and information about the rank and its clock."""
+"""Reader of timeline files, one per rank: names, events, rank and clock information."""
 
 import glob
 import os
@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-# The user names rank 0's file, and other ranks insert a word into that name.
+# The user names rank 0's file. Other ranks insert ".rankN" before its suffix.
 
 
 def with_word(path: str, word: str) -> str:
-    """Insert a word before the path's suffix. For example, ``t.json`` and "all" give ``t.all.json``."""
+    """Insert a word before the path's suffix, as in ``t.all.json`` for ``t.json`` and "all"."""
     root, suffix = os.path.splitext(path)
     return f"{root}.{word}{suffix}"
 
@@ -146,7 +146,7 @@ def read(path: str) -> Trace:
 
 
 def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
-    """Check the types of the fields that this package uses, and return the events. Raises ValueError if one differs."""
+    """Validate the types of the fields used here, and return the events. Raises ValueError on a mismatch."""
     try:
         checked = msgspec.convert(events, list[_Event])
     except ValueError as error:

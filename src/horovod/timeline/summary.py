@@ -129,7 +129,7 @@ def _error(traces: Sequence[Trace]) -> float | None:
 
 
 def _most(times: Iterable[Times]) -> tuple[float, float]:
-    """Return the sort key of a tensor: the time that ranks waited for each other, followed by all other time."""
+    """Return a tensor's sort key: the time ranks waited for each other, then all other time."""
     known = list(times)
     return sum(t.waited for t in known), sum(t.negotiated + t.queued + t.packed + t.carried for t in known)
 

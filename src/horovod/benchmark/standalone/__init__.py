@@ -1,1 +1,1 @@
-"""Scripts that need only the standard library, so they run in environments without Horovod, such as MPI's."""
+"""Scripts that need only the standard library, so that they run in environments without Horovod."""

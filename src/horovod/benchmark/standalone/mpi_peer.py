@@ -49,7 +49,7 @@ class Peer:
 
 
 def main() -> None:
-    """Run the measurements of one MPI rank that the benchmark requests on its socket."""
+    """Run one MPI rank, which serves the benchmark's measurement requests on a socket."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--no-pin", action="store_true")

@@ -26,13 +26,13 @@ def pin(cpu: int) -> None:
         try:
             os.sched_setaffinity(int(thread), {cpu})
         except ProcessLookupError:
-            pass  # the thread has ended since it was listed
+            pass  # the thread has ended meanwhile
 
 
 def timed(
     operation: Callable[[], object], barrier: Callable[[], object], warm_up: int, samples: int, inner: int
 ) -> list[float]:
-    """Measure samples, and return the seconds per operation of each one: the mean of ``inner`` consecutive operations.
+    """Measure samples. Return seconds per operation, each the mean of ``inner`` consecutive operations.
 
     A barrier before each sample synchronizes the ranks.
     """
@@ -91,8 +91,8 @@ def serve(peer: Any, path: str, make_case: Callable[..., Any], pinned: bool) -> 
             try:
                 print(json.dumps(reply), file=stream, flush=True)
             except BrokenPipeError:
-                # The driver has ended, and other ranks might have ended too. Exit immediately, because an orderly end
-                # could wait for them forever.
+                # The driver has ended, and other ranks might have ended too. Exit immediately, because an orderly
+                # shutdown could wait for them forever.
                 os._exit(1)
     last_resort = threading.Timer(10, os._exit, [1])
     last_resort.daemon = True
