@@ -74,7 +74,7 @@ class Row:
 
 
 class Steps:
-    """This rank's tensors of one set, with functions that run a step on any engine."""
+    """One set of tensors on this rank, with functions that run a step on any engine."""
 
     def __init__(self, name: str, backward: float) -> None:
         self.name = name

@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from horovod.ray import ElasticRayExecutor, RayExecutor
 
-# Seconds that Ray gets to start processes in advance for later workers.
+# Seconds to wait while Ray prestarts processes for later workers.
 REST = 4.0
 
 

@@ -21,7 +21,7 @@ import horovod.numpy as hvd
 
 
 def sums_of(batch: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each cluster, the sum of the batch's digits and their number."""
+    """Return the sum and the number of the batch's digits in each cluster."""
     nearest, _ = pairwise_distances_argmin_min(batch, centres)
     members = np.eye(len(centres))[nearest]
     return members.T @ batch, members.sum(0)

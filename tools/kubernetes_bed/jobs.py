@@ -18,7 +18,7 @@ Pod = dict[str, Any]
 
 @dataclass
 class Record:
-    """Counted results of one Job's pods.
+    """Results of one Job's pods, as counted so far.
 
     Attributes:
         counted: Uids of the counted pods.

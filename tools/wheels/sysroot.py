@@ -25,7 +25,7 @@ DEADLINE = 600
 LIBRARIES = {"libc": "6", "libm": "6", "libpthread": "0", "libdl": "2", "librt": "1"}
 
 NEWER_IN_LIBSTDCXX = (
-    # These features require glibc 2.30.
+    # Features that require glibc 2.30.
     "_GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK",
     "_GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK",
 )

@@ -109,7 +109,7 @@ class _Pending:
         self._finish.append(finish)
 
     def add_sparse(self, finish: Callable[[], torch.Tensor]) -> None:
-        """Add an operation, as a function that waits for it and returns its result."""
+        """Add a function that waits for one operation and returns its result."""
         self._finish.append(finish)
 
     def results(self) -> list[torch.Tensor]:

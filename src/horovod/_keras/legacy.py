@@ -46,7 +46,7 @@ class ReducedMarks:
         self._in_graphs: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
     def add(self, grads: Sequence[Any]) -> None:
-        """Record that these gradients have been reduced."""
+        """Record that ``grads`` have been reduced."""
         tensors = [part for grad in grads for part in _parts(grad)]
         eager = [tensor for tensor in tensors if not _is_symbolic(tensor)]
         if eager:
@@ -62,12 +62,12 @@ class ReducedMarks:
         return [all(self._is_reduced(part) for part in _parts(grad)[:1]) for grad in grads]
 
     def applied(self, grads: Sequence[Any]) -> None:
-        """Record that the optimizer has applied these gradients, and stop tracking eager gradients up to them."""
+        """Record that the optimizer has applied ``grads``, and stop tracking eager gradients up to them."""
         tensors = [part for grad in grads for part in _parts(grad) if not _is_symbolic(part)]
         ids = {id(tensor) for tensor in tensors}
         same = [watched for watched in self._eager if watched.holds(ids)]
-        # These tensors can depend on any of the returned gradients. Assume that they depend on the oldest ones, because
-        # programs apply gradients in order.
+        # The applied tensors can depend on any of the returned gradients. Assume that they depend on the oldest ones,
+        # because programs apply gradients in order.
         made = [] if same or not record.should_record_backprop(tensors) else self._eager[:1]
         for watched in same or made:
             watched.end()

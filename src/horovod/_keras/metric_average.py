@@ -136,7 +136,7 @@ def _results(model: Any) -> dict[str, float]:
 def _leaves(model: Any) -> list[Any]:
     found: list[Any] = []
     for metric in model.metrics:
-        # This container of the compiled metrics lists them in its attribute `metrics`.
+        # Keras keeps the compiled metrics in a container, which lists them in its attribute `metrics`.
         inner = getattr(metric, "metrics", None)
         # In Keras 2, a metric is a layer whose own `metrics` list is empty.
         found.extend(inner or [metric])

@@ -1,8 +1,8 @@
 """Collectives of the JAX frontend on concrete and traced arrays and pytrees.
 
-Concrete arrays are converted to NumPy, without a copy if they are in CPU memory. Traced arrays make the collective part
-of the compiled program (``horovod._jax``), where gradients, ``vmap``, ``scan`` and ``cond`` work. One rank can run
-collectives eagerly while other ranks run them in compiled programs, if each call depends on the previous one.
+Concrete arrays are converted to NumPy, without a copy if they are in CPU memory. For traced arrays, the collective
+becomes part of the compiled program (``horovod._jax``), where gradients, ``vmap``, ``scan`` and ``cond`` work. One rank
+can run collectives eagerly while other ranks run them in compiled programs, if each call depends on the previous one.
 
 For an invalid argument, all functions raise a ValueError that names the argument, its value, the accepted values and
 the rank. If ranks disagree or a rank was lost, they raise a HorovodInternalError that names the tensor and the ranks.

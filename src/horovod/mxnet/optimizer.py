@@ -128,7 +128,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:
-            # These attributes do not exist yet during unpickling.
+            # Attributes of this object do not exist yet during unpickling.
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 

@@ -171,7 +171,7 @@ _copies: list[tuple[list[Any], Callable[[], None]]] = []
 
 
 def send_later(send: Callable[[], None], sources: Iterable[torch.Tensor]) -> None:
-    """Call ``send`` once the current CUDA streams have finished copying these tensors."""
+    """Call ``send`` once the current CUDA streams have finished copying ``sources``."""
     devices = {source.device for source in sources if source.is_cuda}
     _copies.append(([torch.cuda.current_stream(device).record_event() for device in devices], send))
     _send_copied()

@@ -40,7 +40,7 @@ class MemberSet:
     """
 
     def __init__(self, ranks: Sequence[int], engine: Any) -> None:
-        """Request the process set from the engine, unless one with these ranks exists."""
+        """Request the process set from the engine, unless a set with the same ranks exists."""
         self.ranks = list(ranks)
         self._lock = threading.Lock()
         self._held: list[Callable[[int | None, Exception | None], None]] = []
@@ -113,7 +113,7 @@ class Members:
         self._numbers: defaultdict[tuple[int, ...], Any] = defaultdict(lambda: itertools.count(FIRST))
 
     def set_of(self, ranks: Sequence[int]) -> MemberSet:
-        """Return the process set of these ranks (in ascending order), requesting it from the engine if necessary."""
+        """Return the process set of ``ranks`` (in ascending order), requesting it from the engine if necessary."""
         key = tuple(ranks)
         with self._lock:
             if key not in self._sets:
@@ -121,7 +121,7 @@ class Members:
             return self._sets[key]
 
     def next_number(self, ranks: Sequence[int]) -> int:
-        """Return the frontend number for a new process group of these ranks.
+        """Return the frontend number for a new process group of ``ranks``.
 
         Raises:
             ValueError: If there were too many process groups of these ranks.

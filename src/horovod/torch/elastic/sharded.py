@@ -17,7 +17,7 @@ from horovod.torch.sharded.optimizer import divide_again, is_sharded
 
 
 class Part(NamedTuple):
-    """State of the optimizer that one rank owns.
+    """Part of an optimizer's state that one rank owns.
 
     Attributes:
         ranks: Number of parts.

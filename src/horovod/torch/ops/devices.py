@@ -87,7 +87,7 @@ _parking = threading.Lock()
 
 
 class DeviceWork:
-    """Work of an operation on a device, which synchronizes streams too.
+    """Work of a device operation. Waiting for it also synchronizes streams.
 
     ``_core.pyi`` describes the interface of Work. A DeviceWork keeps the operation's tensors alive until their memory
     can be reused safely.
@@ -199,7 +199,7 @@ def supported() -> str:
 
 
 def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., DeviceWork]:
-    """Return a replacement for ``face.submit`` that supports tensors on a device.
+    """Return a replacement for the engine's ``submit`` that supports tensors on a device.
 
     ``others`` are the other tensors that the operation reads or writes.
 

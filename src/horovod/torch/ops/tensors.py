@@ -72,7 +72,7 @@ def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
 def submitter(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> Any:
     """Return the function that submits an operation on ``tensor`` and ``others``.
 
-    For tensors on the CPU, it is ``face.run`` if the caller waits immediately, else ``face.submit``.
+    For CPU tensors, it is the engine's ``run`` if the caller waits immediately, else the engine's ``submit``.
     """
     if tensor.is_cpu:
         return face.run if blocking else face.submit

@@ -132,7 +132,7 @@ class Pass:
         """End the backward pass. Autograd calls this function."""
         node = _node()
         if node is not None:
-            # This node's execution contained the backward pass that has ended.
+            # The backward pass that has just ended ran inside of this node.
             self._follow(node)
             return
         self.over = True

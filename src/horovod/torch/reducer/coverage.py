@@ -87,7 +87,7 @@ def named(slots: Sequence[Slot]) -> str:
 def naming(slots: Sequence[Slot]) -> Iterator[None]:
     """Return a context manager that adds the names of ``slots`` to the message of a RanksDisagreeError.
 
-    The error occurs if only some ranks have such gradients, because the others do not take part in the round.
+    The error occurs if only some ranks have missed gradients, because the other ranks do not take part in the round.
     """
     try:
         yield
@@ -110,7 +110,7 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
 
     @contextlib.contextmanager
     def apart(self, reducer: Any) -> Iterator[None]:
-        """Return a context manager in which these gradients are None, to prevent a second reduction.
+        """Return a context manager in which the gradients being reduced are None, to prevent a second reduction.
 
         On exit, the gradients are restored and hold the reduced values.
         """

@@ -195,7 +195,7 @@ class GradientReducer(backward.PassState):
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
-            # This flag makes the round at the end of the backward pass report the failure to the other ranks.
+            # Setting this makes the round at the end of the backward pass report the failure to the other ranks.
             self._failed = True
             raise RuntimeError(backward.TWO_THREADS)
         # A user-registered hook can set the gradient to None.
@@ -334,7 +334,7 @@ class GradientReducer(backward.PassState):
         self._awaited = False
 
     def reduce_left_out(self) -> None:
-        """Reduce gradients that no round of this step has included (coverage.py).
+        """Reduce gradients that were missed: no round of this step has included them (coverage.py).
 
         All ranks must call this, and must have such gradients for the same parameters.
 

@@ -459,7 +459,7 @@ class NoiseSampler:
         self._last = 0
 
     def after_step(self, submissions: Submissions, of: str, process_set: ProcessSet, steps: int) -> None:
-        """Request or take a sample after a step."""
+        """After a step, record a sample of gradient norms if one is due, or request one for the next step."""
         phase = steps % self._interval
         if phase == self._interval - 1:
             if training.watched and submissions.can_measure_noise and not monitoring.is_capturing():
