@@ -1,6 +1,7 @@
 """Simulated hosts: network namespaces on one bridge, with optional limits of rate and delay.
 
-With a delay, peers/switch.c takes the place of the bridge, because not every kernel has netem. It needs a C compiler.
+With a delay, peers/switch.c takes the place of the bridge, because not every kernel has netem. The switch needs a C
+compiler.
 
 This leaves no named namespaces on the machine. This process enters a new network namespace, which contains the bridge.
 Another process holds each host's namespace, and always ends when this process ends. Needs root, iproute2 and

@@ -143,7 +143,7 @@ def checking(pairs: int = 60) -> list[str]:
     """Measure the cost of the training checks and of the noise scale, for ResNet-50's parameters.
 
     One step of each pair compares parameters, or measures norms, and the other does not. Only the calls are timed, so
-    what they cost the program also shows where it is far less than the variation of steps.
+    that their cost can be measured even if it is far below the variation of step times.
     """
     shapes = [(64, 3, 7, 7), *[(256, 256, 3, 3)] * 30, *[(256, 64)] * 30, *[(256,)] * 99, (1000, 2048)]
     torch.manual_seed(0)

@@ -65,8 +65,8 @@ def seconds(one: Cost, link: tuple[float, float], compute: float) -> float:
 def run(seed: int, slow: int, args: argparse.Namespace, link: str = "") -> dict[str, dict[str, Any]]:
     """Run one job on this host or on simulated hosts, and return its results by strategy.
 
-    If the folder ``--results`` has the results, they are read from there. An error is raised if the job fails or takes
-    longer than ``--timeout`` seconds.
+    Results that already exist in the folder ``--results`` are read from there instead. An error is raised if the job
+    fails or takes longer than ``--timeout`` seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         name = "-".join([args.task, str(seed), str(slow), *re.findall(r"\w+", link)])

@@ -1,4 +1,4 @@
-"""Rank of a peer's job, which measures when the driver asks it to and sleeps in between.
+"""Rank of a peer's job. It measures when the driver requests it, and sleeps in between.
 
 This file imports only the standard library and ``serving`` (src/horovod/benchmark/standalone, on PYTHONPATH), because
 MPI runs in an environment without PyTorch.

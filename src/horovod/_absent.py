@@ -35,7 +35,8 @@ def _refusal(module: str) -> str:
     return f"{module} is not in this version of Horovod yet: {ABSENT[module]}"
 
 
-class _Moved:  # no importlib.abc.Loader, whose import takes long
+# Do not subclass importlib.abc.Loader, because importing importlib.abc is slow.
+class _Moved:
     """Loader for a module that is imported under its former name."""
 
     create_module = staticmethod(lambda spec: None)

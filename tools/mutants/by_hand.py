@@ -20,8 +20,8 @@ class Chosen:
     Attributes:
         file: Path of the file.
         binary: Test binary for a C++ file; empty for a Python file.
-        tests: Tests that should notice: names of doctest cases separated by commas, or Python test files separated by
-            spaces.
+        tests: Tests that should detect the mutant: names of doctest cases separated by commas, or Python test files
+            separated by spaces.
         before: Text to replace, which occurs once in the file.
         after: Its replacement.
     """

@@ -23,7 +23,7 @@ def read_settings() -> settings.Settings:
 
 
 def find_uv() -> str | None:
-    """Return the path of uv, installing uv if necessary, or None if that is impossible.
+    """Return the path of uv, or None if uv is not available.
 
     The function installs uv if it is neither in this environment nor on the PATH.
     """

@@ -48,9 +48,9 @@ class Adapter(Protocol):
     ) -> list[Any]:
         """Return the gradients, reduced over the ranks, in the same order.
 
-        An adapter with ``STEPS_SEEN = True`` is called once per step, not only while tracing. It has a function
-        ``watch_data()``, which starts to measure waits for data (``common/training_loop/steps.py``). An adapter with
-        ``WANTS_VARIABLES = True`` also gets ``variables``, the variables of the gradients.
+        An adapter with ``STEPS_SEEN = True`` is called once per step, not only while tracing. Such an adapter has a
+        function ``watch_data()``, which starts measuring waits for data (``common/training_loop/steps.py``). An adapter
+        with ``WANTS_VARIABLES = True`` also gets ``variables``, the variables of the gradients.
 
         Args:
             grads: Gradients, none of them None.

@@ -180,7 +180,7 @@ class Control:
             optimizer.build(variables)
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
-            # Let the plain optimizer handle these cases. In the first three, it reports an error.
+            # Let the plain optimizer handle steps that need no reduction. It reports an error in the first three cases.
             plain(grads, variables)
             self._stepped()
             return

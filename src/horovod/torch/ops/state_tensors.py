@@ -78,7 +78,7 @@ def _name(value: Any) -> str:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the strided tensors that hold the values of ``tensor``: itself if it is dense."""
+    """Return the strided tensors that hold a tensor's values. A dense tensor is returned itself."""
     if tensor.layout is torch.strided:
         return [tensor.detach()]
     return [getattr(tensor.detach(), name)() for name in _PARTS[tensor.layout]]

@@ -198,7 +198,7 @@ class Bucket:
         self.name = name
         self.members = list(members)
         self.job = job
-        # Number of consecutive steps in which the same bucket lacked gradients on all ranks.
+        # Number of consecutive steps in which some of the bucket's gradients were missing on all ranks.
         self.partly_sent = 0
         # True if a parameter's dtype or device has changed.
         self.outgrown = False

@@ -165,8 +165,8 @@ class Members:
             params = group["params"]
             try:
                 # Comparing whole lists is fastest, because Python treats identical elements as equal. Comparing
-                # different tensors raises an exception, except for one-element tensors, which `single` lists and which
-                # are compared by identity.
+                # different tensors raises an exception, except for one-element tensors. Their positions are in
+                # `single`, and they are compared by identity.
                 if params != before or any(params[i] is not before[i] for i in single):
                     return False
             except RuntimeError:
