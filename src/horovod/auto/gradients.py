@@ -106,7 +106,7 @@ def _is_penalty(node: Any) -> bool:
 
 
 def _reductions(roots: tuple[torch.Tensor, ...], rows: int) -> Iterator[tuple[Any, float | None, bool]]:
-    """Yield sums and weighted means in an autograd graph, as (node, divisor or None, True if it can be a constant)."""
+    """Yield an autograd graph's sums and weighted means, as (node, divisor or None, divisor can be constant)."""
     pending: list[tuple[Any, float | None]] = [(root.grad_fn, None) for root in roots]
     while pending:
         node, divisor = pending.pop()

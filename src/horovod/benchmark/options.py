@@ -60,7 +60,8 @@ def repeats(nbytes: int) -> tuple[int, int]:
 def make_cases(collective: str, sizes: tuple[int, ...], ranks: int) -> list[Case]:
     """Return the cases of one collective.
 
-    If the collective splits the tensor among ranks, sizes are rounded up so that every part is a multiple of 4 bytes.
+    If the collective splits the tensor among ranks, sizes are rounded up so that each rank's part is a multiple of 4
+    bytes.
     """
     if collective == "barrier":
         return [Case("barrier", 0, *repeats(0))]

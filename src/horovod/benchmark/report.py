@@ -130,7 +130,7 @@ def to_json(machine: dict[str, Any], results: Sequence[Result], model: dict[str,
     return {"format": FORMAT, **machine, "model": model, "results": [asdict(r) for r in results]}
 
 
-# Plots require matplotlib, which the extra horovod[benchmark] installs.
+# Plots require matplotlib (``pip install horovod[benchmark]``).
 
 _BANDS = 4  # with more columns than this, omit the bands, because they would cover each other
 MISSING = "no picture: matplotlib is not installed (pip install 'horovod[benchmark]')"

@@ -268,7 +268,7 @@ class Session:
         self.say(f"calibrated for {shape}: {shown}\n{path}")
 
     def pin(self) -> None:
-        """Pin all threads of this process to its core, unless pinning is disabled."""
+        """Pin all threads of this process to one core, unless pinning is disabled."""
         if self._options.pin:
             pin(self._cores[self._basics.local_rank() % len(self._cores)])
 

@@ -1,7 +1,7 @@
 """Fault injection: plans with targets and times, and reports of the results.
 
-This package only computes the faults. Other modules inject them. The same text always gives the same faults, even
-if it requests random faults with a seed.
+This package only computes the faults. Other modules inject them. The same plan always gives the same faults, even
+seeded random ones.
 """
 
 from horovod.chaos.events import Event, Kind

@@ -37,7 +37,7 @@ class Event:
     """Fault to inject into a job.
 
     The target is one of ``rank``, ``host``, ``link`` or ``pick``. The time is ``step`` or ``after``. Without a time,
-    the fault occurs at the beginning.
+    the fault occurs when the job starts.
 
     Attributes:
         kind: Kind of the fault.
@@ -190,7 +190,7 @@ def acting(event: Event, ranks: Ranks) -> tuple[int, ...]:
 
 
 def why_not(event: Event, ranks: Ranks) -> str:
-    """Return the reason why no rank can inject this network fault, or "" if there is no known reason."""
+    """Return why no rank can inject this network fault, or "" if nothing is known to prevent it."""
     if event.kind is Kind.CUT:
         if event.pick is not None and event.lasts is None:
             return "random faults cut hosts off only where kinds= names it"

@@ -1,1 +1,1 @@
-"""Framework-independent code that all frontends share: engine start, operations, process sets, objects, settings."""
+"""Framework-independent code shared by all frontends: engine startup, operations, process sets, objects, settings."""

@@ -202,9 +202,9 @@ class HorovodBasics(observed.Observed):
     def mpi_threads_supported(self) -> bool:
         """Return True if several threads of this process can call MPI.
 
-        If the engine or mpi4py has initialized MPI in this process, the result is the level that MPI has granted.
-        Otherwise the result is True, because this library then does not call MPI. If HOROVOD_MPI_THREADS_DISABLE is
-        set, the result is False unless the job communicates over MPI.
+        If the engine or mpi4py has initialized MPI in this process, the result reflects the granted thread level. If
+        not, the result is True, because Horovod does not call MPI. If HOROVOD_MPI_THREADS_DISABLE is set, the result is
+        False unless the job communicates over MPI.
 
         Raises:
             ValueError: If not initialized, or if the job was not started by MPI and does not communicate over MPI.
@@ -242,9 +242,9 @@ class HorovodBasics(observed.Observed):
         return util.gloo_built()
 
     def nccl_built(self) -> int:
-        """Return the version code of the NCCL library that ranks would use, such as 22809 for 2.28.9, or 0.
+        """Return the NCCL version code, such as 22809 for 2.28.9, or 0 without NCCL.
 
-        NCCL is not loaded.
+        Does not load NCCL.
         """
         return util.nccl_built()
 

@@ -1,4 +1,4 @@
-"""Conversion of mpi4py communicators to world ranks, and agreement on the process sets passed to ``init``.
+"""Convert mpi4py communicators to world ranks, and combine the process sets that ranks pass to ``init``.
 
 This module does not import mpi4py, because a caller that passes a communicator has already imported it. All MPI calls
 are local. So no call waits for other ranks, and each member detects an invalid communicator by itself.
@@ -104,7 +104,7 @@ def _check_world(mpi: Any, what: str) -> None:
 
 
 class GivenSet(msgspec.Struct, array_like=True, frozen=True):
-    """Process set that one rank passes to ``init``, as one entry of ``process_sets``."""
+    """One entry of the ``process_sets`` that one rank passes to ``init``."""
 
     ranks: list[int]
     """Sorted ranks of the job. For a communicator, world ranks in its order. Empty for COMM_NULL."""

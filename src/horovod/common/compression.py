@@ -22,7 +22,7 @@ _ACCEPTED = (
 
 
 class Compressor:
-    """Base class of the built-in compressors. Users' own compressors need not inherit from it."""
+    """Base class of the built-in compressors. Custom compressors need not inherit from it."""
 
     wire_format: int = WIRE_NONE
 
@@ -50,9 +50,10 @@ class NoneCompressor(Compressor):
 
 
 class CastCompressor(Compressor):
-    """Base class of compressors that cast floating-point tensors to ``dtype`` and back. Other tensors are unchanged.
+    """Base class of compressors that cast floating-point tensors to ``dtype`` and back.
 
-    A frontend defines ``is_floating`` and ``cast`` for its tensors. Each of its compressors sets ``dtype``.
+    Other tensors are unchanged. A frontend subclasses it with ``is_floating`` and ``cast``, and derives one compressor
+    per ``dtype``.
     """
 
     dtype: Any
@@ -90,7 +91,7 @@ class WireCompressor(NoneCompressor):
     """
 
     wire_format: int = WIRE_NONE
-    # True if PyTorch's optimizer adds each step's rounding error to the gradients of the next step.
+    # True if PyTorch's optimizer carries each step's rounding error over to the next step's gradients (error feedback).
     error_feedback: bool = False
 
 

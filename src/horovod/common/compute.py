@@ -1,7 +1,7 @@
-"""Registry of a tf.data service: its dispatchers, its workers, and the training jobs that read from it.
+"""Registry of a tf.data service's dispatchers, workers and reading training jobs.
 
-The registry is a store like a job's store, with a separate key. Clients without the key can neither read nor change it.
-This module does not depend on any framework.
+The registry is a key-value store like a job's, with its own key. Clients without the key can neither read nor change
+it. This module does not depend on any framework.
 
 Names in the store, for dispatcher D:
 
@@ -55,7 +55,7 @@ class ComputeService:
             key: Secret of any length that clients must know, preferably 32 random bytes.
             nics: Network interfaces to listen on. None means all interfaces.
 
-        nics: Network interfaces to listen on. None means all interfaces.
+        Raises:
             ValueError: If an interface does not exist or a number is below 1.
         """
         for name, value in (("dispatchers", dispatchers), ("workers_per_dispatcher", workers_per_dispatcher)):
@@ -205,7 +205,7 @@ class ComputeClient:
         return next(one for one in itertools.count() if self._store.set_first(f"reader.{number}.{one}", me) == me)
 
     def say_reader_lives(self, number: int, reader: int) -> None:
-        """Send a heartbeat of a reader. Call this regularly while reading."""
+        """Send a reader's heartbeat. Call this regularly while reading."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"lives.{number}.{reader}", uuid.uuid4().hex)
 

@@ -220,7 +220,7 @@ def check_descent(env: WorkerEnv) -> None:
 
 
 def find_rank_above(env: WorkerEnv) -> int | None:
-    """Return the process id of the rank that ``env`` describes if this process descends from it, else None."""
+    """Return the pid of the rank described by ``env`` if this process is its descendant, else None."""
     if env.size == 1 and env.worker is None:
         return None
     place = _place(env)
@@ -289,7 +289,7 @@ Slurm signals all processes of a step, and launchers that receive the signal for
 
 
 def signals_named(text: str) -> list[signal.Signals]:
-    """Parse a comma-separated list of signal names, with or without "SIG". Repetitions are dropped.
+    """Parse a comma-separated list of signal names, with or without "SIG". Duplicates are dropped.
 
     Raises:
         ValueError: If a name is unknown or the signal cannot be caught.

@@ -68,7 +68,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """Return the message for a framework ``name`` whose installed version differs from ``version``."""
+    """Return the error message for framework ``name`` if its installed version differs from ``version``."""
     return (
         f"{name} {installed_version} is installed, but this job was started with {name} {version}; "
         f"install {name}=={version} or start the job again with {name} {installed_version}."

@@ -296,7 +296,7 @@ class Faults:
 
     def _timed(self, since: float) -> Iterator[Event]:
         """Yield the faults that are due at a time, starting ``since`` seconds after the start of the job."""
-        if since < 1.0:  # skip these faults if this process has joined the job later
+        if since < 1.0:  # skip faults from before this process joined the job
             yield from (event for event in self._plan.events if event.step is None and event.after is None)
         for event in self._plan.by_time():
             if (event.after or 0.0) > since:

@@ -183,7 +183,7 @@ def readable(path: str) -> Iterator[None]:
 
 
 def check_not_compressed(path: str) -> None:
-    """Check that a file is not compressed, because reading a compressed file from the middle is impossible."""
+    """Check that a file is not compressed, because compressed files do not support random access."""
     with open(path, "rb") as file:
         begin = file.read(6)
     if begin.startswith(_PACKED):

@@ -121,7 +121,9 @@ class StreamingDataset(Resumes):
         return self._read(self._order_now(), tuple(mine), begins, self.batch_size)
 
     def record(self, samples: int | None = None) -> None:
-        """Record that ``samples`` records are processed. Default: one batch. Call this between step and commit.
+        """Record that ``samples`` records are processed. Default: one batch.
+
+        Call this after the step and before the commit.
 
         All ranks must call this in the same steps.
         """

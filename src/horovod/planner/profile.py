@@ -51,7 +51,7 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Variation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Standard deviations of the compute time, as fractions of its mean."""
+    """Standard deviations of the compute time, relative to its mean."""
 
     steps: float = 0.0
     """Variation between the steps of one rank."""

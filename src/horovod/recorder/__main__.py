@@ -85,7 +85,7 @@ def read(path: Path) -> Dump:
         ValueError: If the file is not from a flight recorder. The message names the file.
         OSError: If the file cannot be read.
     """
-    # O_NONBLOCK prevents the open of a pipe from blocking.
+    # Without O_NONBLOCK, opening a pipe could block.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as lines:
         try:
             if not stat.S_ISREG(os.fstat(lines.fileno()).st_mode):

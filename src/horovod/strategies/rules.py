@@ -284,7 +284,7 @@ class Progress:
         return stale
 
     def updated_by_all(self, workers: Iterable[int]) -> None:
-        """Record one update of the parameters that combines a step of each of these workers."""
+        """Record one parameter update that combines one step of each of these workers."""
         for worker in workers:
             self.histogram[self.version - self._read.get(worker, self.version)] += 1
             if worker in self._clocks:

@@ -264,7 +264,7 @@ class Serving:
             hvd.synchronize(handle)
 
     def _order(self, kind: float) -> None:
-        """Send all servers a request without values. The servers ignore the zeros in the message."""
+        """Send all servers a request without values. The message contains zeros, which the servers ignore."""
         vector, me = self.vector, self.vector.hvd.rank()
         messages = []
         for server, (start, stop) in zip(self._roles.servers, self._ranges, strict=True):

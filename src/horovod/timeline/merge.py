@@ -65,7 +65,7 @@ def to_common(trace: Trace, base_ns: int) -> Callable[[float], float]:
 
 
 def base_of(traces: Sequence[Trace]) -> int:
-    """Return a start time for the merged trace in ns on rank 0's clock, which precedes all events."""
+    """Return a start time for the merged trace, before all events, in ns on rank 0's clock."""
     return min(t.start_ns + min((r.offset for r in t.clock), default=0) for t in traces)
 
 

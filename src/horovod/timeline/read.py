@@ -160,7 +160,7 @@ def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
 def _events(path: str) -> tuple[list[Event], bool]:
     # A running job might be writing to the file, so try to read it twice.
     for _ in range(2):
-        # O_NONBLOCK prevents the open of a pipe from blocking.
+        # Without O_NONBLOCK, opening a pipe could block.
         with open(
             os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8", errors="replace"
         ) as file:

@@ -31,7 +31,7 @@ _kept: tuple[Values, bool] | None = None
 
 
 def remember(rank: int, what: dict[str, Any]) -> None:
-    """Store the result that rank 0 has sent with the message ``MESSAGE``."""
+    """Store the result that rank 0 has sent in a message of type ``MESSAGE``."""
     global _kept
     _kept = what["values"], what["done"]
 
@@ -154,7 +154,7 @@ class Session:
             self.say(f"the result was not stored: {error}")
 
     def find(self, initial: Values) -> tuple[Values, bool] | None:
-        """Return the values that this job has found so far, or those stored for this model, hosts and settings."""
+        """Return the best values found by this job, or else those cached for this model, hosts and settings."""
         from horovod.common.autotune import results
 
         model = int(self._engine.stats()["period_hash"])

@@ -130,7 +130,7 @@ class Tuner:
         self.step_bytes = 0
         """Bytes that a step reduces on this rank, measured before the search."""
         self._said = 0.0
-        # Usual duration of a step after tuning, in seconds.
+        # Usual step time after tuning, in seconds.
         self._usual = 0.0
         self._drifted, self._patience = 0, _DRIFT_WINDOWS
 

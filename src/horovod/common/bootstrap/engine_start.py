@@ -36,9 +36,9 @@ class NcclOperations(NamedTuple):
 
 
 def nccl_operations(settings: Settings) -> NcclOperations:
-    """Return the collectives for which the settings select NCCL.
+    """Return which collectives the settings assign to NCCL.
 
-    Values for libraries that this version does not support (mpi, ddl, ccl) select the engine.
+    Values for unsupported libraries (mpi, ddl, ccl) select the engine.
     """
     general = settings.text("HOROVOD_GPU_OPERATIONS")
     asked = (settings.text(f"HOROVOD_GPU_{collective.upper()}") or general for collective in COLLECTIVES)

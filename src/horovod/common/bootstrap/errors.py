@@ -58,7 +58,7 @@ _SHOWN = 32
 def start_timeout_error(
     who: tuple[int, str], size: int, seconds: float, absent: Sequence[int], gave_up: Sequence[int], alone: str = ""
 ) -> NotFormedError:
-    """Create the error for a start timeout, which names the ranks that are missing or have given up.
+    """Create the startup timeout error, naming the ranks that are missing or have given up.
 
     Args:
         who: Rank and host of this process.
@@ -104,7 +104,7 @@ class Failures:
 
         Args:
             store: Connection to the store.
-            epoch: Number of the store exchange with which the epoch began.
+            epoch: Number of the store exchange that started the epoch.
             me: Index of this rank in ``ranks``.
             ranks: World ranks of the job.
             hostname: This rank's host, for messages.
@@ -126,7 +126,7 @@ class Failures:
             raise LinkError(text.decode(errors="replace"))
 
     def tell(self, error: BaseException) -> str:
-        """Report this rank's failure, so that the other ranks fail now instead of at their deadlines.
+        """Report this rank's failure, so that the other ranks fail now instead of waiting for their deadlines.
 
         Returns:
             The first reported failure, possibly from another rank.

@@ -175,7 +175,7 @@ class Joining:
         )
 
     def _meet(self, store: StoreClient, mine: Peer) -> Met:
-        """Wait until all ranks have called ``init``. On a timeout, raise ValueError with the missing ranks."""
+        """Wait until all ranks have called ``init``. On a timeout, raise ValueError naming the missing ranks."""
         group = (
             f"init e{self._env.epoch}"
             if self._env.epoch
@@ -215,9 +215,9 @@ class Joining:
         return values
 
     def _cipher(self, plan: Plan, peers: list[Peer]) -> Cipher | None:
-        """Return the cipher for connections between nodes, or None for a job on one node.
+        """Return the cipher for connections between nodes, or None for a single-node job.
 
-        If the ranks have no common cipher, ValueError is raised on all ranks.
+        Raises ValueError on all ranks if they have no common cipher.
         """
         if len(plan.leaders) == 1:
             return None

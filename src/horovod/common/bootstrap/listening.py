@@ -141,7 +141,7 @@ class Listening:
                     self._client = self._connect()
                 self._hear(self._client)
                 pause = PAUSE
-            # OSError occurs, for example, if too many files are open.
+            # raised, for example, if too many files are open
             except (StoreError, ValueError, OSError, zmq.ZMQError) as error:
                 self._warn(f"the connection on which the launcher's news come has failed, and is tried again: {error}")
                 if self._client is not None:

@@ -57,7 +57,7 @@ class _Attempt:
         self.sock = sock
         self.side = side
         self.deadline = deadline
-        self.link: Link | None = None  # None while the peer of an incoming connection is unknown
+        self.link: Link | None = None  # None until an incoming connection's peer is known
         self.target: Target = ""
         self.connected = False
 

@@ -140,7 +140,7 @@ def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
 
 
 def _receive_batch(sock: socket.socket) -> tuple[bytes, list[int], int]:
-    # Some Python versions ignore the flags of socket.recv_fds, and children would inherit the descriptors.
+    # Make the descriptors close-on-exec here, because some Python versions ignore the flags of socket.recv_fds.
     batch = array.array("i")
     data, ancillary, flags, _ = sock.recvmsg(1, socket.CMSG_SPACE(_BATCH * batch.itemsize), socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in ancillary:

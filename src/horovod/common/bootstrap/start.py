@@ -119,7 +119,7 @@ def _start_alone(
 
 # Place of this process in an elastic job. Each ``init`` requests a place, and ``listening`` handles later events.
 #
-# join:  ask the launcher --> place --> form the epoch with the others (``bootstrap``) --> engine
+# How a worker joins: request a place --> place --> form the epoch with the others (``bootstrap``) --> engine
 #          ^                                 '-- fails because a member is gone --.
 #          '--------------------------------------------------------------------'
 
@@ -135,7 +135,7 @@ def join(
 ) -> tuple[WorkerEnv, Job, "Engine"]:
     """Request a rank from the launcher and form the epoch. Retry with new ranks until an epoch is formed.
 
-    This process's environment variables are set for the place.
+    Environment variables of this process are updated to match the assigned rank.
 
     Args:
         env: Environment of this worker.

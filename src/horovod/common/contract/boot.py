@@ -53,7 +53,7 @@ def standalone_arguments(*program: str) -> list[str]:
     return ["-I", "-S", *program]
 
 
-# The rest of this file runs a module in a process that ends together with its caller.
+# The rest of this file runs a module in a process that exits when its caller exits.
 #
 # Standard input is one end of a socket pair, and the caller holds the other end. This process ends when the caller ends
 # or closes its end. The check works from the start, even while a framework is being imported, which takes seconds.
@@ -66,7 +66,7 @@ def main() -> None:
     waiting.register(0, select.POLLHUP)
     # Linux supports pidfd_open since version 5.3.
     with contextlib.suppress(AttributeError, OSError):
-        # Watch the caller's process too, because its forked children also hold its end of the socket pair.
+        # Watch the caller's process too, because its forked children keep its end of the socket pair open.
         waiting.register(os.pidfd_open(os.getppid()), select.POLLIN)
     threading.Thread(target=_end_with_caller, args=(waiting,), daemon=True).start()
     importlib.import_module(sys.argv.pop(1)).main()

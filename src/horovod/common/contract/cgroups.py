@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Limit in bytes above which memory counts as unlimited. Version 1 reports a number near 2^63 for no limit.
+# A memory limit above this many bytes means no limit. cgroup version 1 reports a number near 2^63 for no limit.
 _UNLIMITED = 1 << 60
 # Files with the memory limit, the usage and the reclaimable usage, by cgroup version.
 _FILES = {
@@ -34,7 +34,7 @@ class Groups:
 
 
 def groups(controller: str, own: str, mounts: str) -> Groups | None:
-    """Return the directories of this process's control groups for one controller, or None.
+    """Return the directories of this process's control groups for one controller, or None if not found.
 
     Args:
         controller: Name of the controller: "cpu", "memory" or "pids".
@@ -112,7 +112,7 @@ def usable_cores() -> int:
 def memory(root: str = "/") -> Room | None:
     """Return the memory limit and the unused memory in bytes, or None for no limit.
 
-    Shared memory and in-memory files count as used memory. Page cache that the kernel can reclaim does not.
+    Shared memory and in-memory files count as used memory. Reclaimable page cache does not.
     """
     rooms = []
     for version, folder in _folders("memory", root):

@@ -1,8 +1,7 @@
 """Messages from rank 0 to the launcher, about once a second, for the live page (`horovodrun --dashboard`).
 
-The messages use the pipe for reports (``reasons``). Each message describes the current state without reference to
-earlier messages. If a message does not fit into the pipe, it is dropped, and the message of the next second replaces
-it. Times are in seconds.
+The messages use the pipe for reports (``reasons``). Each message is self-contained. If a message does not fit into the
+pipe, it is dropped, and the message of the next second replaces it. Times are in seconds.
 """
 
 import math
@@ -13,7 +12,7 @@ import msgspec
 
 from horovod.common.contract.reasons import LIMIT
 
-NAME = 100  # maximum length of a name in characters
+NAME = 100  # maximum length of an operation name in characters
 _SENTENCE = 400
 _WAITS = 20
 _MISSING = 16
@@ -136,7 +135,7 @@ def encode(message: Message) -> bytes:
 
 
 def of_job(job: Mapping[str, Any], at: float) -> Overall:
-    """Create the message about ``job``, the result of ``Account.job`` at time ``at``."""
+    """Create the live page message from ``job``, a result of ``Account.job`` at time ``at``."""
     lately = job["lately"]
     return Overall(
         at,

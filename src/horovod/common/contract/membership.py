@@ -62,7 +62,7 @@ class Over(msgspec.Struct, frozen=True, tag="over"):
     Workers that are connecting give up, and pending operations of training workers fail.
 
     Attributes:
-        lost: Workers that are certainly gone. Empty if workers have only left. Operations that the ranks have already
+        lost: Workers known to be gone. Empty if workers have only left. Operations that the ranks have already
             agreed on can then still succeed.
     """
 

@@ -58,7 +58,7 @@ OLDER = frozenset(
 """Variables of other versions that resemble a setting and are accepted without effect."""
 
 _KNOWN = {setting.name: setting.name for setting in TABLE} | {name: name for name in OTHERS}
-# Flags of horovodrun, written like environment variables.
+# horovodrun flags, spelled like environment variables.
 _FLAGS = {PREFIX + s.flag.lstrip("-").replace("-", "_").upper(): s.name for s in TABLE if s.flag}
 # Minimum similarity, from 0 to 1, for which a variable counts as misspelled. Names are compared without the prefix.
 _NEAR = 0.8
@@ -111,7 +111,7 @@ def _meant(name: str) -> str:
 
 
 def of_program(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables that the program itself has set. The launcher could not check them."""
+    """Return the variables set by the program itself, which the launcher could not check."""
     with contextlib.suppress(OSError):
         with open("/proc/self/environ", "rb") as file:
             inherited = {line.partition(b"=")[0].decode(errors="surrogateescape") for line in file.read().split(b"\0")}

@@ -22,12 +22,12 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
 
 def dump(value: object, file: IO[bytes]) -> None:
-    """Pickle ``value`` into a binary file for ``pickle.load``. Errors of pickling and writing are raised."""
+    """Pickle ``value`` into a binary file for ``pickle.load``."""
     _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
 
 
 def dumps(value: object) -> bytes:
-    """Pickle ``value`` to bytes for ``pickle.loads``. Errors of pickling are raised."""
+    """Pickle ``value`` to bytes for ``pickle.loads``."""
     stream = io.BytesIO()
     dump(value, stream)
     return stream.getvalue()

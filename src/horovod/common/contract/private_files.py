@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK prevents the open of a pipe without a reader from blocking.
+# Without O_NONBLOCK, opening a pipe that has no reader would block.
 _FILE = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -147,7 +147,7 @@ def read_private(path: Path, limit: int) -> bytes:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace a file atomically by one that only this user can access. Create its directory if it is missing.
+    """Atomically replace a file with one that only this user can access. Create its directory if it is missing.
 
     Raises:
         OSError: If the file cannot be written.

@@ -1,7 +1,7 @@
 """Directories for problem reports: one per job, inside one per user.
 
-The default directory of a user has a predictable name in the directory for temporary files, so another user might have
-created it first. Such a directory is not used.
+The default directory has a predictable name in the temporary directory, so another user might have created it first. It
+is then not used.
 """
 
 import contextlib
@@ -64,16 +64,16 @@ def on_this_host(folder: str) -> str:
 
 
 def process_of(folder: str) -> int | None:
-    """Extract rank 0's process id from the name of a job's directory. Return None for other names."""
+    """Extract rank 0's process id from a job directory's name, or return None for other names."""
     found = _JOB.fullmatch(os.path.basename(os.path.normpath(folder)))
     return int(found[1]) if found else None
 
 
 def prune(folder: str) -> None:
-    """Remove the oldest directories of jobs in the parent directory of ``folder``.
+    """Remove the oldest job directories beside ``folder``.
 
-    A directory is removed only if it belongs to this user and contains only reports, because users can have similarly
-    named directories.
+    Removes only this user's directories that contain nothing but reports, because the user can have similarly named
+    directories.
     """
     with contextlib.suppress(OSError), private_files.closing(_open_listed(os.path.dirname(folder))) as parent:
         with os.scandir(parent) as entries:

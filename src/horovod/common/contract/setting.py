@@ -122,7 +122,7 @@ def is_off(text: str) -> bool:
 
 
 def is_word(text: str) -> bool:
-    """Return True if a setting's text is a word for a boolean, such as "true"."""
+    """Return True if a setting's text is a boolean word, such as "true"."""
     return text.lower() in ("true", "yes", "false", "no")
 
 

@@ -336,7 +336,7 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read the settings from an environment. Default: this process's environment.
+        """Read the settings from an environment, by default this process's.
 
         Raises:
             ValueError: If a value is invalid. The message names the variable, its value and the accepted values.

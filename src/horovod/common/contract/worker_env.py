@@ -211,7 +211,7 @@ class WorkerEnv:
 
 
 def carried_by_mpi(environ: Mapping[str, str]) -> bool:
-    """Return True if this process belongs to a job of several processes that communicates over MPI.
+    """Return True if this process belongs to a multi-process job that communicates over MPI.
 
     Raises:
         ValueError: If a launcher's variables are invalid.
@@ -236,7 +236,7 @@ def take_job_key() -> None:
 
 
 def host_name() -> str:
-    """Return this host's name, for jobs in which neither the user nor the launcher specifies one."""
+    """Return this host's name, for use if neither the user nor the launcher specifies one."""
     return os.uname().nodename or "localhost"
 
 

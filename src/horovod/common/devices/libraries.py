@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-DRIVER: Final = "libcuda.so.1"  # libcuda.so without the version can be a stub of the CUDA toolkit
+DRIVER: Final = "libcuda.so.1"  # the unversioned libcuda.so can be a CUDA toolkit stub
 NCCL: Final = "libnccl.so.2"
 
 NCCL_FILES: Final = ("~/.nccl.conf", "/etc/nccl.conf")
@@ -126,7 +126,7 @@ def _nccls(environ: Mapping[str, str]) -> Iterator[Library]:
 
 
 def have_nccl_warn(environ: MutableMapping[str, str], files: Sequence[str] = NCCL_FILES) -> None:
-    """Make NCCL print the reasons of errors (NCCL_DEBUG=WARN), unless the user has set NCCL_DEBUG.
+    """Make NCCL print error details (NCCL_DEBUG=WARN), unless the user has set NCCL_DEBUG.
 
     The user can set NCCL_DEBUG in the environment or in NCCL's configuration files. NCCL reads both when it is first
     used.
@@ -205,7 +205,7 @@ def of_system(name: str, environ: Mapping[str, str], cache: str = "") -> str:
             return path
     try:
         with open(cache or CACHE, "rb") as file:
-            # In all versions of ldconfig's file, names and paths are zero-terminated strings.
+            # Names and paths are zero-terminated in all versions of ldconfig's cache file.
             paths = re.findall(rb"/[^\0]*/" + re.escape(name.encode()) + rb"(?=\0)", file.read())
     except OSError:
         paths = []

@@ -144,7 +144,7 @@ def _launchers() -> Iterator[Path]:
             with open(f"/proc/{pid}/stat") as file:
                 pid = int(file.read().rpartition(")")[2].split()[1])
             program = Path(os.readlink(f"/proc/{pid}/exe"))
-        # The process has no further ancestor, or the ancestor belongs to another user.
+        # Stop at the last ancestor, or at one that belongs to another user.
         except (OSError, ValueError, IndexError):
             return
         if _LAUNCHERS.match(program.name):
@@ -171,7 +171,7 @@ class Tried(NamedTuple):
 
 
 def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float = SECONDS) -> Tried:
-    """Test an MPI library. Takes about a second, or ``seconds`` if the test does not answer. Raises no errors."""
+    """Test an MPI library. Takes about a second, at most ``seconds``. Never raises."""
     prefix = Path(path).parent.parent
     # Open MPI 4 runs a helper program even for one process, and expects it under its build-time prefix.
     own = {"OPAL_PREFIX": str(prefix)} if (prefix / "bin/orted").is_file() else {}

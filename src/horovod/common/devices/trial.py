@@ -40,7 +40,7 @@ class _Cuda:
         self.call("cuCtxPushCurrent_v2", context)
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call a function of the driver. Raises _TrialError unless it succeeds."""
+        """Call a driver function. Raises _TrialError unless it succeeds."""
         try:
             function = getattr(self._library, name)
         except AttributeError:

@@ -27,7 +27,7 @@ class Tried(NamedTuple):
 
 
 def try_cuda(driver: str, seconds: float = SECONDS) -> Tried:
-    """Run the test, which takes a few seconds and a few hundred MB of the first GPU's memory. Raises no errors."""
+    """Run the test, which takes a few seconds and a few hundred MB of the first GPU's memory. Never raises."""
     deadline = time.monotonic() + seconds
     try:
         owner = _start("own", driver)
@@ -82,7 +82,7 @@ def _reason(line: str) -> str:
 
 
 def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
-    """Close the process's stdin to make it end. Kill the process if it hangs in the driver."""
+    """End the process by closing its stdin. Kill the process if it hangs in the driver."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()

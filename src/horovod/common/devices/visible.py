@@ -53,7 +53,7 @@ def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]
     """Return the GPUs available to this host's workers, and how they were determined.
 
     Each GPU is an entry for CUDA_VISIBLE_DEVICES. If this variable is set, its entries are used, and checked if NVML is
-    available. Otherwise all GPUs are used, or their MIG devices instead.
+    available. If it is not set, all GPUs are used, or their MIG devices where MIG is enabled.
     """
     given = environ.get(VARIABLE)
     if given is not None:
@@ -247,7 +247,7 @@ def ports(root: str = SYS) -> list[Port]:
 
 
 def binding(gpus: Sequence[Gpu], allowed: Collection[int], root: str = SYS) -> list[int]:
-    """Return the allowed CPUs near any of these GPUs. The locations come from NVML, or else from /sys.
+    """Return the allowed CPUs near any of these GPUs. The locations come from NVML, or from /sys if NVML lacks them.
 
     Raises:
         AffinityError: If no nearby CPU is known or allowed.

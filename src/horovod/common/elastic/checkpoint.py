@@ -93,7 +93,8 @@ def _register() -> None:
         # Exit hooks run in reverse order. Import concurrent.futures first, so that our hook runs before its own.
         import concurrent.futures.thread  # noqa: F401
 
-        # `_register_atexit` is private to Python. Without it, the wait comes too late for checkpoints at a URL.
+        # `_register_atexit` is a private Python API. If it is missing, the wait comes too late for checkpoints at a
+        # URL.
         register = getattr(threading, "_register_atexit", atexit.register)
         with contextlib.suppress(RuntimeError):  # raised if the interpreter is already exiting
             register(_wait)
@@ -183,8 +184,8 @@ class Checkpoint:
     def save(self, step: int, value: Any) -> None:
         """Copy the value and write it in the background.
 
-        If the previous checkpoint is still waiting to be written, this one replaces it. On ranks that do not write
-        checkpoints, the method has no effect.
+        If the previous checkpoint is still waiting to be written, this one replaces it. Has no effect on ranks that do
+        not write checkpoints.
 
         If writing fails, training continues and the error is printed to stderr, because a full disk should not end a
         rank. Existing checkpoints are kept, and the next call tries again. ``wait`` and ``close`` raise the error of

@@ -209,7 +209,7 @@ def is_unfinished(name: str) -> bool:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove the temporary files of killed writers, but not those that are still being written."""
+    """Remove temporary files left by killed writers, but not those still being written."""
     for name in os.listdir(directory):
         if is_unfinished(name):
             with contextlib.suppress(OSError):

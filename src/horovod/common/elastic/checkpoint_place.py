@@ -46,7 +46,7 @@ class Place(Protocol):
         """Create the storage, and remove temporary files of killed writers."""
 
     def write(self, step: int, dump: Dump) -> None:
-        """Write a checkpoint atomically, replacing one of the same step. Errors of ``dump`` are raised too."""
+        """Write a checkpoint atomically, replacing one of the same step. Can also raise errors from ``dump``."""
 
     def read(self, step: int, load: Load) -> Any:
         """Verify the checksum of a checkpoint, and return what ``load`` returns for its payload.
@@ -354,7 +354,7 @@ class Objects:
             self._fs.rm_file(path)
             return
         self._fs.mv(path, new)
-        if self._is_there(path):  # WebHDFS can refuse to move a file without raising an error
+        if self._is_there(path):  # WebHDFS can fail to move a file without raising an error
             raise FileExistsError(errno.EEXIST, "is not renamed", path, None, new)
 
     def _is_there(self, path: str) -> bool:
@@ -395,7 +395,7 @@ def _renames(filesystem: Any) -> bool:
 
 @contextlib.contextmanager
 def _unnamed() -> Iterator[tuple[Any, str]]:
-    """Create a temporary file that disappears when it is closed or the process is killed.
+    """Create a temporary file that is deleted when it is closed or the process is killed.
 
     Yields:
         The open file, and a path under which any thread can open it while it exists.

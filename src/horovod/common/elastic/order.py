@@ -293,7 +293,7 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
     Args:
         global_batch: Samples of all ranks per step.
         ranks: Number of ranks.
-        rank: Rank whose share to return.
+        rank: Rank for which to compute the share.
         most: Maximum number of samples per pass that fit into a rank's memory. None means unlimited.
 
     Raises:

@@ -350,7 +350,7 @@ class ObjectState(State):
         return self._attributes()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a result of ``state_dict``, for example of another job. The loaded state counts as a commit.
+        """Load a result of ``state_dict``, possibly from another job. The loaded state counts as a commit.
 
         Raises:
             ValueError: If the attributes differ from those of this state. The message names the attributes.

@@ -189,7 +189,7 @@ class _Proc(ctypes.Structure):
 
 
 class _Value(ctypes.Structure):
-    # In all versions, the union after the type has at most 32 bytes. Only its first member, a pointer, is used here.
+    # The union after the type is at most 32 bytes in all PMIx versions. Only its first member, a pointer, is used here.
     _fields_ = [("type", ctypes.c_uint16), ("pointer", ctypes.c_void_p), ("rest", ctypes.c_uint64 * 8)]
 
 

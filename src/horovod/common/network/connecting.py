@@ -64,7 +64,7 @@ class Dialer(Generic[T]):
         return min((each.at for each in self._tries if not each.under_way), default=float("inf"))
 
     def connected(self, target: T, now: float) -> None:
-        """Record that a connection to the target exists and the handshake has started."""
+        """Record that the target is connected and the handshake has started."""
         self._find(target).connected = True
         for each in self._untried():
             each.at = max(each.at, now + BUSY_HEAD_START)

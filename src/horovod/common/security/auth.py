@@ -213,7 +213,7 @@ class Acceptor(_Side):
 
     @property
     def place(self) -> Place:
-        """Place of the connection according to the hello, authenticated when ``done`` is True."""
+        """Purpose, epoch and ranks claimed in the hello message, authenticated once ``done`` is True."""
         if not self.done or self._claimed is None:
             raise AuthError("the handshake is not complete")
         return self._claimed

@@ -74,7 +74,7 @@ class Channel:
         return found
 
     def take(self) -> bytes:
-        """Return the data that the caller must send to the other end."""
+        """Return the data to send to the peer."""
         return self._out.read()
 
     def write(self, data: bytes) -> None:

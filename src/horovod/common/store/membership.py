@@ -95,7 +95,7 @@ class MembershipRequests:
         self._last = 0
 
     def handle(self, client: bytes, request: Come | Heard | News) -> Replies:
-        """Handle a worker's request. A later call can return the reply."""
+        """Handle a worker's request. The reply can be returned by a later call."""
         if isinstance(request, Come):
             return self._come(client, request)
         if isinstance(request, News):

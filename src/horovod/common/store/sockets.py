@@ -42,7 +42,7 @@ _SLACK = 1.0
 _STRANGERS = 1024
 _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
-# Maximum number of file descriptors to use.
+# Maximum number of file descriptors that this process may use.
 _MOST = 65536
 # Reserve one in _KEPT file descriptors for uses other than connections.
 _KEPT = 8
@@ -91,7 +91,7 @@ class UnauthenticatedPeers:
     """
 
     def __init__(self) -> None:
-        # Time of acceptance of each recent connection, by descriptor, oldest first.
+        # Times at which recent connections were accepted, by descriptor, oldest first.
         self._accepted: dict[int, float] = {}
         self._succeeded: deque[float] = deque()
 
@@ -179,7 +179,7 @@ class AcceptControl:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most = _MOST if most == resource.RLIM_INFINITY else min(most, _MOST)
         self._limit = most - most // _KEPT
-        # To get an upper bound, count the open descriptors once, and add one for each accepted connection.
+        # For an upper bound on open descriptors, count them once, then add one for each accepted connection.
         try:
             self._used = len(os.listdir("/proc/self/fd"))
         except OSError:  # the directory cannot be read without a free descriptor

@@ -77,7 +77,7 @@ class Table:
             self._published = True
 
     def handle(self, client: bytes, request: Request, now: float) -> list[tuple[bytes, Reply]]:
-        """Handle a client's request at time ``now``. A later call can return the reply."""
+        """Handle a client's request at time ``now``. The reply can be returned by a later call."""
         if self._bytes + _cost(request) > MAX_TOTAL_BYTES:
             return [(client, Reply(request.id, error=f"the store is full: it holds {MAX_TOTAL_BYTES} bytes at most"))]
         if not isinstance(request, Set) and self._waits_of[client] >= MAX_WAITING:
@@ -172,7 +172,7 @@ class Table:
     def _complete(self, current: _Round) -> list[tuple[bytes, Reply]]:
         members = [current.members[rank] for rank in range(current.size)]
         packed = pack([member.request.value for member in members])
-        holders: dict[str, int] = {}  # the first rank of each node gets all values
+        holders: dict[str, int] = {}  # only the first rank of each node gets all values
         replies = []
         for rank, member in enumerate(members):
             node = member.request.node

@@ -34,7 +34,7 @@ _SOME = 10
 _LAG = 3
 # Seconds to wait for final reports at shutdown.
 _PATIENCE = 0.5
-# Seconds between two checks for ranks that have left.
+# Seconds between checks for ranks that have left.
 _SLICE = 0.005
 
 
@@ -232,7 +232,7 @@ class Account:
         self._tell(last=True)
 
     def _hear(self, rank: int, note: dict[str, Any]) -> None:
-        """Handle a report that rank 0 has received from a rank."""
+        """Handle a rank's report on rank 0."""
         together = self._together
         if together is None:
             return

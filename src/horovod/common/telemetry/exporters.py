@@ -76,7 +76,7 @@ def plain(value: Any) -> Any:
 class LinesFile:
     """Exporter to a file of JSON lines.
 
-    Each line contains all figures at one point in time, with the time as ``time`` in seconds since 1970. The exporter
+    Each line contains all statistics at one time, with ``time`` in seconds since 1970. The exporter
     appends to an existing regular file and does not follow symbolic links. It writes nothing if another job is writing
     to the same file.
     """

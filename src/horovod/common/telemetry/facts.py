@@ -183,7 +183,7 @@ class Rank:
     def entry(self, name: str) -> dict[str, Any] | None:
         """Return the last flight recorder entry about the named operation (submitted or executed), or None."""
         kept = name.encode(errors="replace")[:_NAME].decode(errors="replace").rstrip("\ufffd")
-        rest = "\ufffd" if kept != name else ""  # the engine can truncate a name in the middle of a character's bytes
+        rest = "\ufffd" if kept != name else ""  # the engine can truncate a name in the middle of a UTF-8 character
         known = (one for one in reversed(self.recent) if one["what"] in ("announced", "carried out"))
         return next((one for one in known if one["name"].rstrip(rest) == kept), None)
 
@@ -200,7 +200,7 @@ class Facts:
     """All collected facts about a waiting job.
 
     Attributes:
-        ranks: Facts about each rank that was asked, by rank number.
+        ranks: Facts about each queried rank, by rank number.
     """
 
     stalled: list[Waiting]
@@ -231,7 +231,7 @@ _ALONE = ("barrier", "join")
 
 
 def described(kind: str, name: str) -> str:
-    """Return a description of an operation that fits into a sentence.
+    """Describe an operation as a phrase for use in a sentence.
 
     Args:
         kind: Kind of the operation, for example "allreduce". Empty if unknown.
@@ -251,7 +251,7 @@ def described(kind: str, name: str) -> str:
 
 
 def short(name: str) -> str:
-    """Return an operation's name in quotes without its kind, or a description if the program has not named it."""
+    """Return an operation's quoted name without its kind, or a description of an unnamed operation."""
     if found := _UNNAMED_GRADIENT.fullmatch(name):
         return f"gradient {found[2]} of parameter group {found[1]} (no name)"
     if name.startswith(tuple(_OF_GRADIENTS)) or _UNNAMED.match(name):

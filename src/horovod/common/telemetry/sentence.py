@@ -51,10 +51,10 @@ def _exposed(job: Mapping[str, Any], step: float, size: int) -> str:
 
 
 def _speed(ranks: Sequence[Mapping[str, Any]], step: float) -> str:
-    """Describe the bandwidth if transfers took longer than waiting for late ranks.
+    """Describe the lowest bandwidth of any rank if transfers took longer than waiting for late ranks.
 
-    Use the rank with the lowest bandwidth. On a rank that only sends, a transfer seems to end as soon as the kernel has
-    copied the data, so its bandwidth looks too high.
+    A rank that only sends overestimates its bandwidth, because a transfer seems complete once the kernel has copied the
+    data.
     """
     moved = [rank for rank in ranks if rank["steps"] and rank["bandwidth"] and rank["exposed_seconds"] is not None]
     if not moved:
@@ -144,7 +144,7 @@ def _bytes(number: float) -> str:
 
 
 def _decimal(number: float) -> str:
-    """Format a number of bytes in decimal units, as is usual for networks: "0.4 MB", "11 MB", "1.2 GB"."""
+    """Format a number of bytes in decimal units, as in networking: "0.4 MB", "11 MB", "1.2 GB"."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if number >= 0.1 * unit:
             value = number / unit

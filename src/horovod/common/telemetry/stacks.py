@@ -136,7 +136,7 @@ _MOMENT, _AT_ONCE = 0.3, 20_000
 
 
 class StackReporter:
-    """Provider of this process's Python stacks for the engine."""
+    """Provides this process's Python stacks to the engine."""
 
     def __init__(self, bus: MessageBus, engine: "Engine", rank: int) -> None:
         from horovod import _core
@@ -178,8 +178,7 @@ def _memory(name: str) -> BinaryIO:
 def _unused_signal() -> int:
     """Return a real-time signal that has no handler, or 0 if there is none.
 
-    Besides Python's handlers, this checks /proc, because Python does not know about handlers that C code such as
-    ``faulthandler`` has installed.
+    This also checks /proc, because Python does not see handlers installed by C code such as ``faulthandler``.
     """
     taken = 0
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as lines:
@@ -193,7 +192,7 @@ def _unused_signal() -> int:
 
 
 def _source(text: str) -> dict[str, str]:
-    """Return the source line of each thread's position in the user's program, by "path:number"."""
+    """Return the source line that each thread is executing in the user's program, by "path:number"."""
     lines = {}
     for thread in parse(text):
         own = thread.own
@@ -217,7 +216,7 @@ def _loaders() -> dict[str, list[Any]]:
     wanted = iterators | loaders
     live, lengths = [], []
     for one in _among(gc.get_objects(), wanted):
-        # Ignore errors of incomplete iterators and of loaders without a length.
+        # Ignore errors from partially constructed iterators and from loaders without a length.
         with contextlib.suppress(Exception):
             if type(one) in iterators:
                 live.append([one._num_yielded, len(one)])

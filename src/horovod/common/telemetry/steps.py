@@ -98,7 +98,7 @@ class Sums:
         return Sums(*(now - then for now, then in zip(self.values(), before.values(), strict=True)))
 
     def values(self) -> list[int]:
-        """Return the values of all fields, in the order of the fields."""
+        """Return the values of all fields, in field order."""
         return [getattr(self, name) for name in _FIELDS]
 
 

@@ -115,7 +115,7 @@ class Telemetry:
         """
         with self._making:
             self._closing = True
-        with contextlib.ExitStack() as then:  # callbacks run in the reverse order of their registration
+        with contextlib.ExitStack() as then:  # callbacks run in reverse order of registration
             then.callback(self.timelines.stop)
             # Close after the message bus, whose thread writes to the reporter's files.
             then.callback(self.witness.close)

@@ -126,7 +126,7 @@ _PROFILER = "NVTX_INJECTION64_PATH"  # profilers set this variable to the librar
 
 
 def begin_nvtx_ranges(engine: "Engine", settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
-    """Mark ranges for an attached profiler unless HOROVOD_DISABLE_NVTX_RANGES is set. Return an error message or ""."""
+    """Enable NVTX ranges for an attached profiler, unless disabled by the settings. Return an error message or ""."""
     if not environ.get(_PROFILER) or settings.flag("HOROVOD_DISABLE_NVTX_RANGES"):
         return ""
     library = libraries.nvtx(environ)

@@ -69,7 +69,7 @@ class Metric:
         """
         if self.kind in ("accuracy", "f1"):
             if len(getattr(values, "shape", ())) == 2 and values.shape[1] > 1 and hasattr(values, "argmax"):
-                values = values.argmax(1)  # reducing scores in the framework avoids copying them to the host
+                values = values.argmax(1)  # reduce scores in the framework to avoid copying them to the host
             numbers = _plain(values)
             predictions = [_class(one) for one in (numbers if isinstance(numbers, list) else [numbers])]
             pairs = _pairs(predictions, [_class(one) for one in _flat(_plain(other))])

@@ -105,7 +105,7 @@ class Marks:
         self._mark()
 
     def find(self) -> None:
-        """Let the engine detect steps if they run inside the framework, where Python cannot observe their end."""
+        """Let the engine detect steps that run inside the framework, where Python cannot observe them."""
         self._finding = True
         if self._find is not None:
             self._find()

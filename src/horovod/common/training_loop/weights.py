@@ -142,7 +142,7 @@ def encode(number: float, last: bool, me: int | None, ranks: int) -> bytearray:
 
 
 def decode(message: bytes | bytearray) -> tuple[list[float], list[bool]]:
-    """Return the weights of all ranks and, for each rank, True if it has no further batch."""
+    """Decode all ranks' weights, and for each rank, True if it is out of batches."""
     numbers = struct.unpack(f"<{len(message) // 8}d", message)
     return [abs(n) for n in numbers], [math.copysign(1.0, n) < 0 for n in numbers]
 
