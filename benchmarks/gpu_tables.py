@@ -31,7 +31,7 @@ def microseconds(values: list[float]) -> str:
 
 
 def share_of_memory(nbytes: int, seconds: float, run: dict[str, Any]) -> str:
-    """Return the speed of an allreduce in percent of a copy within the GPU, or an empty string."""
+    """Return an allreduce's speed as a percentage of a copy within the GPU, or an empty string."""
     rate = run["bare copies"].get("on the device", 0.0)
     if not run["by ipc"] or not rate or nbytes < 16 * MIB:
         return ""

@@ -240,7 +240,7 @@ def _variable(shape: Any, dtype: Any, name: str) -> Any:
 
 
 class LegacyMixin:
-    """Methods that a distributed optimizer overrides in the plain one."""
+    """Methods of the plain optimizer that a distributed optimizer overrides."""
 
     _HAS_AGGREGATE_GRAD = True
     # None if Keras created the object, for example in ``from_config``. The optimizer then does not reduce gradients.

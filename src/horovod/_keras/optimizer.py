@@ -31,7 +31,7 @@ from horovod.common.training_loop.steps import marks
 
 
 class DistributedMixin:
-    """Methods that a distributed optimizer overrides in the plain one."""
+    """Methods of the plain optimizer that a distributed optimizer overrides."""
 
     _HAS_AGGREGATE_GRAD = True
     _hvd: "Control | None" = None

@@ -112,7 +112,7 @@ class _Control:
 
 
 class _Distributed:
-    """Methods that a distributed gradient tape overrides in the plain tape."""
+    """Methods of the plain tape that a distributed gradient tape overrides."""
 
     __slots__ = ()
     _hvd: _Control

@@ -193,7 +193,7 @@ class _Control:
 
 
 class _DistributedOptimizer:
-    """Methods that a distributed optimizer overrides in the plain one."""
+    """Methods of the plain optimizer that a distributed optimizer overrides."""
 
     __slots__ = ()
     _hvd: _Control

@@ -164,7 +164,7 @@ def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
 
 
 class _Distributed:
-    """Methods that a distributed optimizer overrides in its plain optimizer."""
+    """Methods of the plain optimizer that a distributed optimizer overrides."""
 
     _hvd: Control
     _hvd_plain: type

@@ -1,4 +1,4 @@
-"""Readiness messages, by which ranks agree on the gradients to reduce, and assignment of gradients to buckets.
+"""Readiness messages, with which ranks agree on gradients to reduce, and assignment of gradients to buckets.
 
 Nothing in this module communicates. A readiness message is a vector of bytes. Once per round (gradients.py), the engine
 reduces the messages of all ranks with Max.

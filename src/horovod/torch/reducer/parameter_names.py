@@ -1,4 +1,4 @@
-"""Parameter names and groups of an optimizer, by which ranks match gradients."""
+"""Parameter names and groups of an optimizer, which ranks use to match gradients."""
 
 import weakref
 from collections import Counter

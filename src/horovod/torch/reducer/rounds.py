@@ -91,7 +91,7 @@ class Bucketing:
         return self._buckets
 
     def apart(self, slots: list[Slot]) -> list[Slot]:
-        """Return those of ``slots`` that are in no bucket. Pass all slots of the optimizer."""
+        """Return the slots that are in no bucket. ``slots`` must contain all slots of the optimizer."""
         self.settle()
         if self._apart is None:
             self._apart = [slot for slot in slots if slot.bucket is None]

@@ -130,7 +130,7 @@ def _assign(optimizer: Any, shards: Shards) -> None:
 
 
 class _Sharded:
-    """Methods that a sharded optimizer overrides in its plain optimizer."""
+    """Methods of the plain optimizer that a sharded optimizer overrides."""
 
     _hvd_shards: Shards
     _hvd_plain: type
