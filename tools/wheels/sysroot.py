@@ -34,8 +34,8 @@ NEWER_IN_LIBSTDCXX = (
 SHADOWS = {
     "bits/c++config.h": "#include_next <bits/c++config.h>\n"
     + "".join(f"#undef {name}\n" for name in NEWER_IN_LIBSTDCXX),
-    # libnewer.a provides this function. If it were missing, waits on the steady clock would use the system clock, which
-    # can jump.
+    # libnewer.a provides pthread_cond_clockwait. Without it, waits on the steady clock would use the system clock,
+    # which can jump.
     "pthread.h": """#include_next <pthread.h>
 #pragma once
 extern "C" int pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);

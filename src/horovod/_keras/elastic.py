@@ -185,7 +185,7 @@ class Batches:
         self._begun = batch
 
     def _done(self, batch: int) -> int:
-        """Return the number of batches that are processed once the step that Keras numbers ``batch`` has ended."""
+        """Return the number of batches processed by the end of the step to which Keras assigns the number ``batch``."""
         model, params = getattr(self, "model", None), getattr(self, "params", None) or {}
         together, steps = getattr(model, "steps_per_execution", None), params.get("steps")
         first = self._first(batch)

@@ -323,8 +323,8 @@ def DistributedOptimizer(
     if op == Adasum:
         raise ValueError(f"op must be an elementwise reduction such as {op_name(Average)}, got {op_name(op)}")
     passes = check_passes(backward_passes_per_step)
-    # This optimizer creates the branch if a step has several passes. All ranks take the same branch, because they all
-    # count passes the same way.
+    # With several passes per step, the reduction runs in a branch that this optimizer creates. All ranks take the same
+    # branch, because they all count passes the same way.
     reduce = GradientReduction(name, compression, op, gradient_predivide_factor, process_set, counted=passes == 1)
     plain, extra_args = _with_extra_args(optimizer, ExtraArgs(reduce))
     if passes == 1:
