@@ -41,7 +41,7 @@ class Session:
 
     @property
     def lr_factor(self) -> float:
-        """Factor by which the learning rates of the script are multiplied."""
+        """Factor by which the script's learning rates are multiplied."""
         return {"none": 1.0, "linear": float(self.size), "sqrt": self.size**0.5}[self.lr_scale]
 
     def say(self, text: str) -> None:

@@ -262,7 +262,7 @@ class Mpi:
         return self._job.ask(request, self._timeout)
 
     def forget(self) -> None:
-        """Free the memory of the last measured case."""
+        """Free the memory used by the last measured case."""
         self._job.ask({"forget": True}, self._timeout)
 
     def stop(self) -> None:

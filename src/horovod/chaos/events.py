@@ -122,7 +122,7 @@ def percentile(values: Sequence[float], part: float) -> float:
 
 
 def lines(outcomes: Sequence[Outcome], again: int | None = None) -> list[str]:
-    """Summarize the number of events and the times of detection and recovery, as lines of text.
+    """Summarize the number of events and their detection and recovery times, as lines of text.
 
     ``again`` is the number of repeated steps, or None if unknown.
     """

@@ -83,7 +83,7 @@ def library_of(kind: type) -> str:
 
 
 def is_immutable(array: object) -> bool:
-    """Return True if the array belongs to a library whose arrays must not be modified."""
+    """Return True if the array's library forbids modifying arrays in place."""
     return library_of(type(array)) in _IMMUTABLE
 
 

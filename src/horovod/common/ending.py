@@ -193,7 +193,7 @@ MARK = "HOROVOD_RANK_PROCESS"
 _NAME = "horovod-rank-"
 _MEMFD = re.compile(r"/memfd:" + _NAME + r"([0-9a-f]+) \(deleted\)")
 
-# Descriptor whose name marks this process as a rank, if created.
+# Descriptor whose name marks this process as a rank. Empty before it is created.
 _held: list[int] = []
 
 

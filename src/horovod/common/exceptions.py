@@ -59,7 +59,7 @@ class HostsUpdatedInterrupt(RuntimeError):
     """Raised if hosts were added to or removed from an elastic job.
 
     Attributes:
-        skip_sync: True if no worker has lost its state, which makes a synchronization of the states unnecessary.
+        skip_sync: True if no worker has lost its state, so the states need not be synchronized.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:

@@ -203,7 +203,7 @@ class BaseDataLoader:
 
 
 class _Loops(weakref.WeakSet[ReadAhead[Any]]):
-    """Set of a loader's open ReadAheads. It is empty in a copy or pickle of the loader."""
+    """Set of a loader's open ReadAheads. Copies and pickles of the set are empty."""
 
     def __reduce__(self) -> Any:
         return _Loops, ()

@@ -123,9 +123,7 @@ class StreamingDataset(Resumes):
     def record(self, samples: int | None = None) -> None:
         """Record that ``samples`` records are processed. Default: one batch.
 
-        Call this after the step and before the commit.
-
-        All ranks must call this in the same steps.
+        Call this after the step and before the commit, in the same steps on all ranks.
         """
         samples = self.batch_size if samples is None else check_count("samples", samples, 0)
         self._recorded = min(self._recorded + samples, self._steps)

@@ -1,4 +1,4 @@
-"""Predictions of a job's efficiency, its limiting factor, the effects of changes, and its cost."""
+"""Predict a job's efficiency, limiting factor, cost, and the effects of configuration changes."""
 
 from __future__ import annotations
 

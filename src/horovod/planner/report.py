@@ -1,4 +1,4 @@
-"""Predictions as text, JSON and plots, and their comparison with measured steps."""
+"""Format predictions as text, JSON and plots, and compare them with measured steps."""
 
 from __future__ import annotations
 

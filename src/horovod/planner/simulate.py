@@ -1,4 +1,4 @@
-"""Simulation of one training step, in which gradients become ready, are fused, and are reduced in sequence.
+"""Simulate one training step, in which gradients become ready, are fused, and are reduced in order.
 
 Operations run in order on one stream, concurrently with the backward pass. An operation starts when the previous one is
 done and all ranks know that its last gradient is ready. The engine's own code decides which gradients share an

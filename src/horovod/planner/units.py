@@ -1,4 +1,4 @@
-"""Quantities with units: parser of command-line values such as ``25Gbit``, and formatting for tables."""
+"""Parse quantities with units, such as ``25Gbit``, and format them for tables."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def _about(dump: Dump) -> str:
 
 
 def _first(dumps: Sequence[Dump], number: int) -> list[str]:
-    """Report the first divergence within a process set as lines. Empty if there is none."""
+    """Format a report on the first divergence within a process set. Empty if there is none."""
     executed = {dump.rank: _executed(dump, number) for dump in dumps}
     members = [dump for dump in dumps if executed[dump.rank] or _announced(dump, number, -1)]
     if len(members) < 2:
@@ -181,7 +181,7 @@ def _other_operation(dumps: Sequence[Dump], executed: dict[int, dict[int, dict[s
 
 
 def _failed(dumps: Sequence[Dump], number: int) -> list[str]:
-    """Report an operation that failed because the ranks' requests differed, as lines."""
+    """Format a report on an operation that failed because the ranks' requests differed."""
     for entry in (entry for dump in dumps for entry in dump.entries if entry["what"] == "failed"):
         if entry["set"] != number:
             continue
@@ -224,7 +224,7 @@ def _announced(dump: Dump, number: int, after: int) -> list[dict[str, Any]]:
 def _other_announcement(
     dumps: Sequence[Dump], executed: dict[int, dict[int, dict[str, Any]]], number: int
 ) -> list[str]:
-    """Report the first request that differs after the last common operation, as lines."""
+    """Format a report on the first request that differs after the last common operation."""
     last = min((max(executed[dump.rank], default=-1) for dump in dumps), default=-1)
     after = {dump.rank: _announced(dump, number, last) for dump in dumps}
     for index in range(max(map(len, after.values()))):

@@ -1,4 +1,4 @@
-"""Summary of waiting times and operation times, for each rank, and for each tensor and rank."""
+"""Summary of waiting and operation times, by rank, and by tensor and rank."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

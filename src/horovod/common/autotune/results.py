@@ -10,7 +10,7 @@ import msgspec
 from horovod.common.contract.private_files import cache_directory, read_private, write_private
 
 FORMAT = 1
-_LIMIT = 65536  # maximum size of a file in bytes
+_LIMIT = 65536  # maximum size of a result file in bytes
 _PREFIX = "autotune-"
 
 

@@ -42,7 +42,7 @@ class Report(Protocol):
         """Print one line of text for the user."""
 
     def row(self, values: Values, sample: Sample, step_bytes: int) -> None:
-        """Add a row about one sample to the log file."""
+        """Append one sample to the log file."""
 
     def keep(self, values: Values, seconds: float, gain: float, done: bool) -> None:
         """Store values for later epochs of the job and, if ``done`` is True, for later jobs."""

@@ -1,4 +1,4 @@
-"""Creation of the engine from a rank's connections and shared memory."""
+"""Create the engine from a rank's connections and shared memory."""
 
 import os
 import socket

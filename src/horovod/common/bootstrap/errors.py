@@ -1,4 +1,4 @@
-"""Errors for a job that cannot be formed, and how ranks exchange them through the store.
+"""Startup errors, and how ranks exchange them through the store.
 
 - The first rank that fails stores its failure. Other ranks find the failure while they connect, and give up too.
 - In a final exchange, each rank reports that it is ready, or why it is not ready.

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 class Joining:
-    """One attempt of this rank to join a job. Call ``run`` exactly once."""
+    """This rank's attempt to join a job. Call ``run`` exactly once."""
 
     def __init__(
         self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[GivenSet], dynamic: bool

@@ -35,7 +35,7 @@ _BLAME = (
 # Seconds to let the engine detect lost workers itself after the launcher ended the epoch, because the engine's error is
 # more detailed.
 AT_ONCE = 0.05
-# First and maximum pause before reconnecting, in seconds.
+# Initial and maximum delay before reconnecting, in seconds.
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
 # Number of consecutive seconds with failures after which this rank reports its program to the launcher.
 _STUBBORN = 4

@@ -124,7 +124,7 @@ class Plan:
 
     @property
     def local_children(self) -> list[int]:
-        """Ranks of this node that have a control link to this rank."""
+        """This node's ranks that have a control link to this rank."""
         return self.local[1:] if self.leads else []
 
     @property

@@ -84,7 +84,7 @@ def nearest_variable(name: str) -> str:
         return ""
     upper = name.upper()
     first, _, rest = upper.partition("_")
-    if not rest or first[:1] not in ("H", "O"):  # most variables resemble no setting, so skip them early
+    if not rest or first[:1] not in ("H", "O"):  # skip early, because most variables resemble no setting
         return ""
     import difflib  # imported here, because few jobs need the import
 

@@ -124,8 +124,8 @@ def new_door() -> str:
 def doors() -> list[tuple[int, str]]:
     """Return (process id, socket name) for each explanation socket in this network namespace.
 
-    The process id is only part of the name. Any process can create a socket with such a name, even in another
-    container, so callers must ask the kernel who owns the socket.
+    The process id is parsed from the name. Any process, even in another container, can create such a name, so callers
+    must ask the kernel for the socket's owner.
     """
     found = set()
     with contextlib.suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="replace") as lines:

@@ -382,7 +382,7 @@ class Settings:
         return value
 
     def shared(self) -> dict[str, Value]:
-        """Return the values that this rank sends to the other ranks, as input of ``agree``."""
+        """Return the values that this rank sends to the other ranks for ``agree``."""
         return {setting.name: self.values[setting.name] for setting in TABLE if setting.agreed or setting.anyone}
 
     def with_values(self, values: Mapping[str, Value]) -> Settings:

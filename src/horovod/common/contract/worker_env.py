@@ -159,7 +159,7 @@ class WorkerEnv:
         return made
 
     def with_place(self, given: membership.Place) -> "WorkerEnv":
-        """Return a copy with the place in an epoch that the launcher has assigned to this worker."""
+        """Return a copy updated with the place that the launcher assigned to this worker for an epoch."""
         return replace(
             self,
             rank=given.rank,
@@ -254,7 +254,7 @@ def _ours(env: Mapping[str, str]) -> dict[str, int]:
 def _theirs(place: Place) -> dict[str, int]:
     """Return a process's place, assuming equally many processes per host in rank order.
 
-    The assumption can be verified only after all ranks have exchanged their hosts.
+    This can be verified only once all ranks have exchanged their host names.
     """
     local_size = min(place.local_size or 1, place.size)
     hosts = -(-place.size // local_size)
@@ -284,7 +284,7 @@ def make_key_fd(key: bytes) -> int:
     fd = descriptors.create_memory_file("horovod-key")
     try:
         os.write(fd, key)
-        os.fchmod(fd, 0o600)  # HOROVOD_KEY_FILE can refer to /proc/<pid>/fd/<n>, whose mode this sets
+        os.fchmod(fd, 0o600)  # sets the mode of /proc/<pid>/fd/<n>, to which HOROVOD_KEY_FILE can refer
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except OSError:
         os.close(fd)

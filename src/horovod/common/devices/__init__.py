@@ -1,6 +1,6 @@
 """Detection of this host's GPUs and their libraries without initializing CUDA, so that the program can still fork.
 
-Missing hardware or libraries raise no errors. The result is then empty and contains a reason. NCCL is not loaded into
+Missing hardware or libraries are not errors. The result is then empty, with a reason. NCCL is not loaded into
 this process, because frameworks that are imported later would use the loaded copy instead of their own.
 
 - ``nvml`` queries NVIDIA's management library.

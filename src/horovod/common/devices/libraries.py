@@ -24,7 +24,7 @@ NCCL_FILES: Final = ("~/.nccl.conf", "/etc/nccl.conf")
 NCCL_VARIABLE: Final = "HOROVOD_NCCL_LIBRARY"
 DRIVER_VARIABLE: Final = "HOROVOD_CUDA_LIBRARY"
 
-# Paths below the directory of NVIDIA's Python package `nvidia`. The NCCL packages for CUDA 12 and 13 use the same path.
+# Paths relative to NVIDIA's Python package `nvidia`. The NCCL packages for CUDA 12 and 13 use the same path.
 _NCCL_WHEEL: Final = "nccl/lib/libnccl.so.2"
 _NVTX_WHEELS: Final = ("cu13/lib/libnvtx3interop.so.1", "nvtx/lib/libnvToolsExt.so.1")
 _SYSTEM: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/lib64")
@@ -81,9 +81,9 @@ class Search(NamedTuple):
 
 
 def nccl_search(environ: Mapping[str, str]) -> Search:
-    """Return the places where the engine must search for NCCL, in the same order as in ``nccl``.
+    """Return the locations in which the engine must look for NCCL, in the search order of ``nccl``.
 
-    The result is cached. A search takes 3 ms, which matters when a rank of an elastic job joins its next epoch.
+    Cached, because a search takes 3 ms, which delays elastic ranks joining an epoch.
     """
     key = (environ.get("LD_LIBRARY_PATH", ""), *sys.path)
     if key not in _searched:

@@ -230,7 +230,7 @@ class Nvml:
             try:
                 self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, ctypes.c_uint(index), ctypes.byref(part))
                 found.append(self.text("nvmlDeviceGetUUID", part))
-            except NvmlError:  # there is no MIG device with this index
+            except NvmlError:  # no MIG device has this index
                 continue
         return found
 

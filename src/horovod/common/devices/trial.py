@@ -98,7 +98,7 @@ def open_it(driver: str, text: str) -> None:
 
 
 def main() -> None:
-    """Run the part of the test that the arguments select: `own DRIVER` or `open DRIVER HANDLE`."""
+    """Run one side of the test, selected by the arguments `own DRIVER` or `open DRIVER HANDLE`."""
     parts: dict[str, Callable[..., None]] = {"own": own, "open": open_it}
     try:
         parts[sys.argv[1]](*sys.argv[2:])

@@ -91,4 +91,4 @@ def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
             process.wait(patience)
             return
         except subprocess.TimeoutExpired:
-            process.kill()  # the kill has no effect while the process is inside the kernel
+            process.kill()  # SIGKILL has no effect while the process is blocked in the kernel

@@ -104,8 +104,8 @@ def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> 
 def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> list[list[Gpu]]:
     """Return the GPUs of each worker of a host.
 
-    If ``each`` is above 0, these are the GPUs that ``cut`` assigns. Otherwise every worker sees all GPUs, and uses the
-    GPU whose index is its local rank modulo the number of GPUs.
+    If ``each`` is above 0, these are the GPUs that ``cut`` assigns. If it is 0, every worker sees all GPUs, and uses
+    GPU ``local_rank % number of GPUs``.
 
     Raises:
         VisibleError: If there are no GPUs, or NVML has no information about them.
@@ -288,7 +288,7 @@ def _distance(one: Path, other: Path) -> str:
     common = 0
     while common < min(map(len, ways)) and ways[0][common] == ways[1][common]:
         common += 1
-    if common > 1:  # devices with a common root port are connected by a switch
+    if common > 1:  # devices behind a common root port are connected by a PCIe switch
         return SWITCH
     if common == 1:
         return BRIDGE
@@ -299,7 +299,7 @@ def _distance(one: Path, other: Path) -> str:
 
 
 def _pci_path(device: Path) -> tuple[str, ...]:
-    """Return the path components from the host bridge (pci0000:3a) to the device, or () if it is not a PCI device."""
+    """Return the sysfs path from the host bridge (pci0000:3a) to the device, or () if it is not a PCI device."""
     try:
         parts = device.resolve(strict=True).parts
     except (OSError, RuntimeError):

@@ -80,7 +80,7 @@ def holder(new: Sequence[bool]) -> int:
 
 
 class Mismatch(NamedTuple):
-    """Difference between the ranks' states that prevents joint training.
+    """Mismatch between ranks' states that prevents joint training.
 
     Attributes:
         why: Description of the difference.

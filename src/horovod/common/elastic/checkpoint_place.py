@@ -37,7 +37,7 @@ class Place(Protocol):
     """
 
     def is_there(self) -> bool:
-        """Return True if the storage exists and can be searched for checkpoints."""
+        """Return True if the storage exists and can be listed."""
 
     def steps(self) -> list[int]:
         """Return the steps of all existing checkpoints, including incomplete ones, latest first."""
@@ -175,7 +175,7 @@ _PASSWORD = re.compile(r"(:/{1,2}[^/:@]*):[^/]*@")
 
 
 def without_password(text: str) -> str:
-    """Replace the password of each URL in a message by ``***``, as in ``sftp://user:***@host/directory``."""
+    """Replace passwords of URLs in a message with ``***``, as in ``sftp://user:***@host/directory``."""
     return _PASSWORD.sub(r"\1:***@", text)
 
 

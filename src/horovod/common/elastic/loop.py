@@ -158,7 +158,7 @@ def _join_again(reset: Callable[[], None]) -> None:
         reset()
     except Exception as error:
         place = launchers.find(os.environ)
-        if place is None or place.size < 2:  # if horovodrun has started the job, it reports the reason itself
+        if place is None or place.size < 2:  # under horovodrun, the launcher reports the reason
             raise
         raise ValueError(
             f"hvd.elastic.run goes on after a failure in jobs of horovodrun --min-np N only: {place.launcher} has "

@@ -96,6 +96,6 @@ def accumulation_pending() -> bool:
 
 
 def drop_accumulated() -> None:
-    """Drop the accumulated gradients of all accumulators."""
+    """Drop all accumulators' accumulated gradients."""
     for one in list(_known):
         one.drop()

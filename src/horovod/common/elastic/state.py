@@ -26,7 +26,7 @@ Broadcast = Callable[..., Any]
 Gather = Callable[..., list[Any]]
 """``allgather_object(obj, name=...)`` of a frontend."""
 
-# Maximum number of consecutive deferrals of a host update, for programs that check only in the middle of a step.
+# Maximum number of consecutive times that a host update is deferred, for programs that only check mid-step.
 _HELD_BACK = 1000
 
 
@@ -280,7 +280,7 @@ class Keeping(State):
             self.settle()
         assert self._settled is not None
         (number, root), self._settled = self._settled, None
-        # If the old and new states are equal, an interrupted transfer leaves a usable state.
+        # If the old and new states are equal, even an interrupted transfer leaves a usable state.
         self._whole = self._whole and self.standing(self._whole).steps == root.steps
         self._between = True
         self.take(number)

@@ -57,7 +57,7 @@ class WorkerNotificationManager:
             listener.on_hosts_updated(timestamp, update_res)
 
     def begin_epoch(self, epoch: int | None = None) -> None:
-        """Drop all updates after a change of members, and from now on ignore updates of earlier epochs."""
+        """Drop all updates after a membership change, and ignore updates from earlier epochs from now on."""
         with self._lock:
             self._told, self._epoch = [], epoch
 
@@ -78,8 +78,8 @@ class WorkerNotificationManager:
             if epoch is not None and self._epoch is not None and epoch < self._epoch:
                 return
             self._told.append((timestamp, update_res))
-            # Hold the lock while calling the listeners. Otherwise a new epoch could begin first, and listeners would
-            # get an outdated update.
+            # Hold the lock while calling the listeners, so that no new epoch can begin first and make the update
+            # outdated.
             for listener in list(self._listeners):
                 listener.on_hosts_updated(timestamp, update_res)
 
@@ -90,7 +90,7 @@ notification_manager = WorkerNotificationManager()
 
 @dataclass
 class Together:
-    """Record of whether the states of all ranks must be synchronized.
+    """Tracks whether the ranks' states must be synchronized.
 
     All ranks must reach the same decision. A rank whose state is in sync must take part if another rank's state is not,
     because the other rank would wait for it.

@@ -99,7 +99,7 @@ def _check(library: Any, code: int) -> None:
 
 
 def _load() -> Any:
-    import ctypes.util  # imported here because the import is slow and rarely needed
+    import ctypes.util  # imported here, because the import is slow and rarely needed
 
     try:
         library = ctypes.CDLL(ctypes.util.find_library("munge") or "libmunge.so.2")
@@ -227,7 +227,7 @@ class OneHost(MeetingMethod):
 
 
 class _Card(msgspec.Struct, array_like=True):
-    """Record that rank 0 publishes on the board."""
+    """Data record that rank 0 publishes on the board."""
 
     port: int
     server: bytes

@@ -119,7 +119,7 @@ class PmiBoard:
         self._call("finalize")
 
     def _service(self, name: str) -> str:
-        # Hash names, because they are limited to 64 characters and can be visible to other jobs on the name server.
+        # Hash names, which are limited to 64 characters and can be visible to other jobs on the name server.
         return "horovod-" + hashlib.sha256(f"{self._scope}/{name}".encode()).hexdigest()[:32]
 
     def _call(self, command: str) -> dict[str, str]:

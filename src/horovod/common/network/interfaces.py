@@ -64,7 +64,7 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 class Interface(msgspec.Struct, frozen=True, array_like=True):
     """Network interface of this host.
 
-    Link-local IPv6 addresses are omitted, because connecting to them requires a scope id of the connecting host.
+    Link-local IPv6 addresses are omitted, because connecting to them requires the connecting host's scope id.
     """
 
     name: str
@@ -189,7 +189,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _dump(kinds: tuple[int, int], body_size: int) -> list[bytes]:
-    """Return the bodies of the kernel's answers to a dump request. Raises InterruptedError if a retry is necessary."""
+    """Return the message bodies in the kernel's dump reply. Raises InterruptedError to request a retry."""
     asked, wanted = kinds
     bodies: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as kernel:

@@ -52,7 +52,7 @@ class Table:
     """Table of values and waiting requests. Methods return their replies as (client, reply) pairs."""
 
     def __init__(self, desk: MembershipRequests | None = None) -> None:
-        """Create an empty table. ``desk`` is the membership server of an elastic job, or None."""
+        """Create an empty table. ``desk`` is an elastic job's membership server, or None."""
         self._desk = desk
         self._values: dict[str, bytes] = {}
         self._bytes = 0

@@ -15,7 +15,7 @@ _REMEDY = {
     "blocked": "",
 }
 _SHOWN = 6
-# Tolerance in seconds when comparing the start times of two waits, because ranks answer with a delay.
+# Tolerance in seconds for comparing the start times of two waits, because ranks answer with a delay.
 _SAME_WAIT = 2.0
 
 

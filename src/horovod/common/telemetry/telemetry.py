@@ -188,7 +188,7 @@ class Live:
         self._wake.set()
 
     def close(self) -> None:
-        """Do nothing at this stage of the shutdown, because the sender must run until ``finish``."""
+        """Do nothing, because the sender must keep running until ``finish``."""
 
     def finish(self) -> None:
         """Stop the sender after the job's end and send the final figures."""

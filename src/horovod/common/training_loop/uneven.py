@@ -147,7 +147,7 @@ class Sync(Generic[_T]):
                 self._copy(optimizers[name], self.last_rank)
 
     def _report(self, more: bool, count: int, ended: Sequence[bool]) -> None:
-        """Warn if this rank has batches left, with their number."""
+        """Warn about this rank's unprocessed batches, if any."""
         if not more:
             return
         try:
