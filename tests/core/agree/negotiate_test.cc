@@ -139,4 +139,9 @@ TEST_CASE("unlike operations under one name become errors that name both") {
     for (const char* part : {"allreduce.loss", "broadcast.loss", "rank 0", "rank 1"}) CHECK(contains(r.response.error.message(), part));
   }
   CHECK(!n.has_pending());
+  Negotiator three(3, labels(3));
+  three.add_request(0, request("allreduce.loss"), 1);
+  three.add_request(1, request("broadcast.loss", Kind::broadcast), 1);
+  three.fail_diverged(2);
+  CHECK(three.take_ready().empty());  // rank 2 may request either
 }
