@@ -60,7 +60,7 @@ class Shards:
         return samples // most if self.plain.drop_last else -(-samples // most)
 
     def batch(self, index: int) -> Batch:
-        """Return the numbers of samples in one batch of a training pass."""
+        """Return the sample counts of one batch in a training pass."""
         most = self.plain.batch_size * session.size
         total = min(len(self.plain.sampler) - index * most, most)  # type: ignore[arg-type]
         return Batch(total, len(range(session.rank, total, session.size)), self.plain.batch_size)

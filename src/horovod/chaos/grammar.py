@@ -193,7 +193,7 @@ def _event(entry: str, kind: Kind, given: dict[str, str]) -> Event:
         after=_time(entry, "after", given),
         lasts=_time(entry, "for", given),
         by=_time(entry, "by", given),
-        code=_number(entry, "code", given, 1, 255),  # reject the exit code 0, which would mean success
+        code=_number(entry, "code", given, 1, 255),  # reject exit code 0, which would mean success
     )
 
 

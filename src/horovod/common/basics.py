@@ -49,7 +49,7 @@ class HorovodBasics(observed.Observed):
     """One frontend's API for initialization, shutdown, ranks, capabilities and statistics."""
 
     def __init__(self, face: str) -> None:
-        """Create the functions of one frontend.
+        """Create one frontend's API.
 
         Args:
             face: Name of the framework's module, for example "torch"; see ``frontends``.

@@ -175,7 +175,7 @@ def told_of(error: BaseException, trace: TracebackType | None = None) -> str:
 def _where(trace: TracebackType | None) -> str:
     """Return the line of the user's code that raised the exception or called the library function that raised it.
 
-    Messages to peers contain this line, because the traceback can be on the stderr of another host. If no line is the
+    Messages to peers contain this line, because the traceback might be on another host's stderr. If no line is the
     user's, return the line that raised the exception.
     """
     frames = []

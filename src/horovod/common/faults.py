@@ -131,7 +131,7 @@ def _may() -> bool:
         with open("/proc/thread-self/status") as file:
             mask = next(line.split()[1] for line in file if line.startswith("CapEff:"))
     except (OSError, StopIteration):
-        return True  # the interface is unknown, so the tool will report an error
+        return True  # if the interface is unknown, the tool reports an error
     return bool(int(mask, 16) >> _NET_ADMIN & 1)
 
 
@@ -267,7 +267,7 @@ class Faults:
         self._committed = self.steps
 
     def again(self, teller: int, steps: int | None) -> None:
-        """Log the number of steps that the program must repeat after a failure.
+        """Log how many steps the program must repeat after a failure.
 
         Args:
             teller: Rank that writes the log line, because the program continues from its state.
@@ -295,7 +295,7 @@ class Faults:
                 self._act(event, ranks)
 
     def _timed(self, since: float) -> Iterator[Event]:
-        """Yield the faults that are due at a time, starting ``since`` seconds after the start of the job."""
+        """Yield the timed faults, starting ``since`` seconds after the start of the job."""
         if since < 1.0:  # skip faults from before this process joined the job
             yield from (event for event in self._plan.events if event.step is None and event.after is None)
         for event in self._plan.by_time():
@@ -366,7 +366,7 @@ def begin(job: Job) -> None:
     own = _faults.steps, began, network_identity(), addresses(), new
     try:
         told = allgather_object(own, name="horovod.chaos")
-    except HorovodInternalError:  # ignore a lost rank, because the program will notice it too
+    except HorovodInternalError:  # ignore a lost rank, which the program will notice too
         _faults.began = began
         return
     hosts = job.hosts or ("",) * job.size

@@ -1,6 +1,6 @@
 """This process's place in a job, and engine access that raises clear errors outside a job.
 
-``frontends`` contains the only job of the process, and gives each framework access to the job.
+``frontends`` holds the process's only job, and gives each framework access to it.
 """
 
 import functools

@@ -76,7 +76,7 @@ def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
             for item in iterator:
                 if not pipe.put(item):
                     break
-                del item  # drop this thread's reference to the item, so that the consumer can free its memory
+                del item  # drop this thread's reference, so that the consumer can free the item's memory
         finally:
             if close := getattr(iterator, "close", None):
                 close()

@@ -169,7 +169,7 @@ class ParquetFiles(Source):
 def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0) -> Iterator[tuple[Any, int]]:
     """Open a file, and yield it with its size in bytes.
 
-    Errors of pyarrow within the ``with`` block become ValueErrors with the file's name, except for MemoryError and
+    Converts pyarrow's errors within the ``with`` block to ValueErrors naming the file, except for MemoryError and
     cancellation.
 
     Args:

@@ -111,7 +111,7 @@ def buffer_bytes(columns: int) -> int:
 
 @contextlib.contextmanager
 def naming_file(path: str, trouble: str = "is damaged, or not a Parquet file") -> Iterator[None]:
-    """Convert pyarrow's errors to ValueErrors with the file's name, except for MemoryError and cancellation."""
+    """Convert pyarrow's errors to ValueErrors naming the file, except for MemoryError and cancellation."""
     import pyarrow
 
     try:

@@ -22,7 +22,7 @@ def load(kind: type[T], what: str, folder: Path, check: Callable[[T], None], nam
     Args:
         kind: Type of the content.
         what: Noun for the content in messages, such as "profile".
-        folder: Folder of the package's files.
+        folder: Folder of the bundled files.
         check: Function that raises ValueError if the content is invalid.
         name_or_path: Path of a user's file, or the name of one of the package's files.
 

@@ -204,7 +204,7 @@ def _engine(nbytes: int, layout: Layout, net: Network) -> tuple[float, str]:
 def _parameter_server(nbytes: int, largest: int, layout: Layout, net: Network) -> float:
     """Return the cost of sending gradients to servers and receiving parameters, with one server per host.
 
-    Each tensor is stored on one server. The server with the most bytes determines the cost.
+    Each tensor is stored on one server. The server that stores the most bytes determines the cost.
     """
     if layout.nodes == 1:
         senders, alpha, beta = layout.workers - 1, net.intra_latency, 1 / net.intra_bandwidth

@@ -158,7 +158,7 @@ def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
 
 
 def _events(path: str) -> tuple[list[Event], bool]:
-    # A running job might be writing to the file, so try to read it twice.
+    # A running job might be writing to the file, so retry a failed read once.
     for _ in range(2):
         # Without O_NONBLOCK, opening a pipe could block.
         with open(

@@ -31,7 +31,8 @@ _PROGRESS_SECONDS = 10.0
 _WINDOW = 50
 # Relative change in step time that restarts tuning.
 _DRIFT = 0.15
-# Number of consecutive windows with a changed step time that restart the tuning. It doubles with each search.
+# Number of consecutive windows with a changed step time after which tuning restarts. The number doubles with each
+# search.
 _DRIFT_WINDOWS = 4
 
 

@@ -88,7 +88,8 @@ def load(world: World) -> tuple[str, str]:
 def link_bandwidth(world: World) -> float | None:
     """Return the measured link bandwidth in bytes/s, or None if it was not measured.
 
-    In a job on several hosts, this is the bandwidth between hosts. Otherwise it is the bandwidth within the host.
+    In a job on several hosts, this is the bandwidth between hosts. In a single-host job, it is the bandwidth within the
+    host.
     """
     try:
         found = msgspec.json.decode(read_private(path_of(world), _LIMIT), type=_File)

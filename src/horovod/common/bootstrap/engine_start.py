@@ -113,7 +113,7 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
 
 
 def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, env: WorkerEnv) -> None:
-    """Copy the settings into the engine's configuration. Other functions set the connections."""
+    """Copy the settings into the engine's configuration."""
     config.rank = plan.me
     config.size = len(peers)
     config.node_of = plan.node_of

@@ -148,7 +148,7 @@ class Joining:
     def _listen(self) -> Listeners:
         """Open the sockets on which this rank accepts connections from its peers.
 
-        Raises ValueError, with the setting's name, if HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE does not fit this host.
+        Raises ValueError naming the setting if HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE does not match this host.
         """
         ports = parse_ports(self._settings.text("HOROVOD_PORT_RANGE"))
         interface = self._settings.text("HOROVOD_GLOO_IFACE")

@@ -49,7 +49,7 @@ def note_links(links: Iterable[tuple[str, int]]) -> None:
 
 
 def keep_links() -> None:
-    """Duplicate an ending engine's control connections, to detect lost peers during MPI_Finalize."""
+    """Duplicate a stopping engine's control connections, to detect lost peers during MPI_Finalize."""
     _close_links()
     for label, descriptor in _links:
         with contextlib.suppress(OSError):  # without a free descriptor, only the launcher can detect lost ranks

@@ -29,7 +29,7 @@ def spread(
     """Collect the records of all ranks.
 
     Args:
-        met: Answer of the store to this rank.
+        met: The store's reply to this rank.
         me: This rank.
         mine: This rank's record.
         key: Key that authenticates links.

@@ -56,7 +56,7 @@ def standalone_arguments(*program: str) -> list[str]:
 # The rest of this file runs a module in a process that exits when its caller exits.
 #
 # Standard input is one end of a socket pair, and the caller holds the other end. This process ends when the caller ends
-# or closes its end. The check works from the start, even while a framework is being imported, which takes seconds.
+# or closes its end. The check works from the start, even during slow framework imports.
 READY, GO = b"r", b"g"
 
 

@@ -42,7 +42,7 @@ _ADVICE: Final = {
 MOST_CPUS: Final = 8192
 MOST_PROCESSES: Final = 1024
 
-# Size limits for a report that can come from another host.
+# Size limits for reports, which can come from other hosts.
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Numbers = Annotated[list[int], msgspec.Meta(max_length=MOST_CPUS)]
 _MANY: Final = msgspec.Meta(max_length=1024)

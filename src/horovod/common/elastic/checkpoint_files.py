@@ -299,7 +299,7 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
 
 
 def write_into(file: io.FileIO, step: int, dump: Callable[[IO[bytes]], None], trust: Trust = OWN) -> None:
-    """Write payload, length and checksum at the file's current position. OSError and errors of ``dump`` are raised."""
+    """Write payload, length and checksum at the file's current position. Can raise OSError and errors from ``dump``."""
     whole = _Summed(file, trust.sum(step))
     buffered = io.BufferedWriter(whole, _PIECE)
     dump(buffered)

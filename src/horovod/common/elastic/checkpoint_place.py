@@ -154,7 +154,7 @@ def record(place: Place, job: str, steps: Iterable[int]) -> None:
     place.write_note(msgspec.json.encode(_Note(job, sorted(steps))))
 
 
-# Checkpoints at a URL: in an object store such as S3, or on another file system that fsspec supports.
+# The code below stores checkpoints at a URL: in an object store such as S3, or on another fsspec file system.
 #
 # A checkpoint is first written to an unnamed temporary file on this host, which disappears even if the process is
 # killed. Then the file is uploaded. Object stores show a file only when its upload is complete. Other file systems show
@@ -346,8 +346,8 @@ class Objects:
     def _move(self, path: str, new: str) -> None:
         """Move one file, and raise an error if the file system has not moved it.
 
-        This replaces fsspec's default ``mv``, which expands paths as patterns. With a ``[`` or ``*`` in the path,
-        ``mv`` would move nothing or move other files.
+        This replaces fsspec's default ``mv``, which treats paths as patterns: with ``[`` or ``*`` in a path, it would
+        move nothing or the wrong files.
         """
         if not self._renames:
             self._fs.cp_file(path, new)

@@ -272,7 +272,7 @@ class Batch:
     def weight(self) -> float:
         """Factor by which to multiply the summed losses of this rank's samples.
 
-        With this factor, the gradients accumulated over passes and averaged over ranks are those of the mean loss over
+        With this factor, gradients accumulated over passes and averaged over ranks equal those of the mean loss over
         the global batch. If a pass of n samples computes a mean loss, multiply the mean loss by n times this factor.
         """
         return self.ranks / self.global_batch

@@ -29,7 +29,7 @@ class PerRank:
         return self.value
 
     def put(self, value: Any) -> None:
-        """Set the value to a result of ``get``, which can come from a lost rank."""
+        """Set the value from a result of ``get``, possibly from a lost rank."""
         self.value = value
 
 

@@ -291,7 +291,7 @@ class Keeping(State):
 
 
 class ObjectState(State):
-    """Elastic state with attributes of any types that can be copied and pickled."""
+    """Elastic state whose attributes can be of any copyable and picklable type."""
 
     _OWN: ClassVar[frozenset[str]] = frozenset(("bcast_object", "get_rank"))
 

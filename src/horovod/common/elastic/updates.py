@@ -29,13 +29,13 @@ class WorkerNotificationManager:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._listeners: list[Listener] = []
-        # All host updates since the members last changed.
+        # All host updates since the last membership change.
         self._told: list[tuple[float, HostUpdateResult]] = []
         self._epoch: int | None = None
         self._begin: Callable[[], None] | None = None
 
     def begin_with(self, begin: Callable[[], None]) -> None:
-        """Set the function that ``init`` calls to start the delivery of updates to ``handle_hosts_updated``."""
+        """Set the function with which ``init`` starts delivering updates to ``handle_hosts_updated``."""
         self._begin = begin
 
     def init(self, *_: object, **__: object) -> None:
@@ -92,8 +92,8 @@ notification_manager = WorkerNotificationManager()
 class Together:
     """Tracks whether the ranks' states must be synchronized.
 
-    All ranks must reach the same decision. A rank whose state is in sync must take part if another rank's state is not,
-    because the other rank would wait for it.
+    All ranks must reach the same decision. A rank that is in sync must still take part if another rank is not, because
+    the other rank waits for it.
 
     Attributes:
         in_sync: True if this process's state has missed nothing since the last synchronization.
@@ -115,7 +115,7 @@ class Together:
         return not (self.in_sync and self.others_in_sync)
 
     def begin(self) -> None:
-        """Record that an elastic program begins and its state is not in sync yet."""
+        """Record that an elastic program has started and its state is not yet in sync."""
         self.in_sync, self.holds = False, bool(self.holds)
 
     def done(self) -> None:

@@ -258,7 +258,7 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
 
 
 def report(ranks: Sequence[int], tables: Sequence[Mapping[str, Leaf]]) -> str:
-    """Describe a difference: name the paths that differ, and show the values of the first one.
+    """Describe a mismatch: name the paths that differ, and show the first path's values.
 
     Args:
         ranks: World ranks.
@@ -289,7 +289,7 @@ def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
     return f"({holders[0][0].shown}) is " + ", ".join(parts) + others
 
 
-# Optimizer variables of Keras whose values differ between ranks intentionally.
+# Keras optimizer variables whose values intentionally differ between ranks.
 #
 # If gradients are reduced only after Keras has accumulated them, each rank's accumulators hold its local gradients.
 # They must be neither broadcast nor compared.
@@ -327,7 +327,7 @@ def reader(to_numpy: Callable[[Any], Any], is_local: Callable[[Any], bool] = lam
         if hasattr(value, "get_weights"):
             weights = [None if _is_own(variable) or is_local(variable) else variable for variable in value.weights]
             optimizer = getattr(value, "optimizer", None)
-            # Compare the optimizer first, because different weights are often caused by a different learning rate.
+            # Compare the optimizer first, because a different learning rate often causes different weights.
             return {"weights": weights} if optimizer is None else {"optimizer": optimizer, "weights": weights}
         if hasattr(value, "dtype") and hasattr(value, "shape"):
             return _array(to_numpy(value), _label(value))

@@ -167,7 +167,7 @@ def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket
 
 
 def read_all(sock: socket.socket, seconds: float) -> bytes:
-    """Receive data until the peer closes the connection. Return b"" after ``seconds``, or for more than 8 KiB."""
+    """Receive data until the peer closes the connection. Return b"" on a timeout, or for more than 8 KiB."""
     deadline = time.monotonic() + seconds
     data = b""
     while len(data) <= _LIMIT:

@@ -88,7 +88,7 @@ def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meetin
 
 
 def _make_room(group: Group) -> None:
-    """Raise the limit of open files, so that all ranks can connect at the same time.
+    """Raise the open-file limit, so that all ranks can connect at the same time.
 
     If the limit is too low for all connection attempts at once, some of them wait and retry.
     """
@@ -98,7 +98,7 @@ def _make_room(group: Group) -> None:
 
 
 def choose(group: Group) -> methods.MeetingMethod:
-    """Choose the method for this job. Raises ValueError with advice for this launcher if none is possible."""
+    """Choose the method for this job. Raises ValueError with launcher-specific advice if none is possible."""
     place = group.place
     if place.one_host and place.job:
         return methods.OneHost()

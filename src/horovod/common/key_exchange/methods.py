@@ -240,7 +240,7 @@ class OnBoard(MeetingMethod):
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        # Each name on a board can be used only once. Number the names, because a program can call ``init`` again.
+        # A name can be published only once on a board. Number the names, because a program can call ``init`` again.
         self._pairs: dict[str, tuple[bytes, bytes]] = {}
 
     def lead(self, group: Group, key: bytes) -> Meeting:
@@ -396,7 +396,7 @@ def _digest(group: Group) -> bytes:
 
 
 def _ports(group: Group) -> list[int]:
-    """Return the ports to try for rank 0: above the launcher's port, or the last ports of the user's range."""
+    """Return candidate ports for rank 0: above the launcher's port, or the last ports of the user-supplied range."""
     if group.ports != range(1):
         return list(group.ports[-_PORTS:])
     first = group.place.port + 1

@@ -174,7 +174,7 @@ def _finalize(pid: int) -> None:
 
 
 _SUCCESS = 0
-_STRING, _INT, _GLOBAL = 3, 6, 3  # PMIX_STRING, PMIX_INT and PMIX_GLOBAL
+_STRING, _INT, _GLOBAL = 3, 6, 3  # constants from PMIx: PMIX_STRING, PMIX_INT and PMIX_GLOBAL
 _WAIT_SECONDS = 2
 _MAX_ANCESTORS = 16
 """Maximum number of ancestors to search for a loaded MPI library."""
@@ -225,7 +225,7 @@ class PmixBoard:
         The server can wait a few seconds for the value.
         """
         who = _Proc(self._me.nspace, rank)
-        # Set a timeout. Otherwise the server chooses one (2 s in Open MPI) or can wait forever.
+        # Set a timeout, because the server's default (2 s in Open MPI) varies and can be infinite.
         wait = _Info(b"pmix.timeout", 0, _Value(type=_INT, pointer=_WAIT_SECONDS))
         found = ctypes.POINTER(_Value)()
         with self._lock:

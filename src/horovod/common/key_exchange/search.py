@@ -206,7 +206,7 @@ def resolve_node(name: str) -> list[str]:
 
 
 _slurm: dict[str, list[str]] = {}
-# Time of the next query to Slurm, after its controller did not answer.
+# Time at which to query Slurm again after its controller did not answer.
 _silent_until = [0.0]
 
 

@@ -1,9 +1,9 @@
 """Key exchange between the ranks of one host over an abstract Unix socket.
 
-Each side verifies that the other is a process of the same user (``Peer``). If the user provides a key, each side
-verifies instead that the other has this key. The socket's name is random, so no process can take the name first. The
-other ranks, called followers, find the name in the kernel's list of sockets. Other processes can create sockets with
-the same prefix, so a follower checks each socket's owner.
+Each side verifies that the other is a process of the same user (``Peer``). With a user-supplied key, each side instead
+verifies that the other has this key. The socket's name is random, so no process can take the name first. The other
+ranks, called followers, find the name in the kernel's list of sockets. Other processes can create sockets with the same
+prefix, so a follower checks each socket's owner.
 
     follower -> rank 0   nonce F
     rank 0 -> follower   nonce Z, F
@@ -286,7 +286,8 @@ def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
     """Wait until rank 0 calls ``serve_local``, and return its payload.
 
     Raises:
-        AuthError: If no answer arrives within ``seconds``. The message says if other processes listen on such sockets.
+        AuthError: If no answer arrives within ``seconds``. The message says if unrelated processes listen on similarly
+            named sockets.
     """
     if key is None:
         _check_self()

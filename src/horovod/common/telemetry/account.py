@@ -101,7 +101,7 @@ class Account:
             handler(rank, what)
 
     def report(self, values: Mapping[str, Any]) -> None:
-        """Store values that the program reports. See ``HorovodBasics.report``."""
+        """Store values reported by the program. See ``HorovodBasics.report``."""
         numbers = {}
         for name, value in values.items():
             try:

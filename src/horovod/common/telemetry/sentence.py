@@ -22,7 +22,7 @@ def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:
 
     Args:
         job: Statistics of the job, as in ``hvd.stats()["job"]``.
-        lag: Maximum difference in age between the ranks' reports, in seconds.
+        lag: Maximum age difference between ranks' reports, in seconds.
     """
     size, ranks = job["size"], job["ranks"]
     step = job.get("step_seconds")

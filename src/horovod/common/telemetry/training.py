@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # |G|^2 = (n A - L) / (n - 1) and tr(C) = (L - A) / (1 - 1 / n). Their ratio is biased, so both terms are averaged over
 # many steps before the division.
 
-# Number of latest samples to use, because the noise scale changes during training.
+# Number of recent samples to use, because the noise scale changes during training.
 _SAMPLES = 200
 # Minimum number of samples for an estimate.
 _LEAST = 10

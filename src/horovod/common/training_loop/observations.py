@@ -118,7 +118,7 @@ class Training:
         return self.steps == 0 and self.plain_steps > 1 and self._traffic() - self._begun < self.plain_bytes
 
     def progress(self) -> str:
-        """Describe the progress of training, such as " after 9 steps", for messages about this rank's exit."""
+        """Describe training progress, such as " after 9 steps", for messages about this rank's exit."""
         if self.steps == 0:
             return ""
         steps = f" after {self.steps} {'step' if self.steps == 1 else 'steps'}"
