@@ -80,7 +80,7 @@ training = Training()
 
 
 def rows(items: Any, rank: int, size: int) -> Any:
-    """Return every ``size``-th item starting at ``rank``, or the first item, to be weighted 0, if there is none."""
+    """Return every ``size``-th item starting at ``rank``. If there is none, return the first, to be weighted 0."""
     return items[rank::size] if len(items) > rank else items[:1]
 
 

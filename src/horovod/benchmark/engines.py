@@ -56,9 +56,9 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 class EngineColumn:
-    """Engine with given settings, whose measurements become a column of the results.
+    """Engine with given settings, measured as one column of the results.
 
-    All ranks create the same columns in the same order. Creation raises the same errors as ``bootstrap.start``.
+    All ranks create the same columns in the same order. The constructor raises the same errors as ``bootstrap.start``.
 
     Args:
         name: Name of the column.

@@ -29,7 +29,7 @@ from horovod.common.training_loop.observations import training
 __all__ = ["HorovodBasics"]
 
 _lock = threading.RLock()
-# End reason and members of the last job of this process.
+# Why this process's last job ended, and the ranks of that job.
 _last: tuple[ending.Ended, list[int] | None] = None, None
 
 

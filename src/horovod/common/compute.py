@@ -275,7 +275,7 @@ class ComputeClient:
             self.end_dispatcher(number)
 
     def shutdown(self) -> None:
-        """Record that no dispatcher is needed. Workers, dispatchers on the worker side and the service then end."""
+        """Record that no dispatcher is needed, which makes workers, worker-side dispatchers and the service end."""
         for number in range(self.dispatchers()):
             self.end_dispatcher(number)
 

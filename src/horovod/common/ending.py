@@ -314,7 +314,7 @@ class Stopping:
         """Number of the last received signal, or 0 if there was none."""
         # Time at which the stop signal in ``heard`` first arrived.
         self._since = 0.0
-        # Previous signal handlers, by signal.
+        # Previous handlers, by signal number.
         self._before: dict[int, Any] = {}
         self.listens = False
         """True if handlers are installed, even if the list of signals is empty."""
@@ -323,7 +323,7 @@ class Stopping:
     def listen(self, signals: list[signal.Signals]) -> None:
         """Handle these signals. A second signal ends the process immediately.
 
-        The program's own handlers are called too.
+        Handlers installed by the program are called too.
 
         Raises:
             ValueError: If not called in the main thread, because only the main thread can install signal handlers.

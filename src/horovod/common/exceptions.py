@@ -32,7 +32,7 @@ class UnsupportedOpError(HorovodInternalError, ValueError):
     """Raised if an operation does not support the given reduction, such as Max.
 
     Nothing was submitted to the engine. This is a ValueError because the argument is wrong, and a HorovodInternalError
-    because programs written for the original Horovod catch a RuntimeError.
+    because programs written for the original Horovod catch RuntimeError.
     """
 
 
@@ -47,8 +47,7 @@ class OutOfSyncError(RuntimeError):
 class NoPlaceError(ValueError):
     """Raised by ``init`` if the launcher of an elastic job has no slot for this process.
 
-    Losing a slot is not a failure. So if the program does not catch the exception, it ends with the text ``line`` on
-    stderr instead of a traceback.
+    Losing a slot is not a failure, so an uncaught exception prints ``line`` to stderr instead of a traceback.
     """
 
     line = ""

@@ -79,7 +79,7 @@ def _cut(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
         raise NotDoneError(str(error)) from None
     _run(["nft", "-f", "-"], said.prepare())
     say(f"host {host(event, ranks)}")
-    time.sleep(HEAD_START)  # the log line must reach the launcher before the fault
+    time.sleep(HEAD_START)  # the log line must reach the launcher before the fault occurs
     _run(["nft", "-f", "-"], text)
 
 
@@ -306,8 +306,8 @@ class Faults:
 def act(event: Event, ranks: Ranks) -> None:
     """Inject a fault into this process or its network.
 
-    A fault at a step occurs in the main thread. A fault after a number of seconds comes from another thread and
-    interrupts the main thread at any point.
+    A fault at a step occurs in the main thread. A timed fault comes from another thread and can interrupt the main
+    thread anywhere.
     """
     if event.kind in ON_NETWORKS:
         inject_on_network(event, ranks, lambda remark: _say(f"{event} ({remark})"))

@@ -241,7 +241,7 @@ def known_as(number: int) -> list[ProcessSet]:
 
 
 def by_id(number: int) -> ProcessSet | None:
-    """Return a ProcessSet object for the registered set with this id, or None."""
+    """Return a ProcessSet object for the registered set with this id, or None if there is none."""
     return next(iter(_registered.get(number, ())), None)
 
 

@@ -33,7 +33,7 @@ class Source(ABC):
 
     @abstractmethod
     def load(self, block: int) -> Any:
-        """Return all records of a block. Raises ValueError, with the file's name, if it is missing or damaged."""
+        """Return all records of a block. Raises ValueError naming the file if it is missing or damaged."""
 
     def walk(self) -> contextlib.AbstractContextManager[Callable[[int], Any]]:
         """Return a context manager for one iteration over the blocks.
@@ -168,7 +168,7 @@ def _nothing(path: str, what: str) -> list[str]:
 
 
 def size_of(path: str) -> int:
-    """Return the size of a file in bytes. Raises ValueError, with the file's name, if it cannot be read."""
+    """Return the size of a file in bytes. Raises ValueError naming the file if it cannot be read."""
     with readable(path):
         return os.path.getsize(path)
 

@@ -124,7 +124,7 @@ def predict(
 
 
 def _variants(profile: Profile, base: Prediction) -> dict[str, tuple[float, float]]:
-    """Predict the job for several changes of the configuration, one at a time."""
+    """Predict the job under several configuration changes, one at a time."""
     net, settings, layout = base.network, base.settings, base.layout
     faster = msgspec.structs.replace(net, bandwidth=2 * net.bandwidth)
     changes: dict[str, tuple[Network, Settings, int]] = {

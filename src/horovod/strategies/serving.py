@@ -129,7 +129,7 @@ class Roles:
 class Serving:
     """One rank's part in a parameter server job, as a worker or a server.
 
-    Each pair of a server and a worker has a process set, in which both send messages as broadcasts. A server runs one
+    Each server-worker pair has its own process set, in which both send messages as broadcasts. A server runs one
     thread per worker.
 
     Args:
@@ -325,7 +325,7 @@ class Serving:
         return self._drained(loop.snapshot())
 
     def common(self) -> dict[str, Any]:
-        """Return the part of the state that is equal on all ranks, for comparison."""
+        """Return the state that must be equal on all ranks, for comparison."""
         return {"mode": self.mode}
 
     def sync(self, root: int, process_set: ProcessSet) -> None:

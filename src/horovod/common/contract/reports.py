@@ -37,7 +37,7 @@ def folder_of_user(text: str) -> str:
 def folder_of_job(text: str) -> str:
     """Return the report directory for the job that this process is starting.
 
-    The first report creates the job's directory. Only the user's default directory is created now.
+    The first report creates the job's directory. Until then, only the user's default directory exists.
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     return on_this_host(os.path.join(folder_of_user(text), name))

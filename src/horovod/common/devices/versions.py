@@ -123,7 +123,7 @@ def load_elsewhere(path: str) -> tuple[int, str]:
 
 
 def built_for_gpus(framework: str) -> bool:
-    """Return True if torch, tensorflow, jax or keras is built for NVIDIA GPUs, without importing it."""
+    """Return True if torch, tensorflow, jax or keras is built for NVIDIA GPUs. None of them is imported."""
     if framework == "torch":
         return bool(torch_cuda())
     if framework == "tensorflow":

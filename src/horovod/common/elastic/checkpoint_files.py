@@ -163,7 +163,7 @@ class TornCheckpointError(ValueError):
 
 
 def name_of(step: int) -> str:
-    """Return the file name for a step. Names sort in the order of their steps, for steps of up to 12 digits."""
+    """Return the file name for a step. Names sort in step order, for steps of up to 12 digits."""
     return f"step-{step:012d}.ckpt"
 
 

@@ -34,7 +34,7 @@ class PerRank:
 
 
 class RandomNumbers(PerRank):
-    """States of the random generators of Python and, if they are imported, of NumPy and PyTorch (CPU)."""
+    """Random generator states of Python and, if imported, NumPy and PyTorch (CPU)."""
 
     def get(self) -> Any:
         told: dict[str, Any] = {"random": random.getstate()}

@@ -1,7 +1,7 @@
 """Delivery of host updates to this process's elastic states, and tracking of when a sync is needed.
 
-When a worker joins an epoch, it reports to the launcher whether its state is in sync. The launcher answers whether the
-states of all workers are in sync.
+When a worker joins an epoch, it tells the launcher whether its state is in sync. The launcher replies whether all
+workers' states are in sync.
 """
 
 import threading

@@ -296,7 +296,7 @@ def connect(sock: socket.socket, key: bytes, place: Place, timeout: float) -> No
 
 
 def accept(sock: socket.socket, key: bytes, epoch: int, rank: int, timeout: float) -> Place:
-    """Run the acceptor's side over a blocking socket, and return the place. Raises AuthError or TimeoutError."""
+    """Run the acceptor's side over a blocking socket. Return the ``Place``. Raises AuthError or TimeoutError."""
     side = Acceptor(key, epoch, rank)
     _drive(sock, side, timeout)
     return side.place
