@@ -222,7 +222,7 @@ class Gloo:
         """Return a function that runs the operation of a case, or None if gloo does not support it."""
         dist, torch = self._dist, self._torch
         count = case.bytes // 4
-        # Prefer PyTorch's new name of the operation, because the old name emits a warning.
+        # Prefer PyTorch's new name for the operation, because the old name emits a warning.
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         tensor = torch.ones(count).zero_()
         part = torch.ones(count // self._size).zero_()

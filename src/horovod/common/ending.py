@@ -198,7 +198,7 @@ _held: list[int] = []
 
 
 def check_descent(env: WorkerEnv) -> None:
-    """Raise ValueError, with advice, if this process descends from the rank that ``env`` describes.
+    """Raise a ValueError with advice if this process descends from the rank described by ``env``.
 
     The error is also reported to the launcher, because a rank whose helper processes fail might report only that they
     have ended.

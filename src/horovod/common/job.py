@@ -124,7 +124,7 @@ class Access:
             self._say(forked)
 
     def require_job(self) -> Job:
-        """Return the job. Raises ValueError, with advice to call ``init``, if there is none."""
+        """Return the job. If there is none, raises a ValueError that advises calling ``init``."""
         return self.job if self.job is not None else not_initialized()
 
     def require_engine(self) -> "Engine":

@@ -119,7 +119,7 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Raise ImportError, with installation advice, if the frontend in the last part of ``ext_name`` is unusable."""
+    """Raise an ImportError with installation advice if the frontend named by ``ext_name`` is unusable."""
     name = ext_name.rsplit(".", 1)[-1]
     if not extension_available(name):
         raise ImportError(f"horovod.{name} needs {_FRAMEWORKS.get(name, name)}, which is not installed")

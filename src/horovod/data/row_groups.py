@@ -133,7 +133,7 @@ class Reading:
 
         Args:
             open_file: Function that returns a context manager, which yields a ``pyarrow.parquet.ParquetFile`` and its
-                size. Errors of the function are raised.
+                size. Errors raised by the function propagate.
             path: Path of the file, for error messages.
             group: Number of the row group.
             columns: Names of the columns.

@@ -108,7 +108,7 @@ def shown(text: str) -> str:
 
 
 def read_folder(folder: Path) -> list[Dump]:
-    """Read the files in a folder and return them in the order of their ranks.
+    """Read the files in a folder and return them in rank order.
 
     Raises:
         ValueError: If there are no files, several files of one rank, or an invalid file.

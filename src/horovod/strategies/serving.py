@@ -89,7 +89,7 @@ class Server:
         self._complete()
 
     def _complete(self) -> None:
-        """Apply the average gradient if every active worker has sent one. Gradients are added in the order of ranks."""
+        """Apply the average gradient if every active worker has sent one. Gradients are added in rank order."""
         if not self._gradients or not self.progress.active <= self._gradients.keys():
             return
         workers = sorted(self._gradients)

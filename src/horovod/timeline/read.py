@@ -25,7 +25,7 @@ def of_rank(path: str, rank: int) -> str:
 
 
 def others(path: str) -> list[str]:
-    """Return the existing files of other ranks in the folder of rank 0's file, in the order of their ranks."""
+    """Return the other ranks' existing files in the folder of rank 0's file, in rank order."""
     root, suffix = os.path.splitext(path)
     numbered = []
     for name in glob.glob(f"{glob.escape(root)}.rank*{glob.escape(suffix)}"):

@@ -41,7 +41,7 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
 
     Attributes:
         at: Time of the data, in seconds on rank 0's clock.
-        made: Number of steps of the rank that has made most steps.
+        made: Number of steps of the rank that has made the most steps.
         own: Number of steps that rank 0 has made.
         whole: Parts of a step, averaged over the whole job.
         lately: Parts of a step since the ranks' previous reports.
@@ -169,7 +169,7 @@ def of_values(ranks: Iterable[Mapping[str, Any]]) -> list[Value]:
 
 
 def of_waits(waiting: Sequence[Mapping[str, Any]], why: str) -> Waits:
-    """Create the message about the waiting operations that ``_core.Mailbox.take`` has returned."""
+    """Create the message about waiting operations from a result of ``_core.Mailbox.take``."""
     oldest = sorted(waiting, key=lambda one: -one["age"])[:_WAITS]
     why = _text(why, _SENTENCE)
     waits = [

@@ -391,7 +391,7 @@ class Settings:
 
 
 def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """Combine the values that each rank has sent, in order of rank, into the values that all ranks use."""
+    """Combine the values sent by each rank, in rank order, into the values used by all ranks."""
     switches = {setting.name for setting in TABLE if setting.anyone}
     return {
         name: any(values[name] for values in shared) if name in switches else value for name, value in shared[0].items()

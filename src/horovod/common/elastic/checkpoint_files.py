@@ -204,7 +204,7 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
 
 
 def is_unfinished(name: str) -> bool:
-    """Return True if this is the name of a temporary file that a writer has not finished."""
+    """Return True if this is the name of an unfinished temporary file."""
     return _UNFINISHED.fullmatch(name) is not None
 
 

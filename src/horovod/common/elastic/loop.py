@@ -36,8 +36,8 @@ def run_fn(
 
     The loop raises RuntimeError if the same ranks fail repeatedly and none is lost (``RepeatedFailures``). The launcher
     enforces all other limits, such as a minimum number of workers. The loop handles HorovodInternalError and
-    HostsUpdatedInterrupt. It raises all other exceptions, including errors of ``reset``, for example if a worker's slot
-    is gone.
+    HostsUpdatedInterrupt. It raises all other exceptions, including errors from ``reset``, for example if a worker's
+    slot is gone.
 
     Args:
         func: The training function.

@@ -237,7 +237,7 @@ class Keeping(State):
 
     @abstractmethod
     def agree(self, standing: Standing) -> list[Standing]:
-        """Exchange progress reports, and return all ranks' reports in order. Raises the errors of ``fit_together``."""
+        """Exchange progress reports, and return them in rank order. Raises the same errors as ``fit_together``."""
 
     @abstractmethod
     def take(self, root: int) -> None:
@@ -373,7 +373,7 @@ class ObjectState(State):
     def sync(self) -> None:
         """Give all ranks the state of the first rank that is not new, or of rank 0 when the job begins.
 
-        The result counts as a commit. Raises the errors of ``fit_together``.
+        The result counts as a commit. Raises the same errors as ``fit_together``.
         """
         self._sync_attributes(self._compare())
 

@@ -228,7 +228,7 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
 
     Raises:
         OutOfSyncError: On all ranks, if values differ or if ``leaves`` raises on another rank. A rank on which
-            ``leaves`` raises gets that error instead. Errors of ``allgather_object`` are raised too.
+            ``leaves`` raises gets that error instead. Also raises errors from ``allgather_object``.
     """
     mine: dict[str, Leaf] = {}
     failure: Exception | None = None

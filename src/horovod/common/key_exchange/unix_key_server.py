@@ -120,7 +120,7 @@ class Peer:
     """Handle to the process at the other end of a Unix socket. Close the handle after use."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Identify the peer. Raises AuthError, with the reason, if it is not this user's process on this system."""
+        """Identify the peer. Raises AuthError if the peer is not this user's process on this system."""
         pid, uid, _ = descriptors.peer_credentials(sock)
         self._sender = Sender(pid, uid)
         self._folder = -1

@@ -125,7 +125,7 @@ class Call:
         return bytearray(data) + self._mac(data, rank, part) if self._key else bytearray(data)
 
     def open(self, sealed: memoryview, rank: int, part: str) -> memoryview:
-        """Return the data of a sealed object. Raises HorovodInternalError, with the rank, if the MAC is wrong."""
+        """Return the data of a sealed object. Raises HorovodInternalError naming the sender if the MAC is wrong."""
         if not self._key:
             return sealed
         data, mac = sealed[:-_MAC], sealed[-_MAC:]

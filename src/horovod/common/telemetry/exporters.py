@@ -55,7 +55,7 @@ def open_exporters(settings: Settings, figures: Figures) -> list[Exporter]:
 
 
 def _telemetry_wanted() -> bool:
-    """Return True if the program uses OpenTelemetry or environment variables request it."""
+    """Return True if the program uses OpenTelemetry, or environment variables request it."""
     if "opentelemetry.metrics" in sys.modules:
         return True
     asked = any(name.startswith("OTEL_EXPORTER_OTLP") or name == "OTEL_METRICS_EXPORTER" for name in os.environ)

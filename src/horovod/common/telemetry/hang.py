@@ -1,6 +1,6 @@
 """Hang diagnosis: asks all ranks what they are doing and explains why the job is waiting.
 
-Rank 0 collects the facts. Each rank's engine can answer even while Python is blocked. If a rank does not answer,
+Rank 0 collects the facts. Each rank's engine can answer even while Python is blocked. If no answer arrives,
 another rank on the same host reports what the kernel knows about its process. ``explain`` turns the facts into a
 report, which goes to a file, and a summary for the terminal.
 

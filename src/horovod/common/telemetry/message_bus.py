@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from horovod._core import Engine, Mailbox
 
 ALL_RANKS = -1
-_PATIENCE = 2.0  # seconds to wait for the thread, which can be busy in a handler
+_PATIENCE = 2.0  # seconds to wait for the thread to stop, because it can be busy in a handler
 
 Handler = Callable[[int, dict[str, Any]], None]
 """Function that is called with the sending rank and the message's content."""

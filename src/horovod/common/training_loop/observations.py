@@ -76,7 +76,7 @@ class Training:
 
     @property
     def watched(self) -> bool:
-        """True while a job runs and its rank 0 compares observations."""
+        """True while a job runs whose rank 0 compares observations."""
         return self._say is not None
 
     def tell(self, about: str, of: str, ranks: Sequence[int], step: int = 0, **what: Any) -> None:
