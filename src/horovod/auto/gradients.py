@@ -261,7 +261,7 @@ def _add_group(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     for p in self.param_groups[-1]["params"]:
         training.position.setdefault(p, len(training.position))
     if self in training.optimizers:
-        training.optimizers[self] = False  # the new parameters must be broadcast before the next batch
+        training.optimizers[self] = False  # broadcast the new parameters before the next batch
 
 
 def _clip(plain: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:

@@ -383,7 +383,7 @@ def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> 
 def _ranks_of(entry: ProcessSet, running: list[int]) -> list[int] | None:
     """Convert a process set's world ranks to ranks in the job. Return None for COMM_NULL.
 
-    For COMM_NULL, only other ranks know the members. If the job does not include all of the world ranks, return them
+    COMM_NULL's ranks are known only to other processes. If the job does not include all of the world ranks, return them
     unchanged, so that no registered set matches.
     """
     if entry.world_ranks is None:

@@ -186,7 +186,7 @@ class BaseDataLoader:
     """
 
     def __len__(self) -> int:
-        # `list(loader)` calls this method, and tolerates only a TypeError.
+        # `list(loader)` calls this method, and ignores only a TypeError.
         raise TypeError(f"{type(self).__name__} must define __len__, which returns the number of batches")
 
     def _iterate(self) -> Any:

@@ -139,7 +139,7 @@ class Rounds:
         return {"steps": self.steps, "shared": self._shared, "velocity": self._velocity}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the shared parameters, outer momentum and position in the round, uncopied.
+        """Return the shared parameters, outer momentum and position in the round, without copies.
 
         To resume, a rank needs this state, its own parameters, and the state of its inner optimizer.
         """

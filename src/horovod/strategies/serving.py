@@ -54,7 +54,7 @@ class Server:
         self._moves: dict[int, Any] = {}
 
     def receive(self, worker: int, values: Any, options: Sequence[float]) -> None:
-        """Handle a worker's gradient or, in mode "easgd", its parameters."""
+        """Handle a gradient (or, in mode "easgd", parameters) from a worker."""
         if self.mode == "sync":
             self._gradients[worker] = values
             self._options = options

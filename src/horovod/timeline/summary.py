@@ -142,7 +142,7 @@ TENSORS = 10
 
 
 def render(summary: Summary, most: int = TENSORS) -> str:
-    """Format two tables: the ranks, and the ``most`` tensors with the longest waiting times, longest first.
+    """Format two tables: one of ranks, and one of the ``most`` tensors with the longest waits, longest first.
 
     Times are means per operation, in ms.
     """

@@ -315,7 +315,7 @@ class MeshBuilder:
         return True
 
     def _prove(self, attempt: _Attempt) -> bool:
-        """Reserve the link for this attempt before it sends its proof, so that no other attempt sends one."""
+        """Reserve the link for this attempt before it sends its proof, so that no competing attempt sends one."""
         link = _known(attempt)
         if link in self._links or link in self._proven:
             self._fail(attempt, "another address was faster")

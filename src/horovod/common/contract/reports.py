@@ -1,7 +1,7 @@
 """Directories for problem reports: one per job, inside one per user.
 
-The default directory has a predictable name in the temporary directory, so another user might have created it first. It
-is then not used.
+The default directory has a predictable name under the temporary directory. It is not used if another user created it
+first.
 """
 
 import contextlib

@@ -66,7 +66,7 @@ def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]
 
 
 def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> list[dict[str, str]]:
-    """Return the environment variables for each worker of a host, by local rank.
+    """Return each worker's environment variables on a host, by local rank.
 
     CUDA_VISIBLE_DEVICES assigns ``each`` GPUs to each worker, and no GPU to two workers.
 

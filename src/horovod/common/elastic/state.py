@@ -320,7 +320,7 @@ class ObjectState(State):
         self._new = True
         # Seat of this rank, which identifies its per-rank values (see `own.seats`).
         self._seat: int | None = None
-        # Per-rank values of all seats, as of the last commit.
+        # Each rank's own values (such as random states) as of the last commit, by seat number.
         self._own_of: dict[int, dict[str, Any]] = {}
         self._saved_own: dict[str, Any] = {}
         for name, value in kwargs.items():

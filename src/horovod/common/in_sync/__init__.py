@@ -142,7 +142,7 @@ def _walk(path: str, value: Any, read: Reader, within: tuple[int, ...]) -> Itera
 
 
 def _leaf(value: Any) -> Leaf | None:
-    """Convert a single value to a ``Leaf``. Return None for an object with parts."""
+    """Convert a single value to a ``Leaf``. Return None for a container object."""
     if isinstance(value, Array):
         return _of_array(value)
     if isinstance(value, Enum):

@@ -60,8 +60,7 @@ def available() -> dict[str, str]:
 
 def _loaded() -> list[str]:
     """Return the paths of suitable libraries that this process has loaded, OpenSSL's first."""
-    # Import these modules to load the libraries. This has no effect if Python lacks OpenSSL or has linked it
-    # statically.
+    # Import modules that load the libraries. This loads nothing if Python lacks OpenSSL or links it statically.
     with contextlib.suppress(ImportError):
         import _hashlib  # noqa: F401
     with contextlib.suppress(ImportError):

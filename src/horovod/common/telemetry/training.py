@@ -49,7 +49,7 @@ class NoiseScale:
         self._batch: int | None = None
 
     def add(self, local: Sequence[float], averaged: float, batch: int | None = None) -> None:
-        """Add the squared norms of one step. Ignore norms that are not finite, as after an overflow.
+        """Add the squared norms of one step. Non-finite norms, as after an overflow, are ignored.
 
         Args:
             local: Squared norm of each rank's own gradient.
