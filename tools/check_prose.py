@@ -33,12 +33,12 @@ RULES = {
     "accepted is": _rule(r"accepted (is|are)\b", "`x` must be ..., got ...", 0),
     "unnamed subject": _rule(r"\b(nobody|somebody|whoever|everybody)\b", "name the rank, caller or process", 65),
     "old idiom": _rule(
-        r"\b(in vain|for ever|becomes? of|of its own|of ours|how many-th|what is none)\b", "a plain verb", 13
+        r"\b(in vain|for ever|becomes? of|of its own|of ours|how many-th|what is none)\b", "a plain verb", 12
     ),
     "fragment": _rule(
         r"\A(What|Of|Who|Whoever|Whether|Those|That which)\b|\A[^\n]*\?(?=\n\n|\s*\Z)|\A.{0,24}(?=\n\n|\Z)",
         "an imperative sentence with an object, or a noun phrase for a class or module",
-        23,
+        22,
         docstrings_only=True,
     ),
 }
