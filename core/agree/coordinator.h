@@ -19,8 +19,9 @@ class Coordinator {
   // of operations in a schedule; 0 disables schedules.
   Coordinator(int world, std::vector<std::string> labels, FuseOptions options, size_t cache_capacity);
 
-  // Process requests from `rank`. Requests from a past epoch are ignored, because the rank will send them again.
-  // Requests from a future epoch are kept until that epoch starts.
+  // Process requests from `rank`. An epoch number counts how often the job has switched between negotiation and a
+  // schedule. Requests with an old epoch are ignored, because the rank will send them again. Requests with a future
+  // epoch are kept until that epoch starts.
   void add_requests(int rank, uint64_t epoch, std::vector<Request> requests, double now);
   void settled(int rank, uint64_t epoch) { settled_[rank] = epoch; }
 
@@ -70,7 +71,7 @@ class Coordinator {
   std::vector<std::vector<int>> members_;
   std::vector<uint64_t> positions_;
   uint64_t go_ = 0;
-  // Number of ranks known to be ready for bucket go_, counted from the bucket's first rank.
+  // Ranks already checked and found ready for bucket go_. Counts from the start of that bucket's list of ranks.
   size_t ready_ = 0;
   // Number of operations in the running schedule.
   size_t operations_ = 0;

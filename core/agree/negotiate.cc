@@ -28,8 +28,8 @@ size_t bytes_to_fuse(const Request& like, const Response& r) {
   return bytes * size_of(like.dtype);
 }
 
-// True if `q` adds a process set and only the ranks of the set request it. Named requests are of this kind, so the
-// coordinator must not wait for other ranks.
+// True if `q` adds a process set and only the ranks of the new set send this request, which is the case if it has a
+// name. The coordinator must then not wait for the other ranks.
 bool by_members(const Request& q) { return q.kind == Kind::add_set && !q.unnamed; }
 
 Status no_such_set(const Request& q) {
@@ -73,7 +73,7 @@ bool Negotiator::complete(const Key& key, const Pending& p) const {
   size_t have = p.by_rank.size();
   if (const Request& like = p.by_rank.front().request; by_members(like)) return have >= like.splits.size();
   if (have >= set->second.size()) return true;
-  // Do not wait for ranks that have joined.
+  // Do not wait for ranks that have called join().
   for (int rank : joined(key.frontend)) {
     const bool member = std::binary_search(set->second.begin(), set->second.end(), rank);
     const bool requested = std::any_of(p.by_rank.begin(), p.by_rank.end(), [&](const RankRequest& a) { return a.rank == rank; });
@@ -89,7 +89,8 @@ void Negotiator::settle(const Key& key) {
   std::sort(p.by_rank.begin(), p.by_rank.end(), [](const RankRequest& a, const RankRequest& b) { return a.rank < b.rank; });
   const Request& like = p.by_rank.front().request;
   Ready ready;
-  // Use the fence of the set's first rank, because fences of different sets are not comparable.
+  // A fence is a number that grows whenever the program of a rank waits. Use the fence of the set's first rank, because
+  // the numbers of different ranks are not comparable.
   ready.fence = like.fence;
   ready.unnamed = like.unnamed;
   ready.response = decide(key, p);
@@ -245,8 +246,8 @@ void Negotiator::release(const GroupKey& key, Group* group) {
   ++units_;
   for (Ready& member : members) {
     if (!group->error.ok()) member.response.error = group->error.with("group '" + key.name + "'");
-    // Give all operations of the group one fence. Another thread might have waited for an unrelated operation while
-    // this group was submitted.
+    // Give all operations of the group the same fence, because operations with different fences are never fused. The
+    // fences differ if another thread waited for an unrelated operation while the group was being submitted.
     member.fence = fence;
     push(std::move(member), units_);
   }
@@ -280,7 +281,8 @@ void Negotiator::join(int rank, uint8_t frontend, double now) {
   ready.response.shapes = {{}};
   ready.response.sizes = {rank};
   joined_.erase(frontend);
-  // Forget the errors kept for late requests, because unnamed operations are numbered from 0 again after a join.
+  // Delete the stored errors of failed operations. After a join, unnamed operations are numbered from 0 again, so new
+  // operations would match old errors.
   std::erase_if(answered_, [frontend](const auto& entry) { return entry.first.set == 0 && entry.first.frontend == frontend; });
   push(std::move(ready), ++units_);
 }
@@ -304,8 +306,8 @@ void Negotiator::clear_pending() {
 }
 
 bool Negotiator::may_be_scheduled(const std::vector<Ready>& period) const {
-  // Reject the period while a group has failed. clear_pending() would drop the group's error, but operations that
-  // arrive later must fail with it.
+  // Propose no schedule while a group has failed. Adopting one would call clear_pending(), which deletes the group's
+  // error, but operations of the group that arrive later must fail with this error.
   for (const auto& [key, group] : groups_) {
     if (!group.error.ok()) return false;
   }
@@ -337,7 +339,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     if (set == table_.sets.end()) return;
     Waiting w{name, key.set, first, std::move(ready), {}};
     std::sort(w.ready.begin(), w.ready.end());
-    // Ranks that have joined, for which the coordinator does not wait.
+    // Ranks that have called join(). The coordinator does not wait for them.
     const std::vector<int>& left = joined(key.frontend);
     for (int r : set->second) {
       if (like && by_members(*like) && !std::binary_search(like->splits.begin(), like->splits.end(), r)) continue;

@@ -37,8 +37,9 @@ class Negotiator {
   // True if any operation or join is waiting for ranks.
   bool has_pending() const { return !pending_.empty() || !joined_.empty(); }
   bool anyone_joined() const { return !joined_.empty(); }
-  // True if a schedule of `period` covers all pending operations. If it did not, the ranks that submitted the other
-  // operations would revoke every schedule immediately, and the stall check would never see a stalled operation.
+  // True if a schedule made of the operations in `period` would contain all pending operations. If it did not, the
+  // ranks that submitted the other operations would end every schedule immediately, and the stall check would never see
+  // a stalled operation.
   bool may_be_scheduled(const std::vector<Ready>& period) const;
 
   const ProcessSetTable& sets() const { return table_; }
@@ -99,11 +100,11 @@ class Negotiator {
     Status why;
     // Ranks that have requested the failed operation and received its error.
     std::set<int> ranks;
-    // Groups that have already counted the failed operation.
+    // Groups whose number of received operations already includes the failed operation.
     std::set<GroupKey> groups;
   };
   struct Joined {
-    // Ranks that have joined, in the order in which they joined. Never empty.
+    // Ranks that have called join(), in the order of their calls. Never empty.
     std::vector<int> ranks;
     double last = 0;
   };

@@ -173,8 +173,8 @@ void Negotiator::fail_diverged(double since) {
       if (!groups_.count(g)) whole.insert(g);
     }
   }
-  // Forget these groups. They have received more operations than their size allows, so later operations with the same
-  // names must start new groups.
+  // Delete the entries of these groups. More operations have arrived than the group's size allows, so a later group
+  // with the same name must start with an empty entry.
   for (const GroupKey& g : whole) groups_.erase(g);
 }
 

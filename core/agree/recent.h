@@ -29,7 +29,8 @@ class RecentRequests {
   size_t capacity_;
   uint64_t stamps_ = 0;
   std::unordered_map<std::string, Entry> by_key_;
-  // Stamp and key of each request, oldest first. An entry is stale if its key has a newer stamp.
+  // Stamp and key of each stored request, oldest first. Stamps increase with each request. An entry is outdated if a
+  // newer one has the same key.
   std::deque<std::pair<uint64_t, std::string>> by_age_;
 };
 

@@ -90,14 +90,14 @@ struct Response {
   WireFormat wire = WireFormat::none;
   DeviceKind device = DeviceKind::host;
   bool across_hosts = false;
-  // True if a rank of the process set has joined and contributes nothing.
+  // True if a rank of the process set has called join() and contributes no data.
   bool partial = false;
   int32_t root = 0;
   double prescale = 1.0;
   double postscale = 1.0;
   // Names of the operations in the response.
   std::vector<std::string> names;
-  // Shape of each name's tensor, for ranks that have joined and have no request.
+  // Shape of each name's tensor. Ranks that have called join() need it, because they have no request.
   std::vector<std::vector<int64_t>> shapes;
   // Numbers whose meaning depends on the kind. For an allgather: the first dimension of each name's tensor on each set
   // rank. For an alltoall: the matrix of splits, one row per sender. For a join: the last rank to join. For add_set:

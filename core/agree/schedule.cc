@@ -17,8 +17,8 @@ Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions
   }
   std::vector<std::vector<size_t>> members;
   std::vector<Response> responses = fuse(period, options, &members);
-  // Bucket of each unit (Ready::unit). All responses of a unit belong to the same bucket: a group that needs several
-  // responses is fused with nothing else.
+  // Bucket of each group or single operation, keyed by Ready::unit. If a group needs several responses, all of them go
+  // to the same bucket.
   std::map<uint64_t, size_t> bucket_of;
   for (size_t i = 0; i < responses.size(); ++i) {
     const Ready& first = period[members[i].front()];
@@ -81,7 +81,7 @@ bool decode(const std::string& bytes, Schedule* s) {
     r.get(&e.unnamed);
     r.get(&e.frontend);
   }
-  // 8 bytes for a bucket's entries and number of parts, and 48 for one part, are the minimum size of an encoded bucket.
+  // An encoded bucket has at least 56 bytes: 8 for two counts (entries and parts) and 48 for one part.
   s->buckets.resize(r.count(8 + 48));
   std::vector<bool> placed(s->entries.size());
   std::vector<uint32_t> parts;

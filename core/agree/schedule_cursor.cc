@@ -46,8 +46,8 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
               [&](uint32_t a, uint32_t b) { return number_of(schedule_->entries[a].name) < number_of(schedule_->entries[b].name); });
     for (uint32_t e : stream.entries) slots_[e].stream = &stream;
   }
-  // Entries with the same name are already in the order of negotiation, because a name is reused only after its last
-  // operation has completed.
+  // The entries of a name are already in the order of submission, because a program can reuse a name only after the
+  // earlier operation with this name has completed.
   for (auto& [key, stream] : by_name_) {
     for (uint32_t e : stream.entries) slots_[e].stream = stream.entries.size() > 1 ? &stream : nullptr;
   }
@@ -94,8 +94,8 @@ void ScheduleCursor::advance() {
     ready_ = kNoPart;
     return;
   }
-  // Count the bucket of the current round. Earlier rounds of the bucket have been taken, because a rank is at most one
-  // round ahead of execution: the program waits for its gradients before it continues.
+  // missing_ only describes the bucket's next execution. This suffices, because a rank is at most one round ahead of
+  // execution: the program waits for its gradients before it starts the next step.
   const uint64_t n = schedule_->buckets.size();
   while (ready_ < executed_ + n && missing_[ready_ % n] == 0) ++ready_;
 }

@@ -6,8 +6,8 @@ namespace hvd {
 
 void ScheduleDetector::reset() { log_.clear(); }
 
-// Number of operations after which the detector proposes short periods again, because the program might have entered
-// another phase.
+// Number of operations after which the detector again proposes schedules for short periods, because the program might
+// have changed, for example from training to validation.
 constexpr size_t kRecovery = 128;
 // Number of operations that a schedule must last to count as good. A schedule that ended earlier was probably part of a
 // longer period.
@@ -20,9 +20,9 @@ void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
   if (rounds >= kLasting) {
     failures_ = 0;
     least_ = 1;
-    // Detect short-lived schedules. Several in a row suggest a longer period: for example, a barrier after every twenty
-    // equal calls makes each short schedule worthwhile but hides the longer period. Search for the longer period only
-    // occasionally, so that programs without one do not pay for the search.
+    // Count schedules that ended soon. Several in a row suggest that the program repeats a longer period. For example,
+    // a program with a barrier after every twenty equal calls makes each short schedule worthwhile but hides the longer
+    // period. The search for a longer period is costly, so it is done only occasionally.
     const bool brief = rounds * operations < kBrief;
     brief_ = brief ? brief_ + 1 : 0;
     if (!brief) patience_ = kBriefPatience;
@@ -52,9 +52,9 @@ void ScheduleDetector::feed(const Ready& ready, uint64_t identity) {
   }
 }
 
-// Return a canonical form of a period that races between ranks cannot change. Each process set's operations are split
-// at the points where the program waits, and each section is sorted by identity. Sections and unnamed operations keep
-// their order.
+// Return a form of the period that does not depend on the timing of the ranks. Each process set's operations are split
+// at the points where the program waits, and each section is sorted by hash. Sections and unnamed operations keep their
+// order.
 ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) const {
   Shape shape;
   std::map<uint32_t, uint64_t> fence;
@@ -116,7 +116,7 @@ bool ScheduleDetector::may_begin(size_t at) const {
 size_t ScheduleDetector::period_length() const {
   const size_t n = log_.size();
   if (hold_ > 0 || n < 3) return 0;
-  // Return the sum of the identities of the first i operations.
+  // Return the sum of the hashes of the first i operations.
   auto prefix = [&](size_t i) { return i == 0 ? log_[0].prefix - log_[0].identity : log_[i - 1].prefix; };
   for (size_t p = least_; 2 * p + 1 <= n && p <= capacity_; ++p) {
     if (prefix(n) - prefix(n - p) != prefix(n - p) - prefix(n - 2 * p)) continue;

@@ -34,7 +34,7 @@ class ScheduleDetector {
  private:
   struct Token {
     uint64_t identity;
-    // Sum of the identities of all operations up to and including this one.
+    // Sum of the hashes (`identity`) of all operations up to and including this one.
     uint64_t prefix;
     Ready ready;
   };

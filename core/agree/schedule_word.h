@@ -32,7 +32,7 @@ struct ScheduleWord {
 inline uint64_t last_position(std::span<const ScheduleWord> words, const std::vector<std::vector<int>>& members) {
   uint64_t at = kNoPart;
   for (const ScheduleWord& w : words) at = w.position() < at ? w.position() : at;
-  // The loop ends at most one round after the position of the slowest rank.
+  // This loop ends after at most one round over the buckets, because each round contains a bucket of the slowest rank.
   for (;; ++at) {
     for (int rank : members[at % members.size()]) {
       if (words[static_cast<size_t>(rank)].position() <= at) return at;

@@ -29,7 +29,8 @@ namespace {
 
 using mpi::Handle;
 
-// Maximum number of data bytes that a vote message over the engine's own connections can carry at almost no extra cost.
+// Maximum number of data bytes that ranks add to a readiness vote. A vote is a small message over the engine's own
+// connections, so this much data costs almost no extra time.
 constexpr size_t kRides = 4 << 10;
 // Maximum bytes received per rank for an allreduce with MPI_Iallgather, which sends fewer messages but more bytes.
 constexpr size_t kSmall = 256 << 10;
@@ -67,9 +68,9 @@ class MpiBackend final : public Backend {
     return host_->allreduce_compressed(c, s, residuals, format, scale);
   }
 
-  // True for small allreduces. The vote already uses the engine's own connections, so a little data costs no extra
-  // time, while an MPI call would add a second network latency. Floats summed by MPI are excluded, because MPI's sums
-  // can be rounded differently.
+  // True for small allreduces, whose data can travel in the messages of the readiness vote (collectives/guarded.h).
+  // This saves the latency of a separate MPI call. Floats summed by MPI are excluded, because MPI can round the sums
+  // differently.
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
     return !(reduces_ && is_float(d)) && count * size_of(d) <= kRides && host_->may_be_guarded(c, count, d);
   }

@@ -26,7 +26,7 @@ class MpiCalls {
   // Release the communicator that belongs to this process set.
   void forget(const Comm& comm);
 
-  // Call these functions only within session.use().
+  // The functions below may be called only within session.use().
 
   enum Slot { kSend, kReceive, kMine, kResult, kSlots };
   // Return memory for this slot, aligned to 64 bytes. It stays valid until the next call for the slot, and its contents

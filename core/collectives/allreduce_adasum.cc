@@ -130,8 +130,8 @@ class Adasum {
   const Segments& data_;
   const DType dtype_, acc_;
   const size_t parts_;
-  // Index of the first element of part p of tensor t, at starts_[p * tensors() + t]. The last entry is the total number
-  // of elements.
+  // Index of the first element of part p of tensor t, stored at starts_[p * tensors() + t]. The last entry is the total
+  // number of elements.
   size_t* starts_;
   // All values in the accumulation type.
   std::byte* wide_;

@@ -101,14 +101,14 @@ Status allreduce_driver(Comm& comm, std::byte* data, size_t count, DType d, Redu
 // The algorithm table never chooses it, because recursive doubling takes half the steps.
 //
 // In the notation of plan/cost.h, the cost is ceil(log2(P)) * (2 * alpha + N * (2 * beta + gamma)). Values are added in
-// the canonical order (collectives/reduce.h). If P is not a power of two, the ranks fold first, which needs no extra
-// step. On the way up, sums of 16-bit floats are sent as float32, and original values as 16 bits. Source: R. Thakur, R.
-// Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005 (binomial
-// reduce and broadcast).
+// the canonical order (collectives/reduce.h). If P is not a power of two, some pairs of ranks first combine their
+// values (class Fold), which needs no extra step. On the way up, sums of 16-bit floats are sent as float32, and
+// original values as 16 bits. Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+// Operations in MPICH", IJHPCA 19(1), 2005 (binomial reduce and broadcast).
 
 namespace {
 
-// Reduce all values to place 0, which belongs to rank 0.
+// Reduce the values of all ranks to rank 0, which is the root of the tree.
 Status reduce_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
   for (int distance = 1; distance < fold.places; distance *= 2) {
     const int place = fold.place ^ distance, peer = fold.rank_at(place);

@@ -8,14 +8,14 @@
 // In the notation of plan/cost.h, the cost is 2 (P-1) * alpha + 2 (P-1)/P * c N * beta, plus the time for encoding and
 // decoding. c is 1/2 for fp16 and bf16, and 65/256 for int8. The alphas overlap.
 //
-// Error feedback: the encoding error of a rank's contribution stays in its residual and is added to its next
-// contribution. The encoding error of the result goes to the residual of the slice's owner, in units of a contribution.
-// No value is lost: the sum of all results and residuals equals the sum of all contributions, up to float32 rounding.
-// Infinities and NaNs are not kept in residuals. Sources: F. Seide et al., "1-bit stochastic gradient descent and its
-// application to data-parallel distributed training of speech DNNs", Interspeech 2014; S. P. Karimireddy et al., "Error
-// feedback fixes SignSGD and other gradient compression schemes", ICML 2019. For feedback in both directions: H. Tang
-// et al., "DoubleSqueeze: parallel stochastic gradient descent with double-pass error-compensated compression", ICML
-// 2019.
+// Error feedback: compression loses precision. The quantization error of a rank's contribution stays in its residual
+// and is added to its next contribution. The quantization error of the result goes to the residual of the rank that
+// owns the slice, in units of a contribution. No value is lost: the sum of all results and residuals equals the sum of
+// all contributions, up to float32 rounding. Infinities and NaNs are not kept in residuals. Sources: F. Seide et al.,
+// "1-bit stochastic gradient descent and its application to data-parallel distributed training of speech DNNs",
+// Interspeech 2014; S. P. Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression schemes",
+// ICML 2019. For feedback in both directions: H. Tang et al., "DoubleSqueeze: parallel stochastic gradient descent with
+// double-pass error-compensated compression", ICML 2019.
 #include <cmath>
 #include <cstring>
 
@@ -101,7 +101,8 @@ class CodedAllreduce {
     }
   }
 
-  // Add the encoding error of the result to the residual. A residual is in units of a contribution.
+  // Add the quantization error of the result to the residual. The residual is stored before scaling, like a
+  // contribution.
   void keep_rest(const CodedRun& part, size_t at, size_t some, const float* sum, const std::byte* coded) const {
     const double unit = static_cast<double>(scale_.divisor) / scale_.factor;
     if (!std::isfinite(unit)) return;
@@ -165,8 +166,8 @@ Status allreduce_compressed(Comm& comm, const Segments& data, std::span<float* c
 // below comm.slices owns a slice of the host's sum. The ranks with the same local index on all hosts reduce their slice
 // with the compressed algorithm. A slice contains one part of every tensor, so ownership does not depend on fusion.
 //
-// Error feedback: every rank adds its residual to its contribution and clears the residual. The encoding error of the
-// host's sum goes to the rank that owns the slice.
+// Error feedback: every rank adds its residual to its contribution and clears the residual. The quantization error of
+// the host's sum goes to the residual of the rank that owns the slice.
 
 namespace {
 

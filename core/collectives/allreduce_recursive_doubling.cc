@@ -12,7 +12,8 @@
 namespace hvd {
 namespace {
 
-// First step for 16-bit floats. Each rank starts with its original values or, after folding, with the sum of two ranks.
+// First step for 16-bit floats. Each rank starts with its original 16-bit values or, if two ranks were folded into one,
+// with their float32 sum.
 Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
   const int place = fold.place ^ 1, peer = fold.rank_at(place);
   const bool sum = fold.begins_with_sum(fold.place), theirs_is_sum = fold.begins_with_sum(place);
@@ -25,7 +26,7 @@ Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, R
   HVD_RETURN_IF_ERROR(exchange(comm, peer, mine, peer, {theirs, v.count * size_of(v.d)}));
   auto* wide = reinterpret_cast<float*>(comm.scratch->get(kSlotTheirsWide, mine.size()));
   widen(v.d, wide, theirs, v.count);
-  // This rank has sums, so its place is lower than the peer's, and its values are the left operand.
+  // Only ranks with low numbers start with sums, so this rank is below its peer, and its values are the left operand.
   reduce2(v.acc, op, mine.data(), mine.data(), reinterpret_cast<std::byte*>(wide), v.count);
   return {};
 }

@@ -110,8 +110,9 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
   });
 }
 
-// Stages are published in this order: staged 0, staged 1, reduced 0, staged 2, reduced 1, ..., reduced last. The
-// results of a round are copied out one round later, when all ranks have most likely published them.
+// Each rank publishes its stages in this order: staged 0, staged 1, reduced 0, staged 2, reduced 1, ..., reduced last.
+// The numbers are rounds. The results of a round are copied out one round later, when all ranks have most likely
+// published them.
 //
 // kSlicedDepth = 5 sub-buffers make further waiting unnecessary. Round m overwrites round m - 5. When this rank stages
 // round m, it has already reduced round m - 2, so every rank had staged round m - 2. A rank stages round m - 2 only
@@ -123,7 +124,8 @@ const ArenaOffsets* homes_at(const SubBuffers& subs, int member) {
   return reinterpret_cast<const ArenaOffsets*>(subs.stage.staging[member]);
 }
 
-// Number of stages that count as published after an attempt with mixed memory. No rank can have published more.
+// Stage number at which all ranks abandon an attempt, because only some of them have their tensors in arenas. No rank
+// has published more stages by then.
 constexpr uint64_t kMixedStages = 4;
 
 int Job::count_at_home(const SubBuffers& subs) const {

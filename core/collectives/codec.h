@@ -50,7 +50,8 @@ struct CodedRun {
   const std::byte* in;
   // Memory for the result of the run, or null to discard the result.
   std::byte* out;
-  // Encoding error of the run, kept for the next call. Null discards the error.
+  // Quantization residual of the run: the part of the values that compression lost. It is added to the next call. If
+  // null, the lost part is discarded.
   std::byte* residual;
   size_t count;
 

@@ -71,9 +71,9 @@ Status allreduce_hierarchical_by(const BetweenHosts&, Comm&, std::byte* data, si
 Status allreduce_adasum(Comm&, const Segments&, DType, const Scale&);
 
 // Sum float32 segments with encoded messages, in place or out of place. `residuals` is empty or has one pointer per
-// piece, which can be null. A residual holds `count` values. They are added to the contribution and then replaced by
-// its encoding error. The first function runs over links or in comm.node. The second uses float32 within hosts
-// (comm.local) and encoded data between hosts (comm.cross).
+// piece, which can be null. A residual holds `count` values, which are added to the contribution. The quantization
+// error of the encoded contribution then replaces them. The first function runs over links or in comm.node. The second
+// uses float32 within hosts (comm.local) and encoded data between hosts (comm.cross).
 Status allreduce_compressed(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 

@@ -101,7 +101,7 @@ Status exchange_all(Comm& comm, std::span<Transfer> transfers);
 // Concatenation of several tensors of one dtype. A fused operation works on it without packing the tensors first.
 struct Segments {
   struct Piece {
-    // Input values of the piece. Null stands for zeros (a joined rank).
+    // Input values of the piece. Null stands for zeros, for a rank that has called join().
     const std::byte* in;
     // Memory for the result of the piece; equal to `in` for an in-place operation. Null discards the result (a joined
     // rank).

@@ -110,7 +110,7 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
     halves.wire = d;
   }
   Inflow in(comm, previous, combine);
-  // Steps that are receiving and sending. slice(s + 1) arrives in step s and is sent in step s + 1.
+  // Current step of the receiving and of the sending side. Step s receives slice(s + 1), and step s + 1 sends it on.
   int receiving = 0, sending = 0;
   // Bytes of the current slice that have been sent.
   size_t sent = 0;

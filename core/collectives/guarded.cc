@@ -13,7 +13,8 @@ namespace {
 // Offset of the data in a message. The data start on a cache line, directly after the header.
 constexpr size_t kDataAt = 64;
 constexpr size_t kHeaderAt = kDataAt - sizeof(GuardHeader);
-// Step number of folding in messages. Other steps are numbered by distance, which is always lower.
+// Step number in the messages of the folding step, which combines pairs of ranks if their number is not a power of two.
+// All other steps have lower numbers.
 constexpr uint32_t kFoldStep = 1u << 31;
 
 }  // namespace

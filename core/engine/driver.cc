@@ -249,7 +249,8 @@ void Driver::execute(Response response) {
     if (!on_device) finish(ops, status);
     return;
   }
-  // Keep these operations pending, so that their callers are notified together with all others.
+  // On failure, store the operations in pending_, so that collective_failed() completes them together with all other
+  // unfinished operations.
   for (OperationPtr& op : keep) pending_[key_of(op->request)] = std::move(op);
   collective_failed(status);
 }

@@ -58,8 +58,8 @@ class Driver {
   // progressed; the caller should then call step() again. A turn sleeps only inside collectives.
   bool step(bool flush);
 
-  // Prepare for sleep. These functions return the events that must wake the thread, the maximum sleep time in seconds,
-  // and whether there is work to do instead.
+  // Functions to call before a sleep. They return the events that must wake the thread, the maximum sleep time in
+  // seconds, and true if there is work to do instead.
   SleepState resting_sleep_state() const;
   double resting_seconds() const;
   bool work_waiting() const;
@@ -186,7 +186,7 @@ class Driver {
   Clock::time_point start_ = Clock::now();
   double last_divergence_check_ = 0;
   double report_asked_ = 0;
-  // Time in seconds of the last execution. Updated only while this rank has joined.
+  // Time in seconds of the last execution. Updated only while this rank waits in join().
   double last_executed_ = 0;
 
   std::vector<OperationPtr> to_request_;
@@ -202,7 +202,7 @@ class Driver {
   std::unique_ptr<ScheduleSync> schedule_sync_;
   ReadinessVote readiness_vote_;
   RecentRequests recent_;
-  // Revoked message that arrived before this rank had adopted the schedule that it ends.
+  // Message that ends a schedule that this rank has not adopted yet. It is kept until the adoption.
   std::optional<Revoked> early_revoked_;
 
   // Description of the operation being executed, for error messages.

@@ -6,8 +6,8 @@
 
 namespace hvd {
 
-// Start `ops` and remove them from `keep`. They complete in look_at_devices(). If the start fails, they complete with
-// all unfinished operations.
+// Start `ops` and remove them from `keep`. look_at_devices() completes them later. If the start fails, the job ends,
+// which completes them with the error.
 Status Driver::launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
   std::vector<OperationPtr> mine;
   auto at = keep->begin();

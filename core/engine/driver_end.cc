@@ -57,8 +57,8 @@ Status Driver::hook() {
   hear_urgent();
   if (shutdown_state_.over()) return submissions_->ended();
   if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
-  // A departed rank still takes part in all operations up to the number in its goodbye. Those operations complete;
-  // later ones fail.
+  // A rank that has said goodbye still takes part in all operations up to the number in its message. Those operations
+  // complete; later ones fail.
   if (shutdown_state_.beyond(executed_)) return shutdown_state_.why();
   return connections_.look_for_silence();
 }
@@ -90,7 +90,7 @@ void Driver::hear_urgent() {
 
 bool Driver::has_no_part() const { return schedule_sync_ && submissions_->progress().ready == kNoPart; }
 
-// True unless a rank left before launching an operation that this rank has launched.
+// False if a rank has left the job before it launched an operation that this rank has launched.
 bool Driver::all_take_part() const { return !shutdown_state_.beyond(executed_); }
 
 bool Driver::past_goodbye() const { return shutdown_state_.leaving() && shutdown_state_.past(executed_, has_no_part()); }
@@ -143,7 +143,8 @@ void Driver::end_devices(const Status& why) {
 
 void Driver::lost(int rank, const Status& why) { fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true); }
 
-// Check this last, so that causes reported by ranks take precedence.
+// Call this after the messages of other ranks have been handled, because an error reported by a rank is more precise
+// than a request from outside the engine.
 void Driver::check_abort_request() {
   if (abort_request_->requested() && !shutdown_state_.over()) fail(abort_request_->why(), true);
 }
@@ -155,7 +156,7 @@ void Driver::fail(Status why, bool tell) {
     return;
   }
   shutdown_state_.end(why);
-  // Complete the operations that all ranks have already executed.
+  // Complete the device operations that have already finished, so that they do not fail with the others.
   look_at_devices();
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));

@@ -144,9 +144,9 @@ bool Driver::on(int from, ObserverMessageUp& message) {
 // ---- Messages received from rank 0 ----------------------------------------------------------------------------------
 bool Driver::on(int, Decisions& message) {
   observers_->tell(&Observer::agreed, message.responses);
-  // Skip the number of a failed unnamed operation even if this rank called something else, so that the next unnamed
-  // operation has the same name on all ranks. Do this for the whole message before any operation completes with an
-  // error, because its caller might submit the next operation immediately.
+  // If an unnamed operation has failed, skip its number even on ranks that have not submitted it, so that the next
+  // unnamed operation has the same name on all ranks. Do this for the whole message before any operation completes with
+  // an error, because its caller might submit the next operation immediately.
   for (const Response& response : message.responses) {
     if (response.error.ok()) continue;
     for (const std::string& name : response.names) {

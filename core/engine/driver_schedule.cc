@@ -30,8 +30,8 @@ void Driver::adopt(const Response& response) {
     }
     members.push_back(set->second);
   }
-  // A rank takes part in all operations of its process sets. If it no longer has its own request for an operation, it
-  // stores a request that matches nothing. It then leaves the schedule instead of contributing zeros.
+  // A rank takes part in all operations of its process sets. If recent_ no longer has this rank's request for an
+  // operation, use a request that matches nothing. The rank then leaves the schedule instead of contributing zeros.
   static const Request kUnknown = [] {
     Request q;
     q.kind = Kind::adopt_schedule;
@@ -42,7 +42,8 @@ void Driver::adopt(const Response& response) {
     const Request* known = recent_.find(key_of(entry.set, entry.frontend, entry.name));
     requests.push_back(!connections_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
-  // If a bucket contradicts this rank's requests, replace them with kUnknown.
+  // If rank 0's response for a bucket does not fit this rank's requests, replace the requests with kUnknown, so that
+  // this rank leaves the schedule when it submits one of them.
   for (const auto& bucket : schedule->buckets) {
     const Comm* comm = connections_.comm(bucket.set());
     if (!comm) continue;
@@ -81,8 +82,8 @@ void Driver::retune(size_t fusion_threshold, const Tuning& tuning) {
   retuning_requested_.store(true, std::memory_order_seq_cst);
 }
 
-// Wait while a schedule begins or ends. A schedule that this rank has not adopted was built with the old values, and a
-// rank that revokes a schedule does not know its last position yet.
+// Do nothing while the ranks adopt or leave a schedule; a later turn applies the settings. A schedule that this rank
+// has not adopted was built with the old settings, and its last position is not known while it ends.
 void Driver::apply_retuning() {
   if (!coordinator_ || coordinator_->epoch() != epoch_ || (schedule_sync_ && schedule_sync_->frozen())) return;
   std::optional<Retuning> wanted;
@@ -137,12 +138,13 @@ bool Driver::run_bucket() {
   in_bucket_ = nullptr;
   if (status.ok()) {
     observers_->tell(&Observer::bucket_done, *bucket);
-    // Skip device operations. They are still in flight and complete later.
+    // Do not complete device operations here. They are still in flight and complete later.
     std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });
     finish(ops, status);
     return true;
   }
-  // Queue these operations again, so that they fail together with all other unfinished ones.
+  // After an error, put the operations into the request queue. collective_failed() then completes them together with
+  // all other unfinished operations.
   for (OperationPtr& op : keep) to_request_.push_back(std::move(op));
   collective_failed(status);
   return false;

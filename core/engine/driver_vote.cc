@@ -3,8 +3,8 @@
 
 namespace hvd {
 
-// Vote on this rank's next bucket if the ranks have not agreed on it. Return idle if there is no bucket to vote on or a
-// peer's vote is missing.
+// Vote on whether this rank's next bucket is executed. Return idle if the vote is not over, or if there is no bucket to
+// vote on.
 Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
   if (!readiness_vote_.under_way()) {
     const bool leave = schedule_sync_->frozen();
@@ -13,8 +13,8 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
     if (!leave) submissions_->peek_bucket(&ops);
     readiness_vote_.begin(schedule_sync_->schedule(), p.executed, leave ? p.executed : p.ready, ops);
   }
-  // The timeout applies once any rank has asked to leave, because all votes should then arrive soon. Before that, ranks
-  // can be arbitrarily late.
+  // Apply the timeout only after a rank has asked to leave the schedule, because all votes should then arrive soon.
+  // Without such a request, a rank's program can be arbitrarily late.
   if (const Status status = readiness_vote_.advance(schedule_sync_->frozen(), moved); !status.ok()) {
     // Count the failed operation too, because operations count as executed once they start.
     ++executed_;

@@ -104,8 +104,8 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   if (op->use_count() == 1) {
     (*op)->reuse();
   } else {
-    // Create a new operation, because the old one is still referenced. Perhaps only the driver holds a reference, which
-    // it is about to release.
+    // Create a new operation if something else still refers to the old one, such as the driver, which might be about to
+    // release it.
     auto fresh = std::make_shared<Operation>();
     fresh->request = (*op)->request;
     if (fresh->request.unnamed) fresh->request.name.clear();
@@ -121,7 +121,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   Status status = submissions_.submit_again(*op, &wake);
   if (!status.ok()) {
     observers_.tell_submission(&Observer::refused, **op, status);
-    // Complete the operation here, because it is already pending and nothing else would complete it.
+    // The operation was refused, so complete it here: its state is pending, and nothing else would complete it.
     (*op)->complete(status);
   }
   if (wake && !blocking) waker_.notify_soon();
@@ -166,7 +166,8 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   while (!op.done()) {
     if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) waker_.notify();
     if (deadline.passed()) return false;
-    // Sleep in short slices and check again after each one, because a schedule that begins later can get stuck, too.
+    // Sleep in short slices, and call nudge() after each one: the operation can also get stuck in a schedule that
+    // begins later.
     const Deadline slice = Deadline::after(0.1);
     op.sleep_until(slice.when() < deadline.when() ? slice : deadline);
   }

@@ -29,10 +29,10 @@ class Engine {
 
   // Submit an operation and return immediately. Request::kind in the Python contract (src/horovod/_core.pyi) describes
   // `in` and `out`. The caller keeps ownership of the memory, which must live until the operation is done. `residual`
-  // is only for requests with a wire format: one float32 per element that carries the encoding error to the next call,
-  // or null. `place` is null for host memory. For device memory, the operation starts after the work already on the
-  // caller's stream, and is done once its own work is launched. Device memory must live until OnDevice::completion is
-  // reached, or be freed in stream order after it.
+  // is only for requests with a wire format: one float32 per element that carries the quantization error to the next
+  // call, or null. `place` is null for host memory. For device memory, the operation starts after the work already on
+  // the caller's stream, and is done once its own work is launched. Device memory must live until OnDevice::completion
+  // is reached, or be freed in stream order after it.
   Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
                 const Place* place = nullptr);
   // Submit an operation for a caller that never waits. When the operation is done, `on_done` is called once, with the

@@ -39,7 +39,8 @@ struct OnDevice {
   // Completion of the operation. It is set when the work is launched, at which point the operation counts as done, or
   // when the operation fails while the device still uses its memory. Null if there was nothing to do.
   std::shared_ptr<const Completion> completion;
-  // Number that the host operations executing this operation have in Operation::carries, or 0 if there are none yet.
+  // Number that links this operation to the host-memory operations that execute it. They store the same number in
+  // Operation::carries. It is 0 until they exist.
   std::atomic<uint64_t> carried{0};
   ~OnDevice() {
     if (ready) device->give_back(ready);
@@ -53,7 +54,8 @@ class Operation {
   std::byte* out = nullptr;
   // State on the device, or null if the CPU reads and writes `in`, `out` and `residual`.
   std::unique_ptr<OnDevice> on_device;
-  // Encoding error that is added to the next call (collectives/collectives.h). Null discards the error.
+  // Quantization residual that is added to the next call (collectives/collectives.h). If null, the quantization error
+  // is discarded.
   float* residual = nullptr;
   // Position in the order of submission on this rank.
   uint64_t sequence = 0;
@@ -84,11 +86,13 @@ class Operation {
   // are allocated on the heap.
   std::function<std::shared_ptr<Output>(size_t bytes)> outputs;
 
-  // Fields owned by Submissions and guarded by its lock: the id of the schedule that has this request as `entry` (0 if
-  // none), and a reference that keeps the operation alive while the schedule holds it.
+  // The fields `schedule` to `held` belong to Submissions and are guarded by its lock. `schedule` is the id of the
+  // schedule in which the request has index `entry`, or 0. `held` keeps the operation alive while the schedule stores
+  // it.
   uint64_t schedule = 0;
   uint32_t entry = 0;
-  // True if the schedule tracks the operation's name, from its offer until release().
+  // True while the operation's name belongs to a schedule: from the operation's offer to the schedule until
+  // Submissions::release().
   bool scheduled = false;
   std::shared_ptr<Operation> held;
 

@@ -157,8 +157,8 @@ void ProgressLock::park() {
 
 namespace {
 
-// Seconds between two checks. If a program computes for longer than this between two operations of one bucket, this
-// rank leaves the schedule.
+// Seconds between two checks. A rank leaves a schedule if its program computes for longer than this between two
+// operations of one bucket.
 constexpr double kWatch = 1;
 
 }  // namespace
@@ -178,13 +178,13 @@ void Watchdog::start() {
 
 void Watchdog::look() {
   uint64_t drained;
-  // Do nothing, because the timer has not expired yet.
+  // Return if the timer has not expired yet.
   if (::read(timer_, &drained, sizeof drained) < 0) return;
   running_.store(false, std::memory_order_seq_cst);
   bool waiting = false;
-  // Wake the driver, which lets this rank leave the schedule in its next turn.
+  // If an operation cannot complete in the schedule, this rank leaves the schedule in the driver's next turn.
   (void)submissions_->nudge_unattended(kWatch, kImpatientAfter, &waiting);
-  // Check again later for operations that become due.
+  // Check again later while a schedule or an incomplete group holds operations that no caller waits for.
   if (waiting) start();
 }
 

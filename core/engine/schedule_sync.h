@@ -41,7 +41,8 @@ class ScheduleSync {
   bool may_run(uint64_t position) const;
   bool must_publish(uint64_t position) const { return !guarded() && !frozen_ && (!published_ || position != position_); }
   bool frozen() const { return frozen_; }
-  // Return the time at which this rank froze its position and started to wait for the other ranks' answers.
+  // Return the time at which this rank began to leave the schedule: it stopped advancing its position and started to
+  // wait for the other ranks' answers.
   Clock::time_point frozen_since() const { return frozen_since_; }
   // Ask to leave the schedule, because this rank deviates from it or another rank wants to leave.
   void revoke(bool stuck);
@@ -73,7 +74,7 @@ class ScheduleSync {
   enum class Mode { shared, coordinated, guarded };
   static Mode mode_for(const Connections& connections, const Schedule& schedule);
   Mode mode_;
-  // In guarded mode, true if a rank wants to leave.
+  // True if any rank wants to leave the schedule. Used only in guarded mode.
   bool told_ = false;
   bool frozen_ = false;
   Clock::time_point frozen_since_{};

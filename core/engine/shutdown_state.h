@@ -44,9 +44,9 @@ class ShutdownState {
 
   // ---- State of this rank -------------------------------------------------------------------------------------------
 
-  // Return the number of operations for this rank's goodbye. It is the number executed so far, even if another rank's
-  // goodbye had a higher number. A rank without entries in the running schedule does not count its operations, so it
-  // uses the higher number.
+  // Return the number of operations to announce in this rank's goodbye. It is the number executed so far, even if
+  // another rank announced a higher number. A rank without entries in the running schedule does not count the
+  // schedule's operations, so it takes the higher number.
   uint64_t promise(uint64_t executed, bool has_no_part) const {
     return goodbye_ && has_no_part ? std::max(executed, goodbye_->executed) : executed;
   }

@@ -100,8 +100,8 @@ void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
   op->sequence = next_sequence_++;
   if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.frontend, q.kind)]++;
   if (op->on_done) {
-    // Record the submission time for the watchdog. If there is no callback, the waiting caller measures the time
-    // itself.
+    // Record the submission time for the watchdog, because no caller waits for an operation with a callback. For other
+    // operations, the waiting caller measures the time.
     last_ = op->submitted = Clock::now();
     must_watch_.store(true, std::memory_order_relaxed);
   }
@@ -205,7 +205,7 @@ void Submissions::skip_unnamed(const Response& response, const std::string& name
 void Submissions::add_set(uint32_t id, std::vector<int> ranks) {
   std::lock_guard lock(mutex_);
   sets_[id] = std::move(ranks);
-  // Restart the numbering of unnamed operations, because the id might have belonged to a set with other ranks.
+  // Restart the numbering of the set's unnamed operations. A removed set with other ranks might have had the same id.
   erase_unnamed(stream_of(id, 0, Kind{}), stream_of(id + 1, 0, Kind{}));
 }
 
@@ -252,7 +252,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
     if (!op->scheduled || op->on_device) forget_name(*op);
     if (!op->scheduled) continue;
     op->scheduled = false;
-    // The schedule might have ended before this device operation completed.
+    // Skip this if the operation's schedule has ended. A device operation can complete after its schedule.
     if (cursor_ && op->schedule == cursor_->schedule().id) cursor_->finish(op->entry);
   }
 }

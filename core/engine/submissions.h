@@ -62,9 +62,11 @@ class Submissions {
   bool on_devices(uint32_t set) const;
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
   Clock::time_point last_submission() const;
-  // Return the oldest operation that waits for the running schedule to progress or end, or null if there is none.
+  // Return the oldest operation that has not been requested from rank 0, because it is new or part of the running
+  // schedule. Return null if there is none.
   OperationPtr oldest_unannounced() const;
-  // Announce that the engine itself, not the program, will submit this many operations (Operation::carries).
+  // Record that the engine will submit this many host-memory operations to execute device operations
+  // (Operation::carries).
   void expect(size_t operations);
   // Free the names of operations that are about to complete, so that the names can be used again.
   void release(const std::vector<Operation*>& operations);

@@ -122,7 +122,7 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
       vain = vain || impatient || in_vain(*other);
     }
   }
-  // Store deviated_ after stuck_, because progress() reads deviated_ first, without the lock.
+  // Store stuck_ before deviated_, because progress() reads the two variables without the lock, deviated_ first.
   if (vain) deviated_ = stuck_ = true;
   return vain;
 }
@@ -130,7 +130,8 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
 // True if an operation of the schedule waits for operations that only the program can submit.
 bool Submissions::in_vain(const Operation& op) const {
   if (!cursor_->stuck(&op)) return false;
-  // The missing operations might be the engine's own, which execute operations that are in flight or about to start.
+  // If the engine itself submits the missing operations, wait until it has submitted all of them and nothing is about
+  // to start.
   return !op.carries || (expected_ == 0 && cursor_->ready() == cursor_->executed());
 }
 

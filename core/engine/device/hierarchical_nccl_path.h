@@ -89,7 +89,7 @@ class HierarchicalNcclPath {
     HierarchicalNcclPath* self = nullptr;
     Flight* flight = nullptr;
     PartPlan plan;
-    // Completion of the reduction within the host. Null once the part has been copied.
+    // Completion of NCCL's reduction within the host. Reset to null once the part has been copied to host memory.
     std::shared_ptr<const Completion> reduced;
     std::shared_ptr<PinnedPool::Block> pinned;
     OperationPtr host;
@@ -110,8 +110,8 @@ class HierarchicalNcclPath {
     std::shared_ptr<GpuMemory::Block> buffer;
     std::vector<Part> parts;
     uint64_t carrier = 0;
-    // Counts of parts that have been copied to the host (brought), that have been submitted (submitted), and that are
-    // not yet gathered (open).
+    // Progress of the parts: number copied to host memory (brought), number submitted for the reduction across hosts
+    // (submitted), and number not yet gathered within the host (open).
     size_t brought = 0, submitted = 0, open = 0;
     Status status;
     Clock::time_point begun = Clock::now();

@@ -45,7 +45,8 @@ Status HostStagedPath::start(const Response& r, const Comm& comm, std::vector<Op
   if (status.ok()) status = open();
   if (!status.ok()) return status.with(device_->description());
   flight.carrier = new_carrier(flight.operations);
-  // Add a number to the name, because several unnamed operations with the same scheduled name can be in flight.
+  // If the program gave the operation no name, add a number to the name that the schedule uses for it, because several
+  // such operations can be in flight with the same name.
   const bool unnamed = flight.operations.front()->request.unnamed;
   const std::string suffix = unnamed ? "/staged." + std::to_string(begun_[r.set]) : "/staged";
   if (divisible(r)) {
@@ -76,7 +77,8 @@ HostStagedPath::Part& HostStagedPath::add_part(Request request, const Operation&
   part.load = flight->loads.size() - 1;
   ++flight->loads.back().end;
   ++flight->loads.back().open;
-  // Replace the weak fence bits with the number of the window, so that parts of different windows are not fused.
+  // Keep parts of different windows (sets of tensors that are copied together) from being fused: store the window's
+  // number in the lower bits of the fence, because operations with different fences are never fused.
   constexpr uint64_t kWeak = (uint64_t{1} << kWeakFenceBits) - 1;
   request.fence = (op.request.fence & ~kWeak) | (window_ & kWeak);
   part.host = host_part(std::move(request), std::move(name), flight->carrier);
@@ -102,7 +104,7 @@ void HostStagedPath::plan_pieces(const Response& r, bool from, const std::string
   }
 }
 
-// Plan the transfer of one tensor as a single part.
+// Plan the copies of a tensor that must not be split into pieces.
 void HostStagedPath::plan_whole(const Response& r, const Comm& comm, Operation& op, const std::string& name, Flight* flight) {
   const size_t bytes = op.request.bytes();
   const auto& shape = op.request.shape;
@@ -137,7 +139,8 @@ void HostStagedPath::plan_whole(const Response& r, const Comm& comm, Operation& 
   }
 }
 
-// True if the load fits within the pinned-memory limit, or if no other load uses pinned memory.
+// True if the parts of this load can be copied now: their pinned memory stays within the limit, or no other memory of
+// the pool is in use.
 bool HostStagedPath::room(const Loaded& load) const { return pool_->used() == 0 || pool_->used() + load.bytes <= memory_; }
 
 // Start copies in order until no pinned memory is left.
@@ -160,7 +163,7 @@ Status HostStagedPath::bring_all() {
 }
 
 Status HostStagedPath::bring(Flight& flight, Loaded& load) {
-  // Copy operations in order, because an input can depend on the results of earlier operations.
+  // Start the copies in the order of the operations, because an input can depend on the results of earlier operations.
   if (flight.brought == 0) {
     for (const OperationPtr& op : flight.operations) HVD_RETURN_IF_ERROR(device_->wait(down_, op->on_device->ready));
   }

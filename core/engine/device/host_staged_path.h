@@ -82,33 +82,34 @@ class HostStagedPath {
 
  private:
   using Block = std::shared_ptr<PinnedPool::Block>;
-  // Copy between device memory and the memory of a load, at an offset.
+  // One copy between device memory and pinned host memory. `at` is the byte offset in the pinned memory of the load.
   struct Copy {
     std::byte* device;
     size_t at;
     size_t bytes;
   };
-  // One operation on host memory. It executes the program's operation or a piece of it.
+  // Operation on host memory that executes an operation of the program, or a piece of it.
   struct Part {
-    // Index of the load that contains this part.
+    // Index in Flight::loads of the load (parts that are copied together) that contains this part.
     size_t load = 0;
     OperationPtr host;
     static constexpr size_t kNone = SIZE_MAX;
-    // Byte offsets of input, output and residual in the memory of the load.
+    // Byte offsets of input, output and residual in the pinned memory that the parts of a load share.
     size_t in = 0, out = kNone, residual = kNone;
     std::vector<Copy> come, back;
-    // Event recorded after the load's copy. Null once the data have arrived. Used only in the first part of a load.
+    // Event recorded after the copy of all parts of the load. Null once the data have arrived. Only the first part of a
+    // load has an event.
     Device::Event copied = nullptr;
     // Program operation that receives the sizes and the output of `host`.
     Operation* for_output = nullptr;
     bool submitted = false, launched = false;
   };
-  // Parts that are copied together, and the memory that they share.
+  // Load: several parts that are copied together, and the pinned memory that they share.
   struct Loaded {
     size_t bytes = 0;
-    // The load's parts are those with indices in [first, end).
+    // Range of the load's parts: the indices [first, end) in Flight::parts.
     size_t first = 0, end = 0;
-    // Number of the load's parts that have not been launched.
+    // Number of parts of the load whose work has not been launched.
     size_t open = 0;
     Block block;
   };
@@ -116,7 +117,7 @@ class HostStagedPath {
     std::vector<OperationPtr> operations;
     std::vector<Part> parts;
     std::vector<Loaded> loads;
-    // Number of loads whose copies have started.
+    // Number of loads whose copies to host memory have started.
     size_t brought = 0;
     uint64_t carrier = 0;
     Status status;

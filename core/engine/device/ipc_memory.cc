@@ -50,8 +50,8 @@ Whereabouts whereabouts() {
   return {token, ids.st_ino, ::getpid()};
 }
 
-// Resources of a retired exchange. They are released in two steps: the peers' memory is closed once this rank's device
-// has finished, and this rank's memory is freed once the peers have closed it.
+// Resources that remain after the end of a job (Exchange::retire). They are released in two steps: the peers' memory is
+// closed once this rank's device has finished, and this rank's memory is freed once the peers have closed it.
 struct Exchange::Retired {
   std::shared_ptr<Segment> segment;
   std::shared_ptr<Device> device;

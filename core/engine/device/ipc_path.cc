@@ -28,8 +28,8 @@ struct IpcPath::Job {
   size_t elements(size_t window) const { return windows[window].bytes / element; }
 };
 
-// Return the copies of a window between the buffer and the operations' memory. A joined rank has no memory and
-// contributes zeros.
+// Return the copies of a window between the buffer and the operations' memory. A rank that has called join() has no
+// memory and contributes zeros.
 template <class Memory>
 std::vector<Compute::Move> moves_of(const Window& window, std::byte* slot, size_t element, bool into_slot, const Memory& memory) {
   std::vector<Compute::Move> moves;
@@ -152,8 +152,8 @@ Status IpcPath::scatter(const Job& job, size_t window) {
     const size_t end = begin + scattered_elements(shape[0], row, job.comm.size, job.comm.rank);
     const size_t from = std::max(begin, part.first), to = std::min(end, part.first + part.count);
     if (from >= to) continue;
-    // The kernel uses one element index for all addresses, so shift the destination to where index 0 of the buffer
-    // would be.
+    // The kernel indexes the buffers and the output with the same element number. Pass an output address that is
+    // shifted back, so that this number leads to the right place in the output.
     const size_t first = part.at / job.element + from - part.first;
     const uintptr_t out = reinterpret_cast<uintptr_t>(job.operations[part.tensor]->out) + (from - begin) * job.element;
     std::byte* const destination[] = {reinterpret_cast<std::byte*>(out - first * job.element)};

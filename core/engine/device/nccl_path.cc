@@ -166,7 +166,8 @@ Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& co
   if (operations.empty()) return allreduce_zeros(set, how, counts, size_of(r.dtype), packing);
 
   std::shared_ptr<GpuMemory::Block> buffer;
-  // `in` holds the copies into the buffer or the results; `out` holds the copies out of the buffer.
+  // `in` holds the copies before the reduction: into the buffer, or directly to the results. `out` holds the copies
+  // after it, from the buffer to the results.
   std::vector<Compute::Move> in, out;
   std::vector<nccl::Piece> pieces;
   if (packing.bytes > 0) {
@@ -192,8 +193,8 @@ Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& co
   return out.empty() ? Status() : compute.pack(r.dtype, r.dtype, out, scale_of(how.after), stream());
 }
 
-// Launch zeros for a joined rank. Use one NCCL group, as the other ranks do, because NCCL can reorder calls within a
-// group.
+// Launch zeros for a rank that has called join(). Use one NCCL group, as the other ranks do, because NCCL can reorder
+// calls within a group.
 Status NcclPath::allreduce_zeros(const NcclSet& set, const nccl::Reduction& how, std::span<const size_t> counts, size_t element,
                                  const Packing& packing) {
   std::vector<size_t> parts;
