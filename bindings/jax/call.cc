@@ -140,12 +140,13 @@ Failure Call::read(const xla::CallFrame& frame) {
                    std::to_string(numbers.size()) + " numbers, " + std::to_string(frame.arguments.size) + " arguments and " +
                    std::to_string(frame.results.size) + " results");
   }
-  // Branch count that the token carries, or 0 outside of branches.
+  // How often this rank has run the current branch of the JAX program. The count is passed along in a token; it is 0
+  // outside of branches.
   int32_t token = 0;
   if (static_cast<size_t>(frame.arguments.size) > count) std::memcpy(&token, frame.arguments.buffers[count]->data, sizeof token);
   std::memcpy(frame.results.buffers[count]->data, &token, sizeof token);
   count_ = {token, -int64_t{token}};
-  // A merged call can contain groups of several frontends.
+  // Count the tensors in each group, because XLA can merge groups of several frontends into one call.
   std::map<std::pair<int32_t, std::string_view>, int32_t> members;
   for (size_t i = 0; i < count; ++i) ++members[{numbers[i * kNumbers + 1], groups_[i]}];
   requests_.reserve(count);

@@ -44,10 +44,11 @@ class Call {
 
   const HvdFrontendApi& api_;
   std::vector<std::string> names_, groups_;
-  // Name of the operation that compares the ranks' branch counts, or empty if they are not compared.
+  // Name of an extra operation in which the ranks compare how often they have run the current branch. Empty if they do
+  // not compare it.
   std::string steps_;
-  // count_ holds the number of times that this rank has run the branch, and its negative. most_ holds the maximum of
-  // each over all ranks.
+  // Data of the branch-count comparison. count_ holds the number of times that this rank has run the branch, and its
+  // negative. most_ holds the maximum of each value over all ranks, which shows whether all counts are equal.
   std::array<int64_t, 2> count_{}, most_{};
   // Shape of count_ and most_: two elements.
   int64_t pair_ = 2;

@@ -34,7 +34,8 @@ std::vector<int64_t> shape_of(Handle array) {
   return std::vector<int64_t>(shape, shape + std::max(dimensions, 0));
 }
 
-// List each variable only once, as MXNet's engine requires.
+// Add an array, unless one with the same memory is in the list. MXNet's engine requires that no variable is listed
+// twice.
 void add(std::vector<Handle>* arrays, Handle array) {
   for (Handle other : *arrays) {
     if (chunk_of(other) == chunk_of(array)) return;
@@ -103,13 +104,14 @@ void Call::push(std::unique_ptr<Call> call, int32_t priority) {
   turns().enter(call->turn, call.get());
   Call* given = call.release();
   const std::string title = std::string("horovod_") + kNames[given->common.kind];
-  // On failure, the engine has already called delete_call(), so the call must not be deleted again.
+  // Do not delete the call if this fails, because MXNet's engine has already deleted it with delete_call().
   check(mx().EnginePushAsyncND(run_call, given, delete_call, &cpu, read.data(), static_cast<int>(read.size()), written.data(),
                                static_cast<int>(written.size()), &property, priority, title.c_str(), false));
 }
 
 Call::~Call() {
-  // Start the next operation. If an array has an error, MXNet deletes this call without running it.
+  // Start the next operation with the same name. This also runs if MXNet deletes the call unexecuted because an array
+  // has an error.
   if (Call* next = turns().leave(turn, this)) next->start();
 }
 
@@ -135,8 +137,8 @@ bool Call::fill(Member* m, HvdRequest* q) {
     q->group_size = static_cast<int32_t>(members.size());
   }
   void* const chunk = chunk_of(m->in.handle());
-  // Convert the memory directly. If MXNet were asked for the data in another layout, it would wait for an operation
-  // that is queued after this one.
+  // Convert the array's memory to the default layout here. MXNet's own conversion would be queued behind this
+  // operation, which would then wait for it forever.
   if (mx().is_reordered && mx().is_reordered(chunk)) {
     if (!m->out && !result) {
       mx().reorder(chunk);

@@ -205,7 +205,8 @@ PyEngine::PyEngine(const Config& config)
   recorder = std::make_shared<FlightRecorder>(config.recorder_entries);
   engine->observers().add(recorder);
   dumper = std::make_shared<Dumper>(recorder, config.rank, config.size, config.labels.at(static_cast<size_t>(config.rank)), report_dir);
-  // Add the dumper after the recorder, so that the recorder already contains the end of the job.
+  // Observers are called in the order in which they were added. Add the dumper last, so that the recorder has recorded
+  // the end of the job before the dump is written.
   engine->observers().add(dumper);
 }
 

@@ -115,7 +115,7 @@ bool allocate_scattered(Call* call, Member* m) {
   const int32_t set = call->kernel->process_set;
   const int32_t n = api->ask(kFrontend, HVD_SET_SIZE, set), place = api->ask(kFrontend, HVD_SET_RANK, set);
   std::vector<int64_t> shape = m->shape;
-  // Keep the shape for an invalid set, because the engine will refuse the operation.
+  // If the process set is invalid, keep the input's shape for the output. The engine will refuse the operation anyway.
   if (n > 0 && place >= 0) shape[0] = shape[0] / n + (place < shape[0] % n ? 1 : 0);
   m->out = allocate(call, m->index, tf().TensorType(m->in), item_size(m->dtype), shape);
   return m->out != nullptr;

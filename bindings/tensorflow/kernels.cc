@@ -195,7 +195,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   const HvdFrontendApi* api = engine();
   const int32_t set = call.kernel->process_set;
   const int32_t value = api ? api->ask(kFrontend, kAsked, set) : -1;
-  // Report -1 as an error, except for HVD_SET_INCLUDED, where it is a valid answer.
+  // Report -1 as an error (Horovod is not initialized), except for HVD_SET_INCLUDED, where -1 is a valid answer.
   if (value == -1 && kAsked != HVD_SET_INCLUDED) {
     call.fail(kFailedPrecondition, "Horovod has not been initialized in this process; call hvd.init() first");
   } else if (kAsked == HVD_SET_SIZE && value < 0) {
@@ -205,7 +205,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   }
 }
 
-// Run an asynchronous kernel once to find out whether kernels must block (see blocking()).
+// Run an asynchronous kernel once, to find out if kernels have to block TensorFlow's threads (see blocking()).
 void probe(void* kernel, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
   Call call;
   call.kernel = static_cast<Kernel*>(kernel);

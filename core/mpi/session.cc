@@ -119,7 +119,8 @@ Status Session::watch_finalize() {
 int Session::finalizing(Handle, int, void*, void* extra) {
   auto* session = static_cast<Session*>(extra);
   session->over_.store(true, std::memory_order_seq_cst);
-  // Wait for work in progress, which ends soon because the flag above is set.
+  // Wait for the MPI call in progress. It ends soon, because `over_` makes the session report that MPI is being
+  // finalized.
   std::lock_guard wait(session->using_);
   return 0;
 }

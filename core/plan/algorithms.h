@@ -75,7 +75,7 @@ Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Ove
 // memory. In `nested`, there are several hosts, some with several ranks that share memory. In `flat`, all ranks use
 // only links. `links` includes nested and flat.
 enum class Where : uint8_t { local, nested, flat, links, anywhere };
-// True if a world of this shape is of this kind.
+// True if a process set with these properties belongs to the given kind of world.
 bool matches(Where, const WorldShape&);
 enum class Values : uint8_t { any, integers };
 enum class Sizes : uint8_t { any, powers_of_two };

@@ -115,7 +115,7 @@ void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool as
   if (asked || all.empty() || !means_.alone) return;
   {
     std::lock_guard lock(mutex_);
-    // Ignore the report if Python has just received it from an observer that was called earlier.
+    // Ignore the report if Python has received it within the last moment. Its observer can be called before this one.
     const auto now = Clock::now();
     if (!unread_ && now - noticed_ > std::chrono::milliseconds(100)) unread_ = now;
   }
@@ -160,7 +160,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
     const auto over = [&] { return closed_ || given_.count(number); };
     changed_.wait_for(lock, std::chrono::duration<double>(kPatience), [&] { return over() || begun_.count(number); });
     if (begun_.count(number)) changed_.wait_for(lock, std::chrono::duration<double>(kWork), over);
-    // Only Python code closes this object, so Python is running if the object is closed.
+    // If this object is closed, Python is running, because only Python code closes it.
     const bool runs = closed_ || begun_.erase(number);
     if (const auto found = given_.extract(number)) given = std::move(found.mapped());
     if (runs) given.forced = false;
@@ -170,7 +170,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
 }
 
 std::string Answerer::stacks() {
-  // First number for this rank's own questions, chosen to differ from the numbers that rank 0 uses.
+  // Start of the numbers for questions that this rank asks itself. Rank 0 uses lower numbers.
   constexpr uint64_t kOwn = uint64_t{1} << 62;
   uint64_t number = 0;
   {

@@ -19,18 +19,18 @@ namespace hvd {
 class FlightRecorder final : public Observer {
  public:
   enum class What : uint8_t {
-    // This rank became ready for the operation. Not recorded for operations in a schedule.
+    // Event: this rank became ready for the operation. Not recorded for operations in a schedule.
     requested,
-    // The operation was executed together with count - 1 others.
+    // Event: the operation was executed, fused with count - 1 other operations.
     carried_out,
-    // The execution failed, and the job is over.
+    // Event: the execution failed, and the job is over.
     broke_off,
-    // The operation failed on all ranks; see Response::error.
+    // Event: the operation failed on all ranks, with the error in Response::error.
     failed,
-    // A schedule with `count` buckets has begun.
+    // Event: the ranks began to follow a schedule with `count` buckets.
     schedule_begun,
     schedule_ended,
-    // The job ended. `name` is the beginning of the reason.
+    // Event: the job ended. `name` holds the beginning of the reason.
     ended,
   };
   // Entry of the flight recorder. Fields that do not apply to `what` are 0.

@@ -119,7 +119,8 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
       first_ = 0;
     }
     if (begun_) {
-      // A wait in progress is counted up to the present and can later turn out shorter. All other sums only grow.
+      // Do not let the difference become negative: the reading counts an unfinished wait up to the present, and the
+      // final time of this wait can be shorter.
       const uint64_t blocked = now.blocked > before_.blocked ? now.blocked - before_.blocked : 0;
       const Step step{ended_,
                       now.at,

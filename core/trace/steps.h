@@ -62,8 +62,8 @@ class StepMeter final : public Observer {
   // Detect steps until step() is called. Each step ends with the last operation of the schedule. Detected steps are
   // counted from the first one on, even while operations are negotiated, and measured while the schedule runs.
   void find() { finding_.store(true); }
-  // Take the finished steps, oldest first. If there are none, the meter adds the message `go_on` to the mailbox that
-  // was passed to wake() as soon as the next step ends.
+  // Take the finished steps, oldest first. If there are none, the meter sends the message `go_on` to the mailbox from
+  // wake() when the next step ends.
   std::vector<Step> take();
   void wake(std::shared_ptr<Mailbox> mailbox, std::string go_on);
   // Call `begun` with the number of each step that starts, on the thread that marks the step. There is one listener; an

@@ -189,7 +189,8 @@ void TimelineText::leave_negotiation(State& s, uint32_t pid, int64_t at, std::st
 }
 
 void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out) {
-  // Forget all tensors once the limit is reached, even if these ones are already known. This is rare.
+  // If the number of known tensors exceeds the limit, forget all of them. This is rare, so it does not matter that the
+  // new tensors might be known already.
   if (known_.size() + tensors.all.size() > kMaxKnown) {
     close_open(at, out);
     known_.clear();
@@ -199,8 +200,8 @@ void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, s
   const auto& pids = pids_of(tensors, out);
   for (size_t i = 0; i < pids.size(); ++i) {
     State& s = state(pids[i]);
-    // Skip the tensor. Either the end event of an earlier operation is missing, or the operation continues under the
-    // same name.
+    // Skip a tensor whose operation is still running in the trace. Either the operation's end event is missing, or the
+    // operation continues under the same name.
     if (s.running) continue;
     s.last = std::max(at, s.last);
     if (!s.negotiating) {

@@ -30,11 +30,11 @@ struct TimelineTensors {
     Kind kind;
     ReduceOp op;
     DType dtype;
-    // True if the response's tensor at this index is the same as this one, including its shape.
+    // True if the tensor at `index` in the response equals this one, including its shape.
     bool same(const Response& response, size_t index) const;
   };
   std::vector<One> all;
-  // Cache used by TimelineText: the tensors' pids, and the value of first_ for which they are valid.
+  // Cache of the tensors' pids, used by TimelineText. It is valid while TimelineText::first_ equals pids_since.
   mutable std::vector<uint32_t> pids;
   mutable uint32_t pids_since = 0;
 
@@ -116,9 +116,9 @@ class TimelineText {
   // Time of the cached text, which is reused because consecutive events often have the same time.
   mutable int64_t written_at_ = -1;
   mutable std::string written_;
-  // Pid of each tensor, keyed by key_of() and the kind.
+  // Pid of each known tensor. The key consists of key_of() and the kind.
   std::unordered_map<std::string, uint32_t> known_;
-  // State of each pid, from first_ on.
+  // State of each known tensor, indexed by its pid minus first_.
   std::vector<State> states_;
   uint32_t first_ = 1;
   bool in_schedule_ = false, in_round_ = false, in_step_ = false;

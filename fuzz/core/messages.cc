@@ -38,7 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       fuzz::require(decode(bytes, &again));
       encode(again, &more);
       fuzz::require(bytes == more);
-      // A rank that takes part in no operation of the schedule can follow it.
+      // Without any requests of its own, a rank takes part in no operation of the schedule, but it must still be able
+      // to follow the schedule.
       ScheduleCursor cursor(schedule, std::vector<const Request*>(schedule->entries.size(), nullptr));
       fuzz::require(cursor.find(Request{}) == ScheduleCursor::kNoEntry);
     }

@@ -134,7 +134,7 @@ int main(int, char** arguments) {
   write("driver", "respond-schedule",
         child + decided(responses) + decided({adopted}) + frame(FrameType::go, 0, packed(uint64_t{1}, uint64_t{7})) +
             frame(FrameType::revoked, 0, packed(uint64_t{1}, uint64_t{7})));
-  // The group has two dtypes, so it becomes one bucket of two responses.
+  // Operations with different dtypes cannot share a response, so this group needs a bucket with two responses.
   Response bytes_part = responses[0];
   bytes_part.names = {"c"};
   bytes_part.dtype = DType::uint8;
