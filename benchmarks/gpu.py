@@ -40,7 +40,7 @@ QUICK = [4, 4 * KIB, MIB, 5 * MIB]
 
 
 def counts(nbytes: int) -> tuple[int, int, int]:
-    """Return the number of operations per round, of rounds, and of warm-up operations."""
+    """Return three numbers: operations in each round, rounds, and operations before the first round as a warm-up."""
     for limit, found in (
         (64 * KIB, (40, 5, 60)),
         (MIB, (20, 5, 40)),

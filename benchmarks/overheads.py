@@ -142,8 +142,9 @@ def accounting() -> list[str]:
 def checking(pairs: int = 60) -> list[str]:
     """Measure the cost of the training checks and of the noise scale, for ResNet-50's parameters.
 
-    One step of each pair compares parameters, or measures norms, and the other does not. Only the calls are timed, so
-    that their cost can be measured even if it is far below the variation of step times.
+    The cost of the checks is the difference between a call that compares parameters and one that does not. The cost of
+    the noise scale is the time for measuring gradient norms. No training steps are timed, because their duration varies
+    by more than these costs.
     """
     shapes = [(64, 3, 7, 7), *[(256, 256, 3, 3)] * 30, *[(256, 64)] * 30, *[(256,)] * 99, (1000, 2048)]
     torch.manual_seed(0)

@@ -89,7 +89,7 @@ def run(step: Step, steps: int) -> list[float]:
 
 
 def walk(switches: Switches, name: str, step: Step, settle: int, steps: int) -> list[float]:
-    """Return the median step time in seconds of each of the four blocks of a comparison.
+    """Run one comparison, which consists of four blocks of steps, and return each block's median step time in seconds.
 
     All ranks change observers at the same step, because steps contain collectives.
     """
@@ -116,7 +116,7 @@ def background(switches: Switches, name: str, step: Step, steps: int) -> float:
 
 
 def ratio(figures: Sequence[float]) -> float:
-    """Return the ratio of the middle blocks' step times to those of the outer blocks."""
+    """Return the step time in the two middle blocks of a comparison, relative to that in its two outer blocks."""
     return (figures[1] + figures[2]) / (figures[0] + figures[3])
 
 
@@ -128,7 +128,8 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
     """
     ordered = sorted(values)
     n = len(ordered)
-    # Number of values dropped on each side, and the probability that the true median is outside of the remaining range.
+    # Number of values to drop at each end of the sorted list, and the probability that the true median is outside of
+    # the remaining range.
     left_out, outside = 0, 2 / 2**n
     while left_out < (n - 1) // 2:
         outside += 2 * math.comb(n, left_out + 1) / 2**n
@@ -139,7 +140,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches) -> dict[str, list[list[float]]]:
-    """Return this rank's results for each comparison: those of ``walk``, followed by that of ``background``."""
+    """Return this rank's results for each comparison: block times of each round, then the threads' CPU time."""
     what, mode = CASES[case]
     step = peer.prepare(what, mode)
     # Warm up until the engine's schedule runs.
@@ -166,8 +167,8 @@ def together(ranks: Sequence[dict[str, list[list[float]]]]) -> dict[str, dict[st
     """Combine the results of all ranks.
 
     Returns:
-        By comparison: ratios, seconds of a step without the observers, and the share of CPU time of the observers'
-        threads. Values are means over ranks, because these do their steps together.
+        For each comparison, the ratios, the seconds of a step without the observers, and the CPU share of the
+        observers' threads. All values are averages across ranks, because ranks run each step together.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for name in ranks[0]:

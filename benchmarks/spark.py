@@ -67,7 +67,7 @@ def train(folder: str, ranks: int) -> None:
 
 
 class Listener:
-    """Output stream that records the time of a line containing a given text."""
+    """Output stream that records the time at which a line with a given text is written."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.written = text, 0.0, ""
@@ -105,7 +105,7 @@ def measure_loss(ranks: int) -> dict[str, float]:
         times: dict[str, float] = {}
 
         def step(number: int) -> Callable[[], list[Any]]:
-            """Return a function that finds rank 0's first step in a period of the job."""
+            """Return a function that reads rank 0's first step after the job's start (1) or restart (2)."""
             return lambda: _read(folder / f"0.{number}")
 
         def kill() -> None:

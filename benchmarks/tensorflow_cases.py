@@ -38,7 +38,7 @@ FIT = {kind: ["fit"] for kind in ("mlp", "cnn")}
 # versions.
 TENSORFLOW_COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": ("horovod-keras2", {**OPERATIONS, "resnet": ["tape", "grouped"], **FIT}),
-    # Replace the operation by tf.identity in the same functions, to measure TensorFlow's share of the time.
+    # Replace the operation with tf.identity in the same functions, to measure TensorFlow's share of the time.
     "no operation": ("horovod-keras2", {kind: ["identity"] for kind in OPERATIONS}),
     "horovod, Keras 3": ("horovod-keras3", FIT),
     "MultiWorkerMirrored": (

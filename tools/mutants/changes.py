@@ -46,7 +46,7 @@ SHOWS = {"__repr__", "__str__", "__rich_repr__"}
 
 @dataclass(frozen=True)
 class Change:
-    """Replacement of the bytes `start` to `end` of a file by `text`. `line` is the 1-based first line."""
+    """Change that replaces the bytes `start` to `end` of a file with `text`, beginning in line number `line`."""
 
     line: int
     start: int

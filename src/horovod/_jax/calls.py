@@ -197,7 +197,7 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
 
 
 # Do not declare a side effect for the primitive, because that would cost about 15 us per argument and result in each
-# call of a program. Instead, the rule _kept preserves calls whose results are unused.
+# call of a program. Instead, the function `_kept` prevents JAX from dropping calls whose results are unused.
 _primitive = Primitive("horovod_collective")
 _primitive.multiple_results = True
 
@@ -362,7 +362,7 @@ def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple
 batching.primitive_batchers[_primitive] = _batched
 
 
-# Text contained in all error messages with Code::mismatch.
+# Text in all error messages about ranks that disagree (Code::mismatch in C++).
 _DISAGREE = "ranks disagree about"
 # Beginning of error messages of bindings/jax, after the status that XLA prepends.
 _MARK = "horovod: "

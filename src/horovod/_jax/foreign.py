@@ -28,7 +28,7 @@ _ALIAS = (
 
 @dataclass
 class Arrays:
-    """Operands, types and labels of a call's arrays, as lists with one entry per array."""
+    """Arrays of a call: lists of their operands, result types and labels, with one entry per array."""
 
     operands: list[Any]
     types: list[Any]
@@ -101,8 +101,8 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
             "backend_config": ir.DictAttr.get(config),
             "api_version": ir.IntegerAttr.get(i32, 4),
             "called_computations": ir.ArrayAttr.get([]),
-            # Write the result to the argument's memory. XLA would have to copy an argument that is used elsewhere, but
-            # gradients are not used elsewhere.
+            # Write each result to its argument's memory. XLA copies the argument first if the program also uses it
+            # elsewhere, which is rare for gradients.
             "output_operand_aliases": ir.ArrayAttr.get([ir.Attribute.parse(alias) for alias in aliases]),
             "operand_layouts": ir.ArrayAttr.get([_row_major(value.type) for value in values]),
             "result_layouts": ir.ArrayAttr.get([_row_major(one) for one in results]),

@@ -100,7 +100,7 @@ class _Program:
         )
 
     def _thread(self, block: Any, token: Any, in_branch: bool) -> Any:
-        """Order the calls of a block, starting with ``token``, and return the last token."""
+        """Order the calls of a block. The first call takes ``token``; return the token of the last call."""
         for step in self._sequence(block):
             with ir.InsertionPoint(step[0]), step[0].location:
                 if foreign.is_call(step[0]):
@@ -113,11 +113,11 @@ class _Program:
         """Group a block's operations into ordered steps: calls to merge, or one loop, branch or function."""
         calls: dict[_Key, list[Any]] = {}
         inner: list[Any] = []
-        # Sort key of each value that this block computes.
+        # For each value that this block computes: sort key of the last call that the value depends on.
         known: dict[Any, _Key] = {}
         places = []
         operations = [one.operation for one in block.operations]
-        # Skip the last operation, which is the block's return.
+        # Skip the last operation, which returns from the block.
         for op in operations[:-1]:
             key = max((known.get(value, (0, 0)) for value in _used(op)), default=(0, 0))
             element = True
@@ -190,9 +190,9 @@ class _Program:
 
 
 def _free(calls: dict[_Key, list[Any]], op: Any, key: _Key) -> _Key:
-    """Return the first key after `key` whose calls share no name with `op`.
+    """Return the first sort key after `key` at which the call `op` can be merged with the calls already there.
 
-    Operations with the same name must run one after another, so they must not be merged.
+    Calls with a collective of the same name cannot be merged, because these collectives must run one after another.
     """
     names = foreign.names_of(op)
     key = key[0], key[1] + 1
@@ -208,7 +208,7 @@ def _devices(module: Any) -> int:
 
 
 def _used(op: Any) -> Iterator[Any]:
-    """Yield all values used by an operation and its nested blocks."""
+    """Yield all values that an MLIR operation and its nested blocks use."""
     yield from op.operands
     for region in op.regions:
         for block in region.blocks:
@@ -217,7 +217,7 @@ def _used(op: Any) -> Iterator[Any]:
 
 
 def _walk(op: Any, *names: str) -> Iterator[Any]:
-    """Yield the nested operations with one of the given names."""
+    """Yield the nested MLIR operations that have one of the given names."""
     for region in op.regions:
         for block in region.blocks:
             for one in block.operations:
@@ -238,7 +238,7 @@ def _symbol(op: Any, attribute: str) -> str:
 
 
 def _zero() -> Any:
-    """Create the token that starts a program."""
+    """Create the token that the first call of a program takes as an argument."""
     value = ir.DenseElementsAttr.get_splat(foreign.token_type(), ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 0))
     return ir.Operation.create(
         "stablehlo.constant", results=[foreign.token_type()], attributes={"value": value}
@@ -264,7 +264,7 @@ def _create_anew(op: Any, more: list[Any]) -> Any:
 
 
 def _end_with(block: Any, token: Any) -> None:
-    """Append a token to the values that a block returns."""
+    """Append a token to the values that an MLIR block returns."""
     last = list(block.operations)[-1].operation
     with ir.InsertionPoint(last), last.location:
         ir.Operation.create(last.name, operands=[*last.operands, token])
@@ -272,7 +272,7 @@ def _end_with(block: Any, token: Any) -> None:
 
 
 def _lengthen_attributes(op: Any) -> None:
-    """Add an entry for the token to attributes that have one entry per argument or per result."""
+    """Extend the attributes that have one entry per argument or result with an entry for the token."""
     for name in ("arg_attrs", "res_attrs"):
         if name in op.attributes:
             op.attributes[name] = ir.ArrayAttr.get([*ir.ArrayAttr(op.attributes[name]), ir.DictAttr.get({})])

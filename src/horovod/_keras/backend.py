@@ -29,9 +29,9 @@ class Adapter(Protocol):
     def shutdown(self) -> None:
         """Shut down Horovod in this process."""
 
-    # An adapter can also define three optional functions. ``errors_as_ours(func)`` is described at ``run_fn``.
-    # ``new_epoch()`` is called after ``hvd.elastic.run`` has joined a new epoch. ``builds_later()`` returns True if
-    # optimizers create their variables only in the first step.
+    # An adapter can also define three optional functions. ``errors_as_ours(func)`` decorates a function to raise
+    # HorovodInternalError for failed collectives. ``new_epoch()`` is called after ``hvd.elastic.run`` has joined a new
+    # epoch. ``builds_later()`` returns True if optimizers create their variables only in the first step.
 
     def reduce_gradients(
         self,

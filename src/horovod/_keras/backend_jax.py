@@ -214,7 +214,7 @@ def key(variable: Any) -> Any:
 
 
 def weighing() -> Any:
-    """Return the functions of ``backend.Adapter.weighing``."""
+    """Return the functions for weighted averages; see ``backend.Adapter.weighing``."""
     return (
         jnp,
         lambda one, dtype: one.astype(dtype),
@@ -274,7 +274,7 @@ def _watching(make: Any, is_distributed: Callable[[Any], bool]) -> Any:
     def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
         step = self.train_function
-        # A new fit begins, so drop the previous fit's unread results, which could contain an error.
+        # A new call of fit begins, so drop unread results of the previous call, which could contain an error.
         getattr(step, "_hvd_forget", lambda: None)()
         if is_distributed(getattr(self, "optimizer", None)) and not getattr(step, "_hvd_watches", False):
             self.train_function = _watched(step)

@@ -92,7 +92,7 @@ def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
 
 
 def weighing() -> Any:
-    """Return the functions of ``backend.Adapter.weighing``."""
+    """Return the functions for weighted averages; see ``backend.Adapter.weighing``."""
     return (tf, tf.cast, tf.convert_to_tensor)
 
 

@@ -156,7 +156,7 @@ def key(variable: Any) -> Any:
 
 
 def weighing() -> Any:
-    """Return the functions of ``backend.Adapter.weighing``."""
+    """Return the functions for weighted averages; see ``backend.Adapter.weighing``."""
     return (torch, torch.Tensor.to, lambda grad: grad.detach().to_dense() if grad.is_sparse else grad.detach())
 
 

@@ -144,7 +144,7 @@ class BroadcastGlobalVariables:
         self._epoch, self._in_epoch, self._place_known, self._samples = epoch, 0, False, None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # By now, other callbacks have loaded weights or set learning rates.
+        # Broadcast only now, because other callbacks could load weights or set learning rates until the first batch.
         if self._all_built and not self.broadcast_done:
             self._broadcast()
         if not self._place_known:

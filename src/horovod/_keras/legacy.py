@@ -62,7 +62,7 @@ class ReducedMarks:
         return [all(self._is_reduced(part) for part in _parts(grad)[:1]) for grad in grads]
 
     def applied(self, grads: Sequence[Any]) -> None:
-        """Record that the optimizer has applied ``grads``, and stop tracking eager gradients up to them."""
+        """Record that ``grads`` have been applied, and stop tracking the eager gradients that they came from."""
         tensors = [part for grad in grads for part in _parts(grad) if not _is_symbolic(part)]
         ids = {id(tensor) for tensor in tensors}
         same = [watched for watched in self._eager if watched.holds(ids)]
@@ -122,7 +122,7 @@ class _Watched:
 
 
 def _parts(grad: Any) -> list[Any]:
-    """Return the tensors of ``grad`` from which its computation can be traced back."""
+    """Return the tensor that holds the values of ``grad``, as a list. The list is empty if ``grad`` is None."""
     if grad is None:
         return []
     return [grad.values if isinstance(grad, tf.IndexedSlices) else grad]
@@ -271,7 +271,8 @@ class LegacyMixin:
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
-        # Only legacy optimizers have this method, but old programs call it on current optimizers too.
+        # In plain Keras, only legacy optimizers have the following method, but old programs call it on current
+        # optimizers too.
         plain = getattr(super(), "_compute_gradients", _gradients)
         pairs = plain(loss, var_list, grad_loss=grad_loss, tape=tape)
         return pairs if self._hvd is None else self._hvd.computed(pairs)

@@ -105,7 +105,7 @@ def compute(frontend: Any, metric: Any) -> Any:
 
 @contextlib.contextmanager
 def _summed(frontend: Any, variables: Sequence[Any], sums: Sequence[Array], name: str) -> Iterator[None]:
-    """Replace variables by their sums over all ranks, and restore their values when the context exits."""
+    """Replace variables with their sums over all ranks, and restore their values when the context exits."""
     flat = np.concatenate([np.ravel(one).astype(np.float64) for one in sums] or [np.zeros(0)])
     total = np.asarray(
         allreduce_all(frontend.adapter.face, [flat], [f"allreduce.{name}"], Reduction(Sum, global_process_set))[0]
@@ -161,7 +161,7 @@ def _array(keras: Any, variable: Any) -> Array:
 
 
 class MetricAverage:
-    """Callback that replaces the metrics in ``logs`` by their values over all ranks after each epoch.
+    """Callback that, after each epoch, replaces the metrics in ``logs`` with their values over all ranks.
 
     Place it before callbacks that use metrics, because ``logs`` is changed in place.
 
@@ -256,5 +256,5 @@ def average(pairs: list[tuple[float, float | None]]) -> float:
     total = sum(weight or 0.0 for _, weight in pairs)
     if total <= 0 or any(weight is None for _, weight in pairs):
         return sum(value for value, _ in pairs) / len(pairs)
-    # Skip zero weights, because 0 * infinity is NaN.
+    # Skip values with weight 0, because such a value can be infinite, and 0 * infinity is NaN.
     return sum(value * weight for value, weight in pairs if weight) / total

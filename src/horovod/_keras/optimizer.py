@@ -180,7 +180,8 @@ class Control:
             optimizer.build(variables)
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
-            # Let the plain optimizer handle steps that need no reduction. It reports an error in the first three cases.
+            # Let the plain optimizer report missing or mismatched gradients as an error, and handle passes that only
+            # accumulate gradients locally.
             plain(grads, variables)
             self._stepped()
             return
@@ -368,7 +369,8 @@ def _count_samples(keras: Any) -> None:
         control = getattr(getattr(self, "optimizer", None), "_hvd", None)
         sample_weight = args[0] if args else options.get("sample_weight")
         tracker = getattr(self, "_loss_tracker", None)
-        # Remove the method set below, in case a custom training step has not called it.
+        # Remove the method that `_leave_copies_out` has set for an earlier batch. It is still there if a custom
+        # training step did not call it.
         getattr(tracker, "__dict__", {}).pop("update_state", None)
         if control is not None and control.reduction.weight == "batch" and options.get("training", True):
             count = control.reduction.batch = _samples(keras, self, y_pred, sample_weight)
@@ -411,7 +413,7 @@ def _mask(output: Any) -> Any:
     try:
         from keras.src.backend.common.masking import get_keras_mask
     except ImportError:
-        # Older versions of Keras lack this function.
+        # Older versions of Keras lack the function imported here.
         return getattr(output, "_keras_mask", None)
     return get_keras_mask(output)
 

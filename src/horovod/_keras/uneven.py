@@ -178,7 +178,7 @@ def _with_weights(batch: Any, padding: bool) -> Any:
 
 
 def _weights(given: Any, inputs: bool, padding: bool) -> Any:
-    """Return sample weights for a batch. ``given`` are its weights or, if ``inputs`` is True, its inputs."""
+    """Return a batch's sample weights. ``given`` has the user's weights or, with ``inputs``, the batch's inputs."""
     dtype, value = "float64" if keras.config.floatx() == "float64" else "float32", -0.0 if padding else 1.0
     if type(given).__module__.partition(".")[0] == "tensorflow":
         import tensorflow as tf

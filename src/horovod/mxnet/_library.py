@@ -282,7 +282,7 @@ class _Arriving:
         return self._made.handle
 
     def __del__(self) -> None:
-        """Do nothing, because the array that ``make`` returned owns the handle."""
+        """Do not free the MXNet handle, because it belongs to the array that ``make`` returned."""
 
 
 class ArrivingNDArray(_Arriving, mx.nd.NDArray):

@@ -257,7 +257,8 @@ def _gather(operation: str, tensors: Sequence[Any], name: str | None, priority: 
 
 def _member(arrival: Arrival, index: int, tensor: Any) -> Any:
     shape, number = tensor.shape, number_of_dtype(tensor)
-    # The function must not refer to the array, because such a reference would keep the array's memory alive.
+    # Do not refer to `tensor` in the lambda function, because the reference would keep the memory of the input array
+    # alive.
     like = new_array(tensor, (1,), number)
     return arriving(tensor, lambda: arrival.array(index, like, shape, number))
 

@@ -177,7 +177,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         several = isinstance(index, (list, tuple))
         indices, gradients = (list(index), list(grad)) if several else ([index], [grad])
         names = [f"optimizer.{one}" for one in indices]
-        # Reduce the gradients of the first layers first, because the next forward pass needs those weights first.
+        # Give the gradients of the first layers the highest priority, because the next forward pass needs these weights
+        # first.
         self._reducer.reduce(gradients, names, [-one if isinstance(one, int) else 0 for one in indices])
 
 
@@ -251,7 +252,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _allreduce_grads(self) -> None:
         wire = on_the_wire(param.name for param in self._params)
         trained = [(wire[param.name], i, param) for i, param in enumerate(self._params) if param.grad_req != "null"]
-        # Gradients are put into groups in this order.
+        # Sort by name, so that all ranks put the same gradients into the same group.
         trained.sort(key=lambda one: by_number(one[0]))
         gradients = [param.list_grad()[0] for _, _, param in trained]
         names = [f"{self._hvd_prefix}gradient.{name}" for name, _, _ in trained]

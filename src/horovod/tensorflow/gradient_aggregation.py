@@ -48,12 +48,12 @@ class PassCounter:
         self.last = tf.equal(self._before + 1, self._passes)
 
     def end(self, after: Any) -> None:
-        """Count a pass as completed once the tensor ``after`` is computed, and make ``last`` depend on ``after``."""
+        """Count a pass as completed once the tensor ``after`` is computed. ``last`` then depends on ``after`` too."""
         with tf.control_dependencies([after]):
             count = tf.where(self.last, tf.zeros([], tf.int32), self._before + 1)
             counted = self.variable.assign(count, read_value=False)
-        # In sessions, add the dependency outside of tf.cond, because a branch of tf.cond waits only for the condition
-        # and for operations inside the branch.
+        # In sessions, make the condition ``last`` itself wait for ``after``, because a branch of tf.cond waits only for
+        # its condition and for operations inside the branch.
         self.last = after_all([after, counted], self.last)
 
     def pending(self) -> bool:
@@ -88,7 +88,8 @@ class PassCounter:
 
     def was_last(self) -> Any:
         """Return a bool tensor that is true if the last pass of a cycle has just ended."""
-        # Outside of sessions, read the counter again, because the tensor ``last`` can belong to another function.
+        # Outside of sessions, read the pass counter again, because the tensor ``last`` can belong to another
+        # tf.function.
         return self.last if in_session() else tf.equal(self.variable.read_value(), 0)
 
 

@@ -80,7 +80,7 @@ def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
     naming = _naming(op)
     naming["name"] = naming["name"] and naming["name"] + ".sizes"
     rows = tf.stack([tf.shape(tensor)[0] for tensor in inputs])
-    # Row counts, with shape (ranks, tensors).
+    # Number of rows from each rank in each tensor, with shape (ranks, tensors).
     all_rows = calls.allgather(rows[tf.newaxis], **naming)
     begins = tf.reduce_sum(all_rows[: _own_rank(naming["process_set"])], axis=0)
     parts = []

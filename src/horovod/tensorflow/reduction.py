@@ -113,7 +113,7 @@ def make_allreduce_grads(
             return _with_largest(reduce, f"{name}_largest", process_set, gradients, variables)
         if sparse_as_dense:
             gradients = [dense(gradient) for gradient in gradients]
-        # Reset the name scope, because operation names must not include it.
+        # Reset TensorFlow's name scope, because operation names must not include the scope.
         with tf.compat.v1.name_scope(None):
             if weight is not None:
                 count = as_weight(weight() if callable(weight) else weight)
@@ -320,9 +320,8 @@ def _with_values(gradient: Any, values: Any) -> Any:
 def _groups(gradients: list[Any], variables: list[Any], groups: Any) -> list[tuple[str | None, list[int]]]:
     """Return groups of gradients as (name, positions), and single gradients as (None, [position]).
 
-    The gradients of a group have the same dtype, and all are dense or all are IndexedSlices. Ranks that disagree could
-    put one gradient into a group on one rank and several on another. Every group has its own name, so the engine
-    detects such a disagreement.
+    The gradients of a group have the same dtype, and all are dense or all are IndexedSlices. Every group has a name, by
+    which the engine detects ranks that assign gradients to groups differently.
     """
     present = [i for i, gradient in enumerate(gradients) if gradient is not None]
     if tf.executing_eagerly() and not groups:

@@ -99,7 +99,7 @@ def broadcast_optimizer_state(
         try:
             places = _matching(optimizer, parameters, theirs)
         except (RuntimeError, ValueError) as error:
-            # The device might not exist, or might not have enough free memory.
+            # This rank might lack the device of one of the root's tensors, or enough free memory on it.
             complaint = f"{type(error).__name__}: {error}"
     check_forms("broadcast_optimizer_state", {}, complaint, process_set, "optimizer_state.check")
     broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)
@@ -174,7 +174,8 @@ def _difference(optimizer: Any, theirs: _Description) -> str:
 def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> list[_Place]:
     """Choose the tensor of this rank that receives each of the root's tensors, in the root's order.
 
-    If this rank's state has a matching tensor in the same place, that tensor is used. If not, a new tensor is created.
+    A tensor of the root is received in this rank's tensor with the same state key if the two match, and in a new tensor
+    if not.
     """
     found: dict[int, _Place] = {}
 

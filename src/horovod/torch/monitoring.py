@@ -74,7 +74,7 @@ class Count:
 
     @property
     def era(self) -> str:
-        """Identifier of the period since the counter was last restarted."""
+        """Identifier of the counting period, which changes whenever the counter restarts."""
         return f"{self._joins}.{self._failures}"
 
 
@@ -109,7 +109,7 @@ class Progress:
             training.tell("epochs", "", ranks or (), epochs=training.epochs, batches=training.epoch_batches)
 
 
-# Steps after which ranks compare their parameters. They also do so after each multiple of _INTERVAL.
+# Numbers of the steps after which ranks compare their parameters, in addition to every multiple of _INTERVAL.
 _COMPARED = (2, 20, 200)
 _INTERVAL = 1000
 # Number of steps after which ranks compare the parameters of optimizers that are not distributed. It is large because
@@ -171,7 +171,7 @@ _copies: list[tuple[list[Any], Callable[[], None]]] = []
 
 
 def send_later(send: Callable[[], None], sources: Iterable[torch.Tensor]) -> None:
-    """Call ``send`` once the current CUDA streams have finished copying ``sources``."""
+    """Call ``send`` once the current CUDA streams have finished copying ``sources`` to host memory."""
     devices = {source.device for source in sources if source.is_cuda}
     _copies.append(([torch.cuda.current_stream(device).record_event() for device in devices], send))
     _send_copied()
@@ -252,7 +252,7 @@ class _Batches:
         """Number of examples in a batch, or None if unknown."""
 
     def note_loader(self, iterator: Any) -> None:
-        """Record the batch size of a DataLoader, and the sampler that the program should replace."""
+        """Record a DataLoader's batch size, and the advice for the warning about ranks that load the same data."""
         source = getattr(iterator, "_index_sampler", None)
         self.size = getattr(source, "batch_size", None)
         name = type(getattr(source, "sampler", None)).__name__
@@ -342,7 +342,7 @@ def watch_data_loaders() -> None:
     """Start observing DataLoaders, measuring how long the program waits for batches."""
     kind = getattr(loaders, "_BaseDataLoaderIter", None)
     plain = vars(kind).get("__next__") if kind is not None else None
-    # Unknown version of PyTorch: do not measure data waits.
+    # This version of PyTorch is unknown to Horovod, so do not measure how long the program waits for data.
     if plain is None:
         return
     marks.data_seen = True
@@ -444,7 +444,7 @@ def _read(value: Any) -> Any:
         state = torch.optim.Optimizer.state_dict(value) if strategy is not None else value.state_dict()
         if strategy is not None:
             return {"param_groups": state["param_groups"], "strategy": strategy.common()}
-        # Report differences in optimizer options first.
+        # Report differences in optimizer options before differences in parameters.
         return {"param_groups": state.pop("param_groups"), **state}
     return value
 
@@ -476,5 +476,5 @@ def _read_tensor(tensor: torch.Tensor) -> Any:
     flat = plain(tensor.cpu().resolve_conj()).reshape(-1)
     size = flat.numel() * flat.element_size()
     data = (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
-    # The bound method flat.tolist keeps the tensor's memory alive.
+    # Return a bound method, which keeps the memory of the tensor `flat` alive until the values are read.
     return in_sync.Array(dtype, shape, data, flat.tolist)

@@ -155,7 +155,8 @@ def DistributedOptimizer(
 
 def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
     """Return the size limit in bytes for a gradient to share a bucket, or 0 if buckets are disabled."""
-    # With any other compressor, a value's result depends on its neighbors, so a bucket would change the results.
+    # Allow buckets only for compressors that treat each value separately. All other compressors use neighboring values,
+    # so that buckets would change the results.
     known = Compression
     by_number = compression in (known.none, known.fp16, known.bf16, known.wire_fp16, known.wire_bf16)
     if wanted is False or groups or not by_number:

@@ -113,7 +113,7 @@ class _CudaClock:
 
 
 class _Marks:
-    """Marks of a clock at which a training step reached its phases."""
+    """Clock readings at which a training step reached each of its phases."""
 
     def __init__(self, begin: Any) -> None:
         self.begin = begin

@@ -66,7 +66,7 @@ class Flat:
         self.code = code
 
     def write(self, values: torch.Tensor | None = None) -> None:
-        """Copy ``values`` to the original tensor. Default: the engine's result."""
+        """Copy ``values``, or the engine's result if ``values`` is None, to the original tensor."""
         if values is not None:
             self.tensor.copy_(values)
         if self._source is not None:
@@ -139,7 +139,7 @@ def submit_barrier(submitter: Callable[..., Any], number: int) -> Any:
 
 
 def wait(work: Any, deadline: float) -> bool:
-    """Wait for a Work. Return False if it is not done by ``deadline`` (``time.monotonic()``).
+    """Wait for an operation. Return False if it is not done by ``deadline`` (``time.monotonic()``).
 
     Raises:
         ValueError, HorovodInternalError: If the operation failed.

@@ -54,7 +54,7 @@ class MemberSet:
 
     @property
     def number(self) -> int:
-        """Id of the process set, which must exist. Raises the creation error if creating it failed."""
+        """Id of the process set, which must exist. If its creation failed, the creation error is raised."""
         if self._error is not None:
             raise self._error
         assert self._number is not None
@@ -92,7 +92,7 @@ class MemberSet:
     poll = wait
 
     def then(self, action: Callable[[int | None, Exception | None], None]) -> None:
-        """Call ``action(id, None)`` once the process set exists, or ``action(None, error)`` if creating it failed."""
+        """Call ``action(id, None)`` once the process set exists, or ``action(None, error)`` if its creation failed."""
         with self._lock:
             if self._adding is None:
                 action(self._number, self._error)

@@ -315,8 +315,8 @@ class HorovodProcessGroup(ProcessGroup):
         upwards = source < destination
         submitter, _ = self._members.submitters(members.UPWARDS if upwards else members.DOWNWARDS)
         pair = sorted((self._ranks[source], self._ranks[destination]))
-        # Submit operations without names. The engine matches unnamed operations by call order and can record their
-        # schedule.
+        # Submit the messages without names, so that the engine matches them by call order and skips negotiation for
+        # repeated ones.
         name = "" if self._world and tag == 0 and self._face == members.FIRST else f"{self._group_id}.{tag}.{count}"
         there = self._submitted(call, lambda: self._members.set_of(pair))
         message = Message(there, submitter, values, self._ranks[source], name)

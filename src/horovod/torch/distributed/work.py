@@ -57,8 +57,7 @@ class HorovodWork(Work):
         """Wait for the operation, and return True or raise its error.
 
         Args:
-            timeout: Maximum time to wait. Default: until the group's timeout has passed since the operation was
-                started.
+            timeout: Maximum time to wait. Default: the group's timeout, counted from the start of the operation.
 
         Raises:
             torch.distributed.DistBackendError: If the operation failed or the timeout has passed.
@@ -206,7 +205,7 @@ class _Completer:
         self._thread: threading.Thread | None = None
 
     def watch(self, one: Any) -> None:
-        """Watch an operation: call ``one.poll(seconds)`` until it returns True."""
+        """Watch the operation ``one`` in this thread, calling ``one.poll(seconds)`` until it returns True."""
         with self._changed:
             self._watched.append(one)
             if self._thread is None:

@@ -115,7 +115,7 @@ class _Batch(threading.Thread):
 
 
 class Later(NamedTuple):
-    """List of background copies, as (source, target) pairs.
+    """Tensors to copy later in the background, as (source, target) pairs.
 
     ``steady`` has the addresses of the tensors that can be copied in the background. None means all tensors.
     """
@@ -132,7 +132,7 @@ class Later(NamedTuple):
 
 
 class _Never:
-    """Variant of ``Later`` that allocates the target memory but copies nothing."""
+    """Variant of ``Later`` that allocates memory for the copies but never copies anything."""
 
     def place(self, source: torch.Tensor, _into: Any) -> torch.Tensor | None:
         made = torch.empty_like(source, memory_format=torch.contiguous_format)
@@ -140,10 +140,10 @@ class _Never:
 
 
 def reserve(value: Any) -> Any:
-    """Allocate memory for a later ``copied(value, ...)``, or return None if the tensors are small.
+    """Allocate memory for a copy of a value, without copying. Return None if the value's tensors are small.
 
-    A new worker soon receives the values of the other ranks, which wait until it has created its state. Copying its
-    initial values would delay them by 1.4 s per GiB.
+    A new worker replaces its initial values with those of the other ranks, which wait for it meanwhile. Copying the
+    initial values first would delay all ranks by 1.4 s per GiB.
     """
     return copied(value, None, _Never()) if _bytes_of(value) >= _SLOW_BYTES else None
 

@@ -18,7 +18,7 @@ class StateHandler:
     """Base class of handlers. A handler saves, restores and synchronizes one value.
 
     ``sync(root)`` gives all ranks the value of rank ``root``. ``sync`` of an old-style handler takes no argument and
-    gives all ranks the value of rank 0. After a failure, that is the value of rank 0's last commit.
+    gives all ranks the value of rank 0. After a failure, all ranks then get the value from rank 0's last commit.
     """
 
     unsaved = False
@@ -207,7 +207,7 @@ class ScalerStateHandler(StateDictHandler):
         self._begin_step()
 
     def _begin_step(self) -> None:
-        # Skip update() if nothing has been scaled yet, because it would raise an error.
+        # Skip update() if nothing has been scaled yet, because update() would then raise an error.
         if getattr(self.value, "_scale", None) is not None:
             self.value.update(self.value.get_scale())
 
@@ -231,7 +231,7 @@ def get_handler_registry() -> list[tuple[type, Callable[[Any], StateHandler]]]:
 
 
 def set_handler_registry(registry: list[tuple[type, Callable[[Any], StateHandler]]]) -> None:
-    """Replace the list of (type, handler class) pairs."""
+    """Replace the list of (type, handler class) pairs that determines each value's handler."""
     global _registry
     _registry = registry
 

@@ -44,7 +44,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._order: list[int] = []
         # Epoch and dataset length from which the current sample order was computed.
         self._order_of = (-1, -1)
-        # Number of processed samples at the start of ``_order`` when samples were last distributed over the ranks.
+        # Number of samples at the start of ``_order`` that were already processed when samples were last distributed
+        # over the ranks.
         self._done = 0
         # Number of samples that this rank has recorded since samples were last distributed over the ranks.
         self._recorded = 0
@@ -54,8 +55,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._loop: tuple[Any, list[int]] = ((), [])
         # Number of samples recorded in the current loop over the loader.
         self._in_loop = 0
-        # Number of samples in the current loop that precede this rank's first sample. Negative if the loop starts
-        # later.
+        # Position in the current loop's samples at which this rank's samples begin. If the loop begins after this
+        # rank's first sample, the negative of the distance.
         self._ahead = 0
         self.rank = 0
         self.num_replicas = 1
@@ -205,9 +206,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
 
 def _ahead(loop: list[int], mine: list[int]) -> int:
-    """Return how many samples of the loop ``loop`` precede the first sample of the loop ``mine``.
+    """Return the position in the sample list ``loop`` at which the sample list ``mine`` begins.
 
-    The result is negative if ``loop`` starts later.
+    If ``loop`` begins within ``mine`` instead, the result is the negative of that position in ``mine``.
     """
     if not loop or not mine:
         return len(loop) - len(mine)

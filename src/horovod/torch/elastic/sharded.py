@@ -55,7 +55,7 @@ class ShardedStateHandler(StateHandler):
         self.save()
 
     def save(self) -> None:
-        """Save this rank's part. Does nothing after the first commit: from then on, only ``exchange`` saves."""
+        """Save this rank's part, but only before the first commit. Afterwards, only ``exchange`` saves it."""
         if self._number == 0:
             self._job, self._parts = face.job, {rank(): self._pack()}
 
@@ -106,7 +106,7 @@ class ShardedStateHandler(StateHandler):
         reports = allgather_object(report, name="elastic.sharded.commits")
         number, _, _, ranks, _ = reports[root]
         if number == 0 and not any(nbytes for *_, nbytes in reports):
-            # No rank has taken a step, so there is no state to divide.
+            # No rank has taken an optimizer step yet, so there is no optimizer state to divide.
             return
         # Map each part of the state to a rank that has a copy.
         holders: dict[int, int] = {}
@@ -148,7 +148,7 @@ class ShardedStateHandler(StateHandler):
         return Part(size(), groups, segments, torch.cat(tensors))
 
     def _install(self, parts: Iterable[Part]) -> None:
-        """Replace this rank's share of the state by the values in ``parts``, which can come from other ranks."""
+        """Replace this rank's share of the optimizer state with values from ``parts`` of any ranks."""
         self.value.state.clear()
         owned: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
         for segment, tensor, _ in self.value._hvd_shards.owned:

@@ -75,7 +75,7 @@ class BeforeForward:
         self._random = None
 
     def begins(self, model: torch.nn.Module) -> None:
-        """Take the snapshot before the first forward pass of a step. Called before every forward pass.
+        """Take the snapshot if this is the first forward pass of a step.
 
         The hook calls this method before each forward pass.
         """
@@ -108,7 +108,7 @@ class BeforeForward:
 
 
 class _Hook:
-    """Forward pre-hook on a model. Copying or pickling the model replaces the hook by a placeholder.
+    """Forward pre-hook on a model, which takes a snapshot before the first forward pass of a step.
 
     Copies and pickles of the model contain a placeholder instead of the hook.
     """
@@ -185,7 +185,8 @@ class TorchState(Keeping, ObjectState):
             object.__setattr__(self, name, handler.value)
         self._handlers = handlers
         self._sharded = [one for one in handlers.values() if isinstance(one, ShardedStateHandler)]
-        # Sharded optimizers do not report their steps, so finish all copies before the next step.
+        # Finish all background copies now if there is a sharded optimizer, because sharded optimizers do not report
+        # their steps.
         if self._sharded:
             for handler in handlers.values():
                 handler.save()
@@ -318,7 +319,7 @@ class TorchState(Keeping, ObjectState):
     def _in_a_step(self) -> bool:
         return self._steps.in_a_step() or super()._in_a_step()
 
-    # Implementation of the interface ``Keeping``.
+    # Methods of the interface ``Keeping``, through which elastic training asks whether it can keep the current state.
 
     def failed(self, error: HorovodInternalError) -> None:
         bound = self._sharded or self._of_rank_0() or not self._steps.can_hand_over()

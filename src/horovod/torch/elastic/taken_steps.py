@@ -22,23 +22,23 @@ from horovod.torch.reducer.rounds import fill, kind_of
 class StepByStep:
     """Observer of training function calls and optimizer steps.
 
-    ``counted`` is the current value of the program's counters. ``touched`` is any value that changes with each
-    reduction of gradients and each change of parameters.
+    The argument ``counted`` of its methods contains the program's counters, such as ``state.batch``. The argument
+    ``touched`` is any value that changes whenever gradients are reduced or parameters change.
     """
 
     def __init__(self) -> None:
-        # True if, so far, the counters have changed between every two successive steps.
+        # True if, so far, the program's counters have changed between every two successive steps.
         self._each = True
-        # True if the counters have changed between steps at least once.
+        # True if the program's counters have changed between two steps at least once.
         self._seen = False
-        # True if the first step in the current call of the training function came before any counter change.
+        # False if, in the current call of the training function, the program changed a counter before its first step.
         self._after = True
         self.begins = True
         """True until the first step after the function began."""
         self._last: tuple[Hashable, Hashable] = (None, None)
 
     def go_on(self, counted: Hashable, touched: Hashable) -> None:
-        """Record a point at which the training function is called, or from which it could be called again."""
+        """Record that the training function is about to be called, or that a restart would resume from here."""
         self.begins = self._after = True
         self._last = counted, touched
 
@@ -55,7 +55,7 @@ class StepByStep:
         self._last = counted, touched
 
     def is_between(self, counted: Hashable, touched: Hashable) -> bool:
-        """Return True if the program has counted its last step and has changed nothing since.
+        """Return True if the program's counters include its last step, and no gradient or parameter has changed since.
 
         This is called when the program is about to reduce gradients.
         """
@@ -70,7 +70,7 @@ _REDUCTION = frozenset(("horovod.torch.reducer.gradients", "horovod.torch.reduce
 
 
 class Round:
-    """Record of one round. In a round, each of several optimizers takes one step, in any order.
+    """Record of one round of steps, in which each of the program's optimizers takes one step, in any order.
 
     A program with several optimizers counts one round as one step.
     """
@@ -112,7 +112,7 @@ class Steps:
         Args:
             stepped: Called after each step.
             begins: Called before each step.
-            counted: Function that returns the program's counters.
+            counted: Function that returns the program's counters, such as ``state.batch``.
         """
         self.taken = self.rounds = 0
         self._stepped = stepped
@@ -120,7 +120,7 @@ class Steps:
         self._counted = counted
         self._by_step = StepByStep()
         self._round = Round()
-        # Counters at the first forward pass of the current step.
+        # Values of the program's counters at the first forward pass of the current step.
         self._at_first: tuple[Hashable] | None = None
         self._hooks: dict[int, tuple[Any, Any, Any]] = {}
         # Parameters of all watched optimizers.
@@ -169,9 +169,9 @@ class Steps:
         return frozenset(p.data_ptr() for p in self._all_parameters())
 
     def go_on(self) -> None:
-        """Start observing the program afresh.
+        """Discard earlier observations of the program.
 
-        Call this when all ranks have the same state and the training function is about to be called.
+        Call this when all ranks have the same state, just before the training function is called.
         """
         self._stepping = self._all_parameters()
         self._by_step.go_on(*self._now())
@@ -193,8 +193,8 @@ class Steps:
         """Return True if training can resume at the beginning of the failed step.
 
         The failure must have occurred in the reduction of gradients, and the program must count each step right after
-        taking it. Then the last step is complete and counted, and the next one has changed nothing yet
-        (see the comment at the beginning of this module).
+        taking it. The current state then includes all completed steps, and nothing of the failed step (see the comment
+        at the beginning of this module).
 
         If several backward passes make a step, the program must not count anything between the first pass and this one,
         because the earlier gradients are lost. With several optimizers, each must have taken the last step exactly
@@ -216,7 +216,7 @@ class Steps:
         return any(one.in_a_step for one in map(_reducer, self._optimizers()) if one is not None)
 
     def can_hand_over(self) -> bool:
-        """Return True if training can continue from the current state after the loss of a rank.
+        """Return True if training could continue from the current state if a rank were lost now.
 
         This is called when the program is at a point where new ranks can join.
         """
@@ -251,8 +251,8 @@ class Steps:
                 parameter.grad = None
             else:
                 fill(parameter, kind)
-        # Mark the zero gradients as reduced. If they were unmarked, new ranks would start a reduction that ranks with
-        # older tensors do not join.
+        # Mark the zero gradients as reduced. Without the mark, new ranks would start a reduction of these gradients
+        # that the other ranks do not join.
         for one in self._optimizers():
             reducer = _reducer(one)
             if reducer is not None:
@@ -265,7 +265,7 @@ class Steps:
         return [p for one in self._optimizers() for group in one.param_groups for p in group["params"]]
 
     def _now(self) -> tuple[Hashable, tuple[int, int]]:
-        """Return the program's counters, the number of reductions, and the sum of the parameters' versions."""
+        """Return the program's counters, the number of reductions, and the sum of the parameters' version counters."""
         reduced = sum(one.reductions for one in map(_reducer, self._optimizers()) if one is not None)
         return self._counted(), (reduced, sum([p._version for p in self._stepping]))
 

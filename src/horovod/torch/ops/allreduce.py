@@ -47,7 +47,7 @@ def submit(
     immediately. ``_core.pyi`` describes ``wire`` and ``residual``. The residual must be contiguous, with as many
     elements as ``source``.
     """
-    # Every gradient and every blocking call takes this path, so avoid function calls here.
+    # Avoid function calls here, because this code runs for every gradient and every blocking allreduce.
     try:
         code = CODES.get(source.dtype)
         if code is None or not source.is_contiguous() or source.is_neg():

@@ -123,8 +123,8 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
     tensor = torch.as_tensor(array, device="cuda")
     if tensor.numel() == 0 or tensor.data_ptr() == address:
         return tensor
-    # In this case PyTorch has copied the array from another GPU. Newer versions do not copy if neither a device nor a
-    # default device is set.
+    # PyTorch has copied the array, because it is on another GPU. Without a device argument and a default device, newer
+    # versions do not copy.
     with torch._C.DisableTorchFunction():
         there = torch.as_tensor(array)
     if there.data_ptr() == address:

@@ -27,7 +27,7 @@ Each operation calls it, because it is fast: it creates no object. PyTorch's own
 
 
 class Adapter(Protocol):
-    """Interface to one kind of device, implemented with PyTorch."""
+    """PyTorch functions for one kind of device, such as those for its streams and its memory."""
 
     kind: int
     """Kind of device, a ``DEVICE_*`` constant of ``horovod._core``."""
@@ -265,5 +265,5 @@ def zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 def forget_all() -> None:
-    """Clean up at the end of the job, keeping alive the tensors that a device can still use."""
+    """Release resources at the end of the job, but keep tensors alive that a device can still access."""
     _sweep()

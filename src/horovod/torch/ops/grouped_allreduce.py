@@ -28,7 +28,7 @@ def submit_group(
     process_set: ProcessSet,
     wire: int = WIRE_NONE,
 ) -> list[Repeat]:
-    """Submit a group of allreduces to the engine, and return one Repeat for each tensor.
+    """Submit a group of allreduces to the engine. Return a Repeat (a reusable operation) for each tensor.
 
     Every tensor is checked before the first is submitted, because an incomplete group would never finish. If the group
     has a name, the caller can pass the Repeats to ``repeats.put_back`` when they have completed.
@@ -58,7 +58,7 @@ def submit_group(
 
 
 def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: Any) -> list[Repeat]:
-    """Return the idle Repeats of all tensors in a group, or an empty list if a tensor has none."""
+    """Return the reusable operations from an earlier call of this group, or an empty list if any tensor has none."""
     taken: list[Repeat] = []
     for key, source in zip(known, sources, strict=True):
         repeat = take(key, source, *arguments)
@@ -74,7 +74,8 @@ def _add_group(members: list[Repeat], name: str | None, results: list[torch.Tens
     """Return one handle for a group of operations. Its result is the list ``results``."""
 
     def finish() -> list[torch.Tensor]:
-        # The number in an unnamed group's name changes with each call, so its Repeats cannot be reused.
+        # Operations of an unnamed group cannot be reused, because the group's name contains a number that changes with
+        # each call.
         if name:
             for repeat in members:
                 put_back(repeat)

@@ -43,7 +43,7 @@ def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
 
 
 def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
-    """Return a new handle for a Repeat that reads ``source`` and returns ``result``."""
+    """Return a new handle for a repeated operation that reads ``source`` and returns ``result``."""
     repeat.source = source
     repeat.result = result
     if _profiler._is_profiler_enabled:
@@ -218,10 +218,10 @@ def run_again(work: Any, pointer: int, out: int, *tensors: Any) -> None:
         else:
             work.run_again(pointer, out)
     except (ValueError, HorovodInternalError):
-        # The engine no longer uses the tensors.
+        # The operation has ended, so the engine no longer uses its tensors.
         raise
     except BaseException:
-        # Ctrl-C has ended the wait, but the engine is still using the tensors.
+        # Ctrl-C has ended the wait, but the engine is still using the tensors of this operation.
         _held.append(tensors)
         raise
 
@@ -251,8 +251,8 @@ def forget_all() -> None:
         for work in record[0]:
             park(work, record[2])
     _records.clear()
-    # If the engine is still running, another frontend uses it. Keep the memory alive, because the engine can still
-    # write to it.
+    # If the engine is still running because another frontend uses it, keep the memory alive, because the engine can
+    # still write to the memory.
     if state.engine is None:
         _held.clear()
     _before_next_wait.clear()

@@ -82,9 +82,9 @@ def take(
     postscale: float,
     process_set: ProcessSet,
 ) -> Repeat | None:
-    """Remove the idle Repeat of an operation from ``idle`` and return it.
+    """Remove the stored Repeat for an operation from ``idle`` and return it.
 
-    Return None if there is no such Repeat, or if an argument has changed. This never raises an exception: for invalid
+    Return None if none is stored, or if an argument has changed. This never raises an exception: for invalid
     arguments it returns None, and the checks of a first submission report them.
     """
     try:
@@ -110,17 +110,18 @@ def take(
 
 
 def put_back(repeat: Repeat) -> None:
-    """Make a Repeat available for reuse after its operation has succeeded."""
+    """Make an operation available for reuse after it has succeeded."""
     repeat.source = repeat.result = None
     idle[repeat.name] = repeat
     if repeat.engine is not face.engine:
-        # Check the engine after the insertion, because another thread could shut down, which resets the engine first.
+        # Check only after inserting the entry: another thread can shut Horovod down meanwhile, which resets
+        # `face.engine` before it clears the dict.
         idle.pop(repeat.name, None)
     if len(idle) > _LIMIT:
         _evict()
 
 
 def _evict() -> None:
-    # Ignore a concurrent change of the dict, because the other thread will drop an entry instead.
+    # Ignore the error raised if another thread changes the dict meanwhile, because that thread then drops an entry.
     with contextlib.suppress(RuntimeError):
         idle.pop(next(iter(idle), None), None)

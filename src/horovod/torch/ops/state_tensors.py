@@ -49,7 +49,7 @@ class Form:
 
 
 def form_of(tensor: torch.Tensor) -> Form | None:
-    """Return the form of a tensor, or None if the engine's own check of shape and dtype suffices.
+    """Return the properties that ranks must compare before a broadcast, or None if the engine compares them itself.
 
     Raises:
         ValueError: The tensor cannot be sent. The message says why.
@@ -85,7 +85,7 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def empty_like(form: Form, device: str) -> torch.Tensor:
-    """Return an uninitialized tensor of this form, whose elements do not share memory."""
+    """Return an uninitialized tensor with these properties, whose elements do not share memory."""
     if not form.parts:
         return torch.empty(form.shape, dtype=getattr(torch, form.dtype), device=device)
     parts = [torch.zeros(shape, dtype=getattr(torch, dtype), device=device) for dtype, shape in form.parts]
@@ -133,7 +133,7 @@ def _overlap(tensor: torch.Tensor) -> tuple[int, ...]:
     if tensor.numel() < 2 or tensor.is_contiguous():
         return ()
     steps = sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
-    # Number of elements spanned by the dimensions with smaller strides.
+    # Number of elements spanned by the dimensions seen so far, which have smaller strides.
     reached = 0
     for stride, n in steps:
         if stride <= reached:

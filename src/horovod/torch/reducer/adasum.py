@@ -129,7 +129,7 @@ class DeltaReducer:
             Exception: ``step`` failed. The other ranks wait for this rank in this case.
         """
         self._members.take_in(self)
-        # Include frozen parameters that have a gradient, because the step changes them too.
+        # Include frozen parameters that have a gradient, because the optimizer step changes these parameters too.
         slots = [s for s in self._slots if s.parameter.requires_grad or s.parameter.grad is not None]
         with torch.no_grad():
             starts = [slot.remember() for slot in slots]

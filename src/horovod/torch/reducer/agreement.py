@@ -161,7 +161,7 @@ def check_readiness(readiness: Readiness, steps: int) -> None:
 
 
 def explain(error: RanksDisagreeError, name: str) -> None:
-    """Extend an error about readiness messages of different lengths by the likely cause."""
+    """Add the likely cause to an error about readiness messages of different lengths."""
     if name in str(error):
         cause = "all ranks must have the same parameters, and all must use hvd.weight() or weight=, or none"
         error.args = (f"{error}; {cause}",)
@@ -263,7 +263,7 @@ class Weighing:
         self._place: Any = None
 
     def starts(self) -> bool:
-        """Return True if gradient weighting starts with this round.
+        """Return True if this round is the first one whose gradients are weighted.
 
         Raises:
             ValueError: In an ``hvd.weight`` block or ``hvd.sync`` loop, and the reduction is not Average.
@@ -275,11 +275,11 @@ class Weighing:
         return self.on
 
     def counts_without_pass(self, slots: Sequence[Any]) -> bool:
-        """Return True if this rank has a nonzero weight although it has run no backward pass.
+        """Return True if a rank that has run no backward pass still contributes to the weighted average.
 
-        It has a weight in an ``hvd.weight`` block, or if the program has set the gradients of some ``slots``. Gradients
-        that are all zero count as not set. If this optimizer's passes run in blocks, gradients that a rank has outside
-        of a block are left over from earlier passes and do not count.
+        It contributes in an ``hvd.weight`` block, or if the program itself has set some nonzero gradients of ``slots``.
+        If this optimizer's passes run in blocks, gradients that a rank has outside of a block are left over from
+        earlier passes and do not count.
         """
         if current.block is not None:
             return True
@@ -292,7 +292,7 @@ class Weighing:
 
         Args:
             counts: True if this rank's gradients count. If not, its weight is 0.
-            again: True if a backward pass of this round has already ended.
+            again: True if an earlier backward pass of this round has already ended.
             half: True if some gradients are fp16.
 
         Raises:
@@ -332,7 +332,7 @@ class Weighing:
         first: bool,
         process_set: ProcessSet,
     ) -> None:
-        """Divide summed gradients by the total weight, unless each rank has already scaled its own.
+        """Divide the summed gradients by the total weight, unless each rank has divided its own before the reduction.
 
         Args:
             grads: Results of the round.

@@ -97,7 +97,8 @@ class PassState:
         """Report this rank's failed backward pass to the other ranks."""
         if not self._failed or not self._is_due() or self._recovers:
             return
-        # Prevent recursion: the round below waits for operations, and each wait calls this method again.
+        # Prevent endless recursion: the round started below waits for operations, and each wait calls this method
+        # again.
         self._recovers = True
         try:
             if self._job is face.job:
@@ -132,7 +133,7 @@ class Pass:
         """End the backward pass. Autograd calls this function."""
         node = _node()
         if node is not None:
-            # The backward pass that has just ended ran inside of this node.
+            # The backward pass that has just ended was nested: it ran within this node of another pass.
             self._follow(node)
             return
         self.over = True
@@ -140,10 +141,10 @@ class Pass:
         complete(self.reducers)
 
     def _follow(self, node: Any) -> None:
-        """Register the callback ``end`` again with the backward pass that ``node`` belongs to.
+        """Register the end-of-pass callback again, now with the enclosing backward pass, which contains ``node``.
 
-        Autograd accepts no callbacks for a pass until the pass continues, so hooks on the following nodes register
-        ``end``.
+        Autograd accepts a callback only while the pass runs one of its nodes. Temporary hooks on the nodes that run
+        next therefore register the callback.
         """
         handles: list[Any] = []
 
@@ -213,7 +214,7 @@ class Turn:
         self.thread = 0
 
     def end_round(self) -> None:
-        """End the round of this thread, if it runs one."""
+        """End this thread's reduction round, if this thread is running one."""
         if self._round == threading.get_ident():
             self._round = 0
             if self._waiting:
@@ -326,12 +327,12 @@ def _not_traced(itself: Any, slot: Any) -> None:
 
 
 class Notes:
-    """State from which a hook decides whether it only records a gradient."""
+    """State by which gradient hooks decide whether to take the fast path, which only records the gradient."""
 
     __slots__ = ("number", "thread")
 
     def __init__(self) -> None:
-        # Id of the thread in which hooks only record gradients. 0 if there is none.
+        # Id of the thread in which gradient hooks take the fast path, or 0 if there is none.
         self.thread = 0
         # Number of the current or last backward pass.
         self.number = 0
@@ -342,8 +343,8 @@ class Hooks:
 
     When the gradient of ``slot.parameter`` has been accumulated, a hook calls ``owner.on_gradient(slot)``. If
     ``before`` is True, it calls ``owner.before_gradient(slot)`` just before the accumulation. In the thread
-    ``notes.thread``, the hook only records a gradient that belongs to a bucket, and calls ``owner.on_bucket(bucket)``
-    for the bucket's last gradient.
+    ``notes.thread``, a hook instead only records a gradient that belongs to a bucket, and calls
+    ``owner.on_bucket(bucket)`` once the bucket is complete.
     """
 
     def __init__(self, owner: Any, before: bool = False, notes: Notes | None = None) -> None:

@@ -102,13 +102,13 @@ class Slot:
         self.place = 0
         # True if the gradient should be copied to the bucket as soon as it arrives.
         self.at_once = False
-        # True if the slot is in a bucket and is neither late nor at_once.
+        # True if the hook only records the gradient when it arrives. The bucket copies and submits it later.
         self.only_noted = False
         # Number of times that a bucket containing this slot was dissolved.
         self.moves = 0
 
     def settle(self) -> None:
-        """Update ``only_noted``. Call this after changing ``bucket``, ``late`` or ``at_once``."""
+        """Recompute ``only_noted`` after a change of ``bucket``, ``late`` or ``at_once``."""
         self.only_noted = self.bucket is not None and not self.late and not self.at_once
 
     def note_repeated(self) -> None:
@@ -198,7 +198,7 @@ class Bucket:
         self.name = name
         self.members = list(members)
         self.job = job
-        # Number of consecutive steps in which some of the bucket's gradients were missing on all ranks.
+        # Number of consecutive steps in which at least one of the bucket's gradients existed on no rank.
         self.partly_sent = 0
         # True if a parameter's dtype or device has changed.
         self.outgrown = False
@@ -238,7 +238,8 @@ class Bucket:
         self.changed: Slot | None = None
 
     def _allocate(self) -> None:
-        # Use the bucket's dtype even if a parameter's dtype has changed, because other ranks still use the old dtype.
+        # Use the bucket's dtype even if a parameter's dtype has changed on this rank, because other ranks still use the
+        # old dtype.
         starts, nbytes = offsets([Gradient(p.numel(), self._dtype, self._device) for p in self._parameters])
         if self.streams is None:
             self.flat = shared_buffer(nbytes).view(self._dtype)
@@ -246,8 +247,8 @@ class Bucket:
             self.flat = devices.zeros(nbytes // self._dtype.itemsize, self._dtype, self._device)
         self._addresses = [self.flat.data_ptr() + start for start in starts]
         self.views: list[torch.Tensor] = [self._view(place) for place in range(len(starts))]
-        # Baseline reference counts, before the program holds any references: only the views refer to the storage, and
-        # only the list refers to the views.
+        # Record the reference counts before the program holds any references. Higher counts later reveal that the
+        # program has kept a gradient.
         self._storage = self.flat.untyped_storage()._cdata
         self._storage_uses = _storage_uses(self._storage)
         self._view_uses = max(map(sys.getrefcount, self.views))
@@ -302,7 +303,7 @@ class Bucket:
         self.gathered = True
 
     def detect_change(self) -> None:
-        """Set ``changed`` if a gradient was replaced or modified since it arrived or was gathered."""
+        """Set ``changed`` to the first gradient that was replaced or modified since it arrived or was gathered."""
         if self.left_alone:
             return
         came, versions = self.arrived, self.versions
@@ -376,7 +377,7 @@ class Bucket:
         if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
             # Skip tensors that are a parameter's gradient, because autograd can hold another reference to them.
             loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
-            # The list ``loose`` holds one more reference to each tensor.
+            # Add 1, because the list ``loose`` itself holds a reference to each tensor.
             kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1
         if not kept:
             return
@@ -405,7 +406,7 @@ class Bucket:
         self.take(slot)
 
     def store_result(self, slot: Slot | None) -> None:
-        """Copy the results to gradients that are not views of the bucket. ``None`` selects all slots."""
+        """Copy results to gradients that are not views of the bucket: that of ``slot``, or all if ``slot`` is None."""
         for of in [slot] if slot is not None else list(self._taken_from):
             grad = self._taken_from.pop(of, None)
             if grad is not None:

@@ -33,16 +33,18 @@ class Coverage:
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
-        # Slots that no round of this step has reduced yet, or None before the step's first round.
+        # Parameters whose gradients no reduction round of this step has reduced yet. None before the step's first
+        # round.
         self._missing: list[Slot] | None = None
-        # Combined flags of the first round in the last step, kept as a cache because they rarely change.
+        # Combined flags of the first reduction round in the previous step. They are kept because flags rarely change
+        # between steps.
         self._last: Sequence[int] = ()
-        # Slots that a round with the cached flags does not reduce.
+        # Parameters whose gradients a reduction round with the cached flags does not reduce.
         self._missing_then: list[Slot] = []
 
     def extend(self, slots: Sequence[Slot]) -> None:
-        """Add slots that were created during this step."""
-        # Invalidate the cache: its flags do not cover the new slots.
+        """Add parameters that the optimizer got during this step."""
+        # Invalidate the cache, because its flags do not include the new parameters.
         self._last = ()
         if self._missing is not None:
             self._missing = [*self._missing, *slots]
@@ -59,14 +61,14 @@ class Coverage:
         if self._missing is not None:
             self._missing = [slot for slot in self._missing if not flags[slot.index]]
             return
-        # Recompute the missing slots only if the flags have changed, which is rare.
+        # Recompute the missing parameters only if the flags differ from the cached ones, which is rare.
         if flags != self._last:
             self._last = flags
             self._missing_then = [slot for slot in self._slots if not flags[slot.index]]
         self._missing = self._missing_then
 
     def left_out(self) -> list[Slot]:
-        """Return the slots whose parameters have a gradient that has not been reduced."""
+        """Return the parameters that have a gradient which no round has reduced."""
         found = self._slots if self._missing is None else self._missing
         return [slot for slot in found if slot.parameter.grad is not None and not slot.has_reduced()]
 

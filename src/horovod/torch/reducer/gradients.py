@@ -78,20 +78,20 @@ class GradientReducer(backward.PassState):
         self.reductions = 0
         """Number of rounds completed by this reducer."""
         self.progress = Progress()
-        # Number of rounds completed since the last step or zero_grad().
+        # Number of reduction rounds completed since the last step or zero_grad().
         self._rounds = 0
         # True if any rank had called hvd.join() before the last round ended.
         self._some_joined = False
         self._turn = backward.Turn()
-        # Number of the backward pass with which this round began.
+        # Number of the first backward pass in this reduction round.
         self._first_pass = 1
         # True until this round has determined which gradients can be submitted early.
         self._unsettled = False
-        # Slots without a hook, because their parameters are frozen.
+        # Frozen parameters, which have no gradient hook.
         self._frozen: list[Slot] = []
-        # Number of backward passes of this round that have ended.
+        # Number of completed backward passes in this reduction round.
         self._ended = 0
-        # Largest number of rounds in any step so far.
+        # Largest number of reduction rounds in any optimizer step so far.
         self._max_rounds = 1
         # True if another rank is waiting in step() for more rounds.
         self._awaited = False
@@ -135,7 +135,7 @@ class GradientReducer(backward.PassState):
 
     @property
     def _adds(self) -> bool:
-        """True if backward adds to existing gradients that must not be reduced a second time.
+        """True if the next backward pass adds to reduced gradients that must not be reduced again.
 
         Existing gradients are equal on all ranks, and the average of equal values is the same value. With Average,
         reducing them again is therefore harmless, unless a rank has joined and contributes zeros.
@@ -146,7 +146,7 @@ class GradientReducer(backward.PassState):
     def in_a_step(self) -> bool:
         """True if backward passes have produced gradients since the last step or zero_grad().
 
-        Gradients that are already reduced count only if an earlier step had several rounds.
+        Once all gradients are reduced, this is True only if some earlier step needed several reduction rounds.
         """
         return self._ended > 0 or (self._rounds > 0 and self._max_rounds > 1)
 
@@ -185,7 +185,7 @@ class GradientReducer(backward.PassState):
     def before_gradient(self, slot: Slot) -> None:
         """Set the slot's current gradient aside if it must not be reduced again.
 
-        Backward calls this hook before it adds to the gradient. The hook is registered once ``_adds`` has been True.
+        Autograd calls this hook before it adds to the gradient. The hook is registered only once a program needs it.
         """
         if slot.seen < self._first_pass and self._adds:
             set_accumulated_aside(slot)
@@ -263,7 +263,7 @@ class GradientReducer(backward.PassState):
             self._hooks.also_before(self._slots)
 
     def _weigh(self, counts: bool = True) -> None:
-        """Determine the weight of this rank's gradients in this round, if weighting is on."""
+        """Determine the weight of this rank's gradients in this round, if the program weights gradients."""
         self.weigh_from_now()
         if self._weighing.on:
             dtypes = (slot.parameter.dtype for slot in self._slots)
@@ -275,7 +275,7 @@ class GradientReducer(backward.PassState):
             self._job = face.job
             self._bucketing.drop_outdated()
             self._failed = self._awaited = False
-            # Keep _max_rounds: it depends only on the program, which has not changed.
+            # Do not reset _max_rounds, because it depends only on the program, which stays the same in the new job.
             self._rounds = self._ended = 0
             self.coverage.restart()
 
@@ -389,7 +389,7 @@ class GradientReducer(backward.PassState):
             self._enter_job()
             self._bucketing.settle()
             if self._notes.number < self._first_pass:
-                # This rank has run no backward pass in this round.
+                # This rank has run no backward pass in this round, so its weight is not determined yet.
                 self._weigh(self._weighing.counts_without_pass(() if only_new else self._slots))
             flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()

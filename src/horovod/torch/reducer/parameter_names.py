@@ -92,7 +92,7 @@ def make_groups(
     names: dict[torch.Tensor, str],
     process_set: ProcessSet,
 ) -> list[list[torch.Tensor]]:
-    """Return the groups of the set's first rank, omitting parameters that are frozen or in another optimizer."""
+    """Return the groups of parameters to reduce together, as the set's first rank has chosen them."""
     if not groups:
         return []
     if isinstance(groups, int):
@@ -164,9 +164,9 @@ class Members:
         for group, before, single in zip(groups, self._lists, self._single, strict=True):
             params = group["params"]
             try:
-                # Comparing whole lists is fastest, because Python treats identical elements as equal. Comparing
-                # different tensors raises an exception, except for one-element tensors. Their positions are in
-                # `single`, and they are compared by identity.
+                # Compare whole lists, which is fastest: Python treats identical objects as equal, and comparing two
+                # different tensors raises an exception. One-element tensors raise none, so compare those (at positions
+                # `single`) by identity.
                 if params != before or any(params[i] is not before[i] for i in single):
                     return False
             except RuntimeError:

@@ -40,8 +40,8 @@ APART = 0x80
 EVERYTHING = 1 << 62
 """Value of ``max_bytes`` that lets gradients of every size share buckets."""
 
-# Number of values before the per-slot values of a proposal: a 1 from each rank that takes part, and the two bucket
-# sizes that rank 0 requests (zeros for no request).
+# Number of values at the start of a proposal message: a 1 from each rank that takes part, and the two bucket sizes that
+# rank 0 requests (zeros for no request). Values per parameter and per bucket follow.
 _HEAD = 3
 # Number of consecutive steps with gradients missing on all ranks after which a bucket is dissolved.
 _PATIENCE = 3
@@ -75,7 +75,7 @@ class Bucketing:
         self.arrived: list[Slot] = []
         """Gradients outside of buckets that backward has produced in this round, in order of arrival."""
         self._buckets: list[Bucket] = []
-        # Cached result of the method ``apart``.
+        # Cached list of the parameters that are in no bucket, as returned by ``apart``.
         self._apart: list[Slot] | None = None
         # Number of gradients outside of buckets that had arrived by the end of the last round.
         self._arrived_last = 0
@@ -91,7 +91,7 @@ class Bucketing:
         return self._buckets
 
     def apart(self, slots: list[Slot]) -> list[Slot]:
-        """Return the slots that are in no bucket. ``slots`` must contain all slots of the optimizer."""
+        """Return the parameters that are in no bucket. ``slots`` must contain all parameters of the optimizer."""
         self.settle()
         if self._apart is None:
             self._apart = [slot for slot in slots if slot.bucket is None]
@@ -108,11 +108,11 @@ class Bucketing:
         return any(bucket.waiting_for for bucket in self._buckets)
 
     def changed(self) -> None:
-        """Clear the cached result of ``apart``. Call this when slots or buckets have changed."""
+        """Clear the cached list of parameters outside of buckets. Call this when parameters or buckets have changed."""
         self._apart = None
 
     def flag(self, slot: Slot) -> int:
-        """Return the flag of a slot that has a dense gradient."""
+        """Return the flag for a dense gradient, which shows other ranks whether the gradient can share a bucket."""
         if slot.bucket is not None:
             return DENSE
         p = slot.parameter
@@ -237,7 +237,8 @@ class Bucketing:
         for bucket in buckets:
             self._dissolve(bucket)
             for slot in bucket.members:
-                # A change of bucket sizes does not count towards _MAX_MOVES.
+                # Undo the increment by `Bucket.dissolve`, because a change of bucket sizes does not count towards
+                # _MAX_MOVES.
                 slot.moves -= 1
         self._settled = []
 
@@ -283,7 +284,7 @@ def add_accumulated(slot: Slot) -> None:
     if result is None:
         p.grad = before
     elif before.is_sparse:
-        # `result` can be sparse or dense.
+        # Add in this order, because `result` can be sparse or dense.
         p.grad = result.detach() + before.detach()
     elif result is slot.view or result.requires_grad:
         result.detach().add_(before.detach())
@@ -308,11 +309,11 @@ class Contribution:
         self._groups = groups
         self._bucketing = bucketing
         self._in_flight = in_flight
-        # This rank's flags for the current round, one byte per slot.
+        # This rank's flags for the current round, one byte per parameter.
         self._mine = bytearray()
         # True once the first gradients have been sampled for monitoring.
         self._noticed = False
-        # True if this rank has only some gradients of a bucket or group that is not submitted yet.
+        # True if some bucket or group is not submitted yet because this rank lacks some of its gradients.
         self._parts = False
 
     def gather(self) -> None:
@@ -383,11 +384,11 @@ class Contribution:
     def submit_theirs(self, flags: Sequence[int], adds: bool) -> None:
         """Submit gradients that exist only on other ranks in this round.
 
-        This rank submits zeros, or its previous gradient if one exists and ``adds`` is False.
+        This rank submits zeros, or the gradient of an earlier round if one exists and ``adds`` is False.
 
         Args:
             flags: Combined flags of all ranks.
-            adds: True if existing gradients must not be reduced again.
+            adds: True if gradients of earlier rounds must not be reduced again.
         """
         if flags == self._mine and not self._parts:
             # All gradients that this rank lacks (of frozen or unused parameters) are missing on the other ranks too.
@@ -413,8 +414,8 @@ class Contribution:
     def _submit_rest_of_bucket(self, bucket: Bucket, flags: Sequence[int]) -> None:
         """Submit a bucket of which this rank lacks some gradients.
 
-        If other ranks have the missing gradients, the bucket is submitted as a whole. If not, its gradients are
-        submitted one by one, because old gradients in the bucket must not be reduced again.
+        If other ranks have all missing gradients, the bucket is submitted as a whole. If some gradients are missing on
+        all ranks, the others are submitted one by one, because the old values in the gaps must not be reduced again.
         """
         there = [slot for slot in bucket.members if flags[slot.index]]
         if len(there) == len(bucket.members):

@@ -85,7 +85,7 @@ class Control:
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Reduce the gradients if necessary, then run the plain optimizer's ``step``."""
         if self.in_step:
-            # Another step method of this optimizer has called step(), so the gradients are already reduced.
+            # This call is nested in another step() of this optimizer, which has already reduced the gradients.
             return step(*args, **kwargs)
         reducer = self.reducer
         if isinstance(reducer, DeltaReducer):

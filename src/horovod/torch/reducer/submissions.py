@@ -25,7 +25,7 @@ from horovod.torch.reducer.buckets import Bucket, Slot, is_part
 
 
 class Residuals:
-    """Compression errors of this rank's gradients, as one float32 tensor per gradient.
+    """Residuals for error feedback: the compression error of each gradient on this rank, as float32 tensors.
 
     With error feedback, the error of compressing a gradient in one step is added to the gradient of the next step. The
     engine adds the old error and computes the new one while it encodes the values
@@ -329,7 +329,8 @@ class Submissions:
         if self.norms is not None:
             self.norms.add(grad)
         if self._in_place and (slot is None or bucket is None):
-            # Fast path for most gradients: ``take`` accepts only tensors that ``plain`` would return unchanged.
+            # Resubmit the operation of the previous step, the fast path for most gradients. It needs no compression,
+            # and ``take`` accepts only contiguous tensors.
             known = (name, group_size, self._wire)
             again = repeats.take(known, grad, self.op, options.prescale, options.postscale, options.process_set)
             if again is not None:
@@ -455,7 +456,7 @@ class NoiseSampler:
 
     def __init__(self) -> None:
         self._interval = _NOISE_INTERVAL
-        # Time at which the last sample was taken, in nanoseconds.
+        # Time in nanoseconds at which the last sample was taken.
         self._last = 0
 
     def after_step(self, submissions: Submissions, of: str, process_set: ProcessSet, steps: int) -> None:

@@ -39,7 +39,7 @@ class Item(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Segment of a parameter, from element ``start`` to ``stop``, stored at ``offset`` in the rank's shard."""
+    """Elements ``start`` to ``stop`` of a parameter, stored at ``offset`` in a rank's shard of the bucket."""
 
     index: int
     start: int
@@ -56,7 +56,7 @@ class Layout(NamedTuple):
 
 
 def make_layouts(items: Sequence[Item], ranks: int, bucket_bytes: int = BUCKET_BYTES) -> list[Layout]:
-    """Assign parameters to buckets with one key each, split evenly among the ranks.
+    """Assign parameters to buckets that are split evenly among the ranks. All parameters of a bucket have the same key.
 
     A bucket is closed when it reaches ``bucket_bytes``. Its size is rounded up to a multiple of ``ranks``.
     """
