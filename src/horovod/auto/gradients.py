@@ -106,7 +106,7 @@ def _is_penalty(node: Any) -> bool:
 
 
 def _reductions(roots: tuple[torch.Tensor, ...], rows: int) -> Iterator[tuple[Any, float | None, bool]]:
-    """Yield an autograd graph's sums and weighted means, as (node, divisor or None, divisor can be constant)."""
+    """Yield a graph's sums and weighted means, as (node, divisor or None, True if the divisor can be constant)."""
     pending: list[tuple[Any, float | None]] = [(root.grad_fn, None) for root in roots]
     while pending:
         node, divisor = pending.pop()
@@ -156,7 +156,7 @@ def synchronize() -> None:
     alive = [optimizer for optimizer, sent in training.optimizers.items() if not sent]
     if not alive:
         return
-    gc.collect()  # all ranks must have the same models, so remove unused ones
+    gc.collect()  # free unused models, because all ranks must broadcast the same models
     tensors = [t for m in training.modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
     tensors += [p for optimizer in alive for p in _parameters(optimizer)]
     new = {id(t): t for t in tensors if t not in training.sent and not torch.nn.parameter.is_lazy(t)}
@@ -202,7 +202,7 @@ def _backward(plain: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **
         training.stray = training.stray if session.suspended else script_line()
         return plain(tensors, grad_tensors, *args, **kwargs)
     if training.stray and not any(p.grad is not None and bool(p.grad.any()) for p in training.position):
-        training.stray = ""  # the script has discarded gradients from the backward pass outside a loop
+        training.stray = ""  # no gradient from a backward pass outside a data loop is left, so it does no harm
     roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
     given = (grad_tensors,) if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
     factors = zip(roots, [*given, *[None] * (len(roots) - len(given))], strict=True)
@@ -261,7 +261,8 @@ def _add_group(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     for p in self.param_groups[-1]["params"]:
         training.position.setdefault(p, len(training.position))
     if self in training.optimizers:
-        training.optimizers[self] = False  # broadcast the new parameters before the next batch
+        # The optimizer has new parameters, which must be broadcast before the next batch.
+        training.optimizers[self] = False
 
 
 def _clip(plain: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:

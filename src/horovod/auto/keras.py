@@ -105,7 +105,7 @@ def _fit(plain: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     if session.rank:
         callbacks = [one for one in callbacks if not isinstance(one, _WRITERS)]
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    broadcast.samples_compared = True  # ranks can have different numbers of samples, because Rows weights them
+    broadcast.samples_compared = True  # allow different numbers of samples per rank, because the samples are weighted
     average = [broadcast, hvd.callbacks.MetricAverageCallback()]
     validation_batch = a["validation_batch_size"] or a["batch_size"]
     a.update(x=rows, y=None, sample_weight=None, batch_size=None, validation_split=0.0, shuffle=False)

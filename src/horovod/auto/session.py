@@ -113,7 +113,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 class Nothing:
     """No-op stand-in for MLflow or TensorBoard on ranks other than 0."""
 
-    __path__: tuple[str, ...] = ()  # makes the module look like a package
+    __path__: tuple[str, ...] = ()  # allows the script to import submodules of the stand-in
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -168,7 +168,7 @@ def _mkdir(plain: Any, path: Any, *args: Any, **kwargs: Any) -> None:
 
 def on_rank_0(plain: Any, *args: Any, **kwargs: Any) -> None:
     """Call ``plain`` on rank 0 only. Other ranks wait until the call returns."""
-    # This operation name makes the warning about a rank that does not save show the script's line.
+    # Name the operation after the script's line, which then appears in the warning about a rank that does not save.
     name = f"auto.save {script_line()}"
     # Wait until all ranks have opened, and so truncated, their files before rank 0 writes.
     hvd.allreduce(np.zeros(1), name=name)

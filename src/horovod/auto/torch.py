@@ -36,9 +36,9 @@ class Shards:
 
     def __init__(self, plain: BatchSampler) -> None:
         self.plain = plain
-        # None before the first pass over the data.
+        # True if the current pass over the data trains the model. None before the first pass.
         self.training: bool | None = None
-        # Line of the script that asked for the loader's length before the first pass, or "".
+        # Line of the script that called ``len`` on the loader before the first pass. Empty if there was no such call.
         self.asked = ""
 
     def __getattr__(self, name: str) -> Any:
@@ -122,7 +122,7 @@ def _stream(plain: Any, loader: Any) -> Any:
     if loader.num_workers and (loader.multiprocessing_context or torch.multiprocessing).get_start_method() != "fork":
         refuse("the workers of its IterableDataset are not forked", 'use multiprocessing_context="fork"')
     session.change("DataLoaders", f"DataLoader: {type(loader.dataset).__name__} is divided by get_worker_info()")
-    training.streaming = True  # workers of the DataLoader inherit the flag when they start
+    training.streaming = True  # the DataLoader's worker processes inherit this flag when they start
     batches = plain(loader)
     training.streaming = False
     return _Pass(_streamed(batches))
@@ -146,7 +146,8 @@ def shards_of(loader: Any) -> Shards:
         kind = type(known.sampler if type(known) is BatchSampler else known).__name__
         names = ", ".join(one.__name__ for one in _SAMPLERS)
         refuse(f"the order of {kind} is unknown", f"use batch_size and shuffle, or one of {names}")
-    loader.__dict__["batch_sampler"] = shards = Shards(known)  # DataLoader rejects a plain assignment
+    # Set the attribute in ``__dict__``, because DataLoader rejects an assignment.
+    loader.__dict__["batch_sampler"] = shards = Shards(known)
     return shards
 
 
@@ -177,7 +178,7 @@ def _iterate(plain: Any, loader: Any) -> Any:
 
 
 def _is_stored(filename: str, line: int) -> bool:
-    """Return False if the line is an expression statement, such as a call to print."""
+    """Return False if the line is only an expression, such as a call to print, whose result is not stored."""
     tree = ast.parse("".join(linecache.getlines(filename)))
     around = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno <= line <= (n.end_lineno or 0)]
     return not isinstance(max(around, key=lambda n: n.lineno, default=None), ast.Expr)

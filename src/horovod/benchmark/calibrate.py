@@ -90,7 +90,7 @@ def better(new: Sequence[float], old: Sequence[float]) -> bool:
 
 
 def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], int] = int) -> int:
-    """Return the size up to which (from which, if ``above``) the second value is faster.
+    """Return the size up to which (from which, if ``above``) the tuned algorithm is faster than the alternative.
 
     The default is kept unless the measurements at neighboring sizes contradict it.
     """
@@ -118,7 +118,7 @@ def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], i
     for i in inside:
         if not first_wins(i):
             break
-        # Choose a size just below (just above, if ``above``) the one at which the first value is faster.
+        # The tuned algorithm is slower at this size. Set the limit just below the size, or just above it if ``above``.
         grown = scale(sizes[i]) + 1 if sweep.above else max(scale(sizes[i]) - 1, 0)
     return grown
 
@@ -150,7 +150,7 @@ def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> 
     """Derive the tuned size from the measured times of a sweep."""
     if len(sweep.values) > 2:
         return candidate(sweep, times, default)
-    # direct_bytes counts two ranks' bytes (allreduce_shm), and its maximum is the sweep's value for "always".
+    # ``direct_bytes`` counts the bytes of two ranks (see allreduce_shm). Its maximum means "always".
     if sweep.name == "direct_bytes":
         return threshold(sweep, times, default, lambda size: min(size * len(node_of) // 2, sweep.values[1]))
     return threshold(sweep, times, default)

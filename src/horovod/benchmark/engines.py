@@ -77,7 +77,7 @@ class EngineColumn:
         if self.job.rank == 0 and not self._tuning and chosen.flag("HOROVOD_CALIBRATE"):
             transport = chosen.text("HOROVOD_TRANSPORT")
             world = World.here(self.job.size, self.job.local_size, self.job.cross_size, transport)
-            self._tuning = load(world)[0]  # bootstrap loads the same tuning values for this engine
+            self._tuning = load(world)[0]  # these are the tuning values that the engine has loaded
         self._barrier = self._call("barrier", "barrier.benchmark", 0, 0, ())
 
     def _call(

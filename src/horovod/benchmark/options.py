@@ -52,7 +52,7 @@ def parse_size(text: str) -> int:
 
 
 def repeats(nbytes: int) -> tuple[int, int]:
-    """Return (inner, samples) for one turn, chosen so that all sizes take about the same time."""
+    """Return (operations per sample, samples per turn), chosen so that all sizes take about the same time."""
     table = ((64 * KIB, 20, 25), (MIB, 5, 20), (16 * MIB, 1, 12), (64 * MIB, 1, 6), (1 << 62, 1, 4))
     return next((inner, samples) for most, inner, samples in table if nbytes <= most)
 

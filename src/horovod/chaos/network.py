@@ -31,9 +31,9 @@ _ROOM = "100000"
 
 
 def prepare() -> str:
-    """Return the `nft -f -` input without interfaces, which also tests for missing rights or tools.
+    """Return input for `nft -f -` that creates the rules, but for no interface yet.
 
-    Applying it repeatedly is harmless.
+    Applying it also tests for missing rights or tools, and is harmless if repeated.
     """
     return _DROPS
 

@@ -84,9 +84,10 @@ class HorovodBasics(observed.Observed):
         """
         with _lock:
             if self._face.engine is None:
-                # Only a frontend that has left the job before can end a failed job here. A frontend that joins for the
-                # first time gets the error from its first operation, like the other frontends. If it raised here
-                # instead, ranks would wait for each other in different operations.
+                # The running job might already have failed. A frontend that has left the job before ends the failed job
+                # and starts a new one. A frontend that joins for the first time gets the error from its first
+                # operation, like the other frontends. If ``init`` raised the error, ranks would wait for each other in
+                # different operations.
                 if state.engine is not None and self._face.name in state.left and _ended() is not None:
                     _stop("hvd.init() was called after the job had ended")
                 if state.engine is None:

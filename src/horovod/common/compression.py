@@ -141,7 +141,7 @@ def wire_of(compression: Any) -> int:
         ValueError: If the argument is not a compressor.
     """
     wire: int | None = getattr(compression, "wire_format", None)
-    if wire is None:  # only built-in compressors have this attribute
+    if wire is None:  # only built-in compressors have the attribute ``wire_format``
         check_compression(compression)
         return WIRE_NONE
     return wire

@@ -240,9 +240,9 @@ def mark_rank_process(env: WorkerEnv) -> None:
 
 
 def _place(env: WorkerEnv) -> str:
-    """Return an id that is unique to this rank's variables, equal in all processes that inherit them."""
+    """Return an id of the rank that the variables describe. Processes that inherit the variables get the same id."""
     job = (env.place.launcher, env.place.job) if env.place is not None else (env.rendezvous_addr, env.rendezvous_port)
-    # a process's rank can change in elastic jobs
+    # In an elastic job, a process's rank can change, so use the worker number instead.
     who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)
     return hashlib.sha256(repr((*who, *job)).encode()).hexdigest()[:16]
 
@@ -257,7 +257,8 @@ def _ancestors() -> Iterator[int]:
     while pid > 1:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # The second field, the command's name in parentheses, can contain any character.
+                # The parent's process id is the second field after the command's name, which is in parentheses and can
+                # contain any character.
                 pid = int(file.read().rpartition(b")")[2].split()[1])
         except OSError:  # the process has ended
             return
@@ -265,7 +266,7 @@ def _ancestors() -> Iterator[int]:
 
 
 def _names(pid: int) -> set[str]:
-    """Return the ids in the names of a process's descriptors. Empty if they cannot be read."""
+    """Return the ids with which a process is marked as a rank, from its descriptors' names. Empty if unreadable."""
     found = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
@@ -336,7 +337,7 @@ class Stopping:
         for number in signals:
             self._before[number] = signal.signal(number, self._hear)
         self.listens = True
-        if not self._sees_forks:  # forked processes inherit the registration, so one is sufficient
+        if not self._sees_forks:  # register only once, because forked processes inherit the registration
             self._sees_forks = True
             os.register_at_fork(after_in_child=self._leave)
 

@@ -131,7 +131,8 @@ def _may() -> bool:
         with open("/proc/thread-self/status") as file:
             mask = next(line.split()[1] for line in file if line.startswith("CapEff:"))
     except (OSError, StopIteration):
-        return True  # if the interface is unknown, the tool reports an error
+        # If the capabilities are unknown, assume that they suffice, because the tool reports an error if not.
+        return True
     return bool(int(mask, 16) >> _NET_ADMIN & 1)
 
 
@@ -246,7 +247,7 @@ class Faults:
         """
         with self._lock:
             if not self._ranks.members:
-                self._committed = steps  # a process that joins later continues from the other ranks' state
+                self._committed = steps  # a process that joins a running job starts from the other ranks' state
             before, self._ranks = self._ranks, ranks
             missed, self.steps, self.began = range(self.steps + 1, steps + 1), steps, began
         if self._timer is None:
@@ -254,7 +255,7 @@ class Faults:
             self._timer.start()
         if first:
             self._at_step(0, ranks)
-        for step in missed:  # this rank missed these steps during recovery from a lost rank
+        for step in missed:  # inject the faults of steps that this rank missed while it recovered from a lost rank
             self._at_step(step, before)
 
     def step(self) -> None:
@@ -281,7 +282,7 @@ class Faults:
             _say(AGAIN.format(lost))
 
     def _at_step(self, step: int, ranks: Ranks) -> None:
-        """Inject the faults planned for ``step``. ``ranks`` is empty if this process had not joined by then."""
+        """Inject the faults planned for ``step``, unless ``ranks`` is empty: this process was not in the job then."""
         for event in self._plan.events if ranks.members else ():
             if event.step == step and concerns(event, ranks):
                 self._act(event, ranks)
@@ -366,7 +367,7 @@ def begin(job: Job) -> None:
     own = _faults.steps, began, network_identity(), addresses(), new
     try:
         told = allgather_object(own, name="horovod.chaos")
-    except HorovodInternalError:  # ignore a lost rank, which the program will notice too
+    except HorovodInternalError:  # a rank is lost, which the program's next operation reports too
         _faults.began = began
         return
     hosts = job.hosts or ("",) * job.size

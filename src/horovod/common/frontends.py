@@ -37,7 +37,7 @@ class Frontend(Access):
         """Attach the frontend to the job. Called by ``init``."""
         from horovod import _core
 
-        # Engine methods default to number 0, so frontend 0 needs no wrapper.
+        # The engine's methods assume frontend number 0 by default, so only other frontends need a wrapper.
         submit = partial(engine.submit, face=self.number) if self.number else None
         run = partial(engine.run, face=self.number) if self.number else None
         self.open(job, engine, submit, run)
@@ -54,7 +54,7 @@ class Frontend(Access):
 
 
 TORCH = Frontend("torch", 0)
-# Keep this number equal to the one in bindings/tensorflow/call.h.
+# The native library contains the same number for TensorFlow (bindings/tensorflow/call.h).
 TENSORFLOW = Frontend("tensorflow", 1)
 # Keras uses this frontend only with the JAX backend. With other backends, Keras uses the backend framework's frontend.
 KERAS = Frontend("keras", 2)

@@ -191,7 +191,8 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
     over = threading.Event()
 
     def keep_waiting() -> None:
-        with contextlib.suppress(HorovodInternalError):  # the block's last broadcast raises the same error again
+        # Ignore a lost rank here, because the broadcast after the block raises the same error.
+        with contextlib.suppress(HorovodInternalError):
             while not over.wait(1.0):
                 broadcast_object(None, 0, "rank0_first")
 

@@ -21,7 +21,7 @@ Average, Sum, Adasum, Min, Max, Product = range(len(OP_NAMES))
 WITHOUT_GRADIENT = (Min, Max, Product)
 """Operations whose gradient depends on the inputs of all ranks."""
 
-__all__ = [*OP_NAMES]  # frontends star-import the reductions
+__all__ = [*OP_NAMES]  # frontend modules export these names with ``import *``
 
 
 def op_name(op: object) -> str:

@@ -270,7 +270,7 @@ def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
 
 
 def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
-    """Register the sets of one ``process_sets`` entry, and bind ``entry`` to this rank's set."""
+    """Register the sets that ranks passed as communicators in one entry. ``entry`` becomes the set with this rank."""
     entry.ranks = []
     for ranks in agreed:
         one = entry if rank in ranks or len(agreed) == 1 else ProcessSet(ranks)
@@ -357,7 +357,8 @@ def _sets(process_sets: Any) -> tuple[list[ProcessSet], bool]:
         if not isinstance(entry, ProcessSet):
             raise ValueError(f"process_sets[{index}] must be a ProcessSet, got {entry!r}")
         if entry.world_ranks is not None:
-            continue  # ranks pass different sets at this index, so duplicates are detected after the exchange
+            # With communicators, each rank passes its own set here, so duplicates are found after the ranks' exchange.
+            continue
         ranks = tuple(entry.ranks or ())
         if ranks in seen:
             raise ValueError(f"process_sets[{index}] with ranks {list(ranks)} repeats process_sets[{seen[ranks]}]")

@@ -116,7 +116,7 @@ def naming_file(path: str, trouble: str = "is damaged, or not a Parquet file") -
 
     try:
         yield
-    except (MemoryError, pyarrow.ArrowCancelled):  # ArrowMemoryError is a MemoryError
+    except (MemoryError, pyarrow.ArrowCancelled):  # pass on memory errors, including pyarrow.ArrowMemoryError
         raise
     except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path} {trouble}: {error}{rank_suffix()}") from error

@@ -228,7 +228,7 @@ class _Held:
         return self._source.gather(chosen)
 
     def _hold(self, block: int, window: tuple[int, ...]) -> None:
-        """Load a block, after the earlier blocks of its chain in the window.
+        """Load a block. If blocks form a chain, load the earlier blocks of the window's chain first.
 
         A chain must be read in order, and its other records are needed later anyway.
         """

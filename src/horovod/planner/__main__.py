@@ -18,7 +18,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _predictions(args: argparse.Namespace, nodes: Sequence[int], variants: bool) -> dict[str, list[Prediction]]:
-    """Return the predictions by bandwidth, such as ``25 Gbit/s``."""
+    """Return the predictions for each bandwidth. Keys are bandwidths as text, such as ``25 Gbit/s``."""
     shape = profile.load(args.profile)
     found: dict[str, list[Prediction]] = {}
     for bandwidth in args.bandwidth or [None]:

@@ -124,7 +124,7 @@ def predict(
 
 
 def _variants(profile: Profile, base: Prediction) -> dict[str, tuple[float, float]]:
-    """Predict the job under several configuration changes, one at a time."""
+    """Predict the effect of several configuration changes, each made alone."""
     net, settings, layout = base.network, base.settings, base.layout
     faster = msgspec.structs.replace(net, bandwidth=2 * net.bandwidth)
     changes: dict[str, tuple[Network, Settings, int]] = {

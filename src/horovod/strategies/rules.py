@@ -22,7 +22,7 @@ def slices(total: int, parts: int) -> list[tuple[int, int]]:
 
 
 class Segment(NamedTuple):
-    """Elements ``start`` to ``stop`` of array ``index``, located at ``offset`` in a slice of the vector."""
+    """Elements ``start`` to ``stop`` of array ``index``, which are at ``offset`` in a slice of all arrays joined."""
 
     index: int
     start: int

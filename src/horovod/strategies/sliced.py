@@ -38,7 +38,7 @@ class SlicedOptimizer(Store):
             }
         plain = optimizer._hvd_plain
         self._optimizer = plain.__new__(plain)
-        self._optimizer._hvd_strategy = None  # makes checks for non-distributed optimizers ignore this optimizer
+        self._optimizer._hvd_strategy = None  # exempts this optimizer from the check for non-distributed optimizers
         self._optimizer.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
 
     @staticmethod

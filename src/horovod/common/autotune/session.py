@@ -69,7 +69,8 @@ class Session:
         self._log = self._open_log() if settings.flag("HOROVOD_AUTOTUNE") else None
         # True if an earlier epoch of the job has written the log file's header.
         self._header = _kept is not None
-        # Key of the job's result. Compute the key first, because tuning renames PyTorch's buckets.
+        # Key under which the result of this job is cached. Compute it before tuning, because tuning renames PyTorch's
+        # gradient buckets.
         self._key: results.Key | None = None
         marks.also(self._stepped)
 
@@ -84,7 +85,7 @@ class Session:
                 self.say(f"stopped: {type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """End autotune with the epoch. Logs a message if the search is incomplete."""
+        """Stop autotune when the job's epoch ends. Logs a message if the search is incomplete."""
         tuner, self._tuner = self._tuner, None
         if tuner is not None and self._settings.flag("HOROVOD_AUTOTUNE") and not tuner.done:
             if tuner.progress.tried or tuner.progress.initial:
@@ -158,7 +159,7 @@ class Session:
         from horovod.common.autotune import results
 
         model = int(self._engine.stats()["period_hash"])
-        if model:  # the model is identified by its schedule, which exists only once steps repeat
+        if model:  # the hash of the repeating operations identifies the model; it is 0 until steps repeat
             self._key = results.Key(f"{model:016x}", list(self._job.hosts), self._agreed)
         if _kept is not None or not self._settings.flag("HOROVOD_AUTOTUNE_REUSE"):
             return _kept

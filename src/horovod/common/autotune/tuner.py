@@ -82,7 +82,8 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
             initial[name] = min(value, high)
             parameters.append(Parameter(name, low, high, first))
 
-    largest = 1 << max(step_bytes - 1, 0).bit_length()  # larger thresholds all behave the same
+    # A threshold above the total bytes of a step has no further effect.
+    largest = 1 << max(step_bytes - 1, 0).bit_length()
     if "HOROVOD_FUSION_THRESHOLD" not in fixed:
         add(FUSION, threshold, 64 << 10, min(MAX_FUSION, largest), largest // 4)
     if buckets:

@@ -177,8 +177,8 @@ def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
 
     On a shared core, polling would take CPU time from the rank that it waits for.
     """
-    # Use the union of all ranks' cores, because a pinned rank sees only its own core. Compare host names
-    # instead of nodes, because HOROVOD_TRANSPORT=tcp makes every rank a separate node.
+    # A rank that is pinned to a core sees only this core, so combine the cores of all ranks on the host. Identify the
+    # host by its name, because with HOROVOD_TRANSPORT=tcp every rank counts as a separate node.
     neighbours = [peer for peer in peers if peer.hostname == peers[plan.me].hostname]
     cores = {core for peer in neighbours for core in peer.cpus}
     quota = cgroups.cores()
@@ -189,7 +189,8 @@ def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
 def _cpu(settings: Settings, env: WorkerEnv) -> int:
     """Return the CPU core for the engine's thread, or -1 for no pinning.
 
-    The core depends on the launcher's local rank, because HOROVOD_TRANSPORT=tcp makes every rank a separate node.
+    The launcher's local rank selects the core. The rank's position within its node is unsuitable, because with
+    HOROVOD_TRANSPORT=tcp every rank counts as a separate node.
     """
     cores = settings.integers("HOROVOD_THREAD_AFFINITY")
     if cores is None:

@@ -140,7 +140,8 @@ class Joining:
             self._engine.shutdown("init failed")
             # Clear the traceback, which would keep the engine and its doorbell alive.
             self._engine = None
-        # Do not wait after Ctrl-C, or in an elastic job, whose ranks rejoin through the launcher independently.
+        # Send the failure to ranks that already wait in the final exchange. Skip this after Ctrl-C, so that the process
+        # exits immediately, and in an elastic job, whose ranks rejoin through the launcher.
         if isinstance(error, Exception) and not told and not self._env.epoch:
             failures.await_others(text)
         return text
@@ -160,7 +161,8 @@ class Joining:
                 raise ValueError(f"the network interfaces of this host cannot be listed: {error.strerror}") from None
             found = []
         places = to_listen(found, interface, alone)
-        # Each peer opens a control and a data connection, and tries several addresses in parallel.
+        # Allow many pending connections: each peer opens two, for control and data, and tries several addresses in
+        # parallel.
         return Listeners(places, 4 * len(self._members) + 64, ports)
 
     def _describe_self(self, listeners: Listeners) -> Peer:
@@ -208,7 +210,7 @@ class Joining:
         return met
 
     def _gather(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> list[bytes]:
-        """Return all ranks' records. The node-local links that transferred them stay open."""
+        """Return all ranks' records. The links over which ranks of one node exchange records stay open."""
         seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         key = derive_key(self._key, "links")
         values, self._formed.links = records.spread(met, self._me, mine, key, listeners, seconds, failures.check)
@@ -254,7 +256,8 @@ class Joining:
         )
         if self._formed.cipher is None:
             return job
-        # Several jobs can share a user-supplied key, so derive the sealing key from a random name too.
+        # Objects sent between ranks are sealed with a key. Several jobs can share a user-supplied key, so derive the
+        # seal's key from a random name too.
         return replace(job, seals=Seals(derive_key(self._key, f"objects {epoch} {peers[0].unix_name}")))
 
     def _placed(self, peers: list[Peer]) -> WorkerEnv:

@@ -114,7 +114,8 @@ class Listening:
         self._over: Over | None = None
         # Host updates for an epoch that this process has not begun yet.
         self._early: list[Updated] = []
-        # Pending reports to the launcher as (epoch, lost workers, blame).
+        # Unsent reports to the launcher. Each contains an epoch, the workers lost in it, and the mistake in this rank's
+        # program, if any.
         self._untold: list[tuple[int, list[int], str]] = []
         # Number of the last event that the launcher has sent.
         self._after = 0
@@ -141,7 +142,7 @@ class Listening:
                     self._client = self._connect()
                 self._hear(self._client)
                 pause = PAUSE
-            # raised, for example, if too many files are open
+            # The error can be temporary, for example if too many files are open, so retry.
             except (StoreError, ValueError, OSError, zmq.ZMQError) as error:
                 self._warn(f"the connection on which the launcher's news come has failed, and is tried again: {error}")
                 if self._client is not None:
@@ -181,7 +182,7 @@ class Listening:
             self._look()
 
     def _warn(self, text: str) -> None:
-        """Log a warning once for each distinct text before the colon."""
+        """Log a warning, but only once for each kind. The part of ``text`` before the colon identifies the kind."""
         kind = text.partition(":")[0]
         if kind in self._warned:
             return
@@ -254,7 +255,7 @@ class Listening:
             return
         # Drop the reference to the old engine, whose memory the next engine needs.
         ended, epoch.engine = epoch.engine.ended(), None
-        if ended is not None and ended[0] != "left":  # a leaving worker informs the launcher itself
+        if ended is not None and ended[0] != "left":  # a worker that leaves the job informs the launcher itself
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
             epoch.stubborn = IgnoredFailure(epoch.signal.failures(), time.monotonic())
 

@@ -154,8 +154,8 @@ class MeshBuilder:
     def _prepare(self, now: float) -> None:
         routes = functools.cache(source_address)
         me = self._peers[self._plan.me]
-        # Scale the wait with the number of links. Hundreds of ranks on few cores need longer, and more connections
-        # would add load.
+        # Time to wait for peers to connect before this rank connects to them. It grows with the number of links,
+        # because hundreds of ranks on few cores are slow and additional connections would slow them further.
         patience = max(_REVERSE_SECONDS, _REVERSE_SECONDS_A_LINK * len(self._incoming))
         for link in self._outgoing:
             if link[0] == NODE:
@@ -321,7 +321,7 @@ class MeshBuilder:
             self._fail(attempt, "another address was faster")
             return False
         self._proven[link] = attempt
-        attempt.deadline = float("inf")  # from here on, only the peer's deadline applies
+        attempt.deadline = float("inf")  # once this rank has sent its proof, only the peer's deadline applies
         self._drop_rivals(attempt)
         return True
 

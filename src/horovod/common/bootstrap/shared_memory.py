@@ -56,11 +56,11 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
         try:
             return make(whole, count)
         except MemoryFileError:
-            raise  # a smaller size would not help, so do not suggest one
+            raise  # the system forbids in-memory files of any size, so do not suggest a smaller size
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
-            if bytes_each == -1:  # the size is only a default, so continue without shared memory
+            if bytes_each == -1:  # the user has not requested a size, so continue without shared memory
                 return make_segment(0)
             raise OSError(
                 error.errno,

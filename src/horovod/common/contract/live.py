@@ -100,7 +100,7 @@ class Values(msgspec.Struct, frozen=True, tag="live-values"):
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):
-    """Operation waiting for ``lacking`` ranks, the first few of which are in ``missing``."""
+    """Waiting operation. ``lacking`` ranks have not submitted it, and ``missing`` lists the first of these ranks."""
 
     name: str
     age: float
@@ -110,7 +110,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Waits(msgspec.Struct, frozen=True, tag="live-waits"):
-    """The oldest waiting operations, of ``total`` in all. ``why`` is the likely reason, if one was found."""
+    """The oldest of ``total`` waiting operations. ``why`` is the likely reason for the wait, or empty if unknown."""
 
     total: int
     waits: list[Wait]
@@ -135,7 +135,7 @@ def encode(message: Message) -> bytes:
 
 
 def of_job(job: Mapping[str, Any], at: float) -> Overall:
-    """Create the live page message from ``job``, a result of ``Account.job`` at time ``at``."""
+    """Create the live page message from job statistics (``Account.job``) that were collected at time ``at``."""
     lately = job["lately"]
     return Overall(
         at,
@@ -152,7 +152,7 @@ def of_job(job: Mapping[str, Any], at: float) -> Overall:
 
 
 def of_ranks(ranks: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Create a ``Row`` for each rank in a result of ``Account.job``."""
+    """Create the state of each rank for the live page, from the ranks' statistics (``Account.job``)."""
     return [Row(r["rank"], r["made"], _parts(r), r["late"]["share"], r["late"]["seconds"]) for r in ranks]
 
 

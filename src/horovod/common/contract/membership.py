@@ -20,7 +20,7 @@ class HostUpdateResult(IntFlag):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Place of a worker in an epoch.
+    """Place of a worker in an epoch: its rank, and the other workers.
 
     Attributes:
         workers: Numbers of the workers, by rank.
@@ -96,7 +96,7 @@ def encode(message: Place | Facts | News) -> bytes:
 
 
 def decode_place(data: bytes) -> Place:
-    """Decode the place that a worker has received. Raises ValueError if ``data`` is invalid."""
+    """Decode the place that the launcher has assigned to a worker. Raises ValueError if ``data`` is invalid."""
     return _places.decode(data)
 
 

@@ -84,7 +84,7 @@ def nearest_variable(name: str) -> str:
         return ""
     upper = name.upper()
     first, _, rest = upper.partition("_")
-    if not rest or first[:1] not in ("H", "O"):  # skip early, because most variables resemble no setting
+    if not rest or first[:1] not in ("H", "O"):  # most variables cannot be misspelled settings, so return early
         return ""
     import difflib  # imported here, because few jobs need the import
 
@@ -129,7 +129,7 @@ _GPU_OPERATIONS = (
     "HOROVOD_GPU_REDUCESCATTER",
 )
 
-# For each setting that only horovodrun supports, a clause that says what happens under other launchers.
+# For each setting that only horovodrun supports, a clause that says what happens if another launcher starts the job.
 _BY_LAUNCHER = {
     "HOROVOD_GPUS_PER_WORKER": "each process sees all GPUs, or those that its launcher gives it, as srun "
     "--gpus-per-task does; torch.cuda.set_device(hvd.local_rank()) takes one for each",

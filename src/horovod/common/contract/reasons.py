@@ -26,7 +26,7 @@ _MOST_RANKS = 64
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
-    """Report that a rank has called ``hvd.init()``. Under other launchers, the process id ``pid`` identifies it."""
+    """Report that a rank has called ``hvd.init()``. If mpirun or another launcher started it, ``pid`` identifies it."""
 
     rank: int
     pid: int = 0

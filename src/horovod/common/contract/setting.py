@@ -89,7 +89,7 @@ class Setting:
         if self.kind == "steps":
             first, end = steps_of(text)
             return _within(text, first >= 0 and (end < 0 or first < end))
-        if is_word(text):  # older programs set some numbers to "True", which means 0
+        if is_word(text):  # older programs set some numeric settings to a word such as "True", which counts as 0
             return 0 if (self.low or 0) <= 0 else self.default
         number: int | float = int(text) if self.kind == "int" else float(text)
         # Every number has bounds, so this check also rejects infinity and NaN.

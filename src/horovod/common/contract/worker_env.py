@@ -127,7 +127,8 @@ class WorkerEnv:
                 "let it set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT instead, and for all the same key in "
                 "HOROVOD_JOB_KEY"
             )
-        # Only MPI jobs accept 'mpi' (bootstrap/mpi.py). Even in MPI jobs, negotiation uses the engine's own links.
+        # The value 'mpi' is accepted only in MPI jobs (bootstrap/mpi.py). Even there, ranks negotiate operations over
+        # the engine's own links.
         if self.controller == "mpi" and not (self.place is not None and self.place.mpi):
             raise ValueError(f"HOROVOD_CONTROLLER must be 'gloo' in this build, got {self.controller!r}")
 
@@ -193,7 +194,7 @@ class WorkerEnv:
         """Stop child programs from inheriting the key's descriptor."""
         take_job_key()
         if self.key_fd is not None:
-            with contextlib.suppress(ValueError):  # a wrapper program can have closed the descriptor
+            with contextlib.suppress(ValueError):  # raised if a wrapper program has closed the descriptor
                 read_key_fd(self.key_fd)
 
     def given_key(self) -> Secret | None:
@@ -284,7 +285,8 @@ def make_key_fd(key: bytes) -> int:
     fd = descriptors.create_memory_file("horovod-key")
     try:
         os.write(fd, key)
-        os.fchmod(fd, 0o600)  # sets the mode of /proc/<pid>/fd/<n>, to which HOROVOD_KEY_FILE can refer
+        # Other processes can open /proc/<pid>/fd/<n> (HOROVOD_KEY_FILE), so restrict access to this user.
+        os.fchmod(fd, 0o600)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except OSError:
         os.close(fd)

@@ -230,7 +230,7 @@ class Nvml:
             try:
                 self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, ctypes.c_uint(index), ctypes.byref(part))
                 found.append(self.text("nvmlDeviceGetUUID", part))
-            except NvmlError:  # no MIG device has this index
+            except NvmlError:  # the GPU has no MIG device with this index
                 continue
         return found
 

@@ -32,7 +32,7 @@ def entries(text: str) -> list[str]:
 
 
 def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
-    """Return the entries that denote these GPUs, up to the first entry that CUDA would not recognize."""
+    """Return the entries of CUDA_VISIBLE_DEVICES that denote these GPUs, up to the first that CUDA would reject."""
     found: list[str] = []
     for name in names:
         if name.isdecimal():
@@ -104,7 +104,7 @@ def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> 
 def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> list[list[Gpu]]:
     """Return the GPUs of each worker of a host.
 
-    If ``each`` is above 0, these are the GPUs that ``cut`` assigns. If it is 0, every worker sees all GPUs, and uses
+    If ``each`` is above 0, every worker gets ``each`` separate GPUs. If it is 0, every worker sees all GPUs, and uses
     GPU ``local_rank % number of GPUs``.
 
     Raises:
@@ -126,7 +126,7 @@ def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: i
 
 
 def gpu_of(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """Return the GPU of an entry, which can be the GPU or one of its MIG devices. None if unknown."""
+    """Return the GPU that an entry of CUDA_VISIBLE_DEVICES denotes, as a whole or as a MIG device. None if unknown."""
     for gpu in gpus:
         parts = [gpu.uuid, *gpu.slices]
         if name == str(gpu.index) or name.startswith(f"MIG-{gpu.uuid}") or any(p.startswith(name) for p in parts if p):

@@ -94,7 +94,7 @@ class Mismatch(NamedTuple):
 def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mismatch | None:
     """Return the difference between the ranks' states, or None if they match.
 
-    The state of the rank that ``holder`` chooses is correct. Ranks with a different state are wrong, and the other
+    The first rank that is not new has the correct state. Ranks with a different state are wrong, and the other
     ranks can continue without them. If all ranks are new, every rank is considered wrong.
 
     Args:

@@ -178,7 +178,7 @@ class Checkpoint:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._prepared = False
-        # Steps of this job's checkpoints. After a load, they include all steps up to the loaded one.
+        # Steps whose checkpoints belong to this job. Loading a checkpoint adds its step and all earlier ones.
         self._ours: set[int] = set()
 
     def save(self, step: int, value: Any) -> None:
@@ -199,7 +199,7 @@ class Checkpoint:
             ValueError: If ``step`` is not an integer of 0 or more.
         """
         check_at_least("step", step, 0)
-        self._ours.add(step)  # any rank can become the checkpoint writer later
+        self._ours.add(step)  # record the step on every rank, because any rank can become the checkpoint writer later
         if not self._writes():
             return
         copied = self._taken(value)
@@ -260,7 +260,7 @@ class Checkpoint:
                 return self._load_one(found)
             except files.TornCheckpointError as error:
                 self.torn.append(str(error))
-            except FileNotFoundError:  # the writer rank has just removed this checkpoint
+            except FileNotFoundError:  # the writing rank has just removed this old checkpoint
                 continue
         return None
 

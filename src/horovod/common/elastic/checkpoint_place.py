@@ -222,7 +222,7 @@ class Objects:
         return self._shown
 
     def is_there(self) -> bool:
-        return True  # object stores have no directories, so every URL can be searched
+        return True  # object stores have no directories, so a URL always counts as existing
 
     def steps(self) -> list[int]:
         return files.steps_of(self._names())

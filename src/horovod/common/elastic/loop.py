@@ -68,7 +68,7 @@ def run_fn(
             failed = False
             if changed:  # reset callbacks can call collectives, which can fail
                 state.on_reset()
-                # This call also delivers host updates that arrived after the membership change.
+                # Register the state. This also delivers host updates that arrived after the membership change.
                 notification_manager.register_listener(state)
             if together.needed:
                 if isinstance(state, State):
@@ -158,7 +158,7 @@ def _join_again(reset: Callable[[], None]) -> None:
         reset()
     except Exception as error:
         place = launchers.find(os.environ)
-        if place is None or place.size < 2:  # under horovodrun, the launcher reports the reason
+        if place is None or place.size < 2:  # under horovodrun, the launcher reports the reason for the failure
             raise
         raise ValueError(
             f"hvd.elastic.run goes on after a failure in jobs of horovodrun --min-np N only: {place.launcher} has "

@@ -88,7 +88,8 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
     if filled and len(left) % size and shares.alike:
         whole = len(left) - len(left) % size
         rest = left[whole:]
-        each, more = divmod(len(rest), len(shares.of))  # larger shares come first, so that no rank exceeds its share
+        # The first ranks get one more sample each, because their shares are the larger ones.
+        each, more = divmod(len(rest), len(shares.of))
         first = rank * each + min(rank, more)
         part = rest[first : first + each + (rank < more)] or [left[(whole + rank) % len(left)]]
         return [*mine(left[:whole], rank, shares, filled), *part]
@@ -137,7 +138,7 @@ class Resumes:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapt the position to the job's new ranks."""
+        """Adapt the position after a change of the job's ranks."""
         raise NotImplementedError
 
 
@@ -264,7 +265,7 @@ class Batch:
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers of samples in each pass, which differ by at most one."""
+        """Number of samples in each pass. The numbers differ by at most one."""
         each, more = divmod(self.local, self.accumulation)
         return [each + (index < more) for index in range(self.accumulation)]
 

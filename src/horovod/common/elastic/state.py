@@ -65,14 +65,14 @@ class State(ABC):
         self._other_size = other_size
 
     def _begin(self, new: Sequence[bool], root: int) -> None:
-        """Prepare to adopt the state of ``root``. ``new[rank]`` is True for ranks that were never synchronized."""
+        """Prepare to adopt the state of rank ``root``. ``new[rank]`` is True if the rank was never synchronized."""
         load, self._load, self._adapts = self._load, None, False
         if not all(new):
             return
-        self._load = load  # keep the function for the retry after a failed attempt
+        self._load = load  # keep the function, because a failed attempt is repeated
         if load is not None and root == self._rank():
             load()
-        # All ranks are new, so ``root`` is 0, and rank 0 knows the size of the job that wrote the checkpoint.
+        # If all ranks are new, ``root`` is rank 0. Only rank 0 knows whether the checkpoint's job had a different size.
         self._adapts = self._bcast_object(self._other_size is not None and self._other_size())
 
     def on_resumed(self) -> None:
@@ -237,7 +237,7 @@ class Keeping(State):
 
     @abstractmethod
     def agree(self, standing: Standing) -> list[Standing]:
-        """Exchange progress reports, and return them in rank order. Raises the same errors as ``fit_together``."""
+        """Exchange progress reports, and return them in rank order. Raises an error if the ranks' states differ."""
 
     @abstractmethod
     def take(self, root: int) -> None:
@@ -245,7 +245,7 @@ class Keeping(State):
 
     @abstractmethod
     def taken(self, root: Standing) -> None:
-        """Record that all ranks now have the state whose progress is ``root``."""
+        """Record that all ranks have adopted one state. ``root`` is the progress of the rank that provided it."""
 
     def settle(self, needed: bool = True) -> Outcome | None:
         """Agree with all ranks on whose state to adopt. This is the first half of ``sync``.
@@ -373,7 +373,7 @@ class ObjectState(State):
     def sync(self) -> None:
         """Give all ranks the state of the first rank that is not new, or of rank 0 when the job begins.
 
-        The result counts as a commit. Raises the same errors as ``fit_together``.
+        The result counts as a commit. Raises an error if the ranks' states do not match (``fit_together``).
         """
         self._sync_attributes(self._compare())
 
@@ -412,7 +412,7 @@ class ObjectState(State):
         if new:
             for name, value in self._own_of.get(self._seat, {}).items():
                 own[name].put(value)
-                # Store the value in the commit now, because the rest of `sync` can fail.
+                # Add the received value to the commit immediately, because a later part of `sync` can fail.
                 self._saved_own[name] = _copy(name, value)
 
     def _attributes(self) -> dict[str, Any]:

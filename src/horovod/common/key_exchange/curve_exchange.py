@@ -29,7 +29,7 @@ _LONGEST = 1024  # maximum size of a message in bytes
 
 
 class CurveKeyServer(ThreadedServer):
-    """Server in rank 0 that sends the job's key to ranks whose public keys are on the board. Runs in its own thread."""
+    """Server thread in rank 0 that sends the job's key to ranks whose public keys are on the launcher's board."""
 
     def __init__(
         self, listeners: Sequence[socket.socket], known: Callable[[int], bytes | None], key: bytes, port: int

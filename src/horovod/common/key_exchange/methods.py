@@ -227,7 +227,7 @@ class OneHost(MeetingMethod):
 
 
 class _Card(msgspec.Struct, array_like=True):
-    """Data record that rank 0 publishes on the board."""
+    """Record that rank 0 publishes on the launcher's key-value board, so that other ranks find its store."""
 
     port: int
     server: bytes
@@ -240,7 +240,8 @@ class OnBoard(MeetingMethod):
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        # A name can be published only once on a board. Number the names, because a program can call ``init`` again.
+        # Key pair of each published name. Each call of ``init`` uses a new name, because a board accepts a name only
+        # once.
         self._pairs: dict[str, tuple[bytes, bytes]] = {}
 
     def lead(self, group: Group, key: bytes) -> Meeting:
@@ -296,7 +297,7 @@ class OnBoard(MeetingMethod):
         raise MeetingError(f"it does not answer at {_where(candidates)}")
 
     def _introduce(self, group: Group, rank: int) -> tuple[bytes, bytes]:
-        """Publish this rank's public key on the board, and return its key pair."""
+        """Publish this rank's public key on the launcher's key-value board, and return its key pair."""
         if group.label not in self._pairs:
             pair: tuple[bytes, bytes] = zmq.curve_keypair()
             self._board.publish(f"{group.label}/key {rank}", zmq.utils.z85.decode(pair[0]))

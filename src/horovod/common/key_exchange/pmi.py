@@ -189,7 +189,7 @@ class _Proc(ctypes.Structure):
 
 
 class _Value(ctypes.Structure):
-    # The union after the type is at most 32 bytes in all PMIx versions. Only its first member, a pointer, is used here.
+    # After the type, PMIx has a union of at most 32 bytes. ``pointer`` is its first member, the only one used here.
     _fields_ = [("type", ctypes.c_uint16), ("pointer", ctypes.c_void_p), ("rest", ctypes.c_uint64 * 8)]
 
 

@@ -191,7 +191,7 @@ def own_addresses(interface: str = "", named: Sequence[str] = ()) -> list[str]:
     if interface:
         return mine
     first = [name for name in named if name in mine and not _is_loopback(name)]
-    # For example, Debian uses 127.0.1.1 for the host's own name.
+    # A host's own name can resolve to a loopback address, such as 127.0.1.1 on Debian. Such addresses come last.
     loopback = [name for name in named if _is_loopback(name)]
     return list(dict.fromkeys([*first, *mine, *loopback]))
 

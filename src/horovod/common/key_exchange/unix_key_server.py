@@ -157,7 +157,7 @@ class Peer:
 
 
 def tell_senders(sock: socket.socket) -> None:
-    """Make the kernel report senders to ``receive``. Call before the socket connects or listens."""
+    """Ask the kernel to attach the sender's credentials to messages. Call before the socket connects or listens."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
 
@@ -180,7 +180,8 @@ def nonce() -> bytes:
     return secrets.token_bytes(NONCE)
 
 
-# Placeholder purpose and ranks for ``auth``, because any process with the key is accepted.
+# The handshake in ``auth`` requires a purpose and ranks. Use fixed values, because any process with the key is
+# accepted.
 _PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)
 # Initial and maximum timeout in seconds for a peer that does not answer.
 _PATIENCE, _MOST_PATIENCE = 0.5, 5.0
@@ -226,7 +227,7 @@ def serve_local(job: str, payload: bytes, key: bytes | None = None) -> KeyServer
 
 
 class _Follower:
-    """Rank 0's protocol for a follower that is identified by its user."""
+    """Rank 0's side of the exchange with another rank, which is authenticated by its user id."""
 
     def __init__(self, peer: Peer, payload: bytes) -> None:
         self.outgoing = b""
@@ -258,7 +259,7 @@ class _Follower:
 
 
 class _FollowerWithKey:
-    """Rank 0's protocol for a follower that is identified by the key."""
+    """Rank 0's side of the exchange with another rank, which is authenticated by the user-supplied key."""
 
     def __init__(self, key: bytes, payload: bytes) -> None:
         self.outgoing = b""

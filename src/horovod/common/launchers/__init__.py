@@ -26,7 +26,7 @@ def expand_hosts(text: str) -> list[str]:
     """
     names: list[str] = []
     for entry in _split(text):
-        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # the pieces alternate between text outside and inside brackets
+        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # every second piece was inside brackets
         if any("[" in piece or "]" in piece for piece in pieces):
             raise ValueError(f"host list {text!r}: the brackets in {entry!r} do not match")
         choices = [_numbers(piece, text) if i % 2 else [piece] for i, piece in enumerate(pieces)]
@@ -326,7 +326,7 @@ def find_torchrun(env: Mapping[str, str]) -> Place | None:
     if local_size is None and (nodes := integer(env, "AZUREML_NODE_COUNT")) and numbers[1] % nodes == 0:
         # Azure ML starts the same number of processes on each node.
         local_size = numbers[1] // nodes
-    # After a failure, torchrun restarts all workers and changes only this variable.
+    # After a failure, torchrun starts all workers again. Only this variable then differs from the first start.
     again = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Place(
         "torchrun" if run else next((name for key, name in _SERVICES.items() if env.get(key)), "PyTorchJob"),

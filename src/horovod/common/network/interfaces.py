@@ -155,7 +155,7 @@ def _speed(name: str) -> int:
     try:
         with open(f"/sys/class/net/{name}/speed") as file:
             return max(0, int(file.read()))
-    except (OSError, ValueError):  # unreadable if the driver does not report the speed or the link is down
+    except (OSError, ValueError):  # the file is unreadable if the driver does not report the speed or the link is down
         return 0
 
 
@@ -183,7 +183,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         length, kind = _ATTRIBUTE.unpack_from(data, at)
         if length < _ATTRIBUTE.size:
             return
-        # The upper two bits are flags and not part of the type.
+        # The upper two bits of an attribute's type are flags.
         yield kind & 0x3FFF, data[at + _ATTRIBUTE.size : at + length]
         at += (length + 3) & ~3
 

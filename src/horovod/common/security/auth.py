@@ -123,7 +123,7 @@ class _Side:
         return (0, secrets.token_bytes(_NONCE)) if ephemeral is None else (ephemeral.cipher, ephemeral.public)
 
     def _agree(self, said: bytes, their_nonce: bytes) -> None:
-        """Derive the session keys, the connector's first, from the handshake transcript ``said``."""
+        """Derive the session keys from the handshake transcript ``said``. The connector's key comes first."""
         secret = b""
         if self._ephemeral is not None:
             try:

@@ -25,7 +25,8 @@ class Numbers:
     def __init__(self) -> None:
         # Next call number by operation, ordered from least to most recently used.
         self._next: dict[str, int] = {}
-        # First call number of an operation that is not in `_next`. Higher than any number of a removed operation.
+        # First number for an operation that is not in `_next`. It exceeds all numbers used by operations removed from
+        # `_next`.
         self._floor = 0
 
     def take(self, operation: str) -> int:

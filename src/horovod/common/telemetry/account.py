@@ -132,7 +132,7 @@ class Account:
             if self._together is not None:
                 news = self._news
                 self._hear(self._job.rank, self._note())
-                self._news = news  # the statistics are still unexported, so restore the flag
+                self._news = news  # `_note` has cleared the flag, but the statistics are not exported yet
                 own["job"] = self.job()
             return own
 

@@ -63,7 +63,7 @@ def guess(facts: Facts) -> Guess:
 
 
 def same_wait(before: Facts, now: Facts) -> bool:
-    """Return True if the oldest waiting operation in ``now`` was already waiting in ``before``."""
+    """Return True if the wait is the same: ``before`` already contained the oldest waiting operation of ``now``."""
     if not now.stalled:
         return False
     oldest = now.stalled[0]

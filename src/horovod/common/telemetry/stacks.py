@@ -158,7 +158,8 @@ class StackReporter:
         self._theirs.close()
 
     def _give(self, _: int, body: bytes) -> None:
-        self.answerer.begun(int(body))  # collecting the stacks can be slow, so report the start first
+        # Tell the engine first that Python responds, because collecting the stacks can be slow.
+        self.answerer.begun(int(body))
         text = self._stacks()
         more = {"main": threading.main_thread().ident, "source": _source(text), "loaders": _loaders()}
         self.answerer.give(int(body), text, json.dumps(more))

@@ -175,7 +175,7 @@ class Live:
         self._teller = ReportPipe(os.environ.get(PIPE, ""))
         self._at = time.monotonic()
         self._waiting: list[dict[str, Any]] = []
-        # Index of the per-rank message to send next, the first that did not fit into the pipe last time.
+        # Index of the per-rank message to send next. It is the first one for which the pipe had no space last time.
         self._next = 0
         self._wake, self._closed = threading.Event(), threading.Event()
         bus.on_waiting(self._hear)

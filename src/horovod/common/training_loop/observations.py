@@ -159,7 +159,7 @@ def check_launch(remedy: str) -> None:
         env = WorkerEnv.from_environ()
         if not has_partners(env, os.environ, sys.modules) or find_rank_above(env) is not None:
             return
-    except ValueError:  # hvd.init() reports invalid variables
+    except ValueError:  # ignore invalid variables, because hvd.init() reports them
         return
     text = (
         f"{env.place.launcher if env.place else 'horovodrun'} started this process as rank {env.rank} of {env.size}, "

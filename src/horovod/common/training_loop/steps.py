@@ -100,7 +100,7 @@ class Marks:
             if self._leader and number != self._other:
                 self._other = number
                 return
-            self._leader = number  # two consecutive steps of this optimizer, with no other optimizer's step in between
+            self._leader = number  # steps are counted by this optimizer from now on, because it made two steps in a row
         self._other = 0
         self._mark()
 

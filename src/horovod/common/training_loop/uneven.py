@@ -110,7 +110,7 @@ class Sync(Generic[_T]):
         current.index += 1
 
     def _exchange(self, weight: float, last: bool) -> list[bool]:
-        """Return True for each rank that is out of batches. False for ranks that have joined."""
+        """Exchange weights. Return True for each rank that is out of batches, unless it has already called ``join``."""
         from horovod import _core
 
         job = self._face.require_job()
@@ -135,7 +135,7 @@ class Sync(Generic[_T]):
         """Wait until all ranks are out of batches, and copy the optimizers of the rank that has made all steps."""
         used = sorted(name for name in current.stepped if name in optimizers)
         self.last_rank = self._join()
-        if current.batch is None:  # this rank had no batch, but its gradients are weighted from now on
+        if current.batch is None:  # a rank without any batch takes part in the weighted averages with weight 0
             current.batch = 0.0
         if self._copy is not None:
             for name in self._share(used, self.last_rank):
