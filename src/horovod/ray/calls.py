@@ -32,7 +32,7 @@ class CallResult:
     """Event that reports that a call in a worker has finished.
 
     Attributes:
-        turn: Identifier of the group of calls that were started together.
+        turn: Identifier of the set of calls that were started together, one in each worker.
         number: Number of the worker.
         value: Return value, if the call succeeded.
         error: Exception, or None if the call succeeded.

@@ -175,7 +175,7 @@ class RayExecutor:
             if executable_cls is not None:
                 workers.call("start_executable", *made)
         except BaseException:
-            self._end(workers)  # Do not use self._workers, because another thread could have replaced it.
+            self._end(workers)  # Stop these workers, not `self._workers`, which another thread could have replaced.
             raise
 
     def run(
@@ -211,7 +211,10 @@ class RayExecutor:
         return self._require("run_remote").send("execute", _function(fn, args, kwargs))
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
-        """Call ``fn(executable)`` on each rank. Otherwise, it behaves like ``run``."""
+        """Call ``fn(executable)`` on each rank, where ``executable`` is the object that ``start`` has created.
+
+        See ``run`` for results, errors and ``callbacks``.
+        """
         return self._call("execute", fn, callbacks)
 
     def _call(self, method: str, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:

@@ -113,7 +113,8 @@ class ElasticJob:
             raise RuntimeError(
                 "a callback has called the executor that waits for it: call it when run() or execute() has returned"
             )
-        # Register the mailbox before reading `_variables`. `forget` uses the reverse order, so that no run is missed.
+        # Register the mailbox before `_run` reads `_variables`. `forget` clears `_variables` before it notifies the
+        # mailboxes, so a concurrent call stops this run in one way or the other.
         box = self._boxes[me] = Mailbox()
         try:
             return self._run(box, func, callbacks)
@@ -165,7 +166,7 @@ class _Run:
         self._actors: dict[int, Any] = {}
         self._joined: set[int] = set()
         self._hosts: set[str] = set()
-        self._turns: dict[str, str] = {}  # Maps call identifiers to method names
+        self._turns: dict[str, str] = {}  # Name of the called method by the call's identifier
         self._results: dict[int, Any] = {}
         self._failed: CallResult | None = None
         self._ear: CallbackListener | None = None
@@ -303,7 +304,7 @@ class _Run:
         """Kill a worker. A later event reports its exit."""
         if number in self._actors:
             ray.kill(self._actors[number], no_restart=True)
-            # The worker has no connection yet, so its exit would go unnoticed.
+            # Report the exit here, because no liveness connection of this worker exists yet that could report it.
             if number not in self._joined:
                 self._box.put(LostWorker(number))
 
@@ -320,7 +321,7 @@ class _Run:
         self._servers.forget(number)
 
     def _note(self, event: Any) -> None:
-        """Record a worker's exit at the end of the run, when the membership no longer changes."""
+        """Record that a worker has exited after the end of the run. The job's membership ignores it."""
         if isinstance(event, LostWorker):
             self._joined.discard(event.number)
 

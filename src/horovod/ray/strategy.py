@@ -79,12 +79,12 @@ def within(bundles: Sequence[Resources], workers: int, cpus: int, gpus: int) -> 
 
 
 def fitting(has: Resources, cpus: int, gpus: int) -> int:
-    """Return the number of workers that fit into the available resources ``has``."""
+    """Return how many workers with these CPUs and GPUs fit into the available resources ``has``."""
     return _times(resources(cpus, gpus), has)
 
 
 def _times(bundle: Resources, has: Resources) -> int:
-    """Return how many times the bundle fits into the available resources ``has``."""
+    """Return how many copies of the bundle fit into the available resources ``has``."""
     return min((int(has.get(name, 0.0) // amount) for name, amount in bundle.items() if amount), default=0)
 
 

@@ -96,7 +96,7 @@ class BaseHorovodWorker:
         assignment.join(order, raylet())
 
     def leave(self) -> None:
-        """Leave the job if ``hvd.init()`` has joined it. The assignment remains valid."""
+        """Shut down Horovod in this process. The rank assignment is kept, so a later ``hvd.init()`` can use it."""
         basics.leave()
 
 

@@ -61,7 +61,7 @@ class WorkerGroup:
         self._reservation: Reservation | None = None
         self._servers: ExternalWorkers | None = None
         self._box: Mailbox[Event] = Mailbox()
-        self._turn = threading.RLock()  # `_turn` is held by the thread that reads the mailbox.
+        self._turn = threading.RLock()  # `_turn` is the lock of the thread that reads the mailbox.
         self._listener: int | None = None  # `_listener` is the id of the thread that reads the mailbox, or None.
         self._over = False  # `_over` is True once `shutdown` was called, even during `start`.
         self._joined: dict[int, Any] = {}  # `_joined` contains the ranks whose liveness connections report their exit.
@@ -85,7 +85,8 @@ class WorkerGroup:
         size = len(self._plan.places)
         self._reservation = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
         with self._listening():
-            # Store the workers, and then read `_over`. `shutdown` uses the reverse order, so it misses no worker.
+            # Check for a concurrent `shutdown` again after storing the workers. `shutdown` sets `_over` before it kills
+            # the stored workers, so no worker is missed.
             self._check_not_shut_down()
             made = [self._actor(number, size) for number in range(size)]
             self.workers = made
@@ -147,7 +148,8 @@ class WorkerGroup:
             watch(ref, turn, number, self._box)
         while len(answers) < len(refs):
             failed: list[CallResult] = []
-            for event in self._box.take(deadline)[0]:  # Process all events, because others might report lost workers.
+            # Process events of other calls as well, because they can report lost workers.
+            for event in self._box.take(deadline)[0]:
                 self._mark_lost(event)
                 if isinstance(event, CallResult) and event.turn == turn:
                     if event.error is None:
@@ -181,8 +183,8 @@ class WorkerGroup:
     def require(self) -> None:
         """Raise RuntimeError if there are no workers, or if a worker was lost."""
         self._require_workers()
-        # If another thread reads the mailbox, that thread records lost workers. A callback must not take events for
-        # which the surrounding call waits.
+        # Read the mailbox unless another thread does so. A callback must not read it either, because it would take
+        # events for which the call that runs the callback is waiting.
         if self._listener != threading.get_ident() and self._turn.acquire(blocking=False):
             try:
                 self._handle_events()
@@ -199,7 +201,8 @@ class WorkerGroup:
         """Wait until the calls of other threads have ended, and then reserve the mailbox for this thread.
 
         Raises:
-            RuntimeError: If a callback calls this method, because the surrounding call would lose events.
+            RuntimeError: If a callback calls this method. It would take events for which the call that runs the
+                callback is waiting.
         """
         me = threading.get_ident()
         if self._listener == me:
@@ -337,7 +340,7 @@ class WorkerGroup:
         self._over = True
         if ray.is_initialized():  # If Ray is already shut down, the workers are gone.
             self._release_workers()
-        # A thread that holds this lock releases it soon, because its workers were killed.
+        # Another thread can hold this lock while it waits for workers. It stops soon, because they were killed.
         mine = self._turn.acquire(timeout=_END)
         try:
             self._close(mine)
@@ -351,7 +354,7 @@ class WorkerGroup:
                 self._await_end()
             self._servers.close()
         if ray.is_initialized():
-            for worker in self.workers:  # Repeat this, because `start` could have created more workers in the meantime.
+            for worker in self.workers:  # Kill workers that a concurrent `start` has created since the first attempt.
                 self._kill(worker)
             if self._reservation is not None:
                 self._reservation.give_back()

@@ -106,7 +106,7 @@ _KNOWN = (
 
 
 def known_failure(text: str) -> str:
-    """Explain a failure that a retry cannot fix. Return an empty string for other failures."""
+    """Explain a failure of a Spark job that a retry cannot fix. Return an empty string for all other failures."""
     for pattern, explanation in _KNOWN:
         if found := re.search(pattern, text):
             return explanation.format(found[1])
@@ -114,7 +114,7 @@ def known_failure(text: str) -> str:
 
 
 def explain(text: str) -> str:
-    """Return the most informative part of Spark's message about a failed job, or an explanation of the message."""
+    """Return Horovod's explanation of a failed Spark job, or the core of Spark's message if the failure is unknown."""
     if explanation := known_failure(text):
         return explanation
     lost = re.findall(r"ExecutorLostFailure[^\n]*", text)

@@ -214,7 +214,7 @@ class _Stage:
         attend = functools.partial(attend_barrier, self._gathering.ticket, of_the_driver())
         try:
             rdd = context.parallelize(range(self._size), self._size)
-            # Spark does not support barrier stages together with dynamic allocation.
+            # With dynamic allocation, Spark supports no barrier stages, so use a normal stage.
             stage = rdd if self._application.is_dynamic else rdd.barrier()
             if not self._application.is_dynamic:
                 self._application.wait_for_slots(self._size, over)
@@ -230,7 +230,7 @@ class _Stage:
         )
 
     def explained(self, error: WorkerError) -> WorkerError:
-        """Return the error, with Spark's explanation if an agent was lost."""
+        """Return the error. If Spark has lost a task, add Spark's reason."""
         if error.rank is not None:
             return error
         until = time.monotonic() + _REASON_SECONDS
@@ -358,7 +358,7 @@ class _Tasks:
                 self.last_failure = f". The last task that failed: {failure_message(error)}"
                 if lasting := known_failure(
                     error_text(error)
-                ):  # A lasting failure ends a job that has not begun. A running job only shows a warning.
+                ):  # A retry cannot fix this. It ends a job that has not begun, but is only a warning in a running job.
                     self._gathering.fail(RuntimeError(lasting))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:

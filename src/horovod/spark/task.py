@@ -83,9 +83,9 @@ def _home(context: Any, given: Mapping[str, str]) -> dict[str, Any]:
 def own_environment(
     environ: Mapping[str, str], path: Iterable[str], installed: tuple[str, ...], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the executor's environment without Spark's secrets, and with the module search path of this process.
+    """Return the executor's environment without Spark's secrets, and with this process's `sys.path` as PYTHONPATH.
 
-    Files that the user added to the application are only on the `sys.path` of Spark's own processes.
+    Without it, ranks could not import files that the user added to the application with `addPyFile`.
 
     Args:
         environ: Environment of this process.

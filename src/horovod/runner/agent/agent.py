@@ -170,7 +170,7 @@ class Agent:
                 poll.register(fd, select.POLLIN)
         wanted = dict.fromkeys((*self._workers.writable_fds(), *self._streams.writable_fds()), select.POLLOUT)
         for fd in self._streams.readable_fds() if self._writer.pending < OUTPUT_LIMIT else ():
-            if fd in wanted:  # Sockets can need polling for both input and output.
+            if fd in wanted:  # A socket can wait for input and output at the same time.
                 wanted[fd] |= select.POLLIN
         for fd, event in wanted.items():
             poll.register(fd, event)
@@ -222,7 +222,7 @@ class Agent:
         now = time.monotonic()
         if self._limit and self._requests is not None and now >= self._next_word:
             self._next_word = now + self._limit / 4
-            if not self._writer.pending:  # Queued data already shows the launcher that the agent is alive.
+            if not self._writer.pending:  # Any queued message counts as a heartbeat, so send Alive only without one.
                 self._writer.send(Alive())
             self._writer.flush()
 

@@ -102,7 +102,10 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 class Payload(msgspec.Struct, frozen=True, tag="payload"):
-    """Chunk of a file that all workers of the next StartJob inherit. It contains the function for `horovod.run`."""
+    """Chunk of the file that contains the pickled function of `horovod.run`.
+
+    The launcher sends it before StartJob. All workers of the job inherit the file.
+    """
 
     data: bytes
 

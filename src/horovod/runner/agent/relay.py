@@ -19,10 +19,12 @@ from horovod.runner.base import linux
 from horovod.runner.base.errors import AgentError
 
 READ_SIZE = 1 << 16
-EACH = 2  # A worker can have EACH store connections at the same time.
-# A worker of an elastic job also needs a connection for notifications, and its old connections can still be open.
+EACH = 2  # In a job of fixed size, a worker can have EACH simultaneous connections to the store.
+# In an elastic job, a worker can have EACH_LASTING simultaneous connections to the store. One of them receives
+# notifications, and connections from the previous epoch can still be open.
 EACH_LASTING = 4
-# Allow STRANGERS additional connections, because only the store can identify the peers that belong to the job.
+# An agent accepts STRANGERS connections more than its workers need. It cannot authenticate peers, because only the
+# store does, and peers outside the job must not block the workers' connections.
 STRANGERS = 64
 ACCEPTS = 128  # One call accepts at most ACCEPTS connections, so that a flood of connections does not delay heartbeats.
 SENT_LIMIT = 64 << 20  # At most SENT_LIMIT bytes are queued for a peer that does not read.
@@ -155,7 +157,7 @@ class Streams:
                     self._drop(stream)
         elif stream.popen is None:
             stream.closing = True
-        elif message.status:  # Kill the command, because it would take long to notice on its own that its host is lost.
+        elif message.status:  # The remote host is lost. Kill the command, because ssh would take long to notice this.
             linux.send_signal(stream.popen.pid, signal.SIGKILL)
         else:
             self._close_input(stream)

@@ -72,7 +72,7 @@ class HostState:
 
     @property
     def changes(self) -> bool:
-        """True if the caller must poll the process tree, because the exits of some processes are not reported."""
+        """True if the caller must scan the process tree, because only exits of direct child processes are reported."""
         return self.phase in (HostPhase.WINDING_DOWN, HostPhase.STOPPING)
 
     @property

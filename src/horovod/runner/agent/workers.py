@@ -420,7 +420,7 @@ class WorkerTable:
         return told
 
     def next_time(self) -> float | None:
-        """Return the time at which the caller must call `clear`, or None."""
+        """Return when leftover child processes must be killed next by `clear`, or None if there are none."""
         return min(self._left.values(), default=None)
 
     def clear(self, now: float) -> None:

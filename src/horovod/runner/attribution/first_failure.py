@@ -29,7 +29,7 @@ _ENDED = "the process ended"
 def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
     """Derive a report from the exception that ended a rank, if the rank itself sent no report.
 
-    Reports are missing with other launchers, or if the worker runs in a separate container.
+    Ranks send no reports if a launcher other than horovodrun started them, or if they run in a separate container.
 
     Args:
         rank: Rank that has exited.
@@ -92,8 +92,8 @@ _CHAINED = (
 _IGNORED = "Exception ignored"
 _THREAD = "Exception in thread"  # Python prints this text for errors in threads, which end only the thread.
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
-# TensorFlow raises this error if an operation loses a peer, but also in other cases. The message must therefore also
-# contain _OURS.
+# TensorFlow raises UnknownError if a Horovod operation loses a peer, but also for unrelated errors. The error counts as
+# Horovod's only if its message contains the text _OURS.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
 _OURS = "Horovod "
 # pdb raises this exception for its `q` command and at the end of its input.
@@ -296,7 +296,10 @@ def _suffers(end: RankEnd) -> bool:
 
 
 def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> FirstFailure | None:
-    """Attribute the failure to a rank that victims name but that did not fail itself. Return None if there is none."""
+    """Attribute the failure to a rank that failed ranks name as the cause, although it exited without an error.
+
+    Return None if there is no such rank.
+    """
     for victim in victims:
         reason = _reason(victim)
         if reason is None or not reason.ranks:
@@ -331,7 +334,7 @@ def _has_own_exception(end: RankEnd) -> bool:
 
 
 def _exit_code(culprit: RankEnd) -> int:
-    # The launcher's signal killed the rank, but an exception was already ending it.
+    # Ignore the signal that ended the rank, because the launcher sent it after the rank had failed.
     if culprit.stopped:
         return 1
     return 128 - culprit.status if culprit.status < 0 else culprit.status
@@ -363,7 +366,10 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
-    """Return the rank's exception or its last stderr lines, below a heading. `called` is a name for the exception."""
+    """Return the rank's exception or its last stderr lines, below a heading.
+
+    `called` replaces the words "its exception" in the heading.
+    """
     if culprit.error:
         return []
     lines = []

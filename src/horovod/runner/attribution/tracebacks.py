@@ -23,7 +23,7 @@ class _Frame:
     lines: tuple[str, ...]
     margin: str
     library: str  # `library` is the name of the library that contains the code. It is empty for the user's code.
-    count: int  # `count` is the number of frames that this entry represents, including repetitions.
+    count: int  # `count` exceeds 1 if the traceback repeats the frame ("Previous line repeated ... more times").
 
 
 def is_marks(line: str) -> bool:

@@ -30,9 +30,9 @@ def become_subreaper() -> None:
 
 
 def die_with_parent(parent: int, sig: int) -> None:
-    """Ask the kernel to send `sig` to this process when its parent exits.
+    """Ask the kernel to send the signal `sig` to this process when its parent exits.
 
-    Exit immediately if the parent, process `parent`, has already exited.
+    `parent` is the expected parent's pid. If the parent has already exited, this process exits immediately.
     """
     _prctl(_PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:

@@ -203,9 +203,10 @@ class Gathering:
         poll.poll(_LOOK_AGAIN)
 
     def _has_room(self) -> bool:
-        """Return True if another connection can be accepted. If there are too many, close the oldest one.
+        """Return True if another connection can be accepted.
 
-        Each connection has a guaranteed minimum time, because most connections in a burst are legitimate.
+        At the limit, close the oldest unauthenticated connection to make room. Do not close a connection that is too
+        new, because legitimate processes can connect in bursts.
         """
         with self._lock:
             if len(self._visits) >= _MOST:
@@ -213,7 +214,7 @@ class Gathering:
                 if time.monotonic() - self._visits[oldest].began < _TIME_OF_ITS_OWN:
                     return False
                 del self._visits[oldest]
-                _shut(oldest)  # The thread that serves the connection notices this and closes the socket.
+                _shut(oldest)  # Only shut the socket down. The thread that serves the connection then closes it.
             return True
 
     def _begin(self, sock: socket.socket) -> None:
@@ -273,7 +274,7 @@ class Gathering:
             if not refusal:
                 kept = self._keep(sock, talk, number, name, arrival)
         finally:
-            if not (kept or refusal):  # The process was not told that it was admitted, so let it connect again.
+            if not (kept or refusal):  # The connection failed before admission, so allow the process to connect again.
                 with self._lock:
                     self._used.discard(number)
         return kept
@@ -282,14 +283,14 @@ class Gathering:
         with self._lock:
             if self._closed or self._visits.pop(sock, None) is None:
                 return False
-            # From here on, the job owns the connection.
+            # The job, rather than this server, closes the connection from now on.
             machine = self._machines.name(arrival.machine, arrival.hostname)
             self._new.append(Arrived(number, name, machine, ArrivedConnection(sock, talk.channel, talk.rest)))
             self._tell()
         return True
 
     def _tell(self) -> None:
-        """Make `fd` readable. The caller must hold the lock."""
+        """Wake the thread that polls `fd`. The caller must hold the lock."""
         if not self._closed:
             os.eventfd_write(self.fd, 1)
 
@@ -313,7 +314,7 @@ class Gathering:
             until = time.monotonic() + _END_SECONDS
             for visit in visits.values():
                 visit.thread.join(max(0.0, until - time.monotonic()))
-        finally:  # Release everything even if the wait is interrupted.
+        finally:  # Close the sockets even if Ctrl-C interrupts the wait for the threads.
             self._thread.join(_END_SECONDS)
             self._listeners.close()
             if not self._thread.is_alive():

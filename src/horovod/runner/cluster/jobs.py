@@ -57,7 +57,7 @@ class ArrivalSource:
     def events(self) -> dict[int, int]:
         if self._over:
             return {}
-        # Until the job opens an agent's connection, poll here for its loss.
+        # The job polls only the connections that it has opened. Until then, detect lost agents here.
         idle = [self._here[name].connection for name in self._way.waiting if name in self._here]
         return {self._gathering.fd: select.POLLIN, **{each.fd: select.POLLRDHUP for each in idle if each.fd >= 0}}
 
@@ -73,7 +73,7 @@ class ArrivalSource:
         for name in [name for name in self._way.waiting if name in self._here and self._here[name].connection.gone]:
             self.lost(name)
         if trouble is not None and not self._told:
-            self._told = True  # Report the error once, and continue with the connected agents.
+            self._told = True  # Report only once that no more agents will connect. The job continues without them.
             news = [*news, str(trouble)]
         if news:
             return NotFound("\n".join(news), first=False)

@@ -106,7 +106,7 @@ def report(verbose: bool = False) -> str:
         verbose: True to add versions and paths.
     """
     engine = _present("horovod._core")
-    found = {  # For each framework title, its installed module and the pip packages that can provide it
+    found = {  # Installed frameworks by title: name of the importable module, and pip packages that provide this module
         framework.title: next((m, packages) for m, packages in framework.modules.items() if _present(m))
         for framework in FRAMEWORKS
         if any(map(_present, framework.modules))

@@ -65,7 +65,7 @@ def is_flag(word: str) -> bool:
     names, letters = spellings()
     if word.partition("=")[0] in names:
         return True
-    # A value joined to -n must be a number. For example, -np4 is a misspelled -np 4.
+    # Accept -n4, but reject -np4 as a misspelling of -np 4: a value directly after -n must be a number.
     return word[:2] in letters and (word[:2] != "-n" or word[2:].isdecimal())
 
 
@@ -81,7 +81,7 @@ def advice(word: str) -> str:
 
 def _near(given: str, bare: str) -> str:
     names, _ = spellings()
-    # Flags that differ from the given one only in their dashes
+    # Known flags that match the unknown flag except for leading dashes
     same = [name for name in names if name.lstrip("-") == bare]
     if same:
         return same[0]
@@ -220,7 +220,10 @@ def in_full(word: str) -> str:
 
 
 def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
-    """Return the long names that begin with `given`, with their flags. Names of the same flag have equal values."""
+    """Return the long flag names that begin with `given`.
+
+    Each name maps to its flag, and to False for the negated form (`--no-...`).
+    """
     known: dict[str, tuple[Flag | None, bool]] = {"--help": (None, True)}
     for flag in FLAGS:
         known.update(dict.fromkeys(flag.names, (flag, True)))

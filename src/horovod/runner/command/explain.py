@@ -55,9 +55,9 @@ def run(target: str) -> str:
 
 
 def _connect(pid: int, names: Sequence[str]) -> socket.socket:
-    """Connect to the first socket in `names` that process `pid` has created.
+    """Connect to the first of the sockets `names` that was really created by process `pid`.
 
-    Other processes can create sockets with forged names.
+    Names prove nothing, because any process can create a socket with any name.
 
     Raises:
         TimeoutError: The process accepts no connection.
@@ -93,9 +93,9 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
 
 
 def _genuine(found: Sequence[int], doors: Sequence[tuple[int, str]]) -> Sequence[int]:
-    """Return the processes that created the socket named after them, or all of `found` if none did.
+    """Return the pids in `found` whose process really created the socket with its pid in the name.
 
-    Any process can create a socket whose name contains the pid of another process.
+    Return all pids if there is none. Any process can create a socket whose name contains another process's pid.
     """
     if len(found) < 2:
         return found
@@ -129,7 +129,7 @@ def _user_of(pid: int) -> int | None:
 
 
 def find(target: str, doors: Sequence[int]) -> list[int]:
-    """Return the processes in `doors` that belong to `target`, which is a pid or a folder."""
+    """Return the pids in `doors` that belong to the job `target`, which the user names by a pid or a folder."""
     if os.path.isdir(target):
         pid = reports.process_of(target)
         if pid is not None:

@@ -105,10 +105,10 @@ def _choice(metavar: str, *choices: str) -> Value:
 
 
 def _value(setting: Setting) -> Value:
-    """Return the flag type for a setting. Valid user input is passed on as the environment variable's value."""
+    """Return the flag type for a setting. The flag's validated text becomes the environment variable's value."""
 
     def parse(text: str) -> str:
-        if not text.strip():  # An empty environment variable would select the default.
+        if not text.strip():  # Reject an empty value, because an empty variable would silently select the default.
             raise ValueError
         setting.parse(text)
         return text.strip()

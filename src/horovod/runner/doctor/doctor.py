@@ -177,11 +177,11 @@ def _wait(fleet: Fleet, deadline: float, signals: SignalQueue | None) -> list[Tr
 
 
 def _ignore(agent: Agent, report: Report) -> None:
-    """Ignore a report. Without a job, agents send only Hello messages."""
+    """Discard a report from an agent. No job is running yet, so reports other than Hello are not expected."""
 
 
 def _without_ranks(text: str, agent: Agent) -> str:
-    """Remove the prefix `host a (ranks 0-3)` from the text, because the table shows this information."""
+    """Remove the prefix `host a (ranks 0-3)` from a message, because the table already shows host and ranks."""
     return text.removeprefix(f"host {agent.host} ({agent.ranks})").removeprefix(":").strip()
 
 

@@ -309,7 +309,7 @@ def _speed(answer: HostAnswer, other: HostAnswer, report: HostReport, each: Meas
 
 
 def _nominal(report: HostReport, each: Measured) -> int:
-    """Return the nominal speed of the interface in Mbit/s, or 0 if it is no useful reference."""
+    """Return the interface's nominal speed in Mbit/s, or 0 if measurements cannot be compared with it."""
     for interface in report.interfaces:
         if interface.name == each.interface and interface.physical and interface.speed <= TRUSTED_MEGABITS:
             return interface.speed

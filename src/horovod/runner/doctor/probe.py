@@ -157,7 +157,8 @@ def _free(path: str) -> int:
 # Purposes of the probe's connections in the handshake. The connections of a job use smaller numbers.
 REACH, MEASURE = 100, 101
 EPOCH = 1
-# An address counts as unreachable after REACH_SECONDS. Ranks of a job already try other addresses after 0.25 s.
+# The probe waits REACH_SECONDS for a connection to an address. Ranks of a job are less patient: after 0.25 s, they also
+# try the peer's other addresses.
 REACH_SECONDS = 2.0
 ANSWER_SECONDS = 10.0  # A handshake must finish within ANSWER_SECONDS. The limit is high, because the peer can be busy.
 STALL_SECONDS = 10.0  # A speed measurement fails after STALL_SECONDS without progress.

@@ -109,10 +109,11 @@ class End:
 Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End
 
 
-# A rank that other ranks have lost is killed unless it responds within ACCUSED seconds. Engines raise errors within
-# this time.
+# If ranks report that they lost the connection to another rank, that rank has ACCUSED seconds to show that it is alive.
+# After this time, it is killed. The time suffices for a healthy rank's engine to raise an error.
 ACCUSED = 2.0
-# Ready workers wait up to TOGETHER seconds for workers that are starting, so that the members pause only once.
+# New workers that are ready to join wait up to TOGETHER seconds for other new workers that are still starting. They can
+# then join together, which interrupts the training only once.
 TOGETHER = 5.0
 LEAVING = 10.0  # A dismissed worker is killed if it has not exited after LEAVING seconds.
 CERTAIN = 10.0  # A worker that still exists CERTAIN seconds after SIGKILL is abandoned.
@@ -156,13 +157,14 @@ class Standstill:
         self._due = math.inf
 
     def waits(self, until: float | None) -> None:
-        """Record the latest time (monotonic, s) at which the launcher's loop wakes up, or None if only events wake it.
+        """Record when the launcher's loop will wake up at the latest.
 
-        A time before the last call of `look` counts as the time of that call.
+        Args:
+            until: Time (monotonic, s), or None if the loop waits for an event without a time limit.
         """
         self._due = math.inf if until is None else max(until, self._looked)
 
     def look(self, now: float) -> float:
-        """Return the seconds for which the launcher was stopped since the last call, or 0.0 if it ran normally."""
+        """Return for how many seconds the launcher was suspended since the last call, or 0.0 if it was not."""
         since, self._looked = self._looked, now
         return now - since if now > self._due + STOOD_STILL else 0.0

@@ -59,7 +59,7 @@ class Source(Protocol):
         """Record that the job has lost this host or cannot use it."""
 
     def machine_of(self, host: str) -> str:
-        """Return the machine to which the host belongs. Usually, this is the host itself."""
+        """Return the physical machine of a host. Several hosts, such as Spark tasks, can share a machine."""
 
     def close(self) -> None:
         """Release all resources. Further calls have no effect."""

@@ -168,10 +168,13 @@ class Blacklist:
         return bool(hosts) and self.next_return(now) is None and all(self.bars(host, now) for host in hosts)
 
     def closes_at(self, hosts: Collection[str], full: bool, now: float) -> float:
-        """Return the time after which none of these hosts can get new workers, or infinity if a host still can.
+        """Return the time after which none of these hosts can get new workers, or infinity if one still can.
 
-        `full` is True if the usable hosts have too few free slots. One of these hosts can still turn out to be lost.
-        The result is then TORN_DOWN seconds after the last failure, when all lost hosts are known.
+        Args:
+            hosts: Names of the hosts.
+            full: True if the usable hosts have too few free slots. The result then allows TORN_DOWN seconds after the
+                last failure, because a failed rank's host can be reported as lost up to then.
+            now: Current time (monotonic, s).
         """
         if self.bars_for_ever(hosts, now):
             return -math.inf
@@ -191,15 +194,15 @@ class Blacklist:
         return min(times, default=None)
 
     def next_time(self, now: float) -> float | None:
-        """Return the time at which the set of usable hosts can change next, or None.
+        """Return the time of the next event that can change the set of usable hosts, or None.
 
-        This happens when a host's cooldown ends, and when all hosts lost by the last failure are known.
+        This is the end of a host's cooldown, or the time limit for reporting hosts that the last failure took down.
         """
         times = [self.next_return(now), self._last + TORN_DOWN if now < self._last + TORN_DOWN else None]
         return min((at for at in times if at is not None), default=None)
 
     def postpone(self, seconds: float) -> None:
-        """Extend the time for detecting lost hosts by `seconds`, because the launcher was stopped."""
+        """Extend the time limit for reporting lost hosts by `seconds`, because the launcher was suspended."""
         self._last += seconds
 
 
@@ -210,8 +213,8 @@ class Admission:
         """Create the state of a new job.
 
         Args:
-            gather: Seconds for which ready workers of the first epoch wait for workers that are starting. The default
-                is the same as in later epochs.
+            gather: Seconds for which workers that are ready wait for workers that are still starting, before the first
+                epoch. The default is TOGETHER, as in later epochs.
         """
         self._wait = TOGETHER if gather is None else gather
         self._ready_since: float | None = None  # `_ready_since` is the time when a new worker began to wait, or None.
@@ -225,7 +228,7 @@ class Admission:
         return self._ready_since + self._wait
 
     def together(self, waiting: Iterable[Worker], others_start: bool, now: float) -> bool:
-        """Return True if the new workers among `waiting` do not need to wait for workers that are starting."""
+        """Return True if the waiting workers can join now, without waiting for workers that are still starting."""
         if all(worker.survivor for worker in waiting):
             self._ready_since = None
         elif self._ready_since is None:

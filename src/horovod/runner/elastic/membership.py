@@ -57,7 +57,8 @@ class Membership:
         self._patience = limits.seconds_to_come_back
         self._slots: dict[str, int] = {}
         self._complete = False
-        # The last messages to the user: True if no hosts were found, and the slot count if there were too few slots.
+        # Remember which messages the user has seen, so that they are not repeated: whether "no hosts found" was shown,
+        # and the slot count in the last "too few slots" message.
         self._told_none, self._told_slots = False, -1
         self._resets = Resets(limits.resets)
         self._ran = False  # `_ran` is True once all members of some epoch have connected.
@@ -151,8 +152,8 @@ class Membership:
         worker = self._member(number, epoch)
         if worker is not None:
             worker.life = Life.WAITING
-            # If no member had training state when the epoch was formed, and this member still has none, the job has no
-            # state.
+            # The job has no training state if no member had any when the epoch was formed, and this member still has
+            # none.
             if holds is not None:
                 worker.holds, self._begun = holds, holds or (self._begun and not self._fresh)
             worker.came()
@@ -288,7 +289,8 @@ class Membership:
         self._say(
             f"{worker} failed: {how}{messages.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
         )
-        # Do not report the exclusion of a lost Spark task or similar part of a machine, because it never returns.
+        # If the host is only a part of a machine, such as a lost Spark task, it never returns. Its exclusion is then
+        # not worth a message.
         if not barred and not (gone and worker.machine != worker.host):
             self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
 
@@ -312,7 +314,7 @@ class Membership:
                 self._finish(now)
             else:
                 self._spawn(now)
-                if self._ran:  # Until the first epoch is running, all workers share one deadline.
+                if self._ran:  # Before the first epoch, the elastic timeout of the job covers all workers that start.
                     silent = messages.silent(self.limits.timeout, self._names)
                     self.workers.expect_starts(now, self.limits.timeout, silent)
                 self._go_on(now)

@@ -67,7 +67,7 @@ def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> 
 
 
 def _number(digits: str) -> int:
-    """Convert digits to an integer. A very long number is replaced by a shorter one that still exceeds MOST."""
+    """Convert digits to an integer. A number with too many digits for int() is cut, but still exceeds MOST."""
     return int((digits.lstrip("0") or "0")[: len(str(MOST)) + 1])
 
 

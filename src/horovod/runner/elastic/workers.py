@@ -189,7 +189,7 @@ class Workers:
         return worker
 
     def machines(self, hosts: Iterable[str]) -> list[str]:
-        """Return the machines to which these hosts belong, without duplicates."""
+        """Return the physical machines of these hosts, without duplicates."""
         return list(dict.fromkeys(map(self._machine_of, hosts)))
 
     def remove(self, worker: Worker) -> None:
@@ -243,7 +243,7 @@ class Workers:
 
     @property
     def staying(self) -> int:
-        """Number of workers that keep their slots."""
+        """Number of workers that occupy a slot and do not have to leave it."""
         return sum(1 for worker in self if (worker.alive or worker.life is Life.ENDING) and not worker.leaves)
 
     @property

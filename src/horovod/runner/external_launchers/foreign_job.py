@@ -42,7 +42,8 @@ def run_command(
 ) -> JobResult:
     """Run another launcher's command to completion, and show its output by rank. Raises OSError if it cannot start."""
     with contextlib.closing(open_sink(settings)) as sink:
-        # Only `horovod.run` passes an output, and it raises the exception of the failed rank itself.
+        # An explicit output means that the caller is `horovod.run`. It raises the failed rank's exception in the
+        # calling program, so the screen need not show the whole traceback.
         screen = Screen(settings, output, told=output is not None, sink=sink)
         screen.announce()
         if settings.verbose:
@@ -79,7 +80,7 @@ class ForeignAttempt:
         self._watch = watch
         self._screen = watch.screen
         self._lines = {1: mpi_output.Lines(self.hosts), 2: mpi_output.Lines(self.hosts)}
-        self._term_at: float | None = None  # Time at which to tell mpirun to stop the remaining ranks, or None
+        self._term_at: float | None = None  # Time at which mpirun gets SIGTERM and stops its ranks, or None
         self._kill_at: float | None = None
         # Time limit for the remaining output after the other launcher has exited, or None
         self._drain_until: float | None = None
@@ -194,7 +195,7 @@ class ForeignAttempt:
         return True
 
     def suspend(self) -> None:
-        """Do nothing, because the other launcher could not continue after it was suspended."""
+        """Ignore Ctrl-Z, because mpirun and jsrun cannot continue after they were suspended."""
 
     def pass_on(self, number: int) -> None:
         """Send a warning signal to mpirun, which forwards it to its ranks.
@@ -268,7 +269,7 @@ def _conclude(name: str, attempt: ForeignAttempt, watch: Watch) -> JobResult:
         message = "\n".join([*texts, f"stopped by {signal.Signals(number).name}"])
         return JobResult(128 + number, message, stopped_by=number)
     code = attempt.code or 0
-    if code == 0 or watch.screen.queue.broken:  # A failure to write this process's own output determines the exit code.
+    if code == 0 or watch.screen.queue.broken:  # If this process could not write its output, ignore mpirun's exit code.
         exit_code = 128 + signal.SIGPIPE if watch.screen.queue.reader_gone else 1 if texts else 0
         return JobResult(exit_code, "\n".join(texts), headline="\n".join(texts))
     exit_code = 128 - code if code < 0 else code

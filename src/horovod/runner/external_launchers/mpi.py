@@ -36,7 +36,8 @@ from horovod.runner.plan.settings import LaunchSettings, MpiOptions
 
 MANY_HOSTS = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Do not export variables that belong to an outer job or that mpirun sets for each process.
+# Variables that MPI launchers and Slurm set for each process. Do not export them, because they can belong to an MPI job
+# in which this launcher runs.
 _NOT_EXPORTED = re.compile(r"OMPI_|PMIX|PMI_|PRTE_|OPAL_|HYDRA_|HYDI_|SLURM|I_MPI_|JSM_")
 
 
@@ -197,7 +198,8 @@ def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[
     given = settings.mpi or MpiOptions()
     shared = job_variables(settings, environ)
     if flavour.hydra and "PYTHONUNBUFFERED" not in environ:
-        # Hydra's option -l tags each write of a process. An unbuffered print causes several writes.
+        # Hydra's option -l inserts a tag before each write. An unbuffered print writes its text and newline separately,
+        # which would insert a tag within the line.
         del shared["PYTHONUNBUFFERED"]
     command = build(
         program,
@@ -233,7 +235,8 @@ def names_to_export(settings: LaunchSettings, variables: Mapping[str, str], far:
     if far:
         passing = environment.passed_on(variables, settings.env_allow, settings.options.env_deny, remote=True)
     names = {*passing, _KEY_FILE} & set(variables)
-    return exported(names if far else {*names, PIPE})  # Add PIPE, because it is only set when the job starts.
+    # The variable PIPE is not in `variables` yet, because it is set when the job starts.
+    return exported(names if far else {*names, PIPE})
 
 
 def _is_local(settings: LaunchSettings) -> bool:
@@ -257,7 +260,8 @@ def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str
         )
     path = environ.get(_KEY_FILE, "")
     of_a_process = worker_env.is_path_of_descriptor(path)
-    # If both variables are set, they come from the agent of an outer job, and the user gave no key file.
+    # An agent sets both HOROVOD_KEY_FILE and HOROVOD_KEY_FD for its workers. If both are set, this launcher runs inside
+    # a worker of another job, and the key file belongs to that job.
     if not path or (of_a_process and _KEY_FD in environ):
         return {}
     path = os.path.abspath(path)

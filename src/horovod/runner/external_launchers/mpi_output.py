@@ -49,10 +49,10 @@ class Lines:
 
     def _whose(self, piece: bytes) -> Iterator[tuple[int | None, bytes]]:
         tag = _TAG.match(piece)
-        if tag and tag[2] and self._bar:  # The text of a progress bar can look like a tag.
+        if tag and tag[2] and self._bar:  # Inside a progress bar, text such as `[3] ` is not a tag.
             tag = None
         rank = int(tag[1] or tag[2]) if tag else self._last
-        if tag and tag[2]:  # Hydra also adds a tag before a newline that the process writes separately.
+        if tag and tag[2]:  # Remove the tag that Hydra adds before a newline that was written separately.
             piece = re.sub(rb"(?<!^)\[%d\] (?=[\r\n]+$)" % int(tag[2]), b"", piece)
         text = piece[tag.end() :] if tag else piece
         if self._bar and rank is not None:

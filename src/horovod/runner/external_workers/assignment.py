@@ -98,7 +98,7 @@ class _Taken:
     before: Mapping[str, str | None]
 
 
-_pair: list[tuple[bytes, bytes]] = []  # Public and secret key of this process
+_pair: list[tuple[bytes, bytes]] = []  # This process's public and secret key, or empty until they are created
 _taken: list[_Taken] = []
 
 

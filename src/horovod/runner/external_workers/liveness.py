@@ -95,7 +95,7 @@ class HeartbeatServer:
         return min(times)
 
     def hear(self, ready: Collection[object]) -> None:
-        """Receive answers. ``ready`` contains the readable sources, and can contain other objects."""
+        """Receive heartbeat answers. ``ready`` contains the sources that are readable. Unknown objects are ignored."""
         self._door.check()
         if self._gate.socket in ready:
             self._gate.answer()

@@ -22,7 +22,7 @@ class Mailbox(Generic[T]):
     def __init__(self) -> None:
         self._items: collections.deque[T] = collections.deque()
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # Close the descriptor only when no thread can add more events. At Python's exit, threads can still be running.
+        # Do not close the descriptor when Python exits, because other threads can still be running and add events.
         weakref.finalize(self, os.close, self._fd).atexit = False
 
     def put(self, item: T) -> None:

@@ -35,7 +35,7 @@ OWN = "HOROVOD_"
 """Prefix of the driver's variables that workers get."""
 
 _TIMEOUT = "HOROVOD_HEARTBEAT_TIMEOUT"
-_EACH = 4  # Connections per worker: liveness, heartbeats, and up to two to the store
+_EACH = 4  # Number of connections per worker: one liveness, one heartbeat, and up to two store connections
 
 
 class ExternalWorkers:
@@ -108,8 +108,8 @@ class ExternalWorkers:
             ValueError: The limit of open files is too low for all workers.
         """
         self._known[number] = worker.public
-        # Try to reserve descriptors for the connections of all workers. Require them only for workers that have not
-        # connected.
+        # Try to raise the limit on open files for the connections of all workers. Raise an error only if it is too low
+        # for the workers that have not connected yet.
         coming = max(1, len(self._known) - self._liveness.there)
         make_room(descriptors_for(_EACH * len(self._known)), at_least=descriptors_for(_EACH * coming))
         where = self._address, self._key_port, self._liveness_port, self._heartbeat_port

@@ -182,7 +182,8 @@ def worker_error(
     return error
 
 
-# Python treats these exceptions specially: it omits their messages, or ends loops and generators with them.
+# WorkerError must not inherit from these exceptions, because Python handles them specially. For example, StopIteration
+# would end a loop silently.
 _APART: tuple[type[BaseException], ...] = (SyntaxError, StopIteration, StopAsyncIteration)
 if hasattr(builtins, "BaseExceptionGroup"):  # Exception groups exist only in Python 3.11 and newer.
     _APART = (*_APART, builtins.BaseExceptionGroup)
@@ -221,12 +222,12 @@ def _from_cause(name: str) -> property:
 
 
 def of_elastic(result: JobResult, least: int) -> list[Any]:
-    """Return the values of the last epoch's ranks below `least`. Raises WorkerError if the job has failed."""
+    """Return the results of ranks 0 to `least` - 1 of the last epoch. Raises WorkerError if the job has failed."""
     return by_rank(result, dict(sorted(result.hosts.items())[:least]))
 
 
 def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
-    """Return the values of all ranks in `hosts`, which maps ranks to hosts.
+    """Return the function results of all ranks in `hosts`, which maps ranks to hosts.
 
     Raises WorkerError if the job has failed.
     """

@@ -113,7 +113,7 @@ def _unpicklable(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
     label = f"func, {getattr(function, '__qualname__', type_name(function))},"
     try:
         used = inspect.getclosurevars(function)
-    except (TypeError, ValueError):  # Raised if the object is not a plain function.
+    except (TypeError, ValueError):  # getclosurevars accepts only plain functions.
         used = inspect.ClosureVars({}, {}, {}, set())
     for name, value in {**used.nonlocals, **used.globals}.items():
         if not _picklable(value):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# Import the libraries of the runner before the caller's folders are added to the module search path.
+# Import these libraries before the caller's folders are added to `sys.path`, which could contain other versions.
 import cloudpickle
 import msgspec  # noqa: F401
 import zmq  # noqa: F401

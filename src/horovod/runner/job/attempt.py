@@ -87,7 +87,7 @@ class AgentAttempt:
     def _show(self, report: Output) -> None:
         try:
             self._screen.show(report)
-        # For example, the disk is full. Stop the job, because the output files would be incomplete.
+        # An output file cannot be written, for example because the disk is full. Stop the job.
         except RankFileError as error:
             self._watch.fail(str(error))
 
@@ -155,7 +155,7 @@ class Attempt(AgentAttempt):
         """Tell all agents to start their workers. Call this when all hosts are connected."""
         agents = self._fleet.agents
         orders = Orders(self._settings, self._environ, agents, self._key, self._store.address, self._payload)
-        # A rank uses the terminal from now on, so do not read from the terminal or draw on it.
+        # With --debug-rank, one rank uses the terminal. The launcher must not read from it or draw on it anymore.
         if orders.gives_terminal:
             self._stdin = None
             self._screen.queue.lend()
@@ -222,7 +222,7 @@ class Attempt(AgentAttempt):
         )
         times = [at for at in clocks if at is not None]
         if self._stdin is not None and self._stdin.in_background:
-            # Poll, because no event reports that the process moves to the foreground.
+            # Check once per second whether the launcher is in the foreground and can read stdin. No event reports this.
             times.append(time.monotonic() + 1.0)
         return min(times, default=None)
 
@@ -246,7 +246,7 @@ class Attempt(AgentAttempt):
         return bool(self.endings.called or self._store.completed or self._store.waiting())
 
     def _forming(self) -> bool:
-        """Return True until all ranks have found each other through the store. The launcher must poll this method."""
+        """Return True while ranks still wait for each other in the store. No event reports when they are done."""
         launched = self._policy.phase in (Phase.STARTING, Phase.RUNNING, Phase.SETTLING)
         return self._size > 1 and launched and self._store.completed < 2
 
@@ -268,7 +268,7 @@ class Attempt(AgentAttempt):
         return late(waiting, self._settings.start_timeout, self._settings.names)
 
     def remark(self) -> str:
-        """Return a remark about an attempt that ended without failure, or an empty string."""
+        """Return a warning if the job succeeded but no rank called hvd.init(). Otherwise, return an empty string."""
         return self._uninitialized.late(self._called())
 
     # Events

@@ -58,16 +58,16 @@ class ChaosLog:
             self._rests[worker] = rest
 
     def _strike(self, said: str) -> None:
-        """Remove an announced fault from the planned faults that are still missing.
+        """Remove a fault from the planned faults that no rank has announced yet.
 
-        Both ranks of a slow link announce it.
+        Do nothing if it was removed before, because both ranks of a slow link announce the same fault.
         """
         self._silent = [event for event in self._silent if said != event and not said.startswith(event + " (")]
 
     def _speaks(self, worker: int) -> None:
-        """Drop the stop faults of a worker that writes output, because it is running again.
+        """Record that a worker has written output, so it is no longer stopped by an injected SIGSTOP.
 
-        If the worker exits later, these faults cannot be the reason.
+        If the worker exits later, the injected stop is not the reason.
         """
         for place, (whose, outcome) in enumerate(self._outcomes):
             if whose == worker and outcome.event.kind is Kind.STOP:
@@ -108,9 +108,9 @@ class ChaosLog:
         return self._over
 
     def _lost_with(self, worker: int, outcome: Outcome, new: frozenset[int]) -> bool:
-        """Return True if the fault ended the last epoch and `worker` was its member.
+        """Return True if the fault ended the last epoch and removed `worker` from it.
 
-        A host that was cut off can be a member of the next epoch again.
+        A network cut also counts if the same workers form the next epoch, because the host can reconnect.
         """
         if self._over is None or outcome.event.kind is Kind.STOP or not _is_on(outcome, self._over):
             return False

@@ -80,7 +80,7 @@ class ElasticAttempt(AgentAttempt):
         self._end: End | None = None
         self._stopping = False
         self._launched = False  # `_launched` is True once a worker has been started.
-        # `_due` is the time of the membership's next decision, as computed before the last wait.
+        # `_due` is the next deadline of `_membership`, as computed before the last wait for events.
         self._due: float | None = None
         self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
         self._uninitialized = UninitializedJobCheck(elastic.start, users_command(settings, payload))
@@ -152,7 +152,7 @@ class ElasticAttempt(AgentAttempt):
         return {**wanted, self._front.fd: select.POLLIN, self._locality.fd: select.POLLIN}
 
     def serve(self, ready: set[int], listening: bool) -> None:
-        # After a standstill, extend all deadlines before checking any of them.
+        # If the launcher was suspended, extend all deadlines before checking any of them.
         if stood := self._standstill.look(time.monotonic()):
             self._postpone(stood)
         if listening:
@@ -165,8 +165,8 @@ class ElasticAttempt(AgentAttempt):
     def next_time(self) -> float | None:
         clocks = [self._fleet.next_time(), self._uninitialized.next_time()]
         if not self._stopping:
-            # Compute the deadline from the time of the last tick, so that a deadline that has passed since then still
-            # counts.
+            # Use the time of the last tick instead of the current time. Otherwise, a deadline that passed since the
+            # last tick would be skipped.
             self._due = self._membership.next_time(self._ticked)
             clocks += [self._due, self._finder.next_time(), self._hosts.next_time(), self._stopped.next_time()]
         until = min((at for at in clocks if at is not None), default=None)
@@ -315,7 +315,7 @@ class ElasticAttempt(AgentAttempt):
             self._form(action)
         elif isinstance(action, Kill):
             self._hosts.kill(action.worker)
-        # If the abandoned process exits later, `_end_worker` releases its other resources.
+        # Keep the worker's other records. `_end_worker` removes them if the abandoned process exits later.
         elif isinstance(action, Abandon):
             self._roster.end(action.worker, False)
             self._stopped.goes_on(action.worker)

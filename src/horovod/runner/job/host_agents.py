@@ -23,7 +23,7 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 from horovod.runner.remote.routes import Locality
 
-# Allow STRANGERS more store connections from other hosts than the workers need.
+# Other hosts can open STRANGERS store connections more than their workers need, because some peers are unauthenticated.
 STRANGERS = 64
 
 
@@ -89,7 +89,7 @@ class HostAgents:
         self._queued: dict[str, list[int]] = {}
         self._running: dict[int, str] = {}  # Host of each worker that has been started or will be started.
         self._retiring: set[str] = set()
-        self._asked: dict[str, float] = {}  # Maps each host with a running lookup to the lookup's start time
+        self._asked: dict[str, float] = {}  # Start time of each pending check whether a host is this machine, by host
         self._stopping = False
         self._troubles: list[Trouble] = []  # Reports about hosts that `tick` has not processed yet
         self._told: list[HostLost | NeverStarted] = []
@@ -163,7 +163,7 @@ class HostAgents:
         return True
 
     def take_troubles(self, troubles: list[Trouble]) -> None:
-        """Store the fleet's reports about hosts until the next `tick`."""
+        """Store reports about unusable hosts. The next `tick` processes them."""
         self._troubles += troubles
 
     def _lose(self, agent: Agent, why: str) -> None:
@@ -247,7 +247,7 @@ class HostAgents:
             self._lose(agent, f"{agent.name} is lost: {why}")
             return
         self._forget(agent)
-        # Start workers that were requested on this host in the meantime.
+        # The host was added again while its old agent was stopping. Start the workers that were requested there.
         if queued := self._queued.pop(agent.host, []):
             for number in queued:
                 self.start(number, agent.host)

@@ -46,15 +46,16 @@ class MembershipServer:
         self._front = front
         self._membership = membership
         self._act = act
-        # Worker numbers in rank order, keyed by epoch. Contains only the last epoch.
+        # Maps the number of the last epoch to its workers' numbers, in rank order.
         self._members: dict[int, list[int]] = {}
-        # Maps the name of each store group `formed <round>` to its epoch. An epoch is formed when all its workers have
-        # joined this group.
+        # Maps the name of a store group, `formed N`, to the number of its epoch. The epoch is complete when all its
+        # workers have joined this group.
         self._rounds: dict[str, int] = {}
-        self._number_of: dict[int, int] = {}  # `_number_of` maps each epoch to the round in its group's name.
+        self._number_of: dict[int, int] = {}  # `_number_of` maps each epoch to the N in the group's name, `formed N`.
         self._over: dict[int, str] = {}  # `_over` maps the last epoch to the reason why it is over.
         self._last_news = 0.0
-        self._in_sync: set[int] = set()  # Workers whose last request said that their state is in sync
+        # Workers whose last request says that their state has missed nothing since the last sync
+        self._in_sync: set[int] = set()
 
     def serve(self, now: float) -> None:
         """Handle the requests of workers. Call this when `front.fd` is readable."""
@@ -86,10 +87,10 @@ class MembershipServer:
     def _met(self, told: Met, now: float) -> None:
         if told.group.startswith("init e"):
             epoch = int(told.group.removeprefix("init e"))
-            if epoch in self._members:  # Ignore epochs that are already over.
+            if epoch in self._members:  # Ignore a message about an earlier epoch.
                 self._number_of[epoch] = told.round
                 self._rounds[f"formed {told.round}"] = epoch
-                # The launcher already knows that a worker of this epoch has exited, so make the others give up now.
+                # A worker of this epoch has already exited, so the epoch cannot form. Make the other workers give up.
                 if epoch in self._over:
                     self._fail_round(told.round, self._over[epoch])
         elif told.silent and (epoch := self._rounds.get(told.group, 0)):
@@ -209,8 +210,7 @@ class Roster:
     def last_hosts(self) -> dict[int, str]:
         """Host of each rank in the last epoch.
 
-        Before the first epoch, the keys are worker numbers instead: the workers that have not failed, or all if all
-        have failed.
+        Before the first epoch, the keys are worker numbers. Failed workers are omitted unless all workers have failed.
         """
         if not self.members:
             return {number: host for number, host in self.hosts.items() if number not in self._failed} or {**self.hosts}

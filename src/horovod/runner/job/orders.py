@@ -74,7 +74,7 @@ def store_connections(fleet: Fleet) -> int:
 
 
 class _JobOrders:
-    """Parts of the messages that elastic jobs and jobs of fixed size share.
+    """Base class with the message parts that elastic jobs and jobs of fixed size share.
 
     `here` is True if all workers are known to run on this machine.
     """
@@ -169,7 +169,7 @@ class Orders(_JobOrders):
         """
         slots = agent.slots
         shared = self.shared_environment(agent.remote)
-        # Only NCCL needs an interface. Horovod's own connections try all networks that two hosts share.
+        # Set the network interface for NCCL. Horovod's own connections need no setting, because they try all networks.
         if agent.host in self._interfaces:
             shared.setdefault("NCCL_SOCKET_IFNAME", self._interfaces[agent.host])
         yield from self._start_job(

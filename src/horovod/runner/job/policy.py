@@ -62,7 +62,7 @@ Action = Launch | Stop | Late
 
 
 class Policy:
-    """Policy of jobs of fixed size, in which the first failure ends the attempt.
+    """Policy for jobs of fixed size, in which the first failure ends the attempt.
 
     Without a start timeout, the first phase is RUNNING.
     """
@@ -114,7 +114,7 @@ class Policy:
     def trouble(self, now: float) -> list[Action]:
         """Stop the attempt because a host is lost or unusable, or because output cannot be written.
 
-        After Ctrl-C, this does not shorten the ranks' time to exit.
+        Do nothing if the user has already stopped the job, because the ranks are exiting.
         """
         if self._interrupted:
             return []
@@ -134,7 +134,7 @@ class Policy:
     def tick(self, now: float, doubtful: bool = False) -> list[Action]:
         """Act on deadlines that have passed.
 
-        `doubtful` is True if a host might be lost, which would explain the failures.
+        `doubtful` is True if a host is silent and might be lost. The policy then waits before it blames a rank.
         """
         if self._start_by is not None and now >= self._start_by:
             return [Late(), *self._stop(0, now)]
@@ -145,12 +145,12 @@ class Policy:
         return []
 
     def reader_is_slow(self, now: float) -> None:
-        """Extend the time for processes to exit, because they might be blocked until their output is read."""
+        """Give processes more time to exit, because they can be blocked until a slow reader reads their output."""
         if self._give_up_at is not None:
             self._give_up_at = max(self._give_up_at, now + AGENT_GRACE)
 
     def ended(self, now: float) -> None:
-        """Record that all processes have exited. The remaining output can wait for its reader indefinitely."""
+        """Record that all processes have exited. The launcher then waits without limit until its output is read."""
         self.phase = Phase.ENDED
         self._start_by = self._settle_at = None
         if not self._interrupted:

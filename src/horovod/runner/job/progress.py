@@ -111,7 +111,7 @@ class Progress:
             return "start", missing, f"the processes of {self._host_list(state.starting)}"
         for group, (size, joined) in (state.groups or {}).items():
             if size != len(self._hosts):
-                # Skip store groups that contain only some of the ranks, because they number their members differently.
+                # Skip store groups with only some of the ranks, because their member numbers are not ranks of the job.
                 continue
             missing_ranks = [rank for rank in range(size) if rank not in joined]
             if group == "init":
@@ -187,7 +187,7 @@ def runs_python(command: Sequence[str]) -> bool:
     """Return True if the arguments of the command show that it runs a Python file or module."""
     for index, word in enumerate(command):
         name = "" if _ASSIGNMENT.match(word) else PurePosixPath(word).name
-        if name == "horovodrun":  # The inner horovodrun starts its own job, whose ranks call hvd.init().
+        if name == "horovodrun":  # The command is another horovodrun, whose own ranks call hvd.init().
             return False
         if _PYTHON.fullmatch(name):
             return _runs_file(command[index + 1 :])
@@ -226,7 +226,10 @@ def _shell_runs_python(words: Sequence[str]) -> bool:
 
 
 def users_command(settings: LaunchSettings, payload: bytes | None) -> list[str]:
-    """Return the command to check. It is empty for Horovod's own programs, and if a rank is debugged."""
+    """Return the user's command, to check whether its ranks call hvd.init(). Return [] to disable this check.
+
+    The check is disabled for Horovod's own programs, and if a rank is debugged.
+    """
     return [] if payload or settings.options.own_python or settings.debug_rank is not None else settings.command
 
 

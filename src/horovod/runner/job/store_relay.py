@@ -53,7 +53,7 @@ class StoreRelay:
                 return
             sock = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET)
             sock.setblocking(False)
-            sock.connect_ex(self._address)  # If the connection fails, the first read reports it.
+            sock.connect_ex(self._address)  # Ignore the result, because the first read reports a failed connection.
             self._sockets[key] = (agent, sock, ByteWriter(sock.fileno()))
         elif key in self._sockets:
             writer = self._sockets[key][2]

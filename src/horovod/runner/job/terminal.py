@@ -67,7 +67,7 @@ def terminal_here() -> str:
         if not (os.isatty(0) and os.isatty(1)):
             return ""
         return os.ttyname(0)
-    except OSError:  # A terminal can lack a path inside a container.
+    except OSError:  # Inside a container, a terminal can have no name in /dev.
         return f"/proc/{os.getpid()}/fd/0"
 
 
@@ -98,7 +98,7 @@ PIECE = 1 << 16
 class StdinSource:
     """Standard input of the launcher, which is read on request.
 
-    It never blocks, even if the terminal belongs to another process group.
+    Reading never blocks, even if the launcher is in the background.
     """
 
     def __init__(self, fd: int = 0) -> None:
@@ -109,12 +109,12 @@ class StdinSource:
 
     @property
     def in_background(self) -> bool:
-        """True if data is wanted, but the terminal belongs to another process group."""
+        """True if rank 0 wants input, but the launcher is in the background and cannot read the terminal."""
         if not self.terminal or not self.wanted or self._ended:
             return False
         try:
             return os.tcgetpgrp(self._fd) != os.getpgrp()
-        except OSError:  # Raised if this is not the controlling terminal, so that job control does not apply.
+        except OSError:  # Not the controlling terminal, so the launcher can read it even in the background.
             return False
 
     def waiting_for(self) -> int | None:

@@ -126,7 +126,7 @@ class Watch:
         attempt.start()
         try:
             self._loop(attempt)
-        # The program's own signal handler raised this exception. The ranks still get their usual time to exit.
+        # The calling program's own SIGINT handler raised KeyboardInterrupt. Stop the ranks, and wait for them to exit.
         except KeyboardInterrupt:
             self.interrupt()
             self._loop(attempt)
@@ -185,7 +185,7 @@ class Watch:
         attempt.serve(ready, listening)
         queue.write()
         if queue.broken and self._readers:
-            self._readers = False  # Report the lost output only once. The other stream might still have a reader.
+            self._readers = False  # Report only once that stdout or stderr cannot be written.
             if not self.policy.stopping:
                 self.fail(queue.trouble)
 

@@ -93,7 +93,7 @@ def _run(line: flags.CommandLine) -> int:
             say(f"the job goes on: `horovodrun kubernetes attach {asked.name}`")
             return 1
         except BaseException:
-            # Ignore this error, because the error that ended the job is more important.
+            # Ignore errors of the deletion, because the original error is more important.
             with contextlib.suppress(ApiError):
                 _delete_parts(api, asked.name)
             raise
@@ -116,7 +116,7 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
     """Create all objects of the job. If an object cannot be created, delete the created ones and raise ApiError."""
     launcher, *needed, workers = parts
     name, mark = launcher["metadata"]["name"], secrets.token_hex(16)
-    # Objects that this command created. Existing objects with the same names belong to other jobs.
+    # Objects that this command has created, and deletes if a later one cannot be created
     made: list[tuple[str, str]] = []
 
     def create(part: manifests.Manifest) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
         api.patch("Job", name, {"spec": {"suspend": False}})
         create(manifests.owned(workers, owner))
     except BaseException as error:
-        # Ignore this error, because the error that prevented the creation is more important.
+        # Ignore errors of the deletion, because the error of the creation is more important.
         with contextlib.suppress(ApiError):
             if made or _made_after_all(api, name, mark, error):
                 _delete_all(api, made or [("Job", name)])

@@ -144,7 +144,7 @@ class LogReader(threading.Thread):
                     if error.status in (401, 403):
                         self._say(f"the job's output cannot be shown: {error}")
                         return
-                    # For example, the launcher's node does not answer. Other messages explain why a pod has no log.
+                    # Report server errors and timeouts. Other messages already explain why a pod has no log.
                     if failed == LAST_TRIES and (isinstance(error, Unreachable) or error.status >= 500):
                         self._say(f"the job's output cannot be shown, or not yet: {error}")
                     tries -= over
@@ -200,7 +200,7 @@ class Follower:
         self._jobs: dict[str, Any] | None = None
         self._events: list[Mapping[str, Any]] = []
         self._events_at = 0.0
-        # Last states of the pods whose images could not be pulled. See `pods.steady`
+        # Last known states of the pods whose container images could not be pulled, by pod name
         self._pulled: dict[str, pods.View] = {}
         self._log: LogReader | None = None
         self._log_read = False
@@ -238,9 +238,9 @@ class Follower:
         return None if soonest is None else max(0.05, soonest - time.monotonic())
 
     def _take(self, judge: Judge, seconds: float | None) -> None:
-        """Process all results of the threads, and pass each intermediate state to the judge.
+        """Process all queued results of the watcher threads, one by one.
 
-        For example, the judge must see that a pod has terminated before it sees that the pod was removed.
+        `judge` must see each intermediate state, such as a terminated pod before the pod's removal.
         """
         with contextlib.suppress(queue.Empty):
             kind, found = self._inbox.get(timeout=seconds)

@@ -93,13 +93,13 @@ def suspended(job: Manifest) -> Manifest:
 
 
 def marked(job: Manifest, mark: str) -> Manifest:
-    """Return a copy of the Job with an annotation that `has_mark` recognizes."""
+    """Return a copy of the Job with `mark` as an annotation, which identifies the command that created the Job."""
     metadata = job["metadata"]
     return {**job, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), MARK: mark}}}
 
 
 def has_mark(job: Mapping[str, Any], mark: str) -> bool:
-    """Return True if `marked` has added this mark to the Job."""
+    """Return True if the Job has the annotation `mark`, so that it was created by this command."""
     return (job["metadata"].get("annotations") or {}).get(MARK) == mark
 
 

@@ -61,7 +61,7 @@ class View:
         """Explanation of why the pod waits or has failed. Empty if the reason is unknown."""
         advice = _ADVICE.get(self.reason, "")
         if self.reason == "CreateContainerConfigError" and "not found" not in self.message:
-            advice = ""  # The kubelet retries, because a new Secret might not be visible to it yet.
+            advice = ""  # Give no advice, because the error is temporary: the kubelet retries until it sees the Secret.
         return ": ".join(filter(None, [self.reason, " ".join(self.message.split()), advice]))
 
 
@@ -354,7 +354,7 @@ class Judge:
         return None if self._complete else self._not_started(views, events, now)
 
     def next_time(self) -> float | None:
-        """Return the time at which the outcome can change even if the cluster's state does not, or None."""
+        """Return the next time at which a time limit can change the outcome, or None."""
         times = [since + LAST_SECONDS for what, since in self._since.items() if what in ("workers", "launcher")]
         times += [since + IMAGE_SECONDS for what, since in self._since.items() if what.startswith("image ")]
         if not self._complete:
@@ -405,5 +405,5 @@ class Judge:
         if not holds:
             self._since.pop(what, None)
             return False
-        # Add the same numbers as `next_time`, so that rounding cannot make the results differ.
+        # Compute the sum exactly as `next_time` does, because a rounding difference would delay the decision.
         return now >= self._since.setdefault(what, now) + seconds

@@ -109,7 +109,7 @@ def toleration(text: str) -> dict[str, str]:
 
 
 def literal(text: str) -> str:
-    """Escape an argument or a variable's value, because Kubernetes replaces $(NAME) by the variable NAME."""
+    """Escape `$` in an argument or value, because Kubernetes replaces $(NAME) with the value of variable NAME."""
     return text.replace("$", "$$")
 
 

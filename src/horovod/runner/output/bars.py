@@ -49,7 +49,7 @@ class Area:
 
     def __init__(self, full: bool) -> None:
         self.full = full
-        self.stream = 2  # The area is drawn on stdout (1) or stderr (2).
+        self.stream = 2  # Stream on which the progress bars are drawn: stdout (1) or stderr (2)
         self.changed = False
         self.next = 0.0  # Earliest time of the next redraw (monotonic, s)
         self._bars: dict[Source, Bars] = {}
@@ -76,7 +76,7 @@ class Area:
 
     @property
     def stands(self) -> bool:
-        """True if the area currently occupies any row of the terminal."""
+        """True if any progress bar or status line is currently visible."""
         return bool(self._drawn)
 
     def move_down(self, lines: int) -> None:
@@ -139,7 +139,7 @@ class Area:
         return [row.shown(bar.prefix, columns) for bar, row in bars[:room]] + more + status
 
     def _choose_stream(self, bars: list[tuple[Bars, Row]]) -> None:
-        # Rows can only be erased on the stream on which they were drawn, so do not change the stream now.
+        # Change the stream only while nothing is visible, because rows must be erased on the stream that drew them.
         if not self._drawn:
             self.stream = bars[0][0].stream if bars else 2
 
@@ -158,7 +158,7 @@ def _others(count: int) -> str:
 
 
 def _up(lines: int) -> str:
-    """Return the escape sequence that moves the cursor to column 1, `lines` - 1 lines up."""
+    """Return the escape sequence that moves the cursor to the start of the first of the last `lines` lines."""
     if not lines:
         return ""
     return f"\r\x1b[{lines - 1}A" if lines > 1 else "\r"

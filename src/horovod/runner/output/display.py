@@ -33,7 +33,7 @@ class BarBoard:
         self._queue = queue
         self._prefix = prefix
         self._texts: dict[Source, StreamText] = {}
-        # `_dues` maps each stream to the time at which it needs attention even without new output.
+        # `_dues` maps each stream to the time at which its progress bars become final or must be logged.
         self._dues: dict[Source, float] = {}
         self._soonest = _NEVER  # `_soonest` is a lower bound of the times in `_dues`.
 
@@ -56,7 +56,7 @@ class BarBoard:
             self._soonest = min(self._soonest, due)
 
     def due(self, now: float) -> list[tuple[Source, StreamText]]:
-        """Return the streams that need attention now, because lines are final or progress bars must be logged."""
+        """Return the streams that have final lines to show, or progress bars to log, at time `now`."""
         if now < self._soonest:
             return []
         due = [source for source, at in self._dues.items() if at <= now]
@@ -71,7 +71,7 @@ class BarBoard:
         return [row.logged(now) for row, due in rows if due is not None and due <= now]
 
     def next_due(self) -> float | None:
-        """Return the time at which the caller must call `due` again, or None if no stream draws bars."""
+        """Return when lines become final or progress bars must be logged next, or None if no stream draws bars."""
         return self._soonest if self._dues else None
 
 
@@ -145,7 +145,7 @@ class Display:
         self._board.follow((rank, stream), text)
 
     def _go_on(self, rank: int, stream: int, now: float) -> None:
-        """Show the final lines of the rank's other stream, which the rank wrote before the new output."""
+        """Before new output of one stream is shown, show the lines that the rank has already written to the other."""
         text = self._texts.get((rank, stream))
         if text is not None and text.drawing and (lines := text.settle(now, at_once=True)):
             self._take_lines(rank, stream, now, lines)
@@ -193,7 +193,7 @@ class Display:
             self._put(group.ranks, group.stream, group.line)
 
     def flush(self) -> None:
-        """Show all lines that are still being held."""
+        """Show all lines that were delayed to merge them with equal lines of other ranks."""
         for rank in self._hosts:
             self.finish(rank, 0.0)
         self.tick(float("inf"))
@@ -203,7 +203,7 @@ class Display:
         self._queue.put(stream, self._prefix_of(ranks, stream) + line)
 
     def _take_lines(self, rank: int, stream: int, now: float, lines: list[bytes]) -> None:
-        if stream == 2 and self._collapser is None:  # The collapser, if enabled, already merges tracebacks.
+        if stream == 2 and self._collapser is None:  # If there is a collapser, it merges all equal lines itself.
             lines = self._farewells.add(rank, lines, now)
         if not lines:
             return
@@ -238,17 +238,17 @@ class Display:
 
 
 class FirstException:
-    """Callable that shortens the first exception to its message, for the argument `cut` of `Farewells`.
+    """Callable that tells the display to show only the message of the first exception, without its traceback.
 
-    It is used if `horovod.run` raises this exception for its caller, with the full traceback. Later exceptions are
-    shown in full.
+    `horovod.run` uses it, because it raises this exception in the caller with the full traceback. Later exceptions are
+    shown in full. The callable is passed to `Farewells` as `cut`.
     """
 
     def __init__(self) -> None:
         self._met = False
 
     def __call__(self, lines: Sequence[bytes]) -> int:
-        """Return the number of lines to omit from the last output of a rank."""
+        """Return how many leading lines of a rank's traceback to omit from the display."""
         texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
         exception, victim = first_failure.find_exception("\n".join(texts))
         if self._met or victim or not exception:

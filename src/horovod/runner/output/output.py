@@ -180,9 +180,9 @@ class OutputQueue(OutputSink):
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._broken_fds: set[int] = set()
-        # Maps each shared descriptor to the descriptor that is used instead until `close`.
+        # Maps descriptors that other programs share to private non-blocking ones, which are used until `close`.
         self._own: dict[int, int] = {}
-        self._inside: int | None = None  # Descriptor whose last line is still incomplete, or None.
+        self._inside: int | None = None  # Descriptor on which only a part of a line was written so far, or None
 
     def _size(self, stream: int) -> tuple[int, int]:
         """Return the current size of the terminal as (columns, lines). The default is (80, 24)."""
@@ -222,7 +222,7 @@ class OutputQueue(OutputSink):
                 return
             try:
                 written = os.write(self._own_of(fd), memoryview(data)[: self._pieces[fd]])
-            # Raised if the descriptor is non-blocking and has too little space.
+            # Another program has made the descriptor non-blocking, and it is full. Try again later.
             except BlockingIOError:
                 time.sleep(FULL_SECONDS)
                 return

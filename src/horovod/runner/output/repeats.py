@@ -41,7 +41,7 @@ class Collapser:
         self._held = 0
 
     def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
-        """Hold a rank's line, or merge it with an equal line of other ranks if each rank's lines stay in order."""
+        """Hold back a rank's line. Merge it with an equal held line of other ranks if this keeps each rank's order."""
         same = self._by_line.setdefault((stream, line), [])
         group = next((group for group in same if rank not in group.ranks and self._place(group, rank)), None)
         if group is None:
@@ -53,9 +53,9 @@ class Collapser:
         self._last[rank] = group
 
     def _place(self, group: Group, rank: int) -> bool:
-        """Return True if the rank can join a group of equal lines while its own lines stay in order.
+        """Return True if a line of the rank can be merged into a group of equal lines without reordering its output.
 
-        This can require moving the group to a later place.
+        If necessary, move the group behind the rank's previous line.
         """
         last = self._last.get(rank)
         if last is None:
@@ -69,11 +69,11 @@ class Collapser:
         return True
 
     def join(self, rank: int) -> None:
-        """Add a rank. From now on, lines of other ranks are held until this rank has written them too."""
+        """Add a rank. From now on, the buffer also waits for equal lines from this rank."""
         self._living.add(rank)
 
     def leave(self, rank: int) -> None:
-        """Remove a rank that has exited, because it will write no more equal lines."""
+        """Remove a rank that has exited. The buffer no longer waits for equal lines from this rank."""
         self._living.discard(rank)
 
     def next_due(self) -> float | None:
@@ -114,7 +114,8 @@ class Collapser:
 
 # A traceback is held for TRACEBACK_DELAY seconds, to merge it with equal tracebacks of other ranks.
 TRACEBACK_DELAY = 1.0
-LONG_DELAY = 5.0  # A traceback is held for LONG_DELAY seconds if the way to show it depends on how the process exits.
+# With `horovod.run`, a traceback is held for LONG_DELAY seconds. It is shortened if the rank exits within this time.
+LONG_DELAY = 5.0
 TRACEBACK_LIMIT = 1 << 16  # At most TRACEBACK_LIMIT bytes of each rank are held.
 
 _HEADER = HEADER.encode()
@@ -155,7 +156,7 @@ class Farewells:
         self._living.add(rank)
 
     def add(self, rank: int, lines: Sequence[bytes], now: float) -> list[bytes]:
-        """Add lines of the rank's stderr, in order. Return the lines that are not held."""
+        """Add stderr lines of a rank. Hold back a traceback and all lines after it, and return the lines before it."""
         held = self._held.get(rank)
         if held is not None:
             return self._hold(rank, held, lines)
@@ -173,7 +174,7 @@ class Farewells:
         return self._held.pop(rank).lines
 
     def end(self, rank: int) -> None:
-        """Record that the rank has exited. A held traceback then counts as the rank's last output."""
+        """Record that the rank has exited. If a traceback of the rank is held, it is the rank's last output."""
         self._living.discard(rank)
         if rank in self._held:
             self._held[rank].last = True
@@ -181,7 +182,7 @@ class Farewells:
     def next_due(self) -> float | None:
         """Return the time at which the caller must call `take`, or None.
 
-        If all ranks have exited, `take` returns the held tracebacks earlier.
+        The caller can call `take` earlier if all ranks have exited. It then returns all held tracebacks.
         """
         return min((held.due for held in self._held.values()), default=None)
 
@@ -199,7 +200,10 @@ class Farewells:
         return shown
 
     def _show(self, same: dict[int, _Held]) -> list[Shown]:
-        """Return each line with all ranks that wrote it. Lines that differ in their numbers are returned separately."""
+        """Return the lines of a traceback that several ranks wrote, each with the ranks that wrote this line.
+
+        A line in which numbers differ between ranks is returned once for each version.
+        """
         first = next(iter(same.values())).lines
         ended = any(held.last for held in same.values())
         cut = self._cut(first) if self._cut is not None and ended else 0

@@ -59,7 +59,8 @@ def cut(cells: list[str], columns: int) -> list[str]:
 # Matches Select Graphic Rendition sequences, which set colors: ESC [ numbers m (ECMA-48, 8.3.117).
 _SGR = re.compile(rb"\x1b\[([0-9;:]{0,256})m")
 RESET = b"\x1b[0m"
-# Codes that enable an attribute, as (first, last, attribute). A code replaces an earlier code of the same attribute.
+# Ranges of codes that enable an attribute, as (first code, last code, attribute). Each new code for an attribute, such
+# as the text color, replaces the previous one.
 _ON = (
     (1, 1, "bold"),
     (2, 2, "faint"),
@@ -189,7 +190,7 @@ class Row:
 
     @property
     def plain(self) -> bool:
-        """True if the line still has its original text, because nothing was overwritten."""
+        """True if no part of the line was overwritten, so that its original text can be shown."""
         return self._text is not None and not (self._erased and self.blank)
 
     @property
@@ -203,7 +204,14 @@ class Row:
         return self.blank and self.left is None and not self._returned and not self._text
 
     def write(self, x: int, text: str, cells: list[str], style: str) -> None:
-        """Write `text` at column `x`. `cells` are its cells, and `style` is the color sequence."""
+        """Write text into the line.
+
+        Args:
+            x: Column of the first character.
+            text: Text to write.
+            cells: The same text, as one string for each column.
+            style: Escape sequence that switches on the text's colors.
+        """
         if self._text is not None and x == self.width and not self._returned:
             self._text.append(text)
             self.size += len(text)

@@ -50,9 +50,9 @@ TRACEBACK = "Traceback (most recent call last):"
 _TOKEN = re.compile(
     "([^\x00-\x1f\x7f]+)"  # plain text
     "|(\n)|(\r+\n)|(\r+)|(\b+)|(\t)"
-    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # Matches a control sequence with parameters and a final byte (ECMA-48, 5.4).
-    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # Matches window titles and hyperlinks.
-    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # Matches other escape sequences and control characters.
+    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # control sequence: parameters and final byte (ECMA-48, 5.4)
+    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # window title or hyperlink
+    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # any other escape sequence or control character
 )
 # Incomplete escape sequence at the end of the text
 _TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")
@@ -174,7 +174,7 @@ class Canvas:
     def _go_to_tab(self, columns: int) -> None:
         if self._x >= self._rows[self._y].width:
             self._put("\t", [" "] * columns)
-        else:  # A tab does not overwrite characters.
+        else:  # Within existing text, a tab only moves the cursor.
             self._x += columns
 
     def _put(self, text: str, cells: list[str]) -> None:
@@ -212,7 +212,7 @@ class Canvas:
     def _go_up(self, count: int) -> None:
         self._climbs = self.has_climbed = True
         missing = count - self._y
-        if missing > 0:  # Lines above the canvas are already final, so drawing there creates new lines.
+        if missing > 0:  # The cursor moves above the lines that can still change, so insert new lines there.
             self._rows[:0] = [Row(live=True) for _ in range(missing)]
             self._y += missing
             del self._rows[ROWS_LIMIT:]
@@ -296,11 +296,14 @@ class StreamText:
             return False
         if b"\x08" in data or (b"\x1b" in data and _MOVES.search(data)):
             return False
-        # A program can print only a newline to skip another program's progress bar.
+        # Output that consists only of newlines is not plain text, because it can skip another program's progress bar.
         return data[:1] != b"\n" or self._cutter.inside or bool(data.strip(b"\n"))
 
     def _contained(self, lines: list[bytes], coloured: bool = True) -> list[bytes]:
-        """Limit colors to their lines. `coloured` is False if the new lines contain no color sequences."""
+        """Make each line switch its colors off at its end, if requested by `contain`.
+
+        `coloured` is False if the new lines contain no color sequences.
+        """
         if self._contain and (coloured or self._colours):
             return [self._colours.contain(line) for line in lines]
         return lines
@@ -308,7 +311,8 @@ class StreamText:
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
         """Return the lines that the program has not redrawn within HOLD seconds.
 
-        If `at_once` is True, do not wait, unless the program has ever moved the cursor up.
+        If `at_once` is True, return all lines immediately. Wait nevertheless if the program moves the cursor up to
+        redraw lines.
         """
         if self._canvas is None:
             return []

@@ -130,10 +130,7 @@ def passed_on(
 
 
 def _of_ray(name: str, value: str) -> bool:
-    """Return True if this is the debugger that `ray.init` sets in its own process.
-
-    This debugger would fail in other processes.
-    """
+    """Return True if the variable selects Ray's debugger, which works only in the process that called `ray.init`."""
     return name == "PYTHONBREAKPOINT" and value.startswith("ray.util.")
 
 
@@ -144,9 +141,9 @@ def of_host(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, s
 
 
 def of_agent(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables that a worker takes from its agent, if the agent's environment was created for the worker.
+    """Return the agent's variables that a worker inherits if the agent was started for this worker alone.
 
-    Such an environment can also contain a selection of devices for the worker.
+    They include CUDA_VISIBLE_DEVICES, because these devices were selected for the worker.
     """
     barred = (*(name for name in NOT_PASSED_ON if "CUDA" not in name), *deny)
     return {name: value for name, value in environ.items() if not _matches(name, barred)}

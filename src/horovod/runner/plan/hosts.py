@@ -196,8 +196,8 @@ class Machines:
 def place(machines: Mapping[int, str]) -> list[tuple[int, Slot]]:
     """Assign one rank to each process, and return (process number, slot) pairs in rank order.
 
-    The ranks of a machine are consecutive. Machines are ordered by their lowest process number, and so are the ranks of
-    a machine. Process number 0 therefore gets rank 0. `machines` contains the machine name of each process.
+    The ranks of a machine are consecutive, in the order of their process numbers. Machines are ordered by their lowest
+    process number, so process 0 gets rank 0. `machines` maps process numbers to machine names.
     """
     numbers: dict[str, list[int]] = {}
     for number in sorted(machines):
@@ -257,5 +257,5 @@ def _entry(interfaces: Interfaces, network: str) -> tuple[Interface, str] | None
 
 
 def _identity(interfaces: Interfaces) -> frozenset[str]:
-    """Return all addresses of a host as a set, which is equal for two names of the same machine."""
+    """Return all addresses of a host as a set, so that two host names of the same machine compare equal."""
     return frozenset(address for _, address, _ in _places(interfaces))

@@ -88,7 +88,7 @@ class ArrivedConnection:
                 sent = self._sock.send(memoryview(self._queue)[: 1 << 16])
             except BlockingIOError:
                 return
-            except OSError:  # Keep the connection, because received data can still be read.
+            except OSError:  # Drop the unsent data. Keep the connection, because the agent's last data is still unread.
                 self._queue.clear()
                 return
             del self._queue[:sent]

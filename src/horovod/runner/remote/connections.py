@@ -71,7 +71,7 @@ class Connection(Protocol):
         """Close the connection to a lost host without waiting."""
 
     def cut_off(self) -> None:
-        """Record that the agent that carries this connection has exited."""
+        """Record that the agent that relays this connection has exited."""
 
     def end(self, deadline: float) -> int | None:
         """Close the agent's input, wait until `deadline` (monotonic, s) for it to exit, then kill the process.
@@ -217,9 +217,9 @@ class ProcessConnection:
 
 
 class StreamConnection:
-    """Connection to an agent through a second agent, which runs the command.
+    """Connection to an agent on a host that only another agent can reach.
 
-    The second agent's data arrives in `deliver`.
+    The other agent runs the ssh command, and relays its data as stream messages, which arrive in `deliver`.
     """
 
     def __init__(self, carrier: Carrier, command: Sequence[bytes]) -> None:
@@ -256,7 +256,7 @@ class StreamConnection:
         self.ended = True
 
     def deliver(self, message: StreamData | StreamEnd) -> None:
-        """Process data, or the end of the stream, from the agent that runs the command."""
+        """Process a message from the relaying agent: data of the stream, or its end."""
         if isinstance(message, StreamEnd):
             self.ended, self.status = True, message.status
         elif message.error:
@@ -277,7 +277,7 @@ class StreamConnection:
         self._send(StreamEnd(self._stream, signal.SIGKILL))
 
     def end(self, deadline: float) -> int | None:
-        """Return the exit status without waiting, because the agent that runs the command also terminates it."""
+        """Return the exit status without waiting, because the relaying agent ends the command itself."""
         return self.status
 
 
@@ -336,7 +336,7 @@ class Agent:
         return (self._banner or b"").decode(errors="replace")
 
     def attach(self, connection: Connection) -> None:
-        """Use a new connection, and expect the agent's first message again."""
+        """Use a new connection to the agent, and expect a login banner and the Hello message again."""
         self.connection = connection
         self.gone = False
         self._reader = FrameReader(Report)

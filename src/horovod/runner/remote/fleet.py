@@ -119,7 +119,7 @@ class Fleet:
 
     @property
     def knows_places(self) -> bool:
-        """True if `way` can find its agents without looking up host names."""
+        """True if agents have connected on their own, so that no host names need to be looked up."""
         return self._way is not None
 
     @property
@@ -188,9 +188,9 @@ class Fleet:
         status = agent.end(time.monotonic() + LOST_GRACE)
         said = agent.connection.stderr_tail
         if agent.facts is not None and agent.lost:
-            return []  # The loss of this host was already reported.
+            return []  # The user was already told that this host is lost.
         if agent.facts is not None and agent.notice:
-            # In a job of fixed size, the agent's notice has already ended the job.
+            # The agent has reported that it is stopping the job on its host. This ends only jobs of fixed size.
             return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:
             broke = routes.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke

@@ -66,8 +66,8 @@ class Routes:
         return now + RETRY_SECONDS if again and not late else None
 
 
-# Unset variables that describe the allocation, and the user's options for their own steps. An agent's step has a single
-# task, which must get all resources that the allocation has on its node.
+# Variables to unset for `srun`: they describe the allocation, or are the user's options for other job steps. With them,
+# the agent might not get all resources of its node.
 _OPTIONS = re.compile(r"SLURM_(?!CONF$|CLUSTERS$|JWT$)|SRUN_|PMI_|PMIX_")
 
 
@@ -83,7 +83,7 @@ def srun_command(host: str, job: str, python: str, environ: Mapping[str, str]) -
     return ["env", *unset, "srun", *options, "--", *ssh.agent_command(python)]
 
 
-# Clusters without CPU binding print this line for each step that requests no binding.
+# On clusters without CPU binding, `srun --cpu-bind=none` prints a harmless line that contains this text.
 _ODD = "lacks support for cpu binding"
 _SHOWN = 12  # Messages show at most _SHOWN lines of a failed agent's output.
 
@@ -232,7 +232,7 @@ class Locality:
     def _find(self, host: str) -> None:
         local = hosts.is_local(host)
         if not local and self._asks_ssh:
-            ssh.ask_rules([host])  # Fill the cache of `ask_rules`, so that later calls do not block.
+            ssh.ask_rules([host])  # Query ssh's configuration in this thread now. Later queries use the cached result.
         self._answer(host, local)
 
     def _answer(self, host: str, local: bool) -> None:

@@ -107,7 +107,7 @@ def ask_rules(hosts: Sequence[str]) -> None:
 
 @functools.cache
 def _has_own_rule(host: str) -> bool:
-    """Return True if the user's configuration has a rule for unknown host keys, which an option would override."""
+    """Return True if the user's ssh configuration sets StrictHostKeyChecking, which Horovod must not override."""
     try:
         asked = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, timeout=2, check=False)
     except (OSError, subprocess.SubprocessError):

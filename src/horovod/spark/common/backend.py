@@ -49,7 +49,7 @@ class Backend:
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     def check(self) -> None:
-        """Raise ValueError if it is clear that the job cannot run. The base class checks nothing."""
+        """Raise ValueError if the job can never run, such as with too few task slots. By default, check nothing."""
 
     def num_processes(self) -> int:
         """Return the number of ranks that ``run`` starts."""
@@ -134,7 +134,8 @@ class LocalBackend(_Numbered):
 
         call, size, told = _InEnvironment(fn, {**self._env, **(env or {})}), self.num_processes(), dict(self._kwargs)
         if all(told.get(name) is None for name in (*_PLACES, *_ELASTIC)):
-            # Without explicit hosts, horovod.run would use the hosts that a cloud training service assigned.
+            # Run on this host only. Without `hosts`, horovod.run would use the machines that SageMaker or Vertex AI
+            # assigned.
             told["hosts"] = f"localhost:{size}"
         return list(horovod.run(call, args=args, kwargs=kwargs, num_proc=size, **told))
 

@@ -212,9 +212,9 @@ def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Return True if the value in one row can be reshaped from `shape` to `wanted`.
+    """Return True if a value of the given shape in one row can be reshaped to `wanted`.
 
-    A -1 in `wanted` is inferred. A leading -1 can also stand for the number of rows.
+    A -1 in `wanted` is inferred, as in `numpy.reshape`. A leading -1 can also stand for the number of rows of a batch.
     """
     size = math.prod(shape)
     known = math.prod(one for one in wanted if one >= 0)
@@ -224,9 +224,9 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 def row_shape(wanted: Sequence[int], size: int) -> tuple[int, ...]:
-    """Return the shape of the value in one row, which has ``size`` elements.
+    """Return the shape ``wanted`` for the value in one row, with -1 replaced by the size that fits ``size`` elements.
 
-    A leading -1 in ``wanted`` stands for the number of rows.
+    Omit a leading -1 that stands for the number of rows of a batch.
     """
     inner = list(wanted)
     rest = math.prod(one for one in inner[1:] if one >= 0)

@@ -64,7 +64,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         """Raise ValueError if a value of the framework's own params is invalid."""
 
     def _feature_shapes(self) -> tuple[list[list[int]] | None, str]:
-        """Return the shapes of the model's inputs or None, and a name for their source, for messages."""
+        """Return the shapes of the model's inputs, or None if unknown, and where they come from (for messages)."""
         return None, ""
 
     def _payload(self) -> dict[str, Any]:
@@ -273,7 +273,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
     """
 
     def _predictor(self) -> tuple[Any, bytes]:
-        """Return ``(load, payload)``. A Spark task calls ``load(payload)``, which returns the model as a Predict."""
+        """Return ``(load, payload)``. Each Spark task calls ``load(payload)`` to get the function that predicts."""
         raise NotImplementedError
 
     def transform(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:

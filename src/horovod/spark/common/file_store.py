@@ -157,7 +157,7 @@ class AbstractFilesystemStore(Store):
         return self._paths[kind] if idx is None else f"{self._paths[kind]}.{idx}"
 
     def get_train_data_path(self, idx: int | None = None) -> str:
-        """Return the folder of the training data of data set ``idx``. None means the data set without a number."""
+        """Return the folder with the training data of data set ``idx``. None selects the folder without a number."""
         return self._data("train", idx)
 
     def get_val_data_path(self, idx: int | None = None) -> str:
@@ -254,11 +254,12 @@ class AbstractFilesystemStore(Store):
         """
         places = [self._paths["train"], self._paths["val"]] if data else []
         if self._save_runs:
-            # If a local folder does not exist yet, test its parent, because testing must not create the folder.
+            # Test the folder for runs. If it is local and does not exist yet, test its parent instead, because the test
+            # must not create the folder.
             runs = self._paths["runs"]
             places.append(runs if is_local(self.fs) and not os.path.isdir(runs) else f"{runs}/")
         for place in {place.rpartition("/")[0]: place for place in places}.values():
-            # An object store can restrict writing to names that begin with this path.
+            # The test file's name begins with this path, because an object store can allow writing only below it.
             probe = f"{place}.probe-{secrets.token_hex(4)}"
             self.write(probe, b"")
             try:

@@ -24,7 +24,7 @@ REPORT = "path string, validation boolean, rows long, found string"
 
 
 class _Dropped(Exception):
-    """Exception that makes ``new_file`` discard the file."""
+    """Exception that is raised inside ``new_file`` to discard the unfinished file."""
 
 
 class _File:
@@ -37,7 +37,7 @@ class _File:
         self._writer: Any = None
         self._name: Any = None
         self.found = {column.name: ColumnStatistics() for column in columns}
-        self._refused = False  # True if the driver will reject the rows, so that writing them is unnecessary
+        self._refused = False  # True if the rows are invalid. They are not written, because the driver will reject them
 
     def add(self, batch: Any) -> None:
         if not batch.num_rows:
@@ -57,7 +57,7 @@ class _File:
             self._write()
 
     def _dense_bytes(self, batch: Any) -> int:
-        """Return the size in bytes of the arrays that a rank will create from this batch."""
+        """Return how many bytes a rank will need for the rows of this batch as dense arrays."""
         import numpy as np
 
         total = 0

@@ -77,7 +77,7 @@ class TrainingResult:
 
 
 def pick(batch: dict[str, Any], names: Sequence[str], what: str) -> list[Any]:
-    """Return some columns of a batch. Raises ValueError if a column is missing after the transformation_fn."""
+    """Return the columns ``names`` of a batch. Raises ValueError if the transformation_fn has removed one of them."""
     for name in names:
         if name not in batch:
             raise ValueError(
@@ -87,7 +87,7 @@ def pick(batch: dict[str, Any], names: Sequence[str], what: str) -> list[Any]:
 
 
 def reshaped(values: Any, shape: Sequence[int] | None) -> Any:
-    """Reshape all rows to `shape`. A leading -1 can stand for the number of rows."""
+    """Reshape the value in each row to `shape`. A leading -1 can stand for the number of rows."""
     from horovod.spark.common.columns import row_shape
 
     if shape is None:

@@ -126,9 +126,9 @@ def remove(store: AbstractFilesystemStore, number: int) -> None:
 def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> Any:
     """Return the rows, shuffled into `files` partitions.
 
-    With a seed, the order depends only on the contents of the rows. Equal rows get different numbers, so that they
-    spread over all partitions. Spark's round-robin partitioning depends on the order in which data arrives, so each
-    call would choose different validation rows.
+    With a seed, rows are sorted by a hash of their contents, so each call returns the same order. Rows with equal
+    contents are numbered, and the number is also hashed, so that they spread over all partitions. Spark's round-robin
+    partitioning would choose different validation rows in each call, because it depends on the order of arrival.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -140,7 +140,7 @@ def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> An
         return df.repartition(files)
     row = F.xxhash64(F.lit(seed), *hashed)
     number = F.row_number().over(Window.partitionBy(row).orderBy(row))
-    place = "_" * (1 + max(map(len, names)))  # This name is longer than all existing names, so it is unique.
+    place = "_" * (1 + max(map(len, names)))  # Name for a temporary column, longer than all others and thus unique
     placed = df.select(*(F.col(_quoted(name)) for name in kinds), F.xxhash64(row, number).alias(place))
     return placed.repartition(files, place).sortWithinPartitions(place).drop(place)
 

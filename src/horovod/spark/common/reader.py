@@ -25,9 +25,10 @@ Batch = dict[str, Any]
 
 
 class TableFiles(ParquetFiles):
-    """Parquet files that contain arrays as binary values (see ``parquet_parts``) and sparse vectors as structs.
+    """Reader for Parquet files that ``parquet_parts`` has written. It returns all columns as dense arrays.
 
-    The structs have the fields ``size``, ``indices`` and ``values``. Sparse vectors are returned as dense arrays.
+    The files contain arrays as binary values, and sparse vectors as structs with the fields ``size``, ``indices`` and
+    ``values``.
     """
 
     def __init__(self, files: Sequence[str], columns: Sequence[Column] | None, filesystem: Any) -> None:
@@ -56,7 +57,10 @@ class TableFiles(ParquetFiles):
 
 
 def _dense(column: Any, where: str, known: int | None) -> Any:
-    """Convert sparse vectors to dense arrays. ``known`` is their size in other row groups, or None."""
+    """Convert sparse vectors to dense arrays.
+
+    ``known`` is the vectors' size in the row groups that were read before, which must be the same. None is unknown.
+    """
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     made = []
     sizes = set() if known is None else {known}
@@ -75,7 +79,7 @@ def _dense(column: Any, where: str, known: int | None) -> Any:
 
 @dataclass
 class Table:
-    """Parquet data set whose metadata was already read by the driver. It is picklable, and lists columns and files."""
+    """Parquet data set with its files and columns. It is picklable, so ranks need not read the metadata again."""
 
     source: TableFiles
     columns: tuple[Column, ...]
@@ -85,10 +89,10 @@ class Table:
         return sum(self.source.lengths)
 
     def mix(self, ranks: int) -> int:
-        """Return the number of blocks across which a rank shuffles rows. Blocks are row groups, or parts of large ones.
+        """Return the number of blocks that a rank reads at once to shuffle their rows.
 
-        These blocks have about MIXED_BYTES in total. The result is at least 1, and at most a rank's share of the
-        blocks.
+        A block is a row group, or a part of a large one. The blocks need about MIXED_BYTES of memory. The result is at
+        least 1, and at most the number of blocks that each rank gets.
         """
         row = sum(max(1, column.size) * np.dtype(column.dtype or "S64").itemsize for column in self.columns)
         most = max(self.source.lengths, default=1)
@@ -183,7 +187,7 @@ class Batches:
 
 
 class _Number:
-    """Picklable function that returns a constant number."""
+    """Picklable replacement for ``lambda: number``."""
 
     def __init__(self, number: int) -> None:
         self._number = number

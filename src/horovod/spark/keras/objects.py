@@ -76,7 +76,8 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
     more: dict[str, Any] = {}
     schedule = getattr(optimizer, "_learning_rate", None)
     if callable(schedule) and not hasattr(schedule, "assign") and not is_legacy(keras):
-        # Ranks might not know the class of the schedule, so do not pack it as a part of the config.
+        # Pack the learning rate schedule separately by pickling, because ranks cannot create an unknown class from a
+        # config.
         config, more = {**config, "learning_rate": 0.001}, {"learning_rate": schedule}
     packed = PackedObject(type(optimizer), config, more)
     state = _set_by_training(keras, optimizer, packed)
@@ -88,7 +89,7 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
         if name in vars(optimizer):
             value = vars(optimizer)[name]
             more[name] = value.numpy() if _is_variable(value) else pack(value)
-    # Inner optimizers were already compared with their originals when they were packed.
+    # Attributes that still differ after unpacking would be lost. Skip inner optimizers, which were checked separately.
     if still := [name for name in lost() if not isinstance(more.get(name), PackedObject)]:
         raise ValueError(
             f"optimizer: a {type(optimizer).__name__} cannot be sent to the ranks, because its get_config does not "
@@ -98,11 +99,15 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
 
 
 def _set_by_training(keras: Any, optimizer: Any, packed: PackedObject) -> set[str]:
-    """Return the names of the attributes that training has set. Empty if the optimizer was not used."""
+    """Return the names of the optimizer's attributes that training changes, which need not be packed.
+
+    Empty if the optimizer has not been used in training.
+    """
     if not any(getattr(optimizer, name, False) for name in ("built", "_built", "_hypers_created")):
         return set()
     fresh, used = unpack(packed), unpack(packed)
-    # A step with only a gradient fails for some optimizers. In that case, all of their attributes are compared.
+    # Run a training step with a copy to see which attributes change. Ignore exceptions, because some optimizers need
+    # more than a gradient for a step.
     with contextlib.suppress(Exception):
         if is_legacy(keras):
             import tensorflow as tf

@@ -161,7 +161,7 @@ def _own_metrics(model: Any) -> Any:
 def _tuples(
     batches: Any, plan: TrainingPlan, shapes: list[Shape] | None, first: list[Any]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield batches in the form that Keras' ``fit`` expects. Store the inputs of the first batch in `first`."""
+    """Yield batches in the form that Keras' ``fit`` expects. Append the inputs of the first batch to `first`."""
     for batch in batches:
         made = for_fit(batch, plan, shapes)
         if not first:
@@ -217,8 +217,8 @@ def _take_gpu(backend: str, local_rank: int) -> None:
 def _keeper(plan: TrainingPlan, given: dict[str, Any], keras: Any) -> Any:
     """Return an object that saves the model to the store after each epoch.
 
-    If the user passed a checkpoint_callback, the object saves the model that the callback has kept, and training
-    returns that model.
+    If the user passed a checkpoint_callback, such as one that keeps the best model, its model is saved and returned
+    instead.
     """
     users = given["checkpoint_callback"]
     folder = plan.remote.get_local_output_dir()

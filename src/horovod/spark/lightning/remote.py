@@ -155,7 +155,7 @@ def _watch(pl: Any, plan: TrainingPlan, model: torch.nn.Module, finite: bool) ->
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
-            if figures:  # Each rank only has metrics for the rows that it has read.
+            if figures:  # Average the metrics across ranks, because each rank computes them only for its own rows.
                 own = torch.tensor(list(figures.values()), dtype=torch.float64, device="cpu")
                 figures = dict(zip(figures, hvd.allreduce(own, name="spark.figures").tolist(), strict=True))
             for name, value in figures.items():

@@ -144,7 +144,7 @@ def check_torch(estimator: Any) -> None:
 
 
 def check_input_shapes(estimator: Any) -> None:
-    """Raise ValueError if there are input shapes, but not exactly one for each feature."""
+    """Raise ValueError if the param ``input_shapes`` is set but does not contain one shape for each feature."""
     shapes, features = estimator.getInputShapes(), estimator.getFeatureCols()
     if shapes is not None and len(shapes) != len(features):
         raise refuse("input_shapes", shapes, f"one shape for each of {len(features)} feature_cols")

@@ -184,7 +184,7 @@ def total(
 
 
 def fitted(result: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the outputs as a list, and the labels in the shapes of the outputs. See ``shaped_like``.
+    """Return the model's outputs as a list, and the labels reshaped like the outputs (see ``shaped_like``).
 
     Raises:
         ValueError: If the numbers of outputs and labels differ.

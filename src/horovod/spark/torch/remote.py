@@ -47,7 +47,7 @@ def load(data: bytes, where: str) -> dict[str, Any]:
 def put_into(
     state: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, where: str
 ) -> None:
-    """Load the result of ``load`` into the model and optimizer. Raises ValueError if it belongs to another model."""
+    """Copy loaded state dicts into the model and optimizer. Raises ValueError if they belong to another model."""
     try:
         model.load_state_dict(state["model"])
         if optimizer is not None and state["optimizer"] is not None:
@@ -121,8 +121,8 @@ class _Training:
             inputs, labels, weights = split(batch, self.plan, self.given["input_shapes"], self.dtype, self.device)
             if number % passes == 0:
                 self.optimizer.zero_grad()
-            # The last batch of the epoch also triggers an optimizer step, because all ranks must run the same number of
-            # steps.
+            # Run an optimizer step after every `passes` batches, and after the last batch of the epoch even if fewer
+            # batches are left.
             self._last_pass = (number + 1) % passes == 0 or number + 1 == self.plan.steps
             outputs, loss = step(self.model, self.optimizer, losses.fitted, self.losses, inputs, labels, weights)
             self._measure(figures, outputs_of(outputs), labels, loss)
@@ -171,7 +171,7 @@ class _Training:
 
 
 class _Figures:
-    """Means of metrics, first over the rows of a rank and then over all ranks."""
+    """Metrics of an epoch, averaged over the rows of each rank and then across ranks."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
@@ -182,7 +182,7 @@ class _Figures:
         self._rows[name] += rows
 
     def averaged(self, name: str) -> dict[str, float]:
-        """Return the means of the metrics over the rows of all ranks.
+        """Return the metrics, averaged across all ranks.
 
         All ranks have the same number of rows, so the result is the mean of the ranks' means. `name` is part of the
         allreduce's name.
