@@ -12,8 +12,7 @@ bool alike(const Response& x, const Response& y) {
          x.partial == y.partial && x.prescale == y.prescale && x.postscale == y.postscale;
 }
 
-// Unit of fusion: operations that always stay in the same response. It is a single operation, or a whole group that
-// fits one response.
+// Operations that must stay in the same response. It is a single operation, or a whole group that fits one response.
 struct FusionUnit {
   std::vector<size_t> members;
   size_t bytes = 0;

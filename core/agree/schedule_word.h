@@ -14,7 +14,8 @@ inline constexpr int kPositionBits = 38;
 inline constexpr uint64_t kNoPart = (uint64_t{1} << kPositionBits) - 1;
 
 // Position of a rank in a schedule. Layout from the highest bit: 25 bits of schedule id, the frozen bit, then the
-// position. The rank is ready for all buckets below its position. A frozen word changes only when it gets another id.
+// position. The rank is ready for all buckets below its position. Once the frozen bit is set, the position stays the
+// same until the next schedule.
 struct ScheduleWord {
   uint64_t bits = 0;
 

@@ -5,7 +5,7 @@
 namespace hvd {
 namespace {
 
-// Scratch slot for packed tensors. Algorithms and collectives/flow.h use other slots.
+// Slot of Comm::scratch for packed tensors, which no algorithm in collectives uses.
 constexpr int kPackSlot = 6;
 
 }  // namespace

@@ -221,7 +221,8 @@ class MpiBackend final : public Backend {
     return {};
   }
 
-  // Compute how many bytes of each part the round starting at `first` covers. Return the sum.
+  // Compute how many bytes of each part are moved in the round that starts at byte `first` of the parts. Return the
+  // sum.
   static size_t cut(std::span<const size_t> parts, size_t first, size_t block, std::vector<size_t>* out) {
     out->clear();
     for (const size_t bytes : parts) out->push_back(std::min(block, bytes - std::min(first, bytes)));

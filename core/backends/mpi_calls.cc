@@ -12,8 +12,8 @@ namespace {
 // Seconds for which shutdown waits for operations in flight, if the other ranks are alive and MPI is usable.
 constexpr double kDrain = 2;
 
-// Counts and displacements of parts of different sizes, as the int arrays that MPI functions expect. `left_out` is the
-// index of a part that is not moved.
+// Counts and displacements of parts of different sizes, as the int arrays that MPI functions expect. The part with
+// index `left_out` gets the count 0 and is not moved.
 struct Parts {
   std::vector<int> counts, places;
   void of(std::span<const size_t> bytes, int left_out = -1) {

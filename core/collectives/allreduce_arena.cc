@@ -19,8 +19,8 @@ ArenaOffsets arena_offsets_of(const NodeGroup& node, const Segments& data, size_
   if (!base || data.pieces.size() > ArenaOffsets::kMax) return mine;
   for (size_t i = 0; i < data.pieces.size(); ++i) {
     const Segments::Piece& piece = data.pieces[i];
-    // The difference wraps around if the memory is below the arena or null (a joined rank). It is then larger than the
-    // arena.
+    // If the memory is below the arena, or null (for a rank that has called join()), this difference wraps around to a
+    // number above the size of the arena.
     const uint64_t offset = reinterpret_cast<uintptr_t>(piece.out) - reinterpret_cast<uintptr_t>(base);
     if (piece.in != piece.out || offset > node.arena_bytes() || piece.count * element > node.arena_bytes() - offset) return mine;
     mine.offset[i] = offset;

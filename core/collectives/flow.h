@@ -44,7 +44,7 @@ Status pump(Comm& comm, const Text& text, Step step) {
 
 // ---- Receiving and combining values ---------------------------------------------------------------------------------
 struct Combine {
-  // Type of the values in memory, which is always an accumulation type.
+  // Type in which values are added and stored in memory: an accumulation type, such as float32 for float16 tensors.
   DType dtype;
   ReduceOp op;
   // True if the peer's value is the left operand, which comes from the lower rank.

@@ -88,7 +88,7 @@ Status GuardedAllreduce::finish_step() {
     return {};
   }
   header().ready = std::min(header().ready, theirs.ready);
-  // If any rank is not ready, the data are meaningless. Do not combine them.
+  // If a rank is not ready, the operation will not take place, so do not combine the data.
   if (header().ready <= position_ || count_ == 0) return {};
   std::byte* mine = mine_ + kDataAt;
   const std::byte* other = theirs_ + kDataAt;

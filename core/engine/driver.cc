@@ -209,8 +209,8 @@ void Driver::execute(Response response) {
     OperationPtr op = std::move(it->second);
     joins_.erase(it);
     op->sizes = response.sizes;
-    // Restart the numbering of unnamed operations on all ranks, because ranks that joined early have numbered fewer
-    // operations.
+    // Restart the numbering of unnamed operations on all ranks, because ranks that called join() early have numbered
+    // fewer operations.
     submissions_->restart_unnamed(0, response.frontend);
     finish({op.get()}, {});
     return;

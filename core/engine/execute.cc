@@ -89,7 +89,7 @@ Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Opera
 Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   if (r.across_hosts && !comm.local)
     return Status(Code::internal, "a reduction within hosts first needs hosts with several ranks, but no two ranks share a host");
-  // Nothing to do: this rank owns no slice, because another host has fewer ranks.
+  // Return if this rank owns no slice of the data, because another host has fewer ranks than this one.
   if (r.across_hosts && !comm.cross) return {};
   Comm& among = r.across_hosts ? *comm.cross : comm;
   pieces_.clear();

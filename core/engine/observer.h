@@ -46,9 +46,9 @@ struct Execution {
 
 enum class Phase : uint8_t {
   allocate_output,
-  // Several tensors are being packed, or values are being prescaled.
+  // Phase in which the inputs are copied: several tensors are packed, or values are prescaled.
   copy_in,
-  // The backend is executing the operation.
+  // Phase in which the backend executes the operation.
   carry,
   copy_out,
 };
@@ -79,7 +79,7 @@ class Observer {
   // Called when the next operations for all ranks have arrived from the coordinator.
   virtual void agreed(std::span<const Response>) {}
   virtual void started(const Execution&) {}
-  // Called when the last started execution enters a phase. A phase ends at the next one or at finished().
+  // Called when the most recently started execution enters a phase. A phase ends at the next one or at finished().
   virtual void entered(const Execution&, Phase) {}
   // Called when the execution has ended. An error means that the job is over; see ended().
   virtual void finished(const Execution&, const Status&) {}

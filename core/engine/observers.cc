@@ -26,7 +26,7 @@ void Observers::add(std::shared_ptr<Observer> observer) {
 }
 
 void Observers::remove(const Observer* observer) {
-  // Destroy the old list only after the lock is released.
+  // Keep the removed observer until the lock is released, because its destructor runs arbitrary code.
   std::shared_ptr<Observer> last;
   std::lock_guard lock(mutex_);
   const auto it = std::find_if(all_.begin(), all_.end(), [observer](const auto& o) { return o.get() == observer; });

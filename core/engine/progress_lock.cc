@@ -16,7 +16,8 @@ constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
 // Number of turns without progress before the clock is read for the first time. Most waits are shorter.
 constexpr int kUntimedTurns = 16;
-// If the next check is due within this many seconds, a caller that stops driving must wake the engine's thread.
+// Seconds. If the engine has to check something sooner than this, a caller that stops driving wakes the engine's
+// thread, which then sleeps only until the check.
 constexpr double kLongRest = 60;
 
 }  // namespace
@@ -78,13 +79,13 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
   return op.done();
 }
 
-// The engine's thread might hold the lock only briefly, because a peer's message has woken it. Waiting for the lock is
-// then cheaper than sleeping.
+// Try for a short time to get the lock from the engine's thread, which might hold it only to handle one message. This
+// is cheaper than sleeping.
 bool ProgressLock::lock_soon(const Operation& op) {
   const auto begin = Clock::now();
   do {
     if (op.done() || !spin_ || Clock::now() - begin > kDriveSpin) return false;
-    // Yield, because the thread might need this core.
+    // Let the engine's thread run, because it might need this core to finish.
     ::sched_yield();
   } while (!mutex_.try_lock());
   return true;
@@ -109,8 +110,8 @@ bool ProgressLock::doze(Operation& op, Deadline deadline) {
   }
   waker_->set_sleep_state(SleepState::awake);
   if (!polls[0].revents && !polls[1].revents) return true;
-  // Draining the event can consume a wakeup that was meant for the engine's thread, which sleeps on the same event.
-  // release() triggers the event again.
+  // Reset the wakeup event. This can consume a wakeup that was meant for the engine's thread, which sleeps on the same
+  // event; release() then triggers the event again.
   waker_->drain();
   return true;
 }

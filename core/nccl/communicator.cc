@@ -191,8 +191,8 @@ std::shared_ptr<Ending> Ending::start(Method method, Communicators communicators
     ending->done_.store(true, std::memory_order_release);
     return ending;
   }
-  // One thread handles all communicators, because they are on the same device. Several threads would each have to set
-  // the context.
+  // End all communicators on one thread. They are on the same device, so this thread sets the device's context only
+  // once.
   thread_without_signals([ending, well = std::move(well), others = std::move(others)] {
     Status s;
     {
@@ -258,7 +258,7 @@ Status Ending::destroy_all(Communicators communicators) {
     auto finalizing = Communicator::End::finalizing;
     if (!c->end_.compare_exchange_strong(finalizing, Communicator::End::freeing)) {
       if (first.ok()) first = Status(Code::internal, "an NCCL communicator was aborted while it was destroyed");
-      // Skip the communicator, because the thread that has taken it over frees it.
+      // Another thread has begun to abort this communicator and frees it, so do not free it here.
       continue;
     }
     Status s = status_of(l, r, "ncclCommFinalize", c->handle());

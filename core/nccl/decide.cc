@@ -115,7 +115,7 @@ void float_sum(const Question& q, Reduction* r) {
     r->premultiplied = true;
     r->scalar = all;
   } else if (narrow_range && std::fabs(all) < 1) {
-    // Divide first: each value is rounded once, and not always in the same direction.
+    // Scale the inputs before the sum. Each value is rounded once, and the rounding errors have no common direction.
     r->before = {q.prescale * q.postscale, divisor};
   } else {
     r->after = after;

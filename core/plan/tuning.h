@@ -37,8 +37,8 @@ struct Tuning {
   static Status parse(std::string_view text, Tuning* out);
   // Return all values in the form that parse() reads.
   std::string text() const;
-  // values() returns all values in the order of tuning_fields(), and read() reads them back. Errors name the value that
-  // is out of range.
+  // Convert to and from a list of numbers in the order of tuning_fields(), for messages between ranks. An error of
+  // read() names the value that is out of range.
   std::vector<int64_t> values() const;
   static Status read(std::span<const int64_t> values, Tuning* out);
 

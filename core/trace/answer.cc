@@ -84,7 +84,7 @@ void Answerer::begun(uint64_t number) {
 void Answerer::give(uint64_t number, std::string stacks, std::string json) {
   {
     std::lock_guard lock(mutex_);
-    // Drop answers that arrived too late to be collected.
+    // Delete stored answers that nothing will collect, because they arrived after the time limit.
     if (given_.size() >= kQuestionsAtOnce) given_.clear();
     given_[number] = {std::move(stacks), std::move(json), false};
   }

@@ -83,7 +83,7 @@ class StepMeter final : public Observer {
   }
 
  private:
-  // Totals of all measurements at the time of the reading.
+  // Totals of all measured quantities at one moment. A step is the difference of two readings.
   struct Reading {
     uint64_t at, blocked, collectives, hidden, bytes, moved, operations, tensors, unattended;
   };

@@ -54,7 +54,8 @@ class Waiter {
   // error ends the current wait and every later one. `fds` adds descriptors, with their poll(2) events, to those
   // watched in each sleep.
   using Hook = std::function<Status()>;
-  // `pending` returns true if the hook already has work that no descriptor and no later wakeup would signal.
+  // `pending` returns true if the hook has work to do now, even though no descriptor is readable and no wakeup will
+  // follow.
   using HookFds = std::function<void(std::vector<std::pair<int, short>>&)>;
   using HookPending = std::function<bool()>;
   void set_hook(Hook hook, HookFds fds, HookPending pending = nullptr);

@@ -35,7 +35,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     {
       const Turn turn(*this);
-      // Free nothing. The process is ending, or the context has failed.
+      // If the context is not usable, leave everything to the driver: the process is ending, or the context has failed.
       if (!turn.status().ok()) return;
       for (Event event : events_) driver_.event_destroy(event);
       kernels_.unload();
@@ -62,8 +62,8 @@ class CudaDevice final : public Device {
   Status capturing(Stream stream, bool* out) override {
     int status = 0;
     const int code = driver_.stream_is_capturing(stream, &status);
-    // Assume a capture if the default stream cannot be queried. Another stream is then being captured in a mode that
-    // synchronizes with the default stream.
+    // If the default stream cannot be queried, treat it as being captured. The query fails while another stream that
+    // synchronizes with the default stream is being captured.
     *out = status != 0 || code == CudaDriver::kLegacyStreamUnusable;
     return *out ? Status() : driver_.check(code, "cuStreamIsCapturing");
   }

@@ -61,8 +61,8 @@ enum class Sharing : uint8_t { by_turns, by_slices };
 using Uuid = std::array<uint8_t, 16>;
 Sharing sharing_of(std::span<const Uuid> devices);
 
-// Return the elements of a window that `rank` of `size` ranks reduces. `window` is counted from the set's first
-// operation.
+// Return the range of elements that `rank` reduces in a window. `size` is the number of ranks, and `window` is the
+// number of the window, counted from the set's first operation.
 kernels::Slice reduced_by(Sharing sharing, int rank, int size, uint64_t window, size_t elements, size_t element_bytes);
 
 // Plan for splitting concatenated tensors so that each rank of a host gets a part of its host's sum.
