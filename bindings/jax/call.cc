@@ -102,7 +102,7 @@ struct Count {
   int32_t steps = 0;
 };
 std::mutex counts_mutex;
-// Guarded by counts_mutex.
+// How often this rank has run each call in the current job, keyed by name and guarded by counts_mutex.
 std::map<std::string, Count, std::less<>> counts;
 
 int32_t next_count(std::string_view name, int32_t job) {

@@ -33,7 +33,8 @@ constexpr int kPrioritized = 3;
 using Run = void (*)(void* run_context, void* on_complete, void* parameter);
 using Delete = void (*)(void* parameter);
 
-// Each entry is X(name without MX, arguments). All functions return 0, or -1 with a reason in last_error().
+// Functions of MXNet, each as X(name without the prefix MX, arguments). All of them return 0, or -1 on an error that
+// last_error() describes.
 #define HVD_MXNET_FUNCTIONS(X)                                                                                                      \
   X(EnginePushAsyncND, (Run, void* parameter, Delete, Device*, Handle* read, int reads, Handle* written, int writes, int* property, \
                         int priority, const char* name, bool wait))                                                                 \

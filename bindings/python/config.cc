@@ -141,7 +141,7 @@ EngineOptions make_options(const Config& c) {
   if (const std::string wrong = hvd::check(o); !wrong.empty())
     throw nb::value_error(("inconsistent engine configuration: " + wrong).c_str());
   unclaimed.claim_all();
-  // Close the descriptor. The mapping stays valid without it.
+  // Close the descriptor of the shared memory, which stays mapped.
   if (c.segment_fd >= 0) ::close(c.segment_fd);
   return o;
 }

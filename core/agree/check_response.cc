@@ -91,7 +91,7 @@ Status check_set_change(const Response& r, int world) {
     good = good && id > 0 && s.size() > 2 && s[2] >= 0 && s.back() < world;
     for (size_t i = 3; i < s.size(); ++i) good = good && s[i - 1] < s[i];
   } else {
-    // Accept any id if no set was removed.
+    // s[0] is 0 if no set was removed; the id s[1] then has no meaning.
     good = good || s[0] == 0;
     good = good && (s[0] == 0 || id > 0);
   }

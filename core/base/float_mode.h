@@ -19,7 +19,7 @@ class DefaultFloatMode {
 
  private:
 #if defined(__x86_64__)
-  // The lowest six bits are exception flags, not part of the mode.
+  // The lowest six bits of the MXCSR register are exception flags, not part of the mode.
   static constexpr uint32_t kFlags = 0x3f, kDefault = 0x1f80;
   static uint32_t read() { return __builtin_ia32_stmxcsr() & ~kFlags; }
   static void write(uint32_t mode) { __builtin_ia32_ldmxcsr(mode); }

@@ -60,7 +60,7 @@ class CodedAllreduce {
  private:
   size_t n() const { return static_cast<size_t>(comm_.size); }
 
-  // Encode this rank's contribution. The encoded data are ordered by the rank that owns them, then by run.
+  // Encode this rank's contribution. The encoded data contain, for each rank in turn, its part of every tensor.
   void contribute(std::byte* coded) const {
     for (size_t i = 0; i < n(); ++i) {
       for (const CodedRun& run : runs_) {
@@ -205,7 +205,7 @@ class Slices {
   }
 
  private:
-  // Copy all inputs to `wide`, ordered by slice, then by run.
+  // Copy all inputs to `wide`: for each slice in turn, its part of every tensor.
   void gather_in(float* wide) const {
     for (size_t s = 0; s < parts_.n; ++s) {
       for (const CodedRun& run : runs_) {

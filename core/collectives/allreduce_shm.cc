@@ -90,7 +90,8 @@ Status Job::direct(const SubBuffers& subs) {
   return run_rounds(node_, ceil_div(data_.total, step), 0, stage_in, take_out);
 }
 
-// Reduce this rank's slice of a round: elements [first, first + count) of the data, at element `at` of the sub-buffers.
+// Reduce this rank's slice of a round: elements [first, first + count) of the data. In the staging areas, the slice
+// begins at element `at` of the round's sub-buffer.
 void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count) {
   reduced_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
     const size_t block = kShmBlockBytes / element_;

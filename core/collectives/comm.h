@@ -103,8 +103,8 @@ struct Segments {
   struct Piece {
     // Input values of the piece. Null stands for zeros, for a rank that has called join().
     const std::byte* in;
-    // Memory for the result of the piece; equal to `in` for an in-place operation. Null discards the result (a joined
-    // rank).
+    // Memory for the result of the piece; equal to `in` for an in-place operation. Null discards the result, for a rank
+    // that has called join().
     std::byte* out;
     size_t count;
   };

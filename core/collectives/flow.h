@@ -179,7 +179,7 @@ struct Fold {
   int places;
   // Number of rank pairs that were folded into one rank each (r in the comment above).
   int folded;
-  // This rank's place, or -1 if another rank takes part on its behalf.
+  // Place of this rank among the ranks that remain after folding, or -1 if another rank takes part on its behalf.
   int place;
 
   static Fold of(int rank, int size) {
@@ -190,7 +190,8 @@ struct Fold {
   }
   int rank_at(int place_of_it) const { return place_of_it < folded ? 2 * place_of_it : place_of_it + folded; }
   bool pairs(int rank) const { return rank < 2 * folded; }
-  // True if the rank at this place starts with the sum of two ranks' values instead of only its own.
+  // True if the rank at this place (see above) starts with the sum of two ranks' values, false if it has only its own
+  // values.
   bool begins_with_sum(int place_of_it) const { return place_of_it < folded; }
 };
 

@@ -63,7 +63,7 @@ class GuardedAllreduce {
     // Number of the step. Both ranks of a step use the same number.
     uint32_t number;
     bool sends;
-    // What to do with the received message, or `nothing` in a step without one.
+    // Action for the received message. `nothing` means that no message is received in this step.
     Then then;
   };
   void plan();

@@ -158,8 +158,8 @@ bool Driver::send_requests(bool flush) {
 // ---- Execution of agreed operations ---------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
-  // Do not start an operation that a departed rank no longer takes part in. Its goodbye has already been handled, so
-  // nothing would end a wait inside the operation.
+  // Do not start an operation in which a rank that has left the job takes no part. The rank's goodbye has already been
+  // handled, so nothing would end a wait inside the operation.
   while (!order_.empty() && !shutdown_state_.over() && !schedule_sync_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();

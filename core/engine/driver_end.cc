@@ -12,7 +12,7 @@ std::string describe(const Operation& op) {
   return std::string(name_of(op.request.kind)) + " '" + name + "'";
 }
 
-// True unless the abort names an invalid rank as its cause.
+// Return false for an abort message that blames a rank that does not exist. -1 (no rank) is valid.
 bool names_a_rank(const Message& message, int size) {
   const Abort* abort = std::get_if<Abort>(&message);
   return !abort || (abort->why.rank() >= -1 && abort->why.rank() < size);

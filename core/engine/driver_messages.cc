@@ -62,8 +62,8 @@ bool Driver::awaits_report() {
     report_asked_ = now();
     observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
   }
-  // Send the keys of all waiting operations to the other ranks. Without this report from rank 0, they would end the
-  // job.
+  // Send the keys of all waiting operations to the other ranks. A rank that hears nothing from rank 0 about a stall
+  // would end the job itself.
   broadcast(control_, StalledKeys{coordinator_->epoch(), coordinator_->negotiator().keys()});
   return now() - report_asked_ < kPatience;
 }

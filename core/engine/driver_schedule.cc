@@ -121,7 +121,8 @@ bool Driver::run_schedule() {
 }
 
 bool Driver::run_bucket() {
-  // Do not execute a bucket that a departed rank no longer takes part in, even if the bucket is ready.
+  // Do not execute a bucket after the last operation in which a rank that has left the job takes part, even if the
+  // bucket is ready.
   if (past_goodbye()) {
     fail(shutdown_state_.why(), false);
     return false;

@@ -80,7 +80,7 @@ Scale scale_after(const Response& response, int n);
 // True if the response averages or scales integers. Their sum must not wrap (collectives/exact_sum.h). Only the host
 // path supports this.
 bool sums_exactly(const Response& response);
-// True if a joined rank must contribute values other than zeros.
+// True if a rank that has called join() must contribute values other than zeros to this response.
 bool needs_neutral(const Response& response);
 
 // Return the number of elements of rank `index` when `rows` rows of `row` elements are split among n ranks. The first

@@ -49,10 +49,10 @@ class Observers {
   std::vector<std::shared_ptr<Observer>> wanting_submissions() const;
 
   mutable std::mutex mutex_;
-  // Guarded by mutex_.
+  // All registered observers, guarded by mutex_.
   std::vector<std::shared_ptr<Observer>> all_;
   std::atomic<bool> changed_{false}, submissions_wanted_{false}, times_wanted_{false};
-  // List that only the driver uses.
+  // Copy of all_ that only the driver uses, so that it needs no lock.
   std::vector<std::shared_ptr<Observer>> followed_;
 };
 
@@ -118,7 +118,7 @@ class MessageBus {
  private:
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;
-  // Guarded by mutex_.
+  // Queued messages and the state of the report on activity, guarded by mutex_.
   std::vector<ObserverMessage> waiting_;
   std::string report_;
   bool reports_ = false;

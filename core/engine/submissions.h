@@ -162,7 +162,8 @@ class Submissions {
   Clock::time_point last_{};
   // Cursor of the running schedule. Only the driver changes the pointer.
   std::unique_ptr<ScheduleCursor> cursor_;
-  // Operations of the bucket that is being taken, as the tokens stored in the cursor.
+  // Memory for the operations of one bucket, reused by take_bucket(). They are pointers to Operation, as the cursor
+  // stores them.
   std::vector<void*> tokens_;
   // Copy of cursor_->ready() that progress() reads without the lock.
   std::atomic<uint64_t> ready_{0};

@@ -38,7 +38,7 @@ HVD_KERNEL_INLINE T lane(const Words<N>& x, int i) {
   }
 }
 
-// Set each lane only once, because the target lane must still be zero.
+// Store a value in lane i of x. The lane must be zero, so set each lane at most once.
 template <class T, int N>
 HVD_KERNEL_INLINE void set_lane(Words<N>& x, int i, T value) {
   if constexpr (sizeof(T) == 8) {

@@ -5,7 +5,7 @@ namespace {
 
 struct Named {
   Handle Abi::* member;
-  // Name of the variable that Open MPI exports for this handle.
+  // Name of the variable of Open MPI whose address is the handle.
   const char* exported;
   uint32_t mpich;
   uint32_t standard;

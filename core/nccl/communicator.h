@@ -106,7 +106,7 @@ class Communicator {
   enum class End : int { none, finalizing, freeing, seized };
   std::atomic<End> end_{End::none};
   mutable std::mutex mutex_;
-  // Guarded by mutex_.
+  // Reason why the communicator failed or was abandoned, guarded by mutex_.
   Status error_;
 };
 
@@ -139,7 +139,7 @@ class Ending {
   const std::string what_;
   std::atomic<bool> done_{false};
   mutable std::mutex mutex_;
-  // Guarded by mutex_.
+  // Result of the shutdown, guarded by mutex_.
   Status outcome_;
 };
 

@@ -168,7 +168,7 @@ Reduction decide(const Question& q) {
   if (sums && (q.op == ReduceOp::average || q.prescale != 1.0 || q.postscale != 1.0)) {
     return refused("sums of integers that are averaged or scaled wrap around in NCCL; the host carries them in more bits");
   }
-  // Keep the order of scaling and reduction, because scaling truncates integers.
+  // Integers are truncated after scaling, so scale them before and after the reduction exactly as requested.
   r.before = {q.prescale, 1};
   r.after = {q.postscale, 1};
   r.op = q.op == ReduceOp::min ? Op::min : q.op == ReduceOp::max ? Op::max : q.op == ReduceOp::product ? Op::product : Op::sum;

@@ -41,7 +41,7 @@ struct Scaling {
   bool identity() const { return factor == 1.0 && divisor == 1; }
 };
 
-// All fields must be equal on all ranks of the communicator, including a joined rank that has no tensor.
+// All fields must be equal on all ranks of the communicator, even on a rank that has called join() and has no tensor.
 struct Question {
   Element element = Element::float32;
   ReduceOp op = ReduceOp::sum;

@@ -113,7 +113,7 @@ class StepMeter final : public Observer {
   std::atomic<uint64_t> made_{0};
 
   std::mutex mutex_;
-  // Guarded by mutex_, like all members below.
+  // All members from here on are guarded by mutex_.
   bool told_ = false, begun_ = false, asleep_ = true;
   Reading before_{};
   uint64_t ended_ = 0;

@@ -115,7 +115,8 @@ void Timeline::push(Event event, size_t more_bytes) {
   if (first) wake_.notify_one();
 }
 
-// Most responses belong to a schedule, so look there first.
+// Return the tensors of a response. They are cached by the response's address, because most responses belong to a
+// schedule and keep their address.
 TimelineTensorsPtr Timeline::tensors_of(const Response& r) {
   if (seen_.size() > kMaxSeen) seen_.clear();
   Seen& seen = seen_[&r];

@@ -78,7 +78,8 @@ class Timeline final : public Observer {
   void schedule_ended(const Schedule&, uint64_t) override;
   void heard(int from, uint32_t topic, std::string_view body) override;
   void awake() override;
-  // Called by the driver, and by other threads that detect the end of the job. Only the first call has an effect.
+  // Record the end of the job. The driver calls this, and so can any thread that notices the end earlier. Only the
+  // first call has an effect.
   void ended(const Status&) override;
 
  private:

@@ -23,7 +23,7 @@
 
 namespace hvd {
 
-// Counters of the group's ranks, in set order. They are in the segment, so they outlive the group.
+// Counters of the group's ranks in shared memory, in set order. They outlive the group.
 using SetLines = std::vector<SetLine*>;
 
 // State shared by all groups of one rank and engine: the last use of each half of this rank's staging area, and the

@@ -25,8 +25,8 @@ Status NcclPath::eligible(const Response& r, Comm& comm, const std::shared_ptr<D
   *yes = set_ && fits(r) && kinds_[static_cast<size_t>(r.kind)];
   if (!*yes || (r.kind != Kind::allreduce && r.kind != Kind::reducescatter)) return {};
   const nccl::Reduction how = reduction(*set_, r, comm);
-  // The engine's kernels compute what NCCL cannot. They run in the output memory. Before a reduction, this works only
-  // if the outputs are large enough to hold the inputs.
+  // The engine's kernels do the scaling that NCCL cannot do, in the output memory. Scaling before a reduction is
+  // therefore possible only if each output is as large as its input.
   const bool before = how.before.identity() || (set_->kernels && r.kind == Kind::allreduce);
   *yes = how.possible() && before && (how.after.identity() || set_->kernels);
   return {};
