@@ -50,7 +50,7 @@ __attribute__((visibility("default"))) const char* hvd_tf_trouble() { return hvd
 // Return -1 if no collective has run yet, 0 if collectives run asynchronously, and 1 if they block TensorFlow's
 // threads.
 __attribute__((visibility("default"))) int hvd_tf_blocking() { return static_cast<int>(hvd::tensorflow::blocking()); }
-// Override the first kernel's decision about blocking.
+// Set whether kernels block TensorFlow's threads. Without this call, the first kernel that runs decides.
 __attribute__((visibility("default"))) void hvd_tf_set_blocking(int blocking) {
   hvd::tensorflow::set_blocking(blocking ? hvd::tensorflow::Blocking::yes : hvd::tensorflow::Blocking::no);
 }

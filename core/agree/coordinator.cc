@@ -64,7 +64,7 @@ bool Coordinator::propose(std::vector<Response>* responses) {
   encode(schedule, &r.payload);
   r.sizes = tuning_;
   responses->push_back(std::move(r));
-  // Forget undecided requests: each rank resubmits them through the new schedule.
+  // Drop the requests that have no response yet. Each rank submits them again as part of the new schedule.
   negotiator_.clear_pending();
   detector_.reset();
   operations_ = schedule.entries.size();

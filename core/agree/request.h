@@ -22,7 +22,7 @@ enum class Kind : uint8_t {
   join = 6,
   add_set = 7,
   remove_set = 8,
-  // Used only in responses, to make all ranks adopt a schedule.
+  // Kind used only in responses: it makes all ranks adopt a schedule.
   adopt_schedule = 9,
 };
 const char* name_of(Kind kind);

@@ -58,13 +58,13 @@ class ScheduleCursor {
   // True if this operation waits in a bucket that this rank has not completed. The wait would never end, so the caller
   // must leave the schedule.
   bool stuck(const void* token) const;
-  // Return all tokens that were offered but not taken.
+  // Return the tokens of all submissions that offer() has stored and take() has not removed.
   std::vector<void*> outstanding() const;
 
  private:
   // Entries that are distinguished only by their order: unnamed entries of one kind, or entries with the same name.
   struct Stream {
-    // Entries of the stream in the order of submission.
+    // Entries of this stream, in the order in which their operations are submitted.
     std::vector<uint32_t> entries;
     uint64_t seen = 0;
     uint32_t next() const { return entries[seen % entries.size()]; }
@@ -87,11 +87,11 @@ class ScheduleCursor {
 
   std::shared_ptr<const Schedule> schedule_;
   std::vector<Slot> slots_;
-  // For each bucket, the number of this rank's entries without a waiting token.
+  // Number of operations that this rank still has to submit for each bucket.
   std::vector<uint32_t> missing_;
-  // Streams of named entries, keyed by set, frontend and name (make_key()).
+  // Entries with names. The key consists of set, frontend and name (make_key()).
   std::unordered_map<std::string, Stream> by_name_;
-  // Streams of unnamed entries, keyed by stream_of().
+  // Entries without names. The key stands for set, frontend and kind (stream_of()).
   std::unordered_map<uint64_t, Stream> unnamed_;
   uint64_t ready_ = 0;
   uint64_t executed_ = 0;

@@ -33,8 +33,8 @@ class MpiCalls {
   // are undefined.
   std::byte* memory(Slot slot, size_t bytes);
 
-  // Receive buffers must be slot memory. Send buffers must not, because Open MPI treats equal addresses as
-  // MPI_IN_PLACE. Bytes and counts must be below 2^31.
+  // Receive buffers must come from memory(). A send buffer must be different from the receive buffer, because Open MPI
+  // treats equal addresses as MPI_IN_PLACE. Bytes and counts must be below 2^31.
   Status barrier(Comm&, mpi::Handle);
   Status broadcast(Comm&, mpi::Handle, std::byte* data, size_t bytes, int root);
   Status allreduce(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t count, mpi::Handle type, mpi::Handle op);

@@ -133,7 +133,7 @@ class Adasum {
   // Index of the first element of part p of tensor t, stored at starts_[p * tensors() + t]. The last entry is the total
   // number of elements.
   size_t* starts_;
-  // All values in the accumulation type.
+  // Values of all tensors in the accumulation type (float32 or float64).
   std::byte* wide_;
   // Result in the tensors' own type. It shares the memory of wide_ if the two types are equal.
   std::byte* narrow_;

@@ -217,15 +217,15 @@ struct AllreduceValues {
   Combine combine(bool sum, ReduceOp op, bool theirs_first) const { return {acc, op, theirs_first, sum ? acc : d}; }
 };
 
-// Let folded ranks pass their values to their partners before the algorithm. `sums` is true if all ranks start with
-// sums.
+// Before the algorithm, combine pairs of ranks (see Fold): one rank of each pair sends its values to the other and then
+// waits for the result. `sums` is true if all ranks start with sums.
 inline Status fold_in(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op, bool sums = false) {
   if (!fold.pairs(comm.rank)) return {};
   if (fold.place < 0) return send_to(comm, comm.rank - 1, v.outgoing(sums, 0, v.count));
   return exchange_combine(comm, comm.rank + 1, {}, comm.rank + 1, v.mine(0, v.count), v.combine(sums, op, false));
 }
 
-// Send the result to the folded ranks after the algorithm.
+// After the algorithm, send the result to the ranks that folding has left out.
 inline Status fold_out(Comm& comm, const Fold& fold, Bytes data) {
   if (!fold.pairs(comm.rank)) return {};
   return fold.place < 0 ? recv_from(comm, comm.rank - 1, data) : send_to(comm, comm.rank + 1, data);

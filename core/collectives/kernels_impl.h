@@ -332,7 +332,7 @@ void stream_loop(std::byte* dst, const std::byte* src, size_t bytes) {
 
 template <class In, class Out, class Op>
 constexpr void fill_op(Kernels::Reduce (&row)[kFusedSources]) {
-  // With a single source, all operations give the same result.
+  // With a single source, there is nothing to combine, so all operations share one loop.
   row[0] = reduce_loop<In, Out, Sum, 1>;
   row[1] = reduce_loop<In, Out, Op, 2>;
   row[2] = reduce_loop<In, Out, Op, 3>;

@@ -136,7 +136,7 @@ class Driver {
   void apply_set_change(const Response& response, Operation* op);
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
   void lost(int rank, const Status& why);
-  // End the job if an AbortRequest was made outside the engine.
+  // End the job if the launcher, or other code outside the engine, has requested this (AbortRequest).
   void check_abort_request();
   // True if a rank has left and the operations that it takes part in are done.
   bool past_goodbye() const;
@@ -207,7 +207,7 @@ class Driver {
 
   // Description of the operation being executed, for error messages.
   std::string busy_;
-  // Bucket being executed, for error messages.
+  // Bucket of the schedule that is being executed, or null. Used in error messages.
   const Schedule::Bucket* in_bucket_ = nullptr;
   ShutdownState shutdown_state_;
   std::atomic<bool> stopping_{false};

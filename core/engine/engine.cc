@@ -88,7 +88,7 @@ Status Engine::submit_unattended(Request request, const std::byte* in, std::byte
   HVD_RETURN_IF_ERROR(enqueue(op, &wake));
   waits_->unattended();
   watchdog_.start();
-  // Wake the thread, because no caller will drive the engine.
+  // Wake the engine's thread, because no caller waits for this operation and drives the engine.
   if (wake) waker_.notify_now();
   return {};
 }
@@ -189,7 +189,7 @@ void Engine::run(int cpu) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
-    // Ignore errors: an unavailable core is no reason to fail.
+    // Ignore errors: if the thread cannot be bound to the core, it runs on any core.
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);
   }
   progress_lock_->run();

@@ -23,7 +23,7 @@ class Engine {
  public:
   // `options` must have passed check().
   explicit Engine(EngineOptions options);
-  // Call shutdown() unless it has already been called.
+  // The destructor calls shutdown() unless the program has called it.
   ~Engine();
   Engine(const Engine&) = delete;
 
@@ -117,7 +117,7 @@ class Engine {
   AbortRequest abort_request_;
   const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   const std::shared_ptr<Waits> waits_ = std::make_shared<Waits>();
-  // Accessed only while holding the progress lock.
+  // The following members are accessed only while holding the progress lock.
   std::unique_ptr<Driver> driver_;
   Stats last_stats_{};
   std::shared_ptr<Arena> arena_;

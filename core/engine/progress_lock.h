@@ -76,7 +76,7 @@ class ProgressLock {
   bool stopping() const { return stop_.load(std::memory_order_seq_cst); }
 
   std::mutex mutex_;
-  // Accessed only while holding the lock.
+  // The following members are accessed only while holding the lock.
   Driver* driver_;
   Observers* observers_;
   ThreadWaker* waker_;

@@ -53,7 +53,7 @@ class Reading {
       case FrameType::observer_message_down: return observer_message_down();
       case FrameType::bye: return shutdown_state<Goodbye>();
       case FrameType::abort: return shutdown_state<Abort>();
-      // The control plane itself handles acknowledgements.
+      // Acknowledgements have no payload to decode, because the control plane handles them itself.
       case FrameType::ack: break;
     }
     return std::nullopt;

@@ -19,8 +19,8 @@
 //     requests them next, and the state becomes negotiating. When another rank leaves, end_schedule() also ends the
 //     following state.
 //
-// While negotiating or deviated, new operations go to queue_. end() is final in every state: all later submissions fail
-// with the error ended_.
+// In the states "negotiating" and "deviated", new operations go to queue_. After end(), which is possible in every
+// state, all submissions fail with the error ended_.
 //
 // A caller that waits for an operation in cursor_ or assembly_ calls nudge(). If the operation cannot complete there,
 // it is requested from rank 0, which can report the missing ranks.
@@ -170,7 +170,7 @@ class Submissions {
   std::atomic<bool> deviated_{false}, stuck_{false};
   std::atomic<bool> must_watch_{false};
   Status ended_;
-  // Shared ownership, because the counter outlives the engine.
+  // Number of failed operations. Observers share the counter, because it outlives the engine.
   const std::shared_ptr<std::atomic<uint64_t>> failures_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 

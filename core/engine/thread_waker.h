@@ -49,7 +49,7 @@ class ThreadWaker {
   WakeupEvent wakeup_;
   std::shared_ptr<Segment> memory_;
   int timer_;
-  // Keeps the timer and timer_set_ consistent.
+  // Mutex under which the timer and timer_set_ change together.
   std::mutex timer_mutex_;
   std::atomic<bool> timer_set_{false};
 };

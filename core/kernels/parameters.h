@@ -57,7 +57,7 @@ struct Piece {
   uint64_t destination;
   // Number of elements, or of bytes for pack_bytes.
   uint64_t elements;
-  // Number of chunks of all pieces before this one.
+  // Total number of chunks of all pieces that precede this piece.
   uint64_t first_chunk;
 };
 static_assert(sizeof(Piece) == 32);

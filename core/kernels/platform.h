@@ -19,9 +19,9 @@ struct Place {
 
 #if defined(__CUDACC__)
 
-// All memory used here (the device's own, a peer's, or pinned host memory) is in the global window. The compiler cannot
-// derive this from an integer address. It can move a load across stores, because no thread reads what any thread has
-// written.
+// Load a value from global memory. Kernels access only global memory (the device's own, a peer's, or pinned host
+// memory), but the compiler cannot derive this from an integer address. It can move a load across stores, because no
+// thread reads what any thread has written.
 template <int kBytes>
 HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
   Words<(kBytes + 3) / 4> x;
@@ -57,7 +57,7 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
 
 #else
 
-// Trap if a device would report the address as misaligned.
+// In host tests, trap if a device would report the address as misaligned.
 template <int kBytes>
 inline Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
   if (address % kBytes != 0) __builtin_trap();
@@ -72,7 +72,7 @@ inline void store_aligned(uint64_t address, const Words<(kBytes + 3) / 4>& x) {
   __builtin_memcpy(reinterpret_cast<void*>(address), &x, kBytes);
 }
 
-// The file that includes kernels.cu defines HVD_KERNEL.
+// On the host, the test that includes kernels.cu defines HVD_KERNEL.
 #endif
 
 // ---- Access to one element at any address, because callers' tensors may start anywhere ------------------------------

@@ -101,7 +101,7 @@ HVD_KERNEL_INLINE void reduce_two(const ReduceParameters& p, uint64_t offset, ui
 template <class E, int kLanes>
 HVD_KERNEL_INLINE Words<kAccWords<E, kLanes>> tree(const ReduceParameters& p, uint64_t offset) {
   using A = Access<E, kLanes>;
-  // Number of levels of subtrees: 64 sources form 16 subtrees.
+  // Maximum number of waiting results: one each of 1, 2, 4 and 8 combined subtrees. 64 sources form 16 subtrees.
   constexpr int kLevels = 4;
   static_assert(kMostSources == 4 << kLevels);
   uint32_t partials = 1;

@@ -11,8 +11,8 @@
 
 namespace hvd::kernels {
 
-// Share of one thread. The thread processes the vectors, and then the remaining elements, with the indices first, first
-// + stride, and so on.
+// Work of one thread: it processes the vectors with the indices first, first + stride, and so on, and then the
+// remaining elements with such indices.
 struct Share {
   uint64_t first, stride;
 };

@@ -39,13 +39,13 @@ struct Config {
   uint32_t magic = 0xcafebeef;
   uint32_t version = 21800;
   int blocking = 1;
-  // INT_MIN and null mean that a field is not set.
+  // NCCL uses its default for fields with the value INT_MIN or null.
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
-  // Unused padding in NCCL versions before 2.26.
+  // This field is unused padding in NCCL versions before 2.26.
   int traffic_class = INT_MIN;
 };
 static_assert(sizeof(UniqueId) == 128 && sizeof(Config) == 48 && offsetof(Config, net_name) == 32 && offsetof(Config, traffic_class) == 44);

@@ -64,7 +64,7 @@ struct Overrides {
 enum class Order : uint8_t { none, the_order, by_host, by_slice };
 Order order_of(Collective, Algorithm);
 
-// True if `algorithm` can run in a world of this shape.
+// True if `algorithm` can run in a process set with these properties.
 bool runs_in(Algorithm, const WorldShape&);
 
 // Select the algorithm. `bytes` is the size of the whole operation on one rank, in dtype `d`. An override that cannot

@@ -38,12 +38,14 @@ class FlightRecorder final : public Observer {
     static constexpr size_t kName = 87, kShape = 4;
     // Number of the entry on this rank, counted from 0.
     uint64_t number;
-    // Start and end in ticks. They differ only for carried_out and broke_off.
+    // Time in ticks at which the event began and ended. The two are equal except for the execution of operations
+    // (carried_out and broke_off).
     uint64_t begin, end;
     uint64_t bytes;
     // Id of the schedule that contains the operation, or 0 for a negotiated operation.
     uint64_t schedule;
-    // Number of earlier operations of the process set, for carried_out and broke_off. Equal on all ranks of the set.
+    // For executed operations (carried_out and broke_off), the number of operations that the process set executed
+    // before. Equal on all ranks of the set.
     uint64_t position;
     // First dimensions of the tensor's shape.
     std::array<int64_t, kShape> shape;

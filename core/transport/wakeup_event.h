@@ -14,7 +14,7 @@ namespace hvd {
 // Sleep state of an engine. A higher value means that more events wake the engine.
 enum class SleepState : uint32_t {
   awake = 0,
-  // Nothing is in flight, so submissions wake the engine but a peer's progress does not.
+  // The engine has nothing in flight. Submissions wake it, but a peer's progress does not.
   idle = 1,
   // The engine waits for a peer's progress in shared memory.
   waiting = 2,

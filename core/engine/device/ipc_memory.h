@@ -82,14 +82,14 @@ class Exchange {
     std::byte* memory;
     Device::Handle handle;
   };
-  // Index of each of a rank's counters.
+  // Indices of a rank's counters in shared memory.
   enum Word : size_t {
-    // Number of windows whose data are in place; one counter per slot.
+    // Counter of the windows whose data are in the rank's buffer; one counter per slot.
     kReady,
-    // Number of windows that the rank has finished writing and for which it no longer reads other ranks' slots; one
-    // counter per slot.
+    // Counter of the windows that the rank has finished: it has written all results and no longer reads other ranks'
+    // slots; one counter per slot.
     kDone = kReady + kSlots,
-    // Set to 1 once the rank has written its pattern.
+    // Counter that becomes 1 once the rank has written its test pattern.
     kWritten = kDone + kSlots,
     kWords,
   };

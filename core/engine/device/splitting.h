@@ -19,7 +19,7 @@ struct Piece {
   size_t number = 0;
   // Byte range of the piece in its tensor.
   size_t first = 0, bytes = 0;
-  // Byte offset of the piece in the memory of its load.
+  // Byte offset of the piece in the memory that all pieces of a load share.
   size_t at = 0;
 };
 
