@@ -161,7 +161,8 @@ def _iterate(plain: Any, loader: Any) -> Any:
             why = "it asked for the length of a DataLoader before it was known that this one evaluates"
             refuse(why, "ask inside torch.no_grad() or after model.eval()", shards.asked)
         shards.training = False
-    if evaluating or not training.optimizers:  # a script without an optimizer only inspects its data
+    # Without an optimizer, the script does not train, so do not split its data.
+    if evaluating or not training.optimizers:
         return plain(loader)
     if isinstance(loader.dataset, IterableDataset):
         return _stream(plain, loader)

@@ -333,7 +333,7 @@ def fit_model(engines: Sequence[EngineColumn], rank: int, size: int) -> dict[str
     kinds = {len(set(engine.node_of)): engine for engine in engines}
     for nodes, engine in sorted(kinds.items()):
         if size == 1 or 1 < nodes < size:
-            continue  # with several ranks per host, the fit cannot separate local and remote costs
+            continue  # skip this fit, because several ranks per host make local and remote costs inseparable
         names = ("local_alpha", "local_beta", "gamma") if nodes == 1 else ("alpha", "beta", "gamma")
         measured = _times(engine, size)
         fitted = fit(measured, engine.node_of, names) if rank == 0 else None

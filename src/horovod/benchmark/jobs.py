@@ -173,7 +173,8 @@ class Job:
         """Ask the processes to end, kill them after 10 s, and remove their temporary files."""
         for connection, stream in self._streams.values():
             try:
-                connection.shutdown(socket.SHUT_WR)  # the worker's loop stops at EOF
+                # Tell the worker to end, because its loop stops at the end of its input.
+                connection.shutdown(socket.SHUT_WR)
             except OSError:
                 pass
             stream.close()

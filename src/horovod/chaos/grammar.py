@@ -43,7 +43,7 @@ class Seeded:
     Attributes:
         seed: Seed of the generator.
         mtbf: Mean seconds between two events.
-        kinds: Kinds to inject. If empty, any of RANDOM_KINDS. A CUT event then has no duration and has no effect.
+        kinds: Kinds to inject. Default: all RANDOM_KINDS, but CUT events then have no duration and thus no effect.
         until: Seconds after which there are no more events. None means no end.
     """
 

@@ -24,7 +24,7 @@ add rule inet {TABLE} out oifname @down drop
 _NAME = re.compile(r"[\w.@:-]+", re.ASCII)
 
 _ROOT, _SLOW = "c4a0:", "c4a1:"
-# tc band for delayed packets, in addition to the three default bands.
+# Band of tc's prio queue for delayed packets. The first three bands are the defaults.
 _FOURTH = f"{_ROOT}4"
 # Maximum number of queued packets. A lower limit would drop packets.
 _ROOM = "100000"

@@ -382,9 +382,9 @@ def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> 
 
 
 def _ranks_of(entry: ProcessSet, running: list[int]) -> list[int] | None:
-    """Convert a process set's world ranks to ranks in the job. Return None for COMM_NULL.
+    """Convert a process set's world ranks to ranks in the job. Return None if the set's communicator is COMM_NULL.
 
-    COMM_NULL's ranks are known only to other processes. If the job does not include all of the world ranks, return them
+    Only other processes know such a set's ranks. If the job does not include all of the world ranks, return them
     unchanged, so that no registered set matches.
     """
     if entry.world_ranks is None:

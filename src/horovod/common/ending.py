@@ -69,7 +69,7 @@ def _follows(error: BaseException | None, ended: Ended) -> bool:
         return ended is not None
     chain = list(_chain(error))
     if any(isinstance(one, RanksDisagreeError) for one in chain):
-        return False  # a mismatch between ranks is a mistake in the program, not an effect of another rank's exit
+        return False  # a mismatch between ranks is a mistake in the program, so no other rank is to blame
     return any(isinstance(one, HorovodInternalError) or (ended is not None and _of_tensorflow(one)) for one in chain)
 
 
@@ -260,7 +260,7 @@ def _ancestors() -> Iterator[int]:
                 # The parent's process id is the second field after the command's name, which is in parentheses and can
                 # contain any character.
                 pid = int(file.read().rpartition(b")")[2].split()[1])
-        except OSError:  # the process has ended
+        except OSError:  # the process has ended, so its ancestors are unknown
             return
         yield pid
 
@@ -270,7 +270,7 @@ def _names(pid: int) -> set[str]:
     found = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # another thread has just closed the descriptor
+            with contextlib.suppress(OSError):  # raised if another thread has just closed the descriptor
                 if match := _MEMFD.fullmatch(os.readlink(f"/proc/{pid}/fd/{number}")):
                     found.add(match[1])
     return found

@@ -79,7 +79,7 @@ def _cut(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
         raise NotDoneError(str(error)) from None
     _run(["nft", "-f", "-"], said.prepare())
     say(f"host {host(event, ranks)}")
-    time.sleep(HEAD_START)  # the log line must reach the launcher before the fault occurs
+    time.sleep(HEAD_START)  # give the log line time to reach the launcher before the fault occurs
     _run(["nft", "-f", "-"], text)
 
 
@@ -228,7 +228,7 @@ class Faults:
         self._plan = told
         self._act = act
         self._lock = threading.Lock()
-        self._ranks = Ranks(-1, ())  # members of the last epoch
+        self._ranks = Ranks(-1, ())  # members of the most recent epoch
         self.steps = 0
         """Number of steps of the job so far, as far as this rank knows."""
         self.began: float | None = None
@@ -367,7 +367,7 @@ def begin(job: Job) -> None:
     own = _faults.steps, began, network_identity(), addresses(), new
     try:
         told = allgather_object(own, name="horovod.chaos")
-    except HorovodInternalError:  # a rank is lost, which the program's next operation reports too
+    except HorovodInternalError:  # ignore a lost rank, because the program's next operation reports it too
         _faults.began = began
         return
     hosts = job.hosts or ("",) * job.size

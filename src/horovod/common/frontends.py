@@ -69,7 +69,7 @@ _known = {face.name: face for face in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUM
 def named(name: str) -> Frontend:
     """Return the frontend with this name.
 
-    Frontends outside the table call only ``init`` and ``shutdown``, so they share one number.
+    Frontends other than the six above call only ``init`` and ``shutdown``, so they share one number.
     """
     if name not in _known:
         _known[name] = Frontend(name, _OTHERS)

@@ -21,7 +21,7 @@ from horovod.common.security.object_seal import Call, Seals
 
 _FAILED = b"\xff"  # first byte of an error message; a pickle begins with 0x80
 
-_parked: list[Any] = []  # references to memory that interrupted operations still use
+_parked: list[Any] = []  # memory that interrupted operations still use, kept until the process ends
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
@@ -156,7 +156,7 @@ def _run(
     except Exception:
         call.cancel()
         raise
-    except BaseException:  # after Ctrl-C, the operation still uses the memory
+    except BaseException:  # keep the memory after Ctrl-C, because the engine still uses it
         _parked.append((memory, view))
         raise
 
@@ -212,7 +212,7 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
 
 # Functions that exchange numbers between ranks in a single operation, without pickling.
 
-_memory: dict[tuple[str, str, int], Any] = {}  # references to memory that interrupted operations still use
+_memory: dict[tuple[str, str, int], Any] = {}  # memory that interrupted operations still use, by operation
 
 
 def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tuple[float, ...]:

@@ -87,7 +87,7 @@ def leave_in_child() -> None:
     _autotune = None
     if _telemetry is not None:
         _telemetry.leave_in_child()
-    _telemetry = None  # a forked child has no telemetry threads
+    _telemetry = None  # a forked child has no telemetry threads, so forget the telemetry
     marks.close()
     training.close()
 

@@ -80,7 +80,7 @@ def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
         finally:
             if close := getattr(iterator, "close", None):
                 close()
-    except BaseException as raised:  # re-raised in the consuming loop
+    except BaseException as raised:  # the consuming loop raises this error
         error = raised
     pipe.put(_End(error))
 

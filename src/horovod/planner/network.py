@@ -125,7 +125,7 @@ def power_of_two_nodes(largest: int) -> Sequence[int]:
 # hosts and inside a host, each with its own latency and bandwidth.
 
 ALGORITHMS = ("auto", "ring", "hierarchical", "tree", "parameter-server")
-_PROBE = 1 << 30  # message size in bytes, large enough to measure a formula's bandwidth term
+_PROBE = 1 << 30  # bytes of the messages for which formulas are evaluated; large, to make the bandwidth dominate
 
 
 def _predict(

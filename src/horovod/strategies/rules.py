@@ -198,7 +198,7 @@ def pairs(size: int, number: int) -> Targets:
     An odd ``size`` takes ``size`` rounds, and each rank sits out one of them. The circle method of
     round-robin tournaments forms the pairs.
     """
-    places = size + size % 2  # for an odd size, add a dummy rank, whose partner sits out the round
+    places = size + size % 2  # if the size is odd, add a dummy rank; its partner in a round has nothing to do
     if size < 2:
         return [[] for _ in range(size)]
     turn = number % (places - 1)

@@ -104,7 +104,7 @@ class _Wrapped:
     step.hooked = True  # type: ignore[attr-defined]  # the plain class's step, called here, runs the hooks
 
     def _stepped(self) -> None:
-        if not hasattr(self, "_hvd"):  # a wrapped distributed optimizer marks its own steps
+        if not hasattr(self, "_hvd"):  # a wrapped distributed optimizer already marks the end of its steps
             marks.optimizer(self)
         if self.strategy.in_sync and isinstance(self.strategy, Rounds):
             names = {p: f"parameter.{i}" for i, p in enumerate(self.strategy.vector.parameters)}

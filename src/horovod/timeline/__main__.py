@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print_summary(traces, chosen.json, chosen.tensors)
         else:
             _view(traces, chosen.port, not chosen.no_browser)
-    except BrokenPipeError:  # the reader of the output, such as `head`, has exited
+    except BrokenPipeError:  # raised if the program that reads the output, such as `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -157,7 +157,7 @@ def by_number(all_ranks: Sequence[Sequence[Operation]]) -> list[dict[int, Operat
     return [together[key] for key in sorted(together)]
 
 
-_OWN_ROWS = 3  # in the merged timeline, process 0 has three rows per rank: rank, schedules and steps
+_OWN_ROWS = 3  # rows per rank in process 0 of the merged timeline: rank, schedules and steps
 
 
 def merge(traces: Sequence[Trace], flows: bool = True) -> list[Event]:

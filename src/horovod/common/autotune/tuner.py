@@ -23,7 +23,8 @@ FUSION, BUCKET, SMALL = "fusion_bytes", "bucket_bytes", "small_bytes"
 MAX_FUSION = 16 << 20
 """Maximum bytes of an operation in a schedule (``kBucketBytes`` in core/agree/coordinator.cc)."""
 
-# Maximum number of steps to wait for a schedule. A program whose steps differ never gets a schedule.
+# Maximum number of steps to wait until the ranks agree on a new order of operations (schedule). Ranks whose steps
+# differ never agree on one.
 _SCHEDULE_STEPS = 20
 # Minimum seconds between progress lines.
 _PROGRESS_SECONDS = 10.0
@@ -234,7 +235,7 @@ class Tuner:
         self._apply(next(self._measuring))
 
     def _apply(self, values: Values) -> None:
-        """Apply these values. They affect whole steps only after the ranks adopt a new schedule."""
+        """Apply these values. They affect whole steps only once the ranks have agreed on a new order of operations."""
         self._schedules = int(self._engine.stats()["schedules"])
         self._waited = 0
         self._next = self._settling

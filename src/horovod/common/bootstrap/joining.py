@@ -138,7 +138,8 @@ class Joining:
         self._formed.close()
         if self._engine is not None:
             self._engine.shutdown("init failed")
-            # Clear the traceback, which would keep the engine and its doorbell alive.
+            # Drop the engine, because a traceback can keep this object alive and thereby the engine's memory and
+            # doorbell.
             self._engine = None
         # Send the failure to ranks that already wait in the final exchange. Skip this after Ctrl-C, so that the process
         # exits immediately, and in an elastic job, whose ranks rejoin through the launcher.
@@ -283,7 +284,7 @@ class Joining:
         )
         if not self._world or self._env.place is not None:
             return job
-        env = self._env  # the launcher's environment variables define the order of the ranks on a host
+        env = self._env  # the launcher numbers the ranks on a host, so use its environment variables
         return Job(
             env.rank,
             env.size,

@@ -255,7 +255,7 @@ class Listening:
             return
         # Drop the reference to the old engine, whose memory the next engine needs.
         ended, epoch.engine = epoch.engine.ended(), None
-        if ended is not None and ended[0] != "left":  # a worker that leaves the job informs the launcher itself
+        if ended is not None and ended[0] != "left":  # a worker that leaves the job reports this to the launcher itself
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
             epoch.stubborn = IgnoredFailure(epoch.signal.failures(), time.monotonic())
 

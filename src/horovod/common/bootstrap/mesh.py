@@ -144,7 +144,7 @@ class MeshBuilder:
         return self._links
 
     def _doors(self) -> list[socket.socket]:
-        """Return the listening sockets. Connections for other kinds of links stay in their backlogs."""
+        """Return the listening sockets for the links to form. Connections on other sockets wait in backlogs."""
         doors = [self._listeners.unix] if NODE in self._kinds else []
         return doors + (self._listeners.tcp if CONTROL in self._kinds or DATA in self._kinds else [])
 
@@ -174,7 +174,7 @@ class MeshBuilder:
         for key, _ in events:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
-            elif key.data in self._attempts:  # an earlier event can have dropped this attempt
+            elif key.data in self._attempts:  # an earlier event in this loop can have dropped the attempt
                 self._advance(key.data)
         now = time.monotonic()
         for attempt in [a for a in self._attempts if a.deadline <= now]:
@@ -209,7 +209,8 @@ class MeshBuilder:
             # The peer closed the connection, or this process is out of descriptors. Retry until the deadline.
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    # pause to avoid a busy loop: the listener stays readable while no descriptor is free
+                    # Pause, because the socket stays readable while this process has no free descriptor, which would
+                    # cause a busy loop.
                     time.sleep(_FULL_PAUSE)
                 return
             if listener is self._listeners.unix and descriptors.peer_user(sock) != os.geteuid():
@@ -246,7 +247,7 @@ class MeshBuilder:
             sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
             code = sock.connect_ex(where)
-        except OSError as error:  # this process has no free descriptor, or this host has no IPv6
+        except OSError as error:  # raised if this process has no free descriptor or this host has no IPv6
             self._failed(link, target, error.strerror or str(error))
             return
         if code not in (0, errno.EINPROGRESS):
@@ -382,7 +383,7 @@ class MeshBuilder:
 
     def _failed(self, link: Link | None, target: Target, reason: str, silent: bool = False) -> None:
         if link is None or target in ("", _INVITED):
-            return  # the peer opened this connection, so only the peer can retry
+            return  # only the peer can retry a connection that the peer has opened
         dialer = self._dialers[link]
         dialer.failed(target, reason, time.monotonic(), silent)
         self._next_due = min(self._next_due, dialer.next_due())

@@ -52,7 +52,7 @@ def keep_links() -> None:
     """Duplicate a stopping engine's control connections, to detect lost peers during MPI_Finalize."""
     _close_links()
     for label, descriptor in _links:
-        with contextlib.suppress(OSError):  # without a free descriptor, only the launcher can detect lost ranks
+        with contextlib.suppress(OSError):  # ignore a lack of descriptors, because the launcher detects lost ranks too
             _kept.append((label, os.dup(descriptor)))
     _links.clear()
 

@@ -75,7 +75,7 @@ def _upwards(point: str, mounted: str, path: str) -> list[str]:
     """
     below = path[len(mounted.rstrip("/")) :] if (path + "/").startswith(mounted.rstrip("/") + "/") else ""
     parts = [part for part in below.split("/") if part]
-    if ".." in parts:  # skip a mounted group that does not contain this process
+    if ".." in parts:  # this process is not inside the mounted group
         parts = []
     return [os.path.join(point, *parts[:count]) for count in range(len(parts), -1, -1)]
 
@@ -90,7 +90,7 @@ def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> flo
     """
     quota, _, period = cpu_max.strip().partition(" ") if cpu_max.strip() else (quota_us.strip(), "", period_us.strip())
     if not (quota.isascii() and quota.isdecimal() and period.isascii() and period.isdecimal()) or int(period) == 0:
-        return None  # version 2 uses "max" and version 1 uses -1 for no limit
+        return None  # no limit is "max" in version 2 and -1 in version 1
     return int(quota) / int(period)
 
 

@@ -93,7 +93,7 @@ def is_this_user_or_root(sock: socket.socket) -> bool:
     trusted, even if they have the same user id.
     """
     pid, uid, _ = peer_credentials(sock)
-    if pid <= 0:  # the peer is in a different pid namespace, so its id is unknown
+    if pid <= 0:  # the kernel reports no process id for a peer in another pid namespace
         return False
     if uid == 0:
         return True

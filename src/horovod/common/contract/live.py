@@ -41,7 +41,7 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
 
     Attributes:
         at: Time of the data, in seconds on rank 0's clock.
-        made: Number of steps of the rank that has made the most steps.
+        made: Number of steps that the fastest rank has made.
         own: Number of steps that rank 0 has made.
         whole: Parts of a step, averaged over the whole job.
         lately: Parts of a step since the ranks' previous reports.

@@ -18,7 +18,7 @@ def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
     def sink(level: int, message: str) -> None:
         name = LOG_LEVELS[level].upper() if 0 <= level < len(LOG_LEVELS) else str(level)
         stream = sys.stderr
-        if stream is None:  # the process has no stderr, or the interpreter is shutting down
+        if stream is None:  # drop the message, because the process has no stderr or the interpreter is shutting down
             return
         stamp = ""
         if not hide_time:
@@ -28,7 +28,7 @@ def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
             stream.write(f"{stamp}[horovod, rank {rank}] {name}: {message}\n")
             stream.flush()
         except (OSError, ValueError):
-            pass  # a closed stderr must not stop training
+            pass  # ignore the error, because a closed stderr must not stop training
 
     return sink
 

@@ -124,7 +124,7 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
 def cache_directory() -> Path:
     """Return Horovod's cache directory of this user: $XDG_CACHE_HOME/horovod, or ~/.cache/horovod by default."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification requires ignoring relative paths
+    if not os.path.isabs(base):  # ignore a relative path, as the XDG specification requires
         base = os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base, "horovod")
 

@@ -29,7 +29,7 @@ def folder_of_user(text: str) -> str:
         return os.path.abspath(text)
     try:
         place = tempfile.gettempdir()
-    except FileNotFoundError:  # without a writable directory, the job runs without reports
+    except FileNotFoundError:  # no directory is writable, so the job runs without reports
         place = "/tmp"
     return os.path.join(place, f"horovod-{os.getuid()}")
 
@@ -57,7 +57,7 @@ def on_this_host(folder: str) -> str:
         return folder
     except OSError:
         if not os.path.lexists(place):
-            return folder  # without a writable directory, writing the first report raises a descriptive error
+            return folder  # do not raise an error here, because writing the first report raises a more descriptive one
     with contextlib.suppress(OSError):
         return os.path.join(tempfile.mkdtemp(prefix=f"horovod-{os.getuid()}-"), name)
     return folder

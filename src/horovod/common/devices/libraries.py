@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-DRIVER: Final = "libcuda.so.1"  # the unversioned libcuda.so can be a CUDA toolkit stub
+DRIVER: Final = "libcuda.so.1"  # do not use libcuda.so without a version, which can be a stub from the CUDA toolkit
 NCCL: Final = "libnccl.so.2"
 
 NCCL_FILES: Final = ("~/.nccl.conf", "/etc/nccl.conf")

@@ -12,7 +12,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 
-SIZE = 2 << 20  # allocation size of the test; smaller sizes would share a block with other allocations
+SIZE = 2 << 20  # bytes to allocate; smaller allocations can share a memory block with others
 _HANDLE = 64
 _LAZY_PEER_ACCESS = 1
 

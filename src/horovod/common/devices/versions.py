@@ -99,7 +99,7 @@ def _in_file(path: str) -> int:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             found = re.search(_WORDS, text)
             return code_of(found[1].decode()) if found is not None else 0
-    except (OSError, ValueError):  # an empty file cannot be mapped
+    except (OSError, ValueError):  # mapping an empty file raises ValueError
         return 0
 
 

@@ -37,7 +37,8 @@ def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
     for name in names:
         if name.isdecimal():
             fits = int(name) < len(gpus)
-        elif name.startswith("MIG-GPU-"):  # drivers before version 470 use MIG-<UUID of the GPU>/<instance>/<instance>
+        # Format of drivers before version 470: MIG-<UUID of the GPU>/<instance>/<instance>.
+        elif name.startswith("MIG-GPU-"):
             fits = any(gpu.mig and name.startswith(f"MIG-{gpu.uuid}") for gpu in gpus)
         elif name.startswith("MIG-"):
             fits = sum(part.startswith(name) for gpu in gpus for part in gpu.slices) == 1
@@ -288,12 +289,12 @@ def _distance(one: Path, other: Path) -> str:
     common = 0
     while common < min(map(len, ways)) and ways[0][common] == ways[1][common]:
         common += 1
-    if common > 1:  # devices behind a common root port are connected by a PCIe switch
+    if common > 1:  # a PCIe switch connects devices behind the same root port
         return SWITCH
     if common == 1:
         return BRIDGE
     nodes = [_read(device / "numa_node").strip() for device in (one, other)]
-    if nodes[0] == nodes[1]:  # on a machine with one NUMA node, Linux reports -1 for all devices
+    if nodes[0] == nodes[1]:  # also equal on a machine with one NUMA node, where Linux reports -1 for all devices
         return NODE if nodes[0] else ""
     return FAR if all(node.isdecimal() for node in nodes) else ""
 

@@ -23,7 +23,7 @@ from horovod.common.elastic.checkpoint_files import OWN, Trust
 from horovod.common.elastic.checkpoint_place import Folder, Objects, Place, job_tag, record, recorded, without_password
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
-_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # simplecache::s3://... is a URL, but run::3 is a path
+_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # matches simplecache::s3://..., but not the path run::3
 _FILE = re.compile(r"file:/+")
 _LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
@@ -102,7 +102,7 @@ def _register() -> None:
 
 
 def _wait() -> None:
-    for thread in threading.enumerate():  # forked children have no writer thread
+    for thread in threading.enumerate():  # finds nothing in a forked child, which has no writer thread
         if isinstance(thread, Writer):
             thread.join()
 

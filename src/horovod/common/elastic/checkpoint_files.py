@@ -194,7 +194,7 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = path.exists()
-        except BlockingIOError:  # another process saw the unlocked file and will remove it as abandoned
+        except BlockingIOError:  # another process has seen the file unlocked, and will remove it as abandoned
             there = False
         except OSError:  # some file systems do not support locks
             there = True
@@ -223,7 +223,8 @@ def open_plain(path: Path) -> io.FileIO:
         TornCheckpointError: If the path is a pipe or device.
         OSError: If the file cannot be opened.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # without O_NONBLOCK, opening a pipe could block
+    # O_NONBLOCK prevents this call from blocking if the path is a pipe.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise TornCheckpointError(f"{path} is no plain file")
@@ -239,7 +240,7 @@ def made_in(directory: Path) -> os.stat_result:
     path, file = begin(directory, "job")
     with file:
         try:
-            with contextlib.suppress(OSError):  # some file systems do not support file modes
+            with contextlib.suppress(OSError):  # ignore file systems that do not support file modes
                 os.fchmod(file.fileno(), 0o600)
             return os.fstat(file.fileno())
         finally:
@@ -289,7 +290,8 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
         with file:
             write_into(file, step, dump, trust)
             os.fsync(file.fileno())
-            os.rename(unfinished, target)  # the file stays locked until it has its final name
+            # Rename while the file is still locked, so that no other rank removes it as abandoned.
+            os.rename(unfinished, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished)

@@ -311,7 +311,7 @@ class Objects:
     def _moved(self, unfinished: str, target: str) -> bool:
         """Rename the file. Return False if the target exists and cannot be overwritten, as in HDFS."""
         if not self._renames and self._is_there(target):
-            return False  # an interrupted copy would damage the existing target
+            return False  # do not copy the file over the target, because an interrupted copy would damage it
         try:
             self._move(unfinished, target)
         except Exception:

@@ -66,7 +66,7 @@ def run_fn(
                 again = None if outcome is None or outcome.restore else outcome.lost
                 marks.back(0 if outcome is None else outcome.root, again)
             failed = False
-            if changed:  # reset callbacks can call collectives, which can fail
+            if changed:  # reset callbacks can call collectives, whose errors the loop must handle too
                 state.on_reset()
                 # Register the state. This also delivers host updates that arrived after the membership change.
                 notification_manager.register_listener(state)

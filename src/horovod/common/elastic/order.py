@@ -41,7 +41,7 @@ def permutation(length: int, seed: int, epoch: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Shares:
-    """Number of samples that each rank gets per round.
+    """Number of samples that each rank takes in one round, in which all ranks take samples in turn.
 
     Usually one. Shares differ if the global batch is not divisible by the number of ranks.
     """
@@ -108,7 +108,7 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
 def done(recorded: int, rank: int, shares: Shares, length: int, whole: bool = False) -> int:
     """Return how many samples all ranks together completed once this rank has visited ``recorded`` samples.
 
-    A round counts only if the rank has completed its share of the round.
+    The ranks take samples in rounds. A round counts only if the rank has completed its own share of it.
 
     Args:
         recorded: Samples that the rank has visited.

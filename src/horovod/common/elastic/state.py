@@ -69,7 +69,7 @@ class State(ABC):
         load, self._load, self._adapts = self._load, None, False
         if not all(new):
             return
-        self._load = load  # keep the function, because a failed attempt is repeated
+        self._load = load  # keep the function that loads the checkpoint, because a failed sync is repeated
         if load is not None and root == self._rank():
             load()
         # If all ranks are new, ``root`` is rank 0. Only rank 0 knows whether the checkpoint's job had a different size.

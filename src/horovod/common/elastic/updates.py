@@ -35,7 +35,7 @@ class WorkerNotificationManager:
         self._begin: Callable[[], None] | None = None
 
     def begin_with(self, begin: Callable[[], None]) -> None:
-        """Set the function with which ``init`` starts delivering updates to ``handle_hosts_updated``."""
+        """Set the function that ``init`` calls to start the delivery of host updates to ``handle_hosts_updated``."""
         self._begin = begin
 
     def init(self, *_: object, **__: object) -> None:

@@ -135,7 +135,7 @@ def _walk(path: str, value: Any, read: Reader, within: tuple[int, ...]) -> Itera
         yield path, leaf
         return
     if id(value) in within:
-        return  # already visited, so the objects form a cycle
+        return  # the objects refer to each other in a cycle, so stop
     within = (*within, id(value))
     for step, part in _parts(value):
         yield from _walk(path + step, part, read, within)

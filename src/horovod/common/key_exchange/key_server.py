@@ -85,7 +85,7 @@ class KeyServer(ThreadedServer):
                     assert isinstance(key.fileobj, socket.socket)
                     if key.fileobj in self._visits:
                         self._go_on(key.fileobj)
-                    elif key.fileobj in self._listeners:  # an earlier event can have closed this connection
+                    elif key.fileobj in self._listeners:  # an earlier event in this loop can have closed the connection
                         self._accept(key.fileobj)
                 for sock in [s for s, (_, until) in self._visits.items() if until < time.monotonic()]:
                     self._end(sock)

@@ -93,7 +93,7 @@ def _make_room(group: Group) -> None:
     If the limit is too low for all connection attempts at once, some of them wait and retry.
     """
     addresses = 1 if group.place.one_host else len(own_addresses(group.interface))
-    most = (addresses + 1) * group.size  # each rank first tries all addresses, then keeps one connection
+    most = (addresses + 1) * group.size  # each rank connects to all addresses at first, and then keeps one connection
     descriptors.make_room(descriptors_for(most), descriptors_for(group.size))
 
 

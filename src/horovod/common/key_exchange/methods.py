@@ -388,7 +388,7 @@ def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
 def _credential(payload: bytes) -> key_server.FixedReply | None:
     try:
         return key_server.FixedReply(encode(payload))
-    except MungeError:  # close the connection, and let the peer retry: the MUNGE daemon might be restarting
+    except MungeError:  # close the connection so that the peer retries, because the MUNGE daemon might be restarting
         return None
 
 

@@ -36,7 +36,7 @@ def mapped_libraries(pid: int, library: str) -> list[str]:
     try:
         with open(f"/proc/{pid}/maps") as file:
             found = re.findall(rf"(/\S*/{re.escape(library)}\.so[.\d]*)$", file.read(), re.MULTILINE)
-    except OSError:  # the process has ended or belongs to another user
+    except OSError:  # cannot be read if the process has ended or belongs to another user
         return []
     return list(dict.fromkeys(found))
 
@@ -140,7 +140,8 @@ class PmiBoard:
             left = deadline - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
                 raise PmiError(f"no answer from the process manager within {_ANSWER_SECONDS:g} s")
-            data = os.read(self._fd, _LONGEST)  # the process manager sends nothing after its answer
+            # Reading past the line is safe, because the process manager sends nothing after its answer.
+            data = os.read(self._fd, _LONGEST)
             if not data or len(line) > _LONGEST:
                 raise PmiError("the process manager has closed the connection PMI_FD")
             line += data
@@ -170,7 +171,7 @@ def _finalize(pid: int) -> None:
     try:
         _open[0].finalize()
     except PmiError:
-        pass  # the process manager has ended, or has already received finalize
+        pass  # ignore the error, because the process manager has ended or has already received finalize
 
 
 _SUCCESS = 0

@@ -302,7 +302,7 @@ def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
                     return data
             except AuthError as error:
                 trouble = f": {error} listens in its place; {_GIVE}"
-            except OSError:  # the socket was closed, or its process does not answer
+            except OSError:  # try the next socket if this one was closed or its process does not answer
                 pass
             # Sockets of other processes might not answer, so check the time after each one.
             if time.monotonic() >= deadline:

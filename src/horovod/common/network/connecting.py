@@ -255,7 +255,7 @@ def set_congestion(sock: socket.socket, wanted: str) -> None:
 def _round_trip_us(sock: socket.socket) -> int:
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < _MIN_RTT_AT + _MIN_RTT.size:
-        return _NEAR_US  # not supported by old kernels
+        return _NEAR_US  # old kernels do not report the minimum round-trip time
     measured: int = _MIN_RTT.unpack_from(info, _MIN_RTT_AT)[0]
     return measured
 

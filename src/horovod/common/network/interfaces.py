@@ -112,7 +112,7 @@ def source_address(target: str) -> str | None:
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((target, 9))  # connecting a UDP socket selects a route but sends no packet
+            probe.connect((target, 9))  # for a UDP socket, connect() selects a route without sending a packet
             return str(probe.getsockname()[0])
     except OSError:
         return None
@@ -238,7 +238,7 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
         return not self.loopback and _network(self.address, self.prefix) == _network(other.address, other.prefix)
 
 
-@functools.lru_cache(maxsize=4096)  # many ranks share few addresses, so cache the routes
+@functools.lru_cache(maxsize=4096)  # cached, because many ranks share a few addresses
 def _network(address: str, prefix: int) -> "ipaddress.IPv4Network | ipaddress.IPv6Network":
     return ipaddress.ip_interface(f"{address}/{prefix}").network
 

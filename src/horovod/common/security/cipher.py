@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import Ephemeral
 
-NAMES = ("aes-256-gcm", "chacha20-poly1305")  # the handshake sends the index of a cipher in this tuple, counted from 1
+# The handshake sends a cipher as its position in this tuple, counted from 1.
+NAMES = ("aes-256-gcm", "chacha20-poly1305")
 
 # Names of libraries to load if this process has not loaded a suitable one.
 _SONAMES = ("libcrypto.so.3", "libcrypto.so.1.1", "libsodium.so.26", "libsodium.so.23")

@@ -283,7 +283,8 @@ class StoreClient:
             if self._socket not in dict(found):
                 return after, []
             reply = self._receive()
-            if reply.id == request.id:  # replies with other ids belong to earlier calls that have timed out
+            # Ignore replies with other ids, which belong to earlier calls that have timed out.
+            if reply.id == request.id:
                 return reply.round, reply.values
         raise StoreTimeout(f"no news within {seconds:g} s", [])
 

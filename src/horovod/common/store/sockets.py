@@ -182,7 +182,7 @@ class AcceptControl:
         # For an upper bound on open descriptors, count them once, then add one for each accepted connection.
         try:
             self._used = len(os.listdir("/proc/self/fd"))
-        except OSError:  # the directory cannot be read without a free descriptor
+        except OSError:  # if no descriptor is free, the directory cannot be read, so assume that all are in use
             self._used = most
         # Recount regularly, because another AcceptControl in this process can accept connections too.
         self._recount_above = min(self._limit, self._used + most // _TRUSTED)

@@ -172,7 +172,7 @@ class Table:
     def _complete(self, current: _Round) -> list[tuple[bytes, Reply]]:
         members = [current.members[rank] for rank in range(current.size)]
         packed = pack([member.request.value for member in members])
-        holders: dict[str, int] = {}  # only the first rank of each node gets all values
+        holders: dict[str, int] = {}  # first rank of each node, which passes all values on to the node's other ranks
         replies = []
         for rank, member in enumerate(members):
             node = member.request.node

@@ -66,7 +66,7 @@ class Account:
         self._interval = max(1.0, job.size / _NOTES)
         # Number the hosts, because the cross rank is ambiguous if hosts have different numbers of ranks.
         self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
-        self._lock = threading.RLock()  # protects all attributes below except the events
+        self._lock = threading.RLock()  # protects all attributes below, except for the `threading.Event` objects
         self._own = Own()
         self._sample: list[Sampled] = []
         self._reported: dict[str, float] = {}
@@ -178,7 +178,8 @@ class Account:
             if self._together is not None:
                 self._link = self._link_of()
                 self._outlets = [*open_exporters(self._settings, self.job), *self._more]
-                if self._closed.is_set():  # the job ended while this thread was opening the exporters
+                # Close the exporters again if the job ended while this thread was opening them.
+                if self._closed.is_set():
                     self._leave_outlets()
             while not self._closed.is_set():
                 self._wake.wait()

@@ -183,7 +183,8 @@ class Rank:
     def entry(self, name: str) -> dict[str, Any] | None:
         """Return the last flight recorder entry about the named operation (submitted or executed), or None."""
         kept = name.encode(errors="replace")[:_NAME].decode(errors="replace").rstrip("\ufffd")
-        rest = "\ufffd" if kept != name else ""  # the engine can truncate a name in the middle of a UTF-8 character
+        # Append U+FFFD if the engine has truncated the name in the middle of a UTF-8 character.
+        rest = "\ufffd" if kept != name else ""
         known = (one for one in reversed(self.recent) if one["what"] in ("announced", "carried out"))
         return next((one for one in known if one["name"].rstrip(rest) == kept), None)
 

@@ -308,7 +308,7 @@ class ExplainListener:
         try:
             self._socket.bind(new_door())
             self._socket.listen(4)
-        except OSError:  # without free descriptors or memory, the job works without this socket
+        except OSError:  # if there are no free descriptors or memory, the job runs without this socket
             self._socket.close()
             self._socket = None
             return

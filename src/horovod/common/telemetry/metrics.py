@@ -59,7 +59,7 @@ class _Collector:
         self._figures = figures
 
     def describe(self) -> list[Any]:
-        return []  # prometheus_client calls this before any statistics exist
+        return []  # no statistics exist when prometheus_client first calls this method
 
     def collect(self) -> Iterator[Any]:
         return families(self._figures())

@@ -127,7 +127,7 @@ def _called(frame: Frame) -> str:
     if stem == "__init__":
         stem = os.path.basename(os.path.dirname(frame.path))
     if (stem, frame.function) == ("dataloader", "__next__"):
-        stem = "DataLoader"  # users know the class DataLoader better than PyTorch's file name
+        stem = "DataLoader"  # show the class DataLoader instead of PyTorch's file name, because users know it better
     return f"{stem}.{frame.function}"
 
 

@@ -115,7 +115,7 @@ class Telemetry:
         """
         with self._making:
             self._closing = True
-        with contextlib.ExitStack() as then:  # callbacks run in reverse order of registration
+        with contextlib.ExitStack() as then:  # register the callbacks in reverse order, because the last one runs first
             then.callback(self.timelines.stop)
             # Close after the message bus, whose thread writes to the reporter's files.
             then.callback(self.witness.close)

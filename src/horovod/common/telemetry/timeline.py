@@ -122,7 +122,7 @@ def _complete(path: str) -> bool:
         return False
 
 
-_PROFILER = "NVTX_INJECTION64_PATH"  # profilers set this variable to the library that NVTX must load
+_PROFILER = "NVTX_INJECTION64_PATH"  # profilers set this variable to the path of the library that NVTX must load
 
 
 def begin_nvtx_ranges(engine: "Engine", settings: Settings, environ: Mapping[str, str] = os.environ) -> str:

@@ -164,7 +164,7 @@ def _scores(pairs: Mapping[tuple[int, int], int], classes: int) -> dict[str, Any
 def _units(value: float) -> int:
     """Convert a finite float or an integer to units of 2**-1074."""
     numerator, denominator = value.as_integer_ratio()
-    # A float's denominator is a power of 2, so a shift converts it exactly.
+    # A float's denominator is a power of 2, so the result is exact.
     shift: int = 1075 - denominator.bit_length()
     return int(numerator) << shift
 

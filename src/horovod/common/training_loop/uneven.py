@@ -152,7 +152,7 @@ class Sync(Generic[_T]):
             return
         try:
             total = len(self._batches)  # type: ignore[arg-type]
-        except TypeError:  # generators, for example, have no length
+        except TypeError:  # some iterables, such as generators, have no length
             total = None
         self.remaining = None if total is None else total - count
         ranks = ", ".join(str(rank) for rank, end in enumerate(ended) if end)
