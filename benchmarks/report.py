@@ -49,7 +49,7 @@ def table(np: int, columns: list[str], rows: dict[str, dict[str, Cell]]) -> str:
 
 
 def of_limit(rows: dict[str, dict[str, Cell]], column: str = "horovod shared") -> str:
-    """Return a Markdown line with a column's speed as a fraction of the limit, or an empty string."""
+    """Return a Markdown line with a column's speed relative to the upper limit (peers/limit.py), or ""."""
     shares = []
     for label, cells in rows.items():
         limit, reached = (cells[c].best() if c in cells else None for c in ("limit", column))

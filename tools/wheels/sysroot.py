@@ -25,7 +25,7 @@ DEADLINE = 600
 LIBRARIES = {"libc": "6", "libm": "6", "libpthread": "0", "libdl": "2", "librt": "1"}
 
 NEWER_IN_LIBSTDCXX = (
-    # Features that require glibc 2.30.
+    # libstdc++ features that require glibc 2.30.
     "_GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK",
     "_GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK",
 )
@@ -34,8 +34,8 @@ NEWER_IN_LIBSTDCXX = (
 SHADOWS = {
     "bits/c++config.h": "#include_next <bits/c++config.h>\n"
     + "".join(f"#undef {name}\n" for name in NEWER_IN_LIBSTDCXX),
-    # libnewer.a provides pthread_cond_clockwait. Without it, waits on the steady clock would use the system clock,
-    # which can jump.
+    # libnewer.a provides pthread_cond_clockwait, which glibc 2.28 lacks. Without it, waits on the steady clock would
+    # use the system clock, which can jump.
     "pthread.h": """#include_next <pthread.h>
 #pragma once
 extern "C" int pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);
@@ -211,7 +211,8 @@ def _stubs(arch: Arch, zig: Path, root: Path) -> None:
     shutil.copy(made("libc_nonshared.a"), lib)
     shutil.copy(made("crt1.o"), lib)
     shutil.copy(lib / "crt1.o", lib / "Scrt1.o")
-    # Empty files suffice: Horovod uses only .init_array and has no _init function to wrap.
+    # Empty files suffice, because the original ones contain only the prologue and epilogue of _init, and Horovod has no
+    # such function.
     for name in ("crti.o", "crtn.o"):
         _compile(arch, ["-x", "assembler", "/dev/null"], lib / name)
     found = f"libdl.so.2 libpthread.so.0 {arch.loader}"

@@ -160,7 +160,7 @@ class Call:
         return replace(self, **{**chosen, **changes})
 
     def renamed(self, rename: Any, **changes: Any) -> "Call":
-        """Return a copy with ``rename`` applied to all names and groups, and with the given fields replaced."""
+        """Return a copy of the call with all names and groups changed by ``rename``, and the fields in ``changes``."""
         names, groups = (tuple(text and rename(text) for text in texts) for texts in (self.names, self.groups))
         return replace(self, names=names, groups=groups, **changes)
 

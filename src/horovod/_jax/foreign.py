@@ -54,7 +54,7 @@ def names_of(op: Any) -> set[str]:
 
 
 def steps_of(op: Any) -> set[str]:
-    """Return a call's ``steps`` names, ignoring empty names."""
+    """Return the names under which ranks compare how often they have reached this call, ignoring empty names."""
     return set(filter(None, _texts(op, "steps")))
 
 

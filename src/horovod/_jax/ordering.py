@@ -78,7 +78,7 @@ class _Program:
         return found
 
     def _steps(self, op: Any) -> set[str]:
-        """Return the `steps` names of all calls nested in an operation."""
+        """Return the names under which ranks compare how often they have reached the calls nested in an operation."""
         names: set[str] = set()
         for call in _walk(op, "stablehlo.custom_call"):
             names |= foreign.steps_of(call) if foreign.is_call(call) else set()

@@ -66,7 +66,7 @@ class Adapter(Protocol):
         """
 
     def weighing(self) -> Any:
-        """Return (module, cast, dense). ``dense(gradient)`` converts a gradient to a dense tensor."""
+        """Return the backend's module, its cast function, and a function that converts a gradient to a dense tensor."""
 
     def scale(self, grad: Any, factor: float) -> Any:
         """Return ``grad * factor``. ``grad`` can be dense or sparse."""

@@ -145,7 +145,7 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
     """Return the decorator ``hvd.elastic.run`` for a frontend."""
 
     def reset() -> None:
-        # Compare the job objects, because another frontend might keep the old job running.
+        # Remember the job object: if another frontend keeps the old job running, init() does not start a new one.
         before = frontend.adapter.face.job
         frontend.adapter.shutdown()
         frontend.adapter.basics.init()

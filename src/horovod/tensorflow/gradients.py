@@ -29,8 +29,8 @@ def _naming(op: Any) -> dict[str, Any]:
     if name:
         arguments["name"] = tf.compat.as_str(name) + ".gradient"
     elif not op.get_attr("unnamed"):
-        # A tape passes a stand-in for the op, without the op's name. The outputs of the stand-in refer to the real op
-        # in the graph.
+        # A gradient tape passes a substitute for the op that lacks the op's name. Its outputs refer to the real op in
+        # the graph, which has the name.
         node = getattr(getattr(op.outputs[0], "op", None), "name", None) if not tf.executing_eagerly() else None
         arguments["name"] = node and node.rsplit("/", 1)[-1] + ".gradient"
     return arguments

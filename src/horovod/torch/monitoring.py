@@ -89,7 +89,7 @@ class Progress:
         self.steps = Count()
 
     def check(self, readiness: agreement.Readiness, ranks: list[int] | None) -> None:
-        """Compare the progress of all ranks, using the readiness messages of a round.
+        """Compare the training progress of all ranks, using the readiness messages of a reduction round.
 
         If ranks are in different epochs, rank 0 only warns.
 

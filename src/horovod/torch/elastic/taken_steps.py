@@ -226,7 +226,7 @@ class Steps:
         return all(p.device.type == "cpu" for p in self._stepping)
 
     def gradients(self) -> list[int]:
-        """Return, for each parameter, the kind of gradient that it must have where training resumes.
+        """Return a number for each parameter: whether its gradient is None, dense or sparse when training resumes.
 
         An optimizer skips a parameter whose gradient is None, but updates one whose gradient is zero, because of
         momentum and weight decay. A repeated step must therefore start from the same gradients as the first attempt.

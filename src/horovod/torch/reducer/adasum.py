@@ -173,7 +173,7 @@ class DeltaReducer:
                 delta.copy_(result)
 
     def _operations(self, slots: Sequence[_Slot]) -> Iterator[tuple[_Slot, str, str, int]]:
-        """Yield (slot, operation name, group name, group size) for each parameter of the optimizer."""
+        """Yield each parameter of the optimizer, as (slot, name of its allreduce, group name, group size)."""
         grouped = {slot for group in self._groups for slot in group}
         for slot in slots:
             if slot not in grouped:

@@ -39,7 +39,7 @@ _STATUS_BYTES = 10
 
 
 class Readiness(NamedTuple):
-    """State of all ranks in a round, decoded from their readiness messages.
+    """State of all ranks in a reduction round, decoded from their readiness messages.
 
     Attributes:
         all_here: True if every rank of the set takes part.
@@ -131,7 +131,7 @@ def decode_readiness(vector: bytearray, ranks: int) -> Readiness:
 
 
 def check_readiness(readiness: Readiness, steps: int) -> None:
-    """Raise an error on all ranks if the ranks' readiness shows that a round cannot be correct.
+    """Raise an error on all ranks if readiness messages show that the reduction's result would be wrong.
 
     ``steps`` is the number of steps that this rank's optimizer has taken.
 
@@ -263,7 +263,7 @@ class Weighing:
         self._place: Any = None
 
     def starts(self) -> bool:
-        """Return True if this round is the first one whose gradients are weighted.
+        """Return True if this is the first reduction round whose gradients are weighted.
 
         Raises:
             ValueError: In an ``hvd.weight`` block or ``hvd.sync`` loop, and the reduction is not Average.

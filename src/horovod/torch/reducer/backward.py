@@ -65,10 +65,10 @@ class Reducer(Protocol):
         """
 
     def finish(self) -> None:
-        """Wait for the round's remaining operations."""
+        """Wait for the remaining operations of the current reduction round."""
 
     def reset(self) -> None:
-        """Discard the round's state after a failure."""
+        """Discard the state of the current reduction round after a failure."""
 
 
 class PassState:
@@ -84,7 +84,7 @@ class PassState:
     """True while such a failure is reported."""
 
     def _is_due(self) -> bool:
-        """Return True if enough backward passes have ended to start a round."""
+        """Return True if enough backward passes have ended to start a reduction round."""
         raise NotImplementedError
 
     def _round(self) -> Any:
@@ -109,7 +109,7 @@ class PassState:
             self._recovers = False
 
     def _leave_pass(self) -> None:
-        """Leave the current backward pass, so that no round is completed when it ends."""
+        """Leave the current backward pass, so that the end of the pass completes no reduction round of this reducer."""
         current = self._pass() if self._pass is not None else None
         if current is not None and self in current.reducers:
             current.reducers.remove(self)
@@ -181,16 +181,16 @@ class Turn:
         # Id of the user's thread that called the current backward pass. 0 if no pass is running or the thread is
         # unknown.
         self.thread = 0
-        # Id of the thread that runs a round, or 0 if none does.
+        # Id of the thread that runs a reduction round, or 0 if none does.
         self._round = 0
         self._waiting = 0
 
     def is_shared(self) -> bool:
-        """Return True if several threads can run the current backward pass."""
+        """Return True if the current backward pass can run on several threads."""
         return self.thread == 0 or _is_autograds()
 
     def begin(self) -> int:
-        """Wait until no other thread runs a round, then begin a backward pass and return this thread's id.
+        """Wait until no other thread runs a reduction round, then begin a backward pass and return this thread's id.
 
         The caller must hold `lock`. The wait ends even if a rank is lost, because the round's collectives then fail.
         """
@@ -207,7 +207,8 @@ class Turn:
     def end(self, with_round: bool = False) -> None:
         """End the current backward pass.
 
-        With ``with_round``, the next pass begins only after this thread's ``end_round``.
+        With ``with_round``, this thread then runs a reduction round, and the next pass begins only after its
+        ``end_round``.
         """
         if with_round:
             self._round = threading.get_ident()
@@ -238,7 +239,7 @@ def unseen() -> Iterator[None]:
 
 
 def without_end() -> None:
-    """Return None, the stand-in for a reference to a pass whose end cannot be detected."""
+    """Return None, in place of a weak reference to a backward pass. The end of the pass cannot be detected then."""
     return None
 
 
@@ -358,7 +359,7 @@ class Hooks:
         weakref.finalize(owner, _remove, self._handles).atexit = False
 
     def add(self, slot: Any) -> None:
-        """Register the hook of one slot and store the hook's handle in ``slot.hook``."""
+        """Register the gradient hook of one parameter, and store the hook's handle in ``slot.hook``."""
         itself, notes = self._owner, self._notes
 
         def on_gradient(p: Any) -> None:
@@ -399,9 +400,9 @@ class Hooks:
         _remove(self._handles)
 
     def also_before(self, slots: Iterable[Any]) -> None:
-        """Also call ``owner.before_gradient`` from now on, before each accumulation.
+        """From now on, also call ``owner.before_gradient`` before autograd adds to a gradient.
 
-        ``slots`` must contain all slots that have hooks.
+        ``slots`` must contain all parameters that have hooks.
         """
         if self.before:
             return

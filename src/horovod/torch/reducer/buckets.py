@@ -92,7 +92,7 @@ class Slot:
         # submissions.py.
         self.watched: torch.Tensor | None = None
         self.version = 0
-        # Previous value of param.grad, which must not be reduced again; see rounds.py.
+        # Earlier value of param.grad, which is kept aside because it must not be reduced again; see rounds.py.
         self.before: torch.Tensor | None = None
         # Weak reference to the latest gradient that was reduced outside of a bucket.
         self.reduced: Any = None
@@ -104,7 +104,7 @@ class Slot:
         self.at_once = False
         # True if the hook only records the gradient when it arrives. The bucket copies and submits it later.
         self.only_noted = False
-        # Number of times that a bucket containing this slot was dissolved.
+        # Number of times that a bucket with this gradient was dissolved.
         self.moves = 0
 
     def settle(self) -> None:
@@ -187,11 +187,11 @@ class Bucket:
     )
 
     def __init__(self, name: str, members: Sequence[Slot], kind: Gradient, job: Any) -> None:
-        """Allocate the bucket's memory and assign the slots to it.
+        """Allocate the bucket's memory and assign parameters to it.
 
         Args:
             name: Name of the operation.
-            members: Slots of the parameters.
+            members: Parameters whose gradients form the bucket.
             kind: A gradient with the members' dtype and device.
             job: Job to which the bucket belongs. Ranks of later jobs do not have it.
         """
@@ -234,7 +234,7 @@ class Bucket:
         # Each gradient as it arrived or was submitted, and its version counter. A mismatch reveals a later change.
         self.arrived: list[Any] = [None] * len(self.members)
         self.versions = [0] * len(self.members)
-        # First slot whose gradient has changed since it arrived.
+        # First parameter whose gradient has changed since it arrived.
         self.changed: Slot | None = None
 
     def _allocate(self) -> None:
@@ -269,11 +269,11 @@ class Bucket:
         return list(map(_pointer_of, self.views)) == self._addresses and all(map(_is_contiguous, self.views))
 
     def has_arrived(self, slot: Slot) -> bool:
-        """Return True if backward has produced this slot's gradient in the current step."""
+        """Return True if backward has produced this parameter's gradient in the current step."""
         return self.arrived[slot.place] is not None
 
     def note(self, slot: Slot) -> bool:
-        """Record that the slot's gradient has arrived. Return True if it completes the bucket.
+        """Record that a parameter's gradient has arrived. Return True if it completes the bucket.
 
         Hooks (backward.py) inline this method.
         """
@@ -345,7 +345,7 @@ class Bucket:
         return False
 
     def take(self, slot: Slot) -> None:
-        """Make the gradient of a slot's parameter a view of the bucket."""
+        """Make a parameter's gradient a view of the bucket."""
         p = slot.parameter
         grad = p.grad
         if grad is slot.view and self._in_place(slot.place):

@@ -29,7 +29,7 @@ _NAMED = 5
 
 
 class Coverage:
-    """Record of one optimizer's gradients that no round since the last step has reduced."""
+    """Record of one optimizer's gradients that no reduction round since the last step has included."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
@@ -54,9 +54,9 @@ class Coverage:
         self._missing = None
 
     def add(self, flags: Sequence[int]) -> None:
-        """Record a round.
+        """Record which gradients a reduction round has reduced.
 
-        ``flags`` are the combined flags of all ranks, which begin with one flag per slot.
+        ``flags`` are the combined flags of all ranks, which begin with one flag per parameter.
         """
         if self._missing is not None:
             self._missing = [slot for slot in self._missing if not flags[slot.index]]
@@ -87,9 +87,10 @@ def named(slots: Sequence[Slot]) -> str:
 
 @contextlib.contextmanager
 def naming(slots: Sequence[Slot]) -> Iterator[None]:
-    """Return a context manager that adds the names of ``slots`` to the message of a RanksDisagreeError.
+    """Return a context manager that adds the names of the parameters ``slots`` to the message of a RanksDisagreeError.
 
-    The error occurs if only some ranks have missed gradients, because the other ranks do not take part in the round.
+    The error occurs if only some ranks have gradients that were missed, because the other ranks then do not take part
+    in their reduction.
     """
     try:
         yield

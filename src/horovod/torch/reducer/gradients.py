@@ -65,11 +65,11 @@ class GradientReducer(backward.PassState):
         self.options = options
         self._members = members
         self._slots: list[Slot] = []
-        # State shared with the hooks, such as the id of the thread that runs the last pass of a round.
+        # State that the gradient hooks read, such as the id of the thread in which they take the fast path.
         self._notes = Notes()
         self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
         self._groups: list[Group] = []
-        # Operations in flight for the current round.
+        # Operations in flight for the current reduction round.
         self.in_flight = Submissions(options)
         self._bucketing = Bucketing(options.max_bucketed, options.process_set)
         self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self.in_flight)
@@ -80,12 +80,12 @@ class GradientReducer(backward.PassState):
         self.progress = Progress()
         # Number of reduction rounds completed since the last step or zero_grad().
         self._rounds = 0
-        # True if any rank had called hvd.join() before the last round ended.
+        # True if any rank had called hvd.join() before the last reduction round ended.
         self._some_joined = False
         self._turn = backward.Turn()
         # Number of the first backward pass in this reduction round.
         self._first_pass = 1
-        # True until this round has determined which gradients can be submitted early.
+        # True until this reduction round has determined which gradients can be submitted during the backward pass.
         self._unsettled = False
         # Frozen parameters, which have no gradient hook.
         self._frozen: list[Slot] = []
@@ -93,9 +93,9 @@ class GradientReducer(backward.PassState):
         self._ended = 0
         # Largest number of reduction rounds in any optimizer step so far.
         self._max_rounds = 1
-        # True if another rank is waiting in step() for more rounds.
+        # True if another rank is waiting in step() for a further reduction round.
         self._awaited = False
-        # Readiness message of the current round, as (Work, tensor, bytes).
+        # Readiness message of the current reduction round, as (Work, tensor, bytes).
         self._readiness: Any = None
         self._answered = False
         self._weighing = agreement.Weighing(options.weight, options.op, options.compression)
@@ -183,7 +183,7 @@ class GradientReducer(backward.PassState):
     # -- in a backward pass ------------------------------------------------------------------------------------------
 
     def before_gradient(self, slot: Slot) -> None:
-        """Set the slot's current gradient aside if it must not be reduced again.
+        """Set the parameter's current gradient aside if it must not be reduced again.
 
         Autograd calls this hook before it adds to the gradient. The hook is registered only once a program needs it.
         """
@@ -195,7 +195,8 @@ class GradientReducer(backward.PassState):
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
-            # Setting this makes the round at the end of the backward pass report the failure to the other ranks.
+            # With this flag set, the reduction round at the end of the backward pass reports the failure to the other
+            # ranks.
             self._failed = True
             raise RuntimeError(backward.TWO_THREADS)
         # A user-registered hook can set the gradient to None.
@@ -257,13 +258,13 @@ class GradientReducer(backward.PassState):
                     self._turn.end()
 
     def weigh_from_now(self) -> None:
-        """Enable weighting for this and all later rounds, if the program weights this round's gradients."""
+        """Enable weighting in this and all later reduction rounds, if the program weights the current gradients."""
         if self._weighing.starts():
             self.in_flight.op = Sum
             self._hooks.also_before(self._slots)
 
     def _weigh(self, counts: bool = True) -> None:
-        """Determine the weight of this rank's gradients in this round, if the program weights gradients."""
+        """Determine the weight of this rank's gradients in this reduction round, if the program weights gradients."""
         self.weigh_from_now()
         if self._weighing.on:
             dtypes = (slot.parameter.dtype for slot in self._slots)
@@ -310,8 +311,9 @@ class GradientReducer(backward.PassState):
     def synchronize(self, only_new: bool = False) -> None:
         """Reduce all gradients that have not been reduced yet.
 
-        All ranks of the process set must call this at least once per step. It does nothing if this rank has completed a
-        round since its last step, has run no pass after that round, and no other rank is waiting for it.
+        All ranks of the process set must call this at least once per step. It does nothing if no rank needs it: this
+        rank has completed a reduction round since its last step and has run no pass afterwards, and no other rank is
+        waiting for it.
 
         Args:
             only_new: Skip gradients that no backward pass has produced since the last round. If False, and this rank
@@ -367,7 +369,7 @@ class GradientReducer(backward.PassState):
             self._restart()
 
     def _round(self, at_step: bool = False, only_new: bool = True) -> bool:
-        """Run a round, and return True if any rank was at the end of a backward pass."""
+        """Run a reduction round, and return True if any rank started its part at the end of a backward pass."""
         try:
             self.begin(at_step, only_new)
             self.answer()
@@ -377,7 +379,7 @@ class GradientReducer(backward.PassState):
             raise
 
     def begin(self, at_step: bool = False, only_new: bool = True, *, alone: bool = False) -> None:
-        """Begin a round; see ``backward.Reducer``.
+        """Begin a reduction round; see ``backward.Reducer``.
 
         ``at_step`` is True if the caller is ``step()``, and False at the end of a backward pass. ``synchronize``
         explains ``only_new``.
@@ -463,7 +465,7 @@ class GradientReducer(backward.PassState):
 
     @property
     def nothing_counted(self) -> bool:
-        """True if the step must be skipped because the total weight of its rounds is 0."""
+        """True if the step must be skipped because the total weight of its gradients on all ranks is 0."""
         return self._rounds > 0 and self._weighing.total == 0
 
     def _restart(self, reduced: bool = False) -> None:

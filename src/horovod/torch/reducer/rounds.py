@@ -63,7 +63,7 @@ class _Proposal:
 
 
 class Bucketing:
-    """Buckets of one optimizer's gradients. They can change between rounds."""
+    """Buckets of one optimizer's gradients. They can change between reduction rounds."""
 
     def __init__(self, max_bytes: int, process_set: ProcessSet) -> None:
         """Start without buckets. Only gradients of up to ``max_bytes`` bytes can share a bucket."""
@@ -77,10 +77,10 @@ class Bucketing:
         self._buckets: list[Bucket] = []
         # Cached list of the parameters that are in no bucket, as returned by ``apart``.
         self._apart: list[Slot] | None = None
-        # Number of gradients outside of buckets that had arrived by the end of the last round.
+        # Number of gradients outside of buckets that backward had produced by the end of the last reduction round.
         self._arrived_last = 0
         self._process_set = process_set
-        # Flags of the last round, or empty if the buckets have changed since.
+        # Combined flags of the last reduction round, or empty if the buckets have changed since.
         self._settled: Sequence[int] = []
         self._proposal: _Proposal | None = None
 
@@ -130,7 +130,7 @@ class Bucketing:
         return DENSE if may_share else DENSE | APART
 
     def restart(self) -> None:
-        """Reset the state of one round."""
+        """Reset the state at the start of a reduction round."""
         self._arrived_last = len(self.arrived)
         self.arrived.clear()
         for bucket in self._buckets:
@@ -147,7 +147,7 @@ class Bucketing:
                 slot.moves = 0
 
     def wishes(self) -> list[int]:
-        """Return two flags: one is 1 if this rank disables buckets, the other is 1 if it wants to dissolve a bucket."""
+        """Return two flags of this rank: 1 if it disables buckets, and 1 if it wants to dissolve some bucket."""
         dissolves = self._resizes() or any(self._should_dissolve(bucket) for bucket in self._buckets)
         return [int(self.max_bytes == 0), int(dissolves)]
 
@@ -167,7 +167,7 @@ class Bucketing:
         of several optimizers in different orders.
 
         Args:
-            slots: All slots of the optimizer.
+            slots: All parameters of the optimizer.
             flags: Maximum over all ranks of each slot's flag, then of the flags from ``wishes``.
         """
         refused, dissolving = flags[-2:]
@@ -208,8 +208,8 @@ class Bucketing:
         if bucket_bytes:
             self._resize(BucketSizes(bucket_bytes, small_bytes), proposal.buckets)
             return
-        # `came[i]` is the 1-based position at which slot i's gradient arrived on the set's first rank, or 0 if it did
-        # not arrive. `wishes[i]` is the number of ranks that want to dissolve bucket i.
+        # `came[i]` is the 1-based position at which parameter i's gradient arrived on the set's first rank, or 0 if it
+        # did not arrive. `wishes[i]` is the number of ranks that want to dissolve bucket i.
         came, wishes = rest[: proposal.slots], rest[proposal.slots :]
         # In the next round, reduce the gradients of a dissolved bucket separately. Their flags in that round determine
         # whether they can share a bucket again.
@@ -262,7 +262,7 @@ class Bucketing:
 
 
 def set_accumulated_aside(slot: Slot) -> None:
-    """Save the current gradient of a slot's parameter in ``slot.before``, and clear ``param.grad``."""
+    """Save a parameter's current gradient in ``slot.before``, and clear ``param.grad``."""
     p = slot.parameter
     grad = p.grad
     if grad is not None and slot.before is None:
@@ -284,7 +284,7 @@ def add_accumulated(slot: Slot) -> None:
     if result is None:
         p.grad = before
     elif before.is_sparse:
-        # Add in this order, because `result` can be sparse or dense.
+        # Put `result` first in the sum, because it can be sparse or dense while `before` is sparse.
         p.grad = result.detach() + before.detach()
     elif result is slot.view or result.requires_grad:
         result.detach().add_(before.detach())
@@ -294,7 +294,7 @@ def add_accumulated(slot: Slot) -> None:
 
 
 class Contribution:
-    """This rank's contribution to each round of one optimizer: flags and gradients."""
+    """This rank's contribution to each reduction round of one optimizer: its flags and its gradients."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class Contribution:
                     self._in_flight.one(slot)
         for bucket in self._bucketing.buckets:
             if not bucket.sent:
-                # Build a list first, which avoids a function call per element.
+                # Build a list first, which avoids a function call per gradient.
                 there = sum([flags[slot.index] > 0 for slot in bucket.members])
                 if there == len(bucket.members):
                     self._in_flight.bucket(bucket)
@@ -382,7 +382,7 @@ class Contribution:
         return everything
 
     def submit_theirs(self, flags: Sequence[int], adds: bool) -> None:
-        """Submit gradients that exist only on other ranks in this round.
+        """Submit gradients that exist only on other ranks in this reduction round.
 
         This rank submits zeros, or the gradient of an earlier round if one exists and ``adds`` is False.
 

@@ -98,7 +98,7 @@ class Group:
 
 
 def check_unchanged(slot: Slot) -> None:
-    """Raise an error if the slot's gradient was changed or replaced since it was submitted.
+    """Raise an error if the parameter's gradient was changed or replaced since it was submitted.
 
     Raises:
         RuntimeError: The gradient was changed or replaced. The message names the parameter.
@@ -205,8 +205,8 @@ class Submissions:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # Operations in flight, keyed by slot, bucket or readiness message. The value is either a callback that waits
-        # for the result and stores it, or a Repeat if the result is reduced in place.
+        # Operations in flight, keyed by parameter (Slot), bucket or readiness message. The value is a callback that
+        # waits for the result and stores it, or the operation itself (Repeat) if it works in place.
         self._pending: dict[Any, Callable[[], None] | Repeat] = {}
         self._wire = wire_of(options.compression)
         self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
@@ -290,12 +290,12 @@ class Submissions:
         self._submit(None, bucket, bucket.flat, bucket.name)
 
     def out_of_bucket(self, slot: Slot) -> None:
-        """Submit one gradient of a bucket on its own, using its memory in the bucket."""
+        """Submit one gradient of a bucket separately, using its memory in the bucket."""
         self.watch(slot)
         self._submit(slot, slot.bucket, slot.view, "allreduce." + slot.name)
 
     def watch(self, slot: Slot) -> None:
-        """Store the slot's gradient and its version counter, to detect changes before the reduction completes."""
+        """Store a parameter's gradient and its version counter, to detect changes before the reduction completes."""
         slot.watched = grad = slot.parameter.grad
         slot.version = grad._version  # type: ignore[union-attr]
         self._watched.append(slot)
@@ -319,8 +319,8 @@ class Submissions:
     ) -> None:
         """Submit a tensor of gradients, which the engine overwrites with the result.
 
-        ``grad`` is the dense gradient of ``slot``, which is in ``bucket`` if that is not None. If ``slot`` is None,
-        ``grad`` is the memory of the whole ``bucket``.
+        ``grad`` is the dense gradient of the parameter ``slot``, which is in ``bucket`` if that is not None. If
+        ``slot`` is None, ``grad`` is the memory of the whole ``bucket``.
         """
         options = self._options
         key: Any = bucket if slot is None else slot
