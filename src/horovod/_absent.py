@@ -64,7 +64,7 @@ class AbsentModules:
 
 def _only_looked_for() -> bool:
     """Return True if the module is searched for by ``importlib.util.find_spec``, not by an import statement."""
-    # Inspect the caller of the importlib function that queries all finders.
+    # Inspect the stack frame that called importlib's search through all finders.
     frame = sys._getframe(1).f_back
     asker = frame.f_back if frame is not None else None
     return asker is not None and asker.f_globals.get("__name__") == "importlib.util"

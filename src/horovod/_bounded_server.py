@@ -89,7 +89,7 @@ class BoundedServer:
             return
         self._closed.set()
         with contextlib.suppress(OSError):
-            # Wake the accepting thread.
+            # Wake the thread that accepts connections, so that it ends.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
@@ -141,7 +141,7 @@ class BoundedServer:
             self._forget(connection)
 
     def _make_room(self) -> bool:
-        """Make room for a new connection. Return False if that is impossible.
+        """Make room for a new connection, and return True if it can be accepted.
 
         If the limit is reached, this closes the oldest connection without a complete request.
         """

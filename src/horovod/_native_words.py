@@ -139,7 +139,7 @@ class _Explaining(Loader):
         self._loader, self._file = spec.loader, spec.origin or ""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        # Restore the original loader, so that the wrapper leaves no trace.
+        # Restore the original loader in the module's spec, so that later code does not see this wrapper.
         spec.loader = self._loader
         try:
             return self._loader.create_module(spec)

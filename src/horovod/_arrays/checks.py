@@ -57,7 +57,8 @@ def code_of(dtype: Any, what: str) -> int:
 _codes: dict[Any, int] = {}
 
 
-# Codes of dtypes that are sent as a different dtype of the same size. Keras' seeds require uint32.
+# Engine codes for dtypes that are sent as a different dtype of the same size. Among them is uint32, which Keras uses
+# for random seeds.
 _TWINS = {"uint32": dtypes.INT32, "uint64": dtypes.INT64}
 
 

@@ -106,9 +106,9 @@ def start(
 ) -> Pending:
     """Submit operations to the engine, and return them as a Pending.
 
-    Each request is a tuple of arguments for ``Engine.submit``. If the engine rejects one request, this function still
-    submits the others, because other ranks wait for them, and then raises the first error. With ``blocking``, it raises
-    the error when the other operations are done.
+    Each request is a tuple of arguments for ``Engine.submit``. If the engine rejects a request, this function submits
+    the remaining requests anyway, because other ranks wait for them, and then raises the first error. With
+    ``blocking``, it raises the error when the other operations are done.
     """
     _sweep()
     requests = list(requests)

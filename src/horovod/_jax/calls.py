@@ -268,8 +268,8 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) 
 
 ad.primitive_jvps[_primitive] = _derivative
 
-# Stand-in for the tangent of a reduction without a derivative. JAX also requests tangents that no gradient needs, for
-# example of metrics computed with the loss, and drops them later. An error is raised only if the tangent is used.
+# Placeholder for the tangent of a reduction that has no derivative. It raises an error only if it is used, because JAX
+# also requests tangents that no gradient needs, for example of metrics, and drops them later.
 _no_derivative = Primitive("horovod_no_derivative")
 
 

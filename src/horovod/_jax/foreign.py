@@ -59,10 +59,10 @@ def steps_of(op: Any) -> set[str]:
 
 
 def token_type() -> Any:
-    """Return the MLIR type of tokens.
+    """Return the MLIR type of tokens, the values that order the calls of a program.
 
     Tokens are plain integers, because XLA treats programs with its own token type differently. A token's value is 0. In
-    a branch, it is the number of times that this rank has reached the branch (`counted`).
+    a branch, it tells how often this rank has reached the branch (`counted`).
     """
     return ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
 
@@ -137,12 +137,12 @@ def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
 
 
 def passed_on(value: Any) -> Any:
-    """Create a call that returns `value` unchanged, to hide its origin from XLA's analysis."""
+    """Create a call that returns `value` unchanged, so that XLA cannot see how the value was computed."""
     return _here(PASS_ON, "", value)
 
 
 def counted(token: Any, name: str) -> Any:
-    """Create a call that counts its own executions and returns the count as a token."""
+    """Create a call that counts how often it has run, and returns the count as a token for later calls."""
     return _here(COUNT, name, token)
 
 
@@ -152,7 +152,7 @@ def _here(kind: int, name: str, value: Any) -> Any:
 
 
 def _read(op: Any) -> Arrays:
-    """Return the arrays of a call, excluding its token.
+    """Return the arrays of a call, without the token that orders it after earlier calls.
 
     Calls in an exported program are already ordered, so they have a token.
     """
@@ -175,10 +175,10 @@ def _texts(op: Any, attribute: str) -> list[str]:
 
 
 def _in_place(kind: int, value: Any) -> bool:
-    """Return True if a call can write its result to its argument's memory.
+    """Return True if a call should write its result for `value` to the memory of `value`.
 
-    If the argument belongs to the caller of the function, XLA would have to copy it first. Writing the result into a
-    new array is then as fast.
+    An argument of the enclosing function belongs to that function's caller. XLA would have to copy it first, so writing
+    the result into a new array is as fast.
     """
     owner = value.owner
     return kind in _IN_PLACE and not (isinstance(owner, ir.Block) and owner.owner.operation.name == "func.func")

@@ -138,7 +138,7 @@ class _Program:
         return [steps[key] for key in sorted(steps)]
 
     def _enclose(self, op: Any, token: Any, in_branch: bool) -> Any:
-        """Thread a token through a loop, branch or function that contains calls, and return the new token."""
+        """Pass a token through a loop, branch or function, to order the calls in it. Return the resulting token."""
         if op.name not in ("func.call", "stablehlo.while", *_BRANCHES):
             raise NotImplementedError(
                 f"a collective in a JAX program must be in a loop (while_loop, fori_loop, scan, map), branch (cond, "
@@ -173,14 +173,15 @@ class _Program:
         carried = body.arguments[-1]
         after = self._thread(body, carried, in_branch)
         if after == carried:
-            # All calls are in the loop's condition, so XLA would treat the loop's token as a constant.
+            # All calls are in the loop's condition, so the body returns its token unchanged. XLA would then treat the
+            # token as a constant and lose the order.
             with ir.InsertionPoint.at_block_terminator(body), op.location:
                 after = foreign.passed_on(carried)
         _end_with(body, after)
         return new
 
     def _take_token(self, function: Any) -> Any:
-        """Add a token to a function's arguments and results, and return the added argument."""
+        """Add an argument for the token to a function that contains calls, and return it. Results get a token too."""
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         token = foreign.token_type()
         longer = ir.FunctionType.get([*type_.inputs, token], [*type_.results, token])
@@ -246,9 +247,9 @@ def _zero() -> Any:
 
 
 def _create_anew(op: Any, more: list[Any]) -> Any:
-    """Copy an operation, adding operands and, as the last result, a token.
+    """Copy an MLIR operation, adding operands and, as the last result, a token.
 
-    The operation's blocks move to the copy.
+    The blocks within the operation move to the copy.
     """
     new = ir.Operation.create(
         op.name,

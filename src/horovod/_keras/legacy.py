@@ -103,7 +103,7 @@ class ReducedMarks:
 
 
 class _Watched:
-    """Reduced eager gradients, with a tape that records what the program computes from them."""
+    """Reduced eager gradients, with a gradient tape that records what the program computes from them."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = [weakref.ref(tensor) for tensor in tensors]
@@ -116,7 +116,7 @@ class _Watched:
         return any(ref() is not None and id(ref()) in ids for ref in self._tensors)
 
     def end(self) -> None:
-        # A tape can only be closed by the thread that opened it.
+        # Only the thread that opened a tape can close it.
         if threading.get_ident() == self._thread:
             self._tape.__exit__(None, None, None)
 
@@ -159,7 +159,7 @@ class Control:
     def aggregate(self, grads_and_vars: Any) -> Any:
         """Reduce the gradients in ``pairs`` that have not been reduced yet.
 
-        If the passes of a step are not complete yet, the pairs are returned unchanged.
+        If this step needs more backward passes before the reduction, the pairs are returned unchanged.
         """
         if self._updating:
             return grads_and_vars

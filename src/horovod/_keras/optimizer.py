@@ -215,9 +215,9 @@ class Control:
         self.aggregation.step(grads, known, update, skip)
 
     def _stepped(self) -> None:
-        """Count an update of the optimizer.
+        """Record an update of the optimizer for monitoring.
 
-        On backends other than PyTorch, the update can be traced without being run.
+        PyTorch calls this in every update. Other backends may call it only while tracing.
         """
         if getattr(self.reduction.adapter, "STEPS_SEEN", False):
             marks.optimizer(self)
@@ -439,7 +439,7 @@ def _weight_synchronized_data(keras: Any) -> None:
         control = getattr(getattr(self, "optimizer", None), "_hvd", None)
         if control is not None and getattr(x, "hvd_synchronized", False) and control.reduction.active():
             if control.reduction.weight is None:
-                # Raise an error if the optimizer's other settings do not allow a weight.
+                # Check that the optimizer's other settings allow weighted averages.
                 replace(control.reduction, weight="batch")
                 control.reduction.weight, self.train_function = "batch", None
             if control.reduction.weight != "batch":

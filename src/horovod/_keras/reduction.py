@@ -268,11 +268,11 @@ class LocalAggregation:
         own.register_accumulator(self)
 
     def pending(self) -> bool:
-        """Return True between the first and the last pass of a cycle."""
+        """Return True if gradients have been added that no update has used yet."""
         return int(self._tools.tensor(self.counter)) != 0
 
     def drop(self) -> None:
-        """Discard the sums and start a new cycle."""
+        """Discard the sums, and start accumulating for a new update."""
         for total in self._sums.values():
             total.assign(self._tools.zeros_like(self._tools.tensor(total)))
         self.counter.assign(0)
@@ -284,9 +284,9 @@ class LocalAggregation:
         update: Callable[[list[Any]], Any],
         skip: Callable[[], Any],
     ) -> None:
-        """Add gradients to the sums. In the last pass of a cycle call ``update(sums)``, in others ``skip()``.
+        """Add gradients to the sums. If an update is due after these gradients, call ``update(sums)``, else ``skip()``.
 
-        A gradient that is None leaves its sum unchanged. The sum is None if no pass had a gradient.
+        A gradient that is None leaves its sum unchanged. The sum is None if no call had a gradient for the variable.
 
         Raises:
             ValueError: A gradient is sparse and ``sparse_as_dense`` is False.

@@ -31,8 +31,8 @@ from horovod.jax.reductions import count_of, reduce_leaves, reduce_weighted, wid
 class GradientReduction:
     """Validated settings for reducing gradients.
 
-    ``name`` is the name prefix of the operations. If ``counted`` is True and the reduction is in a branch, the ranks
-    check that all of them have reached the branch the same number of times.
+    ``name`` is the name prefix of the operations. If ``counted`` is True and the reduction is in a branch of a compiled
+    program, the ranks check that all of them have reached the branch equally often.
     """
 
     name: str
@@ -246,8 +246,8 @@ class ExtraArgs:
 
         @same.defjvp
         def _(floats: Any, tangents: Any) -> Any:
-            # Tangents are the same on all ranks, so averaging leaves them unchanged. In reverse mode, the averaging
-            # applies to the gradient.
+            # In forward mode, the tangents of `params` are the same on all ranks, so averaging leaves them unchanged.
+            # In reverse mode, this rule averages the gradient of `params`.
             return floats[0], self._arguments(tangents[0])
 
         leaves, structure = jax.tree_util.tree_flatten(params)

@@ -32,9 +32,9 @@ def reduce_leaves(
 ) -> list[Any]:
     """Allreduce named arrays, individually or as one group.
 
-    ``beside`` are other arrays of the caller. If one of them is traced, the allreduce becomes part of the compiled
-    program even if ``arrays`` are constants. If ``steps`` is not empty and the call is in a branch, the ranks check
-    under this name that all of them have reached the branch the same number of times.
+    If any of the arrays ``beside`` is traced, the allreduce becomes part of the compiled program, even if ``arrays``
+    are constants. If ``steps`` is not empty and the call is in a branch, the ranks check under this name that all of
+    them have reached the branch the same number of times.
     """
     if not leaves:
         return []

@@ -88,7 +88,7 @@ def code_of(value: Any, what: str, written: bool = False) -> int:
         )
     number = number_of_dtype(value)
     name = NAMES.get(number)
-    # Show the dtype's number, because MXNet's Python package does not name uint32 and uint64.
+    # Show the dtype's number in the message, because MXNet's Python package has no names for uint32 and uint64.
     if name is None:
         raise ValueError(f"{what} must have one of the dtypes {dtypes.SUPPORTED}, got MXNet's dtype number {number}")
     if written and not value.writable:

@@ -40,7 +40,7 @@ def _is_resource(variable: Any) -> bool:
 
 
 def _check_one_kind(variables: Sequence[Any]) -> None:
-    """Check that a single operation can overwrite all of these variables.
+    """Check that a single operation can overwrite all variables in a list.
 
     Raises:
         ArgumentError: The variables differ in kind, device or dtype. The message says how.

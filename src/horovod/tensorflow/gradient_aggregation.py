@@ -19,7 +19,7 @@ from horovod.tensorflow.reduction import Reduce, dense, key_of, name_of
 
 
 class PassCounter:
-    """Run-time counter of the backward passes in a cycle.
+    """Counter of the backward passes since the last update, which TensorFlow evaluates when a step runs.
 
     Attributes:
         variable: Number of completed passes of the current cycle, 0 after the last pass. It is an int32 variable, or
@@ -36,7 +36,7 @@ class PassCounter:
         own.register_accumulator(self)
 
     def begin(self) -> None:
-        """Begin a pass, and determine whether it is the first or the last of its cycle."""
+        """Begin a backward pass, and determine whether it is the first or the last one before an update."""
         if self.variable is None:
             self.variable = hidden_variable([], tf.int32, self._name + "/counter")
         if in_session():
@@ -57,7 +57,7 @@ class PassCounter:
         self.last = after_all([after, counted], self.last)
 
     def pending(self) -> bool:
-        """Return True between the first and last pass of a cycle.
+        """Return True if some, but not all, backward passes before the next update are complete.
 
         In a graph, the counter's value is read from the default session.
         """
@@ -69,7 +69,7 @@ class PassCounter:
         return session is not None and bool(session.run(self._known)) and int(session.run(self.variable)) != 0
 
     def drop(self) -> None:
-        """Begin a new cycle. Its first pass overwrites the accumulators."""
+        """Start counting anew. The next backward pass overwrites the accumulators."""
         if self.variable is None:
             return
         if self._is_eager():
@@ -87,7 +87,7 @@ class PassCounter:
         return session if session is not None and session.graph is self.variable.graph else None
 
     def was_last(self) -> Any:
-        """Return a bool tensor that is true if the last pass of a cycle has just ended."""
+        """Return a bool tensor that is true if the last backward pass before an update has just ended."""
         # Outside of sessions, read the pass counter again, because the tensor ``last`` can belong to another
         # tf.function.
         return self.last if in_session() else tf.equal(self.variable.read_value(), 0)
@@ -148,7 +148,7 @@ class LocalGradientAggregationHelper:
         return list(self._sums.values())
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """Add the gradients of one pass to the sums.
+        """Add the gradients of one backward pass to the sums, and reduce the sums after the last pass before an update.
 
         Args:
             grads (Sequence): Gradients of the pass.
@@ -188,7 +188,7 @@ class LocalGradientAggregationHelper:
     def apply_gradients(
         self, apply_grads_closure: Callable[[], Any], optimizer: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Call ``apply_grads_closure`` after the last pass of a cycle.
+        """Call ``apply_grads_closure`` after the last backward pass before an update.
 
         In a graph, the closure is built once, under a condition.
 
@@ -230,7 +230,7 @@ class LocalGradientAggregationHelper:
 
 
 def _overwrite(sums: Sequence[Any], gradients: Sequence[Any], all_sums: dict[Any, Any]) -> Any:
-    # Zero the other accumulators, because their variables can get a gradient in a later pass of the cycle.
+    # Zero the other accumulators, because their variables can get a gradient in a later pass before the update.
     chosen = {id(total) for total in sums}
     others = [total for total in all_sums.values() if id(total) not in chosen]
     written = [total.assign(owned(gradient), read_value=False) for total, gradient in zip(sums, gradients, strict=True)]

@@ -226,9 +226,9 @@ class LocalVariables:
 def _with_largest(
     reduce: Reduce, name: str, process_set: ProcessSet, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> list[Any]:
-    """Reduce gradients with ``reduce``, except those that replace the value of their variable.
+    """Reduce gradients with ``reduce``, except those that replace their variable's value in the update.
 
-    For these exceptions, return the maximum over all ranks.
+    For the exceptions (``overwrite_with_gradient`` in Keras), return the maximum over all ranks.
     """
     largest = make_allreduce_grads(name, op=Max, process_set=process_set)
     results = list(gradients)

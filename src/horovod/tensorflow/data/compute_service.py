@@ -220,7 +220,7 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = N
 def begin_dispatcher(
     config: TfDataServiceConfig, client: ComputeClient, index: int, ends: contextlib.ExitStack
 ) -> None:
-    """Start a dispatcher if process ``index`` of the compute side must run one. Closing ``ends`` stops it."""
+    """Start a dispatcher if process ``index`` of the compute side must run one. Closing the stack ``ends`` stops it."""
     number, mine = _place_of(config, index)
     if config.dispatcher_side == "compute" and mine == 0:
         client.register_dispatcher(number, _start_dispatcher(ends, client.here))
@@ -268,7 +268,7 @@ def _free_port(host: str) -> int:
 
 
 def _start_dispatcher(ends: contextlib.ExitStack, host: str) -> str:
-    """Start a dispatcher and return its address. Closing ``ends`` stops the dispatcher."""
+    """Start a dispatcher and return its address. Closing the stack ``ends`` stops the dispatcher."""
     server = _service.DispatchServer(_service.DispatcherConfig(port=0))
     ends.callback(_stop, server)
     return f"{host}:{server.target.rpartition(':')[2]}"

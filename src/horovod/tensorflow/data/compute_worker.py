@@ -60,7 +60,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
     with contextlib.ExitStack() as ends:
         worker = ends.enter_context(DataWorker(configfile, hvd.rank()))
         worker.wait_until_ready()
-        # Start timeouts only after all processes have imported TensorFlow, which can be slow.
+        # Wait here until all processes have imported TensorFlow, which can be slow, so that timeouts begin only then.
         hvd.allgather_object(None, name="compute_worker.ready")
         if hvd.rank() == 0:
             key = make_key()
@@ -171,7 +171,7 @@ def __getattr__(name: str) -> argparse.Namespace:
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             return parser.parse_args()
-    except SystemExit:  # Do not exit, because the importing process can have different arguments.
+    except SystemExit:  # Do not exit, because the process that imports this can have other arguments.
         raise AttributeError(
             f"parsed_args: the arguments of this process must be those of a process of the compute side, got "
             f"{sys.argv[1:]}: {said.getvalue().strip()!r}"

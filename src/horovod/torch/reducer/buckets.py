@@ -397,7 +397,7 @@ class Bucket:
                 self.views[place] = self._view(place)
 
     def fill(self, slot: Slot) -> None:
-        """Make the slot's gradient a view of the bucket.
+        """Make a parameter's gradient a view of the bucket.
 
         A parameter without a gradient gets zeros.
         """

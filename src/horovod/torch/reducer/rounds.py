@@ -168,7 +168,7 @@ class Bucketing:
 
         Args:
             slots: All parameters of the optimizer.
-            flags: Maximum over all ranks of each slot's flag, then of the flags from ``wishes``.
+            flags: Maximum over all ranks of each parameter's flag, then of the flags from ``wishes``.
         """
         refused, dissolving = flags[-2:]
         if refused or not (dissolving or self._has_changed(slots, flags)):

@@ -118,7 +118,7 @@ def _refuse_change(slot: Slot) -> NoReturn:
 
 
 def _check(slot: Slot | None, bucket: Bucket | None) -> None:
-    """Raise an error if the gradient of ``slot`` has changed or, if ``slot`` is None, any gradient of ``bucket``."""
+    """Raise an error if the gradient of ``slot`` or, without a slot, any gradient of ``bucket`` has changed."""
     if slot is not None:
         check_unchanged(slot)
     if bucket is not None:
