@@ -63,7 +63,7 @@ class CallResult:
         if self.died:
             return f"its process has died: {_reason(str(self.error))}"
         said = str(self.cause)
-        if isinstance(self.cause, RayError):  # Ray's messages contain colors and internal stack frames.
+        if isinstance(self.cause, RayError):  # Remove the colors and internal stack frames from Ray's message.
             said = shortened(said)
         what = f"{type(self.cause).__name__}: {said}"
         return f"what the function has returned cannot be sent: {what}" if self._unsent else what
@@ -183,11 +183,11 @@ class CallbackListener:
 
     def _listen(self) -> None:
         queue = self.queue
-        if queue is None:  # The queue is None once another thread has closed it.
+        if queue is None:  # Another thread has closed the queue.
             return
 
         def heard(future: Future[Any]) -> None:
-            if future.exception() is None:  # The future has an exception if the queue was shut down.
+            if future.exception() is None:  # After the queue was shut down, reading from it raises an exception.
                 told = future.result()
                 self._box.put(LogMessage(None if told == self._end else told))
                 if told != self._end:

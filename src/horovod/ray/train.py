@@ -113,7 +113,7 @@ def _join(orders: list[Assignment]) -> None:
 
 
 def _leave() -> None:
-    with contextlib.suppress(Exception):  # Ignore errors, because the worker exits anyway.
+    with contextlib.suppress(Exception):  # Ignore errors while leaving the job, because the worker exits anyway.
         basics.leave()
     assignment.leave()
 

@@ -272,7 +272,7 @@ class WorkerGroup:
                 if isinstance(event, LogMessage):
                     if ear is not None:
                         ear.tell(event)
-                    self._require_workers()  # Check again, because a callback could have shut down the workers.
+                    self._require_workers()  # Raise an error if a callback has shut down the workers.
                     continue
                 self._mark_lost(event)
                 if isinstance(event, LostWorker) and event.number in refs:

@@ -152,7 +152,7 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            if not self._state.stopping:  # While the job is stopping, the state machine decides which signals to send.
+            if not self._state.stopping:  # Kill leftover processes. If the job is stopping, all processes get signals.
                 self._workers.clear(time.monotonic())
             self._writer.flush()
             if self._over():
@@ -353,7 +353,7 @@ class Agent:
         """
         if not self._streams.pids and (not self._writer.pending or self._writer.broken):
             return True
-        # The launcher is slow but connected, so keep waiting. `_watch` detects a lost launcher.
+        # The launcher is still connected, so wait until it has read everything, even if it is slow.
         if self._requests is not None:
             return False
         if not self._state.gives_up(now):
@@ -365,8 +365,8 @@ class Agent:
 def _run_agent(guard: int) -> int:
     linux.die_with_parent(guard, signal.SIGTERM)
     linux.become_subreaper()
-    # Keep descriptors 0, 1 and 2 away from the workers' pipes, and keep stray prints out of the reports to the
-    # launcher.
+    # Move the launcher's pipes from descriptors 0 and 1 to others, and open the null device instead. A stray print then
+    # cannot corrupt the messages to the launcher.
     linux.raise_descriptor_limit()
     requests, reports = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)

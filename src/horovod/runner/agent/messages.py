@@ -64,14 +64,14 @@ def gather() -> HostFacts:
 def _interfaces() -> list[Interface]:
     try:
         return scan()
-    except OSError:  # A sandbox can block netlink. Ranks that need the interfaces raise an error later.
+    except OSError:  # A sandbox can forbid listing the network interfaces. Ranks that need one raise an error later.
         return []
 
 
 FRAME_LIMIT = 8 << 20  # A frame has at most FRAME_LIMIT bytes, so that a faulty peer cannot cause larger allocations.
 CHUNK = 1 << 20  # Functions, results and streams are sent in chunks of at most CHUNK bytes.
 MAGIC = b"\0HOROVOD AGENT 1\n"
-BANNER_LIMIT = 1 << 16  # Skip at most this many bytes, such as a login banner, before the agent's MAGIC.
+BANNER_LIMIT = 1 << 16  # Maximum number of bytes before the agent's first message, such as a login banner
 _HEADER = struct.Struct(">I")
 
 _Shown = list[tuple[str, Any]]
@@ -368,8 +368,7 @@ class FrameReader(Generic[M]):
             del self._buffer[:end]
             try:
                 messages.append(self._decoder.decode(body))
-            # Raised if the frame is invalid, not UTF-8, or nested too deeply.
-            except (ValueError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:  # The frame is invalid, not UTF-8, or nested too deeply.
                 raise AgentError(f"a message that is not understood: {error}") from None
         return messages
 

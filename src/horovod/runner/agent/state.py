@@ -132,13 +132,13 @@ class HostState:
             return self._finish([])
         if self.phase is HostPhase.WINDING_DOWN:
             if now >= self._linger_until:
-                self.stop(TERM_GRACE, now)  # Terminate the processes that the workers left behind.
+                self.stop(TERM_GRACE, now)  # Terminate child processes that outlived their workers.
             return Step()
         assert self._kill_at is not None
         if self._first:
             if self._ranks is None:
                 return Step(first=self._first)
-            # Helpers such as data loaders are no longer needed, because all ranks have exited.
+            # Once all ranks have exited, give their helper processes, such as data loaders, only LINGER more seconds.
             if not set(self._ranks).intersection(alive):
                 self._term_at = min(self._term_at, now + LINGER)
             if now < self._term_at:
@@ -191,7 +191,7 @@ def _worker(pid: int, workers: Collection[int], parents: Mapping[int, int]) -> i
     seen: set[int] = set()
     while pid not in workers:
         parent = parents.get(pid)
-        # The process table is inconsistent, because processes started or exited while it was read.
+        # No worker is an ancestor, or the table is inconsistent because processes exited while it was read.
         if parent is None or parent in seen:
             return None
         seen.add(pid)

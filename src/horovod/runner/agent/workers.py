@@ -273,7 +273,7 @@ class WorkerTable:
                 del self._stdin_data[: os.write(self._stdin, self._stdin_data)]
         except BlockingIOError:
             return
-        except OSError:  # Raised if the worker has closed its stdin.
+        except OSError:  # The worker has closed its stdin.
             self._close_stdin()
             self._report(StdinReady(open=False))
             return
@@ -427,7 +427,7 @@ class WorkerTable:
         """Kill the leftover child processes of workers that exited at least LEFTOVERS seconds ago."""
         for session in [pid for pid, at in self._left.items() if at <= now]:
             del self._left[session]
-            if self._processes[session].running:  # Skip this pid, because a new worker already uses it.
+            if self._processes[session].running:  # A new worker has the same pid, so do not kill its processes.
                 continue
             for pid in linux.descendants(os.getpid(), session=session):
                 linux.send_signal(pid, signal.SIGKILL)

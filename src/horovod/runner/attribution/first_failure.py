@@ -96,7 +96,7 @@ _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
 # Horovod's only if its message contains the text _OURS.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
 _OURS = "Horovod "
-# pdb raises this exception for its `q` command and at the end of its input.
+# The debugger pdb raises BdbQuit if the user enters `q`, or at the end of its input.
 _LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")
 _MORE_LINES = 8  # At most _MORE_LINES lines of a message are kept after a blank line.
 
@@ -262,7 +262,8 @@ def judge(ends: Sequence[RankEnd]) -> FirstFailure | None:
     own = [end for end in ends if end.status != 0 and not end.stopped]
     late = [end for end in ends if end.status != 0 and end.stopped]
     culprit = _first(own, lambda end: not _suffers(end))
-    # If the culprit exits slowly, its victims can fail before it, and the launcher then stops the culprit.
+    # A rank that raised the first exception can exit after the ranks that failed because of it. The launcher then stops
+    # this rank, so also consider stopped ranks that printed an exception.
     if culprit is None:
         culprit = _first(late, _has_own_exception)
     if culprit is None and (accused := _accused(own, ends)) is not None:
@@ -296,7 +297,7 @@ def _suffers(end: RankEnd) -> bool:
 
 
 def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> FirstFailure | None:
-    """Attribute the failure to a rank that failed ranks name as the cause, although it exited without an error.
+    """Attribute the failure to a rank that other ranks name as the cause, although it exited with 0 or was stopped.
 
     Return None if there is no such rank.
     """
@@ -377,7 +378,9 @@ def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
     exception, _ = find_exception(tail)
     if exception:
         lines.append(f"{called or 'its exception'}:")
-        shown = tracebacks.shortened(exception[1:])  # The output of the rank already contains the full traceback.
+        shown = tracebacks.shortened(
+            exception[1:]
+        )  # The user has already seen the full traceback in the rank's output.
     else:
         shown = last_lines(tail, _LAST_LINES)
         if shown:

@@ -12,7 +12,7 @@ HEADER = "Traceback (most recent call last):"
 MOST = 12  # At most MOST user frames are shown: the first and the last ones.
 _KEPT_LIBRARY = 2  # Without user frames, the last _KEPT_LIBRARY library frames are shown.
 
-# Each line of an exception group begins with a margin of `|`.
+# In the traceback of an exception group, each line begins with a margin of `|` characters.
 _FRAME = re.compile(r'(?P<margin>[ |]*)File "(?P<path>[^"]+)", line \d+(?P<where>, in .*)?$')
 _MARKS = re.compile(r"[ |]*[~^][~^ ]*$")
 _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
@@ -117,7 +117,7 @@ def last_lines(text: str, count: int) -> list[str]:
             continue
         if again:
             lines.pop()
-        # If the line moves the cursor up to redraw progress bars, the next line replaces it.
+        # If this line moves the cursor up, as several progress bars do, the next line overwrites it.
         again = line.endswith(_UP)
         lines.append(_CONTROL.sub("", states[-1]).rstrip())
     return lines[-count:]

@@ -81,7 +81,7 @@ class Gathering:
         self.what = what
         self._lock = threading.Lock()
         self._closed = False
-        self._used: set[int] = set()  # Process numbers that are already in use
+        self._used: set[int] = set()  # Numbers of the processes that were admitted, each of which can connect only once
         self._machines = Machines()
         self._new: list[Arrived] = []
         self._refusals: list[str] = []
@@ -193,7 +193,7 @@ class Gathering:
                 try:
                     sock, _ = listeners[fd].accept()
                     self._begin(sock)
-                # Raised if the peer has disconnected, or if no more descriptors or threads are available.
+                # The peer has disconnected (OSError), or no more descriptors or threads are available.
                 except (OSError, RuntimeError):
                     self._pause()
 

@@ -123,7 +123,8 @@ def missing_script(command: Sequence[str]) -> str:
         return ""
     index = 1
     while index < len(program) and program[index].startswith("-"):
-        # With -c or -m, Python runs no file. An unknown option could take the next argument as its value.
+        # With -c or -m, Python runs no script file. After an unknown option, the next argument could be its value
+        # instead of a script.
         if not _PLAIN_OPTION.fullmatch(program[index]):
             return ""
         index += 2 if program[index] in ("-W", "-X") else 1
@@ -168,7 +169,7 @@ def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
 
 def _reason(name: str) -> str:
     if not os.path.isfile(name):
-        return ""  # The script might exist on other hosts.
+        return ""  # This is no error, because the script can exist on other hosts.
     if not os.access(name, os.X_OK):
         return "this script is not executable"
     if "/" not in name:

@@ -129,7 +129,7 @@ def make_settings(
     if nodes is not None:
         given = [hosts.Host(name, count if slots is None else slots) for name, count in nodes.slots.items()]
     if script is None:
-        hosts.assign(given, start)  # Raise an error now if there are too few slots.
+        hosts.assign(given, start)  # Only check that there are enough slots, and ignore the result.
     return ElasticSettings(
         limits.start,
         limits.least,

@@ -290,7 +290,7 @@ class State:
             stopped: Name of the signal that ended the job, or an empty string.
         """
         for number, one in self._ranks.items():
-            # Mark all ranks as ended, because some launchers do not report each rank.
+            # Mark all other ranks as ended, because launchers such as mpirun do not report the exit of each rank.
             if one.state not in ("ended", "failed"):
                 one.state, one.version = "failed" if number == rank else "ended", self._next()
         said = "\n".join(text(line) for line in message.splitlines()[:_SAID])
@@ -321,7 +321,7 @@ class State:
         if overall == before:
             return
         job.overall, job.version = overall, self._next()
-        # The step counts restarted, because the script called hvd.init() again.
+        # The number of steps has decreased, because the script called hvd.init() again and counts from 0.
         if before is None or overall.made < before.made:
             job.stepped = now if overall.made else None
             return

@@ -49,7 +49,7 @@ def _kind(environ: Mapping[str, str], root: str) -> str:
     for path, kind in _SIGNS.items():
         if os.path.exists(os.path.join(root, path)):
             return kind
-    # systemd and container runtimes set this variable to values such as lxc, oci or systemd-nspawn.
+    # systemd and some container runtimes set the variable `container`, for example to lxc, oci or systemd-nspawn.
     return environ.get("container", "")[:64]
 
 
@@ -60,14 +60,14 @@ def _shm(path: str) -> tuple[int, str]:
     """
     try:
         stat = os.statvfs(path)
-        size = stat.f_blocks * stat.f_frsize or -1  # A size of 0 means a tmpfs without a limit.
+        size = stat.f_blocks * stat.f_frsize or -1  # statvfs reports a size of 0 for a tmpfs without a size limit.
     except OSError as error:
         return -1, _why(error)
     try:
-        # A file without a name is removed automatically.
+        # Test writing with an unnamed file, which the kernel removes when it is closed.
         os.close(os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        # The file system does not support unnamed files, but it might still be writable.
+        # Without support for unnamed files, the test proves nothing, so assume that the file system is writable.
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
             return size, _why(error)
     return size, ""

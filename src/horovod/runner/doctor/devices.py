@@ -319,7 +319,7 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             yield Finding(WARN, "links", answer.host, text, advice + "forbid it (`nvidia-smi topo -p2p r`)")
         assert answer.report is not None
         small = 0 <= answer.report.shm_free < LOW_SHM and not container.is_scarce(answer, answer.report)
-        # If /dev/shm is even smaller, `container.shared_memory` reports it instead.
+        # Do not report a /dev/shm that is too small even for data loaders, because another check reports it.
         if small and len(report.usable) > 1 and answer.slots > 1:
             text = (
                 f"/dev/shm has {answer.report.shm_free >> 20} MiB left, in which NCCL and CUDA keep buffers for ranks "

@@ -90,7 +90,7 @@ def _engine() -> tuple[str, list[str]]:
         from horovod.common.security import cipher
 
         return "", list(cipher.available())
-    except Exception as error:  # A broken installation can raise any exception, so catch all of them.
+    except Exception as error:  # Importing from a broken installation can raise any exception.
         return f"{type(error).__name__}: {error}"[:4000], []
 
 
@@ -288,7 +288,8 @@ def _stream(sock: socket.socket) -> float:
     while time.perf_counter() < end:
         rest = piece
         while rest:
-            rest = rest[sock.send(rest) :]  # Do not use `sendall`, because it applies the timeout to the whole chunk.
+            # Use `send` instead of `sendall`, so that the socket's timeout applies to each part of the data.
+            rest = rest[sock.send(rest) :]
     sock.shutdown(socket.SHUT_WR)
     count, seconds = _COUNTED.unpack(_receive(sock, _COUNTED.size))
     return float(count * 8 / max(seconds, 1e-9) / 1e9)

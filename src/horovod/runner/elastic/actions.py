@@ -120,7 +120,8 @@ CERTAIN = 10.0  # A worker that still exists CERTAIN seconds after SIGKILL is ab
 # A host can be reported as lost up to TORN_DOWN seconds after a rank on it failed, because a host that shuts down can
 # kill the rank first.
 TORN_DOWN = 10.0
-STOOD_STILL = 5.0  # A delay above STOOD_STILL seconds means that the launcher or its machine was stopped.
+# If the launcher's loop wakes up more than STOOD_STILL seconds late, the launcher or its machine was suspended.
+STOOD_STILL = 5.0
 
 
 class Phase(Enum):

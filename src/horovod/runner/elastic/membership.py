@@ -348,7 +348,8 @@ class Membership:
             self._told_slots = slots
             return
         if self._resets.used_up and self.workers.survivors >= self.limits.least:
-            return  # A new worker would cause another membership change, which would end the job.
+            # Start no new worker, because it would change the members once more than the limit allows and end the job.
+            return
         room = None if self.limits.most is None else max(0, self.limits.most - self.workers.staying)
         for host in workers.free_slots(usable, self.workers.taken())[:room]:
             self._out.append(Spawn(self.workers.add(host, self.epoch == 0).number, host))
@@ -422,7 +423,7 @@ class Membership:
 
     def _form(self, waiting: list[Worker]) -> None:
         if self._ran and self._resets.used_up and self._last_members <= {worker.number for worker in waiting}:
-            # Keep the previous members, because no further membership change is allowed.
+            # The limit on membership changes is reached, so leave out new workers and keep the previous members.
             waiting = [worker for worker in waiting if worker.number in self._last_members]
         ordered = workers.choose(candidates(waiting), self.limits.most, self.workers.machines(self._slots))
         places = workers.places(ordered)

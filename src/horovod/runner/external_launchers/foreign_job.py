@@ -71,7 +71,8 @@ class ForeignAttempt:
         self.hosts = {slot.rank: slot.hostname for slot in settings.slots}
         self.endings = Endings(self.hosts)
         here = all(hosts.is_local(name) for name in set(self.hosts.values()))
-        self._reports = ReportReader() if here else None  # Only processes on this host can write to the report pipe.
+        # Ranks send reports through a pipe, which only processes on this host can open.
+        self._reports = ReportReader() if here else None
         if watch.screen.sink.address and not here:
             watch.screen.say("the live page has no figures: those of ranks on other hosts reach only our own launcher")
         self.own = b""
@@ -157,7 +158,7 @@ class ForeignAttempt:
             self._kill()
         if self._drain_until is None or self._output_ended:
             return
-        if not listening:  # Keep the data in the pipes while our own output is blocked.
+        if not listening:  # While our own output is blocked, extend the time limit instead of reading the pipes.
             self._drain_until = now + _DRAIN
         if not self._pipes or now >= self._drain_until:
             self._end_output()
@@ -212,7 +213,7 @@ class ForeignAttempt:
         return ""
 
     def _kill(self) -> None:
-        # Do not kill by pid after the exit, because another process might have the same pid.
+        # Once mpirun has exited, do not kill its pid, because another process might have got the same pid.
         if self._process.poll() is not None:
             return
         for pid in [*linux.descendants(self._process.pid), self._process.pid]:

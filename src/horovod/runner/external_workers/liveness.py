@@ -29,7 +29,9 @@ from horovod.runner.remote.heartbeats import Heartbeats, silent
 # answers without running Python code, because a ZeroMQ proxy echoes each message. A program can therefore hold the
 # interpreter lock for any time without counting as lost.
 
-_NAME = struct.Struct("!cI")  # Name of a worker's socket. ZeroMQ reserves names that begin with a zero byte.
+# Name of a worker's ZeroMQ socket: a letter and the worker's number. The letter is necessary, because ZeroMQ reserves
+# names that begin with a zero byte.
+_NAME = struct.Struct("!cI")
 _MARK = b"w"
 _LONGEST = 1024  # Messages, including those of the handshake, have at most _LONGEST bytes.
 _QUEUED = 4  # At most _QUEUED heartbeat requests to a worker can be unanswered.
@@ -66,7 +68,7 @@ class HeartbeatServer:
         try:
             self._gate = ClientAuthenticator(self._context, job_key)
             self._socket = server_socket(self._context, job_key, _LONGEST, _QUEUED)
-            self._socket.router_handover = True  # A worker that reconnects keeps its name.
+            self._socket.router_handover = True  # A new connection with a worker's name replaces its old connection.
             self._socket.router_mandatory = True  # Sending to a worker that is not connected raises an error.
             self._door = AcceptControl(self._socket, [listener])
         except BaseException:
@@ -127,7 +129,7 @@ class HeartbeatServer:
     def _ask(self, number: int) -> None:
         try:
             self._socket.send_multipart([_NAME.pack(_MARK, number), b""], zmq.NOBLOCK)
-        except zmq.Again:  # The worker's queue is full, because it does not read.
+        except zmq.Again:  # The queue of requests to this worker is full, because the worker does not read them.
             pass
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
@@ -163,7 +165,7 @@ class HeartbeatClient:
 
     def close(self) -> None:
         """Stop answering requests. The process itself continues."""
-        # term() blocks until the other thread has closed its socket, so call it in a separate thread.
+        # Call term() in a separate thread, because it blocks until the thread that answers has closed its socket.
         ending = threading.Thread(target=self._context.term, name="horovod-heartbeats-end", daemon=True)
         ending.start()
         until = time.monotonic() + _CLOSE
@@ -291,7 +293,7 @@ class LivenessServer(ThreadedServer):
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # Raised if the peer has disconnected, or if too many files are open.
+        except OSError:  # The peer has already disconnected, or too many files are open.
             return
         sock.setblocking(False)
         self._unauthenticated[sock] = auth.Acceptor(self._key, 0, 0), time.monotonic() + _HANDSHAKE

@@ -245,7 +245,7 @@ def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
                 lost = f"{description.type_name} cannot be pickled and unpickled: {description.why}"
                 message += f"\n(this error is not of its class: {lost})"
             if description.body:
-                # Ignore the error, because the message already contains the traceback.
+                # If the exception cannot be unpickled, omit it. The message already contains its traceback.
                 with contextlib.suppress(OutcomeError):
                     cause = load(result.results[rank], description, rank)
         raise worker_error(

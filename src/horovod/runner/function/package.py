@@ -134,7 +134,7 @@ def _code_in_no_file() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     left = CODE_LIMIT
     for name, entry in reversed(list(linecache.cache.items())):
-        if len(entry) != 4 or os.path.exists(name):  # Skip lazy entries of linecache, whose code is in a file.
+        if len(entry) != 4 or os.path.exists(name):  # Skip code that comes from a file.
             continue
         lines = entry[2]
         left -= sum(map(len, lines))

@@ -69,7 +69,8 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
     with open(source, "rb", buffering=0) as file:
         (front, rest), code, body = pickle.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
     sys.path[:] = joined_path(front, sys.path, rest)
-    for name, lines in code.items():  # linecache does not look for the file if the modification time is missing.
+    # Add the caller's notebook code to linecache for tracebacks. A modification time of None marks code without a file.
+    for name, lines in code.items():
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     try:
         function, args, kwargs = cloudpickle.loads(body)
@@ -107,11 +108,11 @@ def main() -> None:
 
 def _fail(target: int, error: BaseException) -> None:
     if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next  # Omit the frame of this module from the traceback.
+        error.__traceback__ = error.__traceback__.tb_next  # Begin the traceback with the user's function.
     text = outcome.format_traceback(error)
     try:
         outcome.write_exception(target, error, text)
-    except OSError as trouble:  # Writing to the memory file fails if memory is exhausted.
+    except OSError as trouble:  # The result file is in memory, and memory is exhausted.
         print(f"the exception cannot be sent back: {trouble}", file=sys.stderr)
     if sys.excepthook is sys.__excepthook__:
         # The default hook would omit the lines of notebook cells, because these are not in files.

@@ -177,7 +177,7 @@ class ElasticAttempt(AgentAttempt):
         self._hosts.take_troubles(self._fleet.look(now, listening))
         if self._stopping:
             return
-        # Workers that exit while the job is finishing have not failed.
+        # While the job finishes, workers exit normally, so do not log this as the effect of an injected fault.
         if self._chaos is not None and self._membership.phase is not Phase.FINISHING:
             running = self._membership.epoch if self._membership.phase is Phase.RUNNING else 0
             self._chaos.epoch(running, now, [member.number for member in self._membership.members])
@@ -333,7 +333,7 @@ class ElasticAttempt(AgentAttempt):
     def _form(self, action: Form) -> None:
         self._roster.form(action.places)
         self._watch.size = len(action.places)
-        # Limit the stored data, because any number of workers can join and leave.
+        # Delete the records of exited workers. Otherwise, memory would grow with each worker that joins and leaves.
         for number in [end.rank for end in self.endings.ends]:
             self._forget(number)
 

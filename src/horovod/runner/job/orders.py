@@ -253,7 +253,8 @@ class ElasticOrders(_JobOrders):
         foreseen: Callable[[int], Slot | None] = lambda number: None,
         machine_of: Callable[[str], str] = lambda host: host,
     ) -> None:
-        # Only a fixed list of hosts proves that all workers run on this machine, because discovered hosts can change.
+        # All workers are known to run on this machine only if the list of hosts is fixed, because a discovery script
+        # can find other hosts later.
         here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
         super().__init__(settings, environ, key, store, payload, here)
         self._elastic = elastic
@@ -300,5 +301,5 @@ def without_place(variables: Mapping[str, str]) -> dict[str, str]:
 
 _PLACE = (
     *(f"HOROVOD_{of}{what}" for of in ("", "LOCAL_", "CROSS_") for what in ("RANK", "SIZE")),
-    *TORCH_PLACE,  # torch.distributed would not notice that these variables change between epochs.
+    *TORCH_PLACE,  # Ranks of torch.distributed, which cannot follow the changes of ranks between epochs
 )

@@ -79,7 +79,7 @@ def terminal_restored(rank: int | None) -> Iterator[None]:
     """
     try:
         before = termios.tcgetattr(0) if rank is not None else None
-    except termios.error:  # Raised if standard input is not a terminal.
+    except termios.error:  # Standard input is not a terminal.
         before = None
     try:
         yield
@@ -127,7 +127,8 @@ class StdinSource:
             data = os.read(self._fd, PIECE)
         except BlockingIOError:
             return None
-        except OSError:  # Raised if stdin is closed or a directory, or if the terminal has hung up.
+        # Treat an unreadable stdin as the end of the input: it is closed, a directory, or a terminal that has hung up.
+        except OSError:
             if self.in_background:
                 return None
             data = b""

@@ -103,7 +103,7 @@ def _run(line: flags.CommandLine) -> int:
         except KeyboardInterrupt:
             say(f"not waited for the pods of job {asked.name}, which is deleted, to be gone")
             return 128 + signal.SIGINT
-        except ApiError as error:  # Return the job's exit code although the job cannot be deleted.
+        except ApiError as error:  # The job has ended, so only report the error, and return the job's exit code.
             say(f"error: job {asked.name} has ended and could not be deleted: {error}")
     return code
 
@@ -163,7 +163,7 @@ def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> boo
         ApiError: The Job does not exist, or the API server did not answer.
     """
     if isinstance(error, ApiError) and 400 <= error.status < 500:
-        return False  # An error response means that the API server refused the request.
+        return False  # A client error (4xx) means that the API server refused the request and created no Job.
     until = time.monotonic() + ARRIVES_SECONDS
     while True:
         try:

@@ -69,7 +69,7 @@ class Watcher(threading.Thread):
                     continue
                 self._inbox.put((self._kind, Unreachable(str(error)) if passing else error))
                 return
-            except Exception as error:  # Report all errors, because the caller waits for results of this thread.
+            except Exception as error:  # Report any error, because the caller would otherwise wait without end.
                 text = f"cannot follow what the API says of {self._kind}s: {type(error).__name__}: {error}"
                 self._inbox.put((self._kind, ApiError(text)))
                 return
@@ -96,7 +96,7 @@ class Watcher(threading.Thread):
                 self._objects.pop(each["metadata"]["name"], None)
             elif event["type"] in ("ADDED", "MODIFIED"):
                 self._objects[each["metadata"]["name"]] = each
-            else:  # A BOOKMARK event contains only a new version.
+            else:  # A BOOKMARK event reports a new version number, but no change.
                 continue
             self._tell()
         return version
@@ -159,8 +159,8 @@ class LogReader(threading.Thread):
 
     def _read(self) -> None:
         done = self._last
-        # The API accepts only whole seconds, so some lines arrive twice. They are recognized by their timestamps, which
-        # never decrease. `done[19:]` contains the fraction of the second and the node's UTC offset.
+        # Continue after the last printed line. The API accepts only a time in whole seconds, so cut the fraction, and
+        # skip lines whose timestamps show that they were already printed.
         since = done[:19] + done[19:].lstrip(".0123456789")
         for line in self._api.log(self._pod, CONTAINER, since):
             at, text = pods.split_time(line)

@@ -383,7 +383,7 @@ class Judge:
             if each.component == LAUNCHER or able < self._expected:
                 return JobOutcome(1, (f"pod {each.name} cannot start: {each.trouble}",))
         waits = now >= self._began + self._patience
-        # A running launcher has its own time limit and can report more details.
+        # If the launcher's pod runs, wait LAST_SECONDS longer. It has the same time limit, and reports more details.
         if waits and self._lasts("late", True, now, LAST_SECONDS if runs(views) else 0.0):
             causes = not_created(events)
             text = f"waited {self._patience:g} s (--start-timeout): {waiting_line(views, self._expected)}"

@@ -299,7 +299,7 @@ class StreamOutput(OutputSink):
         self._streams = {1: stdout, 2: stderr}
         terminals = {n for n, stream in self._streams.items() if stream is None or _moves_back(stream)}
         super().__init__(terminals, stdout is stderr or terminals == set(self._streams))
-        # A multi-byte character can be split between two writes.
+        # Decode incrementally, because a multi-byte character can be split between two writes.
         self._decoders = {number: codecs.getincrementaldecoder("utf-8")("replace") for number in self._streams}
         self._last = 0
 
@@ -317,7 +317,7 @@ class StreamOutput(OutputSink):
                 self._flush(self._last)
             self._last = stream
             target.write(text)
-        except (OSError, ValueError):  # A closed stream raises ValueError.
+        except (OSError, ValueError):  # Python raises ValueError for a stream that was closed.
             self._streams[stream] = None
             self.broken = True
 

@@ -122,7 +122,7 @@ _HEADER = HEADER.encode()
 _NUMBERS = re.compile(rb"\d+")  # Numbers that differ between ranks, such as process ids and addresses
 
 Cut = Callable[[Sequence[bytes]], int]
-Shown = tuple[list[int], bytes]  # (Ranks that wrote a line, the line)
+Shown = tuple[list[int], bytes]  # Line to show, preceded by the ranks that wrote it
 
 
 @dataclass

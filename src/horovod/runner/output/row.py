@@ -41,7 +41,7 @@ def cells_of(text: str) -> list[str]:
         at = len(cells) - 1
         if at > 0 and not cells[at]:
             at -= 1
-        if at >= 0 and len(cells[at]) < 16:  # Keep at most 16 characters in a cell.
+        if at >= 0 and len(cells[at]) < 16:  # Drop combining characters after the 15th, to limit memory.
             cells[at] += character
     return cells
 
@@ -142,7 +142,7 @@ def _codes(parameters: bytes) -> Iterator[tuple[int, bytes]]:
             count = {b"5": 2, b"2": 4}.get(parts[0], 1)
             part = b";".join([part, *parts[:count]])
             del parts[:count]
-        elif part == b"4:0":  # Underline style 0 means no underline.
+        elif part == b"4:0":  # Underline style 0 (4:0) is the same as code 24, which ends the underline.
             number = 24
         yield number, part
 

@@ -69,7 +69,7 @@ class Canvas:
     """
 
     def __init__(self, colours: Colours) -> None:
-        self._colours = colours  # Color state of the stream, shared with the caller
+        self._colours = colours  # Currently active colors of the stream. The caller uses the same object
         self._style = colours.sequence().decode()
         self._rows = [Row(self._style)]
         self._x = self._y = 0
@@ -162,7 +162,7 @@ class Canvas:
 
     def _write(self, text: str) -> None:
         row = self._rows[self._y]
-        # The program printed a traceback without ending its progress bar with a newline.
+        # A traceback follows a progress bar on the same line, because the program was interrupted. Split the line.
         if row.live and TRACEBACK in text:
             bar, _, rest = text.partition(TRACEBACK)
             self._put(bar, cells_of(bar))

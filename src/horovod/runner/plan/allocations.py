@@ -44,7 +44,8 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
         counts = launchers.expand_tasks(environ["SLURM_TASKS_PER_NODE"]) if environ.get("SLURM_TASKS_PER_NODE") else []
     except ValueError as error:
         raise LaunchError(f"SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE: {error}") from None
-    if len(counts) != len(nodes):  # SLURM_TASKS_PER_NODE is missing, or describes a job step.
+    # Without usable task counts (SLURM_TASKS_PER_NODE is missing or describes a job step), assume one task per node.
+    if len(counts) != len(nodes):
         counts = [1] * len(nodes)
     return Allocation(job, {node: max(1, count) for node, count in zip(nodes, counts, strict=True)})
 
@@ -154,7 +155,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
         source, text = SAGEMAKER_FILE, resource_config
     if text:
         config = _object(source, text)
-    elif environ.get("SM_HOSTS"):  # SageMaker's toolkit also sets SM_HOSTS.
+    elif environ.get("SM_HOSTS"):  # Without the file, use the variable that SageMaker's training toolkit sets.
         source = "SM_HOSTS"
         config = {"hosts": _json(source, environ[source])}
     else:
@@ -180,7 +181,7 @@ def _vertex(environ: Mapping[str, str]) -> Machines | None:
     try:
         spec = json.loads(environ.get("CLUSTER_SPEC", ""))
     except ValueError:
-        return None  # CLUSTER_SPEC is missing, or does not have Vertex AI's format.
+        return None  # The variable is missing or not JSON, so Vertex AI has not set it.
     cluster, task = (spec.get("cluster"), spec.get("task")) if isinstance(spec, dict) else (None, None)
     if not isinstance(cluster, dict) or not isinstance(task, dict) or not all(map(_are_names, cluster.values())):
         return None

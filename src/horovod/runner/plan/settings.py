@@ -40,7 +40,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpu_affinity: bool = False
 
     def with_settings(self, checked: Settings) -> WorkerOptions:
-        """Return a copy with the values of all settings that have a field of the same name."""
+        """Return a copy in which each field that is named after a setting has the value of this setting."""
         values: dict[str, Any] = {}
         for name in self.__struct_fields__:
             variable = f"HOROVOD_{name.upper()}"

@@ -187,7 +187,7 @@ class ProcessConnection:
 
     def kill(self) -> None:
         """Kill the child process, for example an ssh client whose host is lost."""
-        if self._process.returncode is not None:  # Another process might already have the same pid.
+        if self._process.returncode is not None:  # The process has exited, and another one might have the same pid.
             return
         try:
             os.killpg(self._process.pid, signal.SIGKILL)

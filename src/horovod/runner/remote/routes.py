@@ -31,7 +31,8 @@ class Routes:
     """Tree that determines the parent host from which each host is reached."""
 
     def __init__(self, hosts: Sequence[str], fanout: int) -> None:
-        # Host i // fanout - 1 starts host i, so each host starts at most `fanout` others.
+        # The first `fanout` hosts have no parent. The parent of any other host i is host i // fanout - 1, so each host
+        # has at most `fanout` children.
         self._parents = {hosts[i]: hosts[i // fanout - 1] for i in range(fanout, len(hosts))}
 
     def parent(self, host: str) -> str | None:

@@ -127,7 +127,7 @@ def packed(table: Any, columns: Sequence[Column]) -> Any:
 
 
 def unpacked_field(field: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Return the dtype and shape of a field that ``packed`` created, or None for other fields."""
+    """Return the dtype and shape of the arrays in a field of binary values, or None if the field has no arrays."""
     about = field.metadata or {}
     if DTYPE.encode() not in about:
         return None
@@ -135,7 +135,7 @@ def unpacked_field(field: Any) -> tuple[str, tuple[int, ...]] | None:
 
 
 def unpacked(chunks: Sequence[Any], dtype: str, shape: Sequence[int]) -> Any:
-    """Return the contents of a column that ``packed`` created as an array."""
+    """Convert a column of binary values back to an array with this dtype, and this shape in each row."""
     import numpy as np
 
     parts = []

@@ -38,7 +38,7 @@ class FilesystemStore(AbstractFilesystemStore):
             raise ImportError("stores need fsspec: pip install 'horovod[spark]'") from error
         try:
             return fsspec.core.url_to_fs(self.prefix_path, **self.storage_options)[0]
-        except ImportError as error:  # The error names the package that supports the protocol.
+        except ImportError as error:  # fsspec's error names the missing package for this kind of URL.
             raise ImportError(f"the store {self.prefix_path} needs a package that is not installed: {error}") from error
         except ValueError as error:
             raise ValueError(

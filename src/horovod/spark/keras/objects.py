@@ -134,7 +134,7 @@ def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
     if isinstance(value, PackedModel):
         return unpack_model(value, custom_objects)
     if isinstance(value, PackedObject):
-        config = copy.deepcopy(value.config)  # Copy the config, because some optimizers remove entries from it.
+        config = copy.deepcopy(value.config)  # Copy the config, because some from_config methods change it.
         made = value.kind.from_config(config)  # type: ignore[attr-defined]
         for name, one in value.more.items():
             if isinstance(one, (np.ndarray, np.generic)) and hasattr(getattr(made, name, None), "assign"):
@@ -178,7 +178,7 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
             try:
                 return keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
             except (TypeError, ValueError, AttributeError):
-                pass  # Ignore the error. For example, the loss can be a function defined in the user's program.
+                pass  # Load without compiling instead, for example if the user's loss function is unknown here.
         try:
             return keras.models.load_model(path, custom_objects=dict(custom_objects or {}), compile=False)
         except (TypeError, ValueError) as error:

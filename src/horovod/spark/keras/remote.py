@@ -79,7 +79,7 @@ def train(plan: TrainingPlan) -> TrainingResult | None:
         prepare_rank(plan, hvd.rank())
         keras.backend.set_floatx(given["model"].floatx)
         if plan.seed is not None:
-            keras.utils.set_random_seed((plan.seed + hvd.rank()) % (1 << 32))  # NumPy seeds have at most 32 bits.
+            keras.utils.set_random_seed((plan.seed + hvd.rank()) % (1 << 32))  # NumPy accepts only 32-bit seeds.
         if plan.use_gpu:
             _take_gpu(objects.backend_of(keras), hvd.local_rank())
         with plan.open_data(hvd.rank(), hvd.size()) as data:
@@ -106,7 +106,7 @@ def _fit(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any, data: 
         _tuples(data.train_data(), plan, shapes, first),
         steps_per_epoch=plan.steps,
         epochs=plan.epochs,
-        shuffle=False,  # The reader has already shuffled the rows.
+        shuffle=False,  # Keras need not shuffle, because the reader has already shuffled the rows.
         callbacks=callbacks,
         verbose=plan.verbose if hvd.rank() == 0 else 0,
         **val,
@@ -127,7 +127,7 @@ def _model(plan: TrainingPlan, given: dict[str, Any], hvd: Any) -> Any:
     custom = given["custom_objects"]
     own = given["optimizer"] is None
     model = objects.unpack_model(packed, custom, compiled=own or plan.checkpoint is not None)
-    optimizer = getattr(model, "optimizer", None)  # The saved model contains the optimizer's state.
+    optimizer = getattr(model, "optimizer", None)  # A model that was saved with its optimizer restores its state.
     if own and optimizer is None:
         raise ValueError("the model's file does not describe how it was compiled; give optimizer and loss")
     if optimizer is None:
