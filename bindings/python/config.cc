@@ -43,7 +43,7 @@ std::unique_ptr<Link> link_over(int fd) {
   return link;
 }
 
-// Link decorator that encrypts the links that have keys.
+// Decorator that encrypts those links for which Python has passed a key.
 class Encryption {
  public:
   explicit Encryption(const Config& c) : keys_(c.link_keys) {

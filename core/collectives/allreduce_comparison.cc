@@ -1,9 +1,10 @@
 // Naive allreduce for comparison only. Every rank sends all its data to every other rank and adds all contributions
 // itself. It takes one step and sends P - 1 times the data per rank. The algorithm table never chooses it.
 //
-// In the notation of plan/cost.h, the cost is (P-1) * (alpha + N * (beta + gamma)). The alphas overlap within a window
-// of peers. Large data are sent in rounds, which bounds the memory for contributions that wait for reduction. Values
-// are added in the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in float32.
+// In the notation of plan/cost.h, the cost is (P-1) * (alpha + N * (beta + gamma)). The latencies (alpha) overlap
+// within a window of peers. Large data are sent in rounds, which bounds the memory for contributions that wait for
+// reduction. Values are added in the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added
+// in float32.
 #include <algorithm>
 #include <vector>
 

@@ -6,7 +6,7 @@
 // A ring would have to decode, add and encode at every hop.
 //
 // In the notation of plan/cost.h, the cost is 2 (P-1) * alpha + 2 (P-1)/P * c N * beta, plus the time for encoding and
-// decoding. c is 1/2 for fp16 and bf16, and 65/256 for int8. The alphas overlap.
+// decoding. c is 1/2 for fp16 and bf16, and 65/256 for int8. The latencies (alpha) overlap.
 //
 // Error feedback: compression loses precision. The quantization error of a rank's contribution stays in its residual
 // and is added to its next contribution. The quantization error of the result goes to the residual of the rank that

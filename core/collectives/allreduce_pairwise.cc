@@ -8,11 +8,11 @@
 // flight. Connections are then busy in both directions all the time. Only one block per peer waits to be added, and
 // these blocks fit in the cache.
 //
-// In the notation of plan/cost.h, the cost is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas
-// overlap, and so do all additions except those of the last block. 16-bit floats are sent as 16 bits both ways: the
-// ranks exchange only original values and final results, while the sums stay with the owner. Source: the pairwise
-// exchange for reduce-scatter in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
-// Operations in MPICH", IJHPCA 19(1), 2005.
+// In the notation of plan/cost.h, the cost is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The
+// latencies (alpha) overlap, and so do all additions except those of the last block. 16-bit floats are sent as 16 bits
+// both ways: the ranks exchange only original values and final results, while the sums stay with the owner. Source: the
+// pairwise exchange for reduce-scatter in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+// Communication Operations in MPICH", IJHPCA 19(1), 2005.
 #include <algorithm>
 #include <new>
 

@@ -115,9 +115,9 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
 // The numbers are rounds. The results of a round are copied out one round later, when all ranks have most likely
 // published them.
 //
-// kSlicedDepth = 5 sub-buffers make further waiting unnecessary. Round m overwrites round m - 5. When this rank stages
-// round m, it has already reduced round m - 2, so every rank had staged round m - 2. A rank stages round m - 2 only
-// after it has copied out round m - 5.
+// With kSlicedDepth = 5 sub-buffers, no rank has to wait before it overwrites a sub-buffer. Round m overwrites the data
+// of round m - 5. When this rank stages round m, it has already reduced round m - 2, so every rank had staged round m -
+// 2. A rank stages round m - 2 only after it has copied out round m - 5.
 constexpr size_t kSlicedDepth = 5;
 
 // Return the arena offsets of rank `member`. They are valid once that rank has published its first stage.

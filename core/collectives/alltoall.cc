@@ -102,9 +102,9 @@ Status alltoall_shm(Comm& comm, const std::byte* in, std::span<const size_t> sen
 // Pairwise all-to-all: every rank sends directly to every other rank, to several peers at a time (collectives/flow.h).
 // A slow pair does not delay the other pairs in its window.
 //
-// In the notation of plan/cost.h, the cost is (P-1) * alpha + (P-1)/P * N * beta. The alphas overlap within a window.
-// Source: the pairwise exchange in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
-// Operations in MPICH", IJHPCA 19(1), 2005. The symmetric rounds are the circle method for tournaments.
+// In the notation of plan/cost.h, the cost is (P-1) * alpha + (P-1)/P * N * beta. The latencies (alpha) overlap within
+// a window of peers. Source: the pairwise exchange in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+// Communication Operations in MPICH", IJHPCA 19(1), 2005. The symmetric rounds are the circle method for tournaments.
 
 Status alltoall_pairwise(Comm& comm, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out,
                          std::span<const size_t> recv_bytes) {

@@ -107,7 +107,8 @@ struct Float16 {
   static constexpr size_t kBytes = 2;
 
 #if defined(HVD_KERNEL_F16C) && HVD_KERNEL_WIDTH == 64
-  // Use masked forms with a zero source. GCC 12's plain forms read an undefined register and cause a warning.
+  // Use the masked forms of these intrinsics, with a zero source. In GCC 12, the plain forms read an undefined register
+  // and cause a warning.
   HVD_INLINE static Vec load(const std::byte* p) { return same_bits<Vec>(_mm512_maskz_cvtph_ps(0xffff, load_bytes<__m256i>(p))); }
   HVD_INLINE static void store(std::byte* p, Vec v) {
     const __m256i h = _mm512_maskz_cvtps_ph(0xffff, same_bits<__m512>(v), _MM_FROUND_TO_NEAREST_INT);

@@ -95,8 +95,8 @@ struct Plan {
   size_t start(size_t partial) const { return partial < pairs ? 2 * partial : partial + pairs; }
 };
 
-// One block of the reduction, computed by recursion over the tree of sources. The leaves of the tree are kernels of up
-// to four sources: a subtree of two partials has 2, 3 or 4 sources, and a subtree of four single partials has 4.
+// One block of the reduction, computed by recursion over the tree of sources (see reduce.h). At the leaves of the tree,
+// one kernel call combines two to four sources.
 struct Block {
   const Kernels& k;
   DType dtype;

@@ -58,10 +58,10 @@ Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::s
 // all contributions together, in the canonical order (collectives/reduce.h), and scales the result. Large slices are
 // sent in rounds, which bounds the memory for contributions that wait for reduction.
 //
-// In the notation of plan/cost.h, the cost is (P-1) * alpha + (P-1)/P * N * (beta + gamma). The alphas overlap within a
-// window of peers and are paid once per round. 16-bit floats are sent unchanged and added in float32. Source: the
-// pairwise exchange in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
-// MPICH", IJHPCA 19(1), 2005.
+// In the notation of plan/cost.h, the cost is (P-1) * alpha + (P-1)/P * N * (beta + gamma). The latencies (alpha)
+// overlap within a window of peers, and occur once per round. 16-bit floats are sent unchanged and added in float32.
+// Source: the pairwise exchange in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+// Operations in MPICH", IJHPCA 19(1), 2005.
 
 namespace {
 

@@ -59,9 +59,9 @@ struct SubBuffers {
 //
 // `staged` is the number of rounds (0 or 1) that the caller has already staged and published.
 //
-// kDepth = 4 sub-buffers make further waiting unnecessary. Round m overwrites what round m - 4 staged. When this rank
-// stages round m, it has already taken out round m - 2, so every rank had published round m - 2. A rank publishes round
-// m - 2 only after it has taken out round m - 4.
+// With kDepth = 4 sub-buffers, no rank has to wait before it overwrites a sub-buffer. Round m overwrites the data of
+// round m - 4. When this rank stages round m, it has already taken out round m - 2, so every rank had published round m
+// - 2. A rank publishes round m - 2 only after it has taken out round m - 4.
 inline constexpr size_t kDepth = 4;
 
 template <class StageIn, class TakeOut>

@@ -4,7 +4,7 @@
 //
 // A driver has two states:
 //   - While negotiating, operations move from to_request_ to pending_, and responses from order_ to execute(). adopt()
-//     starts a schedule at its place in the common order.
+//     starts a schedule at its place in the order that all ranks share.
 //   - While following a schedule, run_schedule() starts a bucket when all ranks are ready for it (schedule_sync_). If
 //     each rank is alone on its node, the ranks determine this by a vote that can also carry the data
 //     (readiness_vote_). leave_schedule() returns to negotiation when all ranks know the schedule's last position and
@@ -197,7 +197,7 @@ class Driver {
   std::map<uint8_t, OperationPtr> joins_;
   std::deque<Response> order_;
   uint64_t epoch_ = 0;
-  // Number of operations of the common order that this rank has executed.
+  // Number of operations that this rank has executed, in the order that all ranks share.
   uint64_t executed_ = 0;
   std::unique_ptr<ScheduleSync> schedule_sync_;
   ReadinessVote readiness_vote_;

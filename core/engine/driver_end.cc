@@ -151,7 +151,8 @@ void Driver::check_abort_request() {
 
 void Driver::fail(Status why, bool tell) {
   if (shutdown_state_.over()) {
-    // The job ended inside a collective that has now returned its operations. Complete them with the error.
+    // The job ended while a collective was running. The collective has now returned, so complete its operations with
+    // the error.
     for (OperationPtr& op : take_unfinished()) op->complete(shutdown_state_.error());
     return;
   }

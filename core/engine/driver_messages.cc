@@ -82,8 +82,8 @@ void Driver::decide() {
 void Driver::send_observer_messages() {
   bool asked = false;
   for (ObserverMessage& message : message_bus_->take(&asked)) {
-    // Send the message to one rank only. In a large job, each rank can get a separate message, so broadcasts would be
-    // expensive.
+    // Send the message only to its receiver. An observer can send a separate message to each rank, and broadcasting all
+    // of them would be expensive in a large job.
     if (coordinator_ && message.to >= 0) {
       const int to = message.to;
       if (to < connections_.size())

@@ -13,13 +13,14 @@ namespace hvd {
 
 class Executor {
  public:
-  // `number` is the position of the current operation in the common order; see Execution::number.
+  // `number` is the position of the current operation in the order of operations that all ranks share; see
+  // Execution::number.
   Executor(Connections* connections, Backend* backend, const Observers* observers, const uint64_t* number)
       : connections_(connections), backend_(backend), observers_(observers), number_(number) {}
 
   // Execute `response` with this rank's operations, in the order of response.names. A null operation means that this
-  // rank has joined. It then contributes values that do not change the result, such as zeros for sums; see neutral().
-  // The caller completes the operations. An error ends the job.
+  // rank has called join(). It then contributes values that do not change the result, such as zeros for sums; see
+  // neutral(). The caller completes the operations. An error ends the job.
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
   // First and second half of a guarded allreduce (engine/schedule_sync.h). stage() writes this rank's contribution to

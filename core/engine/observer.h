@@ -24,7 +24,7 @@ namespace hvd {
 // One agreed operation that this rank executes. It can cover several tensors.
 struct Execution {
   const Response& response;
-  // This rank's operations, in the order of response.names. A null entry means that this rank has joined and
+  // This rank's operations, in the order of response.names. A null entry means that this rank has called join() and
   // contributes zeros.
   std::span<Operation* const> operations;
   const Comm& comm;

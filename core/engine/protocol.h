@@ -62,8 +62,8 @@ struct StalledKeys {
   std::vector<std::string> keys;
 };
 
-// End of the job. `executed` is the number of operations of the common order in which the rank has taken part.
-// `why.rank()` is the rank that caused the end, or -1 if none did. For a goodbye, it is the sender.
+// End of the job. `executed` is the number of operations in which the rank has taken part, in the order that all ranks
+// share. `why.rank()` is the rank that caused the end, or -1 if none did. For a goodbye, it is the sender.
 struct Goodbye {
   static constexpr FrameType kType = FrameType::bye;
   uint64_t executed;

@@ -50,7 +50,7 @@ bool ScheduleSync::may_run(uint64_t position) const {
   if (mode_ != Mode::shared) return position < go_;
   for (int rank : members_[position % members_.size()]) {
     if (rank == connections_->rank()) continue;
-    // On one node, local ranks equal global ranks.
+    // If all ranks are on one node, local ranks equal global ranks.
     if (!word(rank).ready(id(), position)) return false;
   }
   return position < position_;
@@ -80,7 +80,7 @@ std::vector<int> ScheduleSync::silent() const {
   std::vector<int> ranks;
   if (mode_ != Mode::shared || !frozen_) return ranks;
   for (int l = 0; l < connections_->local_size(); ++l) {
-    // On one node, local ranks equal global ranks.
+    // If all ranks are on one node, local ranks equal global ranks.
     if (!word(l).frozen(id())) ranks.push_back(l);
   }
   return ranks;

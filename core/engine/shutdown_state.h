@@ -1,12 +1,12 @@
 // Shutdown state of this rank. It records which ranks have left, up to which operation each took part, and why the job
 // ended. It does no I/O; engine/driver_end.cc acts on it.
 //
-// At first, no rank has left. After a goodbye, the state is leaving. Once all operations up to the goodbye's number are
-// done, the state is over. The state changes to over directly if a rank is lost, a collective fails, or this program
-// leaves.
+// At first, no rank has left. After a goodbye message, the state is leaving. Once all operations up to the number in
+// the message are done, the state is over. The state changes to over directly if a rank is lost, a collective fails, or
+// this program leaves.
 //
-// While a rank leaves, operations up to its goodbye's number still complete. Later operations are not started, or are
-// abandoned.
+// While a rank leaves, operations up to the number in its goodbye message still complete. Later operations are not
+// started, or are abandoned.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -28,8 +28,8 @@ class ShutdownState {
   // Record that `rank` has left, so that the closing of its links does not count as the loss of the rank.
   void parted(int rank) { parted_.insert(rank); }
   bool has_parted(int rank) const { return parted_.count(rank) != 0; }
-  // Record a goodbye. Operations up to its number still complete. If there are several goodbyes, the lowest number
-  // counts.
+  // Record a goodbye message. Operations up to the number in the message still complete. If several ranks leave, the
+  // lowest number counts.
   void add_goodbye(Goodbye goodbye) {
     if (!goodbye_ || goodbye.executed < goodbye_->executed) goodbye_ = std::move(goodbye);
   }

@@ -22,8 +22,8 @@
 // In the states "negotiating" and "deviated", new operations go to queue_. After end(), which is possible in every
 // state, all submissions fail with the error ended_.
 //
-// A caller that waits for an operation in cursor_ or assembly_ calls nudge(). If the operation cannot complete there,
-// it is requested from rank 0, which can report the missing ranks.
+// A caller that waits for an operation in a schedule (cursor_) or in an incomplete group (assembly_) calls nudge(). If
+// the operation cannot complete there, it is requested from rank 0, which can report the missing ranks.
 #pragma once
 #include <map>
 #include <memory>

@@ -11,8 +11,8 @@ namespace {
 constexpr uint64_t kVectorBytes = 16, kBlocksPerMultiprocessor = 4;
 // Each rank's share of a reduction is a multiple of this many bytes, so that no two ranks write to the same cache line.
 constexpr uint64_t kSliceBytes = 512;
-// Packing splits tensors into chunks of a multiple of this many bytes. All chunks of an aligned tensor are then aligned
-// to 16 bytes.
+// Packing splits tensors into chunks whose sizes are multiples of this many bytes. All chunks of an aligned tensor are
+// then aligned to 16 bytes.
 constexpr uint64_t kChunkStep = 4096;
 
 #define HVD_OF_A_TYPE(cpp, text, bytes, floating) \

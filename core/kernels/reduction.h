@@ -2,8 +2,8 @@
 // largest power of two <= the number of sources, and r the remainder. Partial i is the combination of sources 2i and
 // 2i+1 for i < r, and source i+r for all other i. Then neighbours combine until one value is left.
 //
-// With two sources, a thread works on two vectors at a time. With more sources, it works on one vector of four
-// partials, which form a subtree. This keeps four to eight 16-byte loads in flight. The roots of subtrees wait on a
+// With two sources, a thread works on two vectors at a time. With more sources, it works on one vector of four partial
+// results, which form a subtree. This keeps four to eight 16-byte loads in flight. The roots of subtrees wait on a
 // stack, like the carries of a binary counter.
 #pragma once
 #include <cstdint>

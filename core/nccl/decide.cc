@@ -109,7 +109,8 @@ void float_sum(const Question& q, Reduction* r) {
   }
   const bool exact = !format || (power_of_two(all) && representable(*format, all));
   if (exact && divisor != 1 && q.prescale * q.postscale == 1.0) {
-    // Use NCCL's average, which gives the same result as a premultiplied sum without creating an operation.
+    // Use NCCL's average. A premultiplied sum would give the same result, but NCCL would have to create an operation
+    // for it.
     r->op = Op::average;
   } else if (exact) {
     r->premultiplied = true;

@@ -1,8 +1,8 @@
 // Choice of the algorithm for each collective. It uses a table of rows, of which the first match decides, and a text
 // with the user's overrides ("allreduce=ring,broadcast=tree"). The functions have no side effects.
 //
-// Invariant of the table, checked by a test: in a given world, all rows that apply to float reductions add in the same
-// order. The bits of a result then depend neither on the size of a tensor nor on fusion.
+// Invariant of the table, checked by a test: for a given process set, all rows that apply to float reductions add in
+// the same order. The bits of a result then depend neither on the size of a tensor nor on fusion.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -54,8 +54,8 @@ void FlightRecorder::write(Entry& entry) {
   const Words words = std::bit_cast<Words>(entry);
   Slot& slot = slots_[number % slots_.size()];
   slot.version.store(2 * number + 1, std::memory_order_relaxed);
-  // Store with release order: a reader that sees any of these words also sees the odd version. A fence would have the
-  // same effect, but ThreadSanitizer does not support fences.
+  // Store with release order: a reader that sees any of these words then also sees the odd version number, which marks
+  // the entry as incomplete. A fence would have the same effect, but ThreadSanitizer does not support fences.
   for (size_t i = 0; i < words.size(); ++i) slot.words[i].store(words[i], std::memory_order_release);
   slot.version.store(2 * number + 2, std::memory_order_release);
   next_.store(number + 1, std::memory_order_release);

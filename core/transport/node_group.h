@@ -34,7 +34,7 @@ struct StagingLedger {
   struct Use {
     // Counters of the group that last used the half, or null if no group has used it.
     std::shared_ptr<const SetLines> lines;
-    // Value of SetLine::finished that shows that a rank no longer uses the half; 0 if the half is free.
+    // Value that SetLine::finished reaches when a rank no longer uses the half; 0 if the half is free.
     uint64_t done = 0;
   };
   Use half[2];

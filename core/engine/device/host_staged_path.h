@@ -60,7 +60,7 @@ class HostStagedPath {
   ~HostStagedPath();
 
   // Start `response` with this rank's operations, in the order of response.names. The list is empty if this rank has
-  // joined. All ranks of the set must call this for the same responses in the same order. An error ends the job.
+  // called join(). All ranks of the set must call this for the same responses in the same order. An error ends the job.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
   // Forget the state of a process set. Called for a new set, because an earlier set with the same id might have had

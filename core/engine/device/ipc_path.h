@@ -6,8 +6,8 @@
 // device, open the others' buffers and read a pattern from them. If all ranks succeed, the set uses IPC. If any rank
 // fails, the set permanently uses host memory.
 //
-// Tensors are processed in windows (engine/device/splitting.h). Each rank works on its own stream, and no step waits
-// for the device:
+// Tensors are processed in windows (engine/device/splitting.h). Each rank works on its own stream. None of the
+// following steps waits for the device:
 //
 //   1. Put: a rank packs its tensors into its own buffer and signals `ready`.
 //   2. Host barrier: a value must be published before another rank waits for it.
@@ -49,7 +49,7 @@ class IpcPath {
   // order. `device` is this rank's device, or null if it has none yet. An error ends the job.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
   // Launch the response with this rank's operations, in the order of response.names. The list is empty if this rank has
-  // joined.
+  // called join().
   Status start(const Response& response, Comm& comm, const std::vector<OperationPtr>& operations);
 
   // True while launched work might be unfinished. The driver must then call look() after resting_seconds(). If look()

@@ -32,7 +32,7 @@ class NcclPath {
   // True if NCCL will never execute operations of the set. All ranks of the set return the same answer.
   bool gives_up(uint32_t set) const { return sets_.gives_up(set); }
   // Launch the response with this rank's operations, in the order of response.names. The list is empty if this rank has
-  // joined.
+  // called join().
   Status start(const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
 
   // True while launched work might be unfinished. The driver must then call look() after resting_seconds(). An error
