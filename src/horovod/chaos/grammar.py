@@ -1,6 +1,7 @@
 """Parser of HOROVOD_CHAOS and --chaos.
 
-The grammar is::
+A plan is a list of entries. Each names a kind of fault, its target, and its step or time. Times are numbers with ms, s,
+m or h. ``after=12s`` can replace ``step=``. The arguments of an entry can be in any order. The grammar is::
 
     plan      entry; entry; ...
     entry     kill rank=2 step=50               raise, exit (code=3, default 1) and preempt have the same form
@@ -9,8 +10,6 @@ The grammar is::
               cut host=h2 step=90               optional: for=
               seed=7 mtbf=30s                   random faults; optional: kinds=kill,stop and until=10m; cut and slow
                                                 occur only if kinds= contains them
-
-Times are numbers with ms, s, m or h. ``after=12s`` can replace ``step=``. The names can be in any order.
 """
 
 from __future__ import annotations

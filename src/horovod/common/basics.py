@@ -298,7 +298,7 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     asked = check_init_arguments(comm, process_sets)
     members, dynamic = asked.members, asked.dynamic
 
-    # Imported here, because the checks above and the capability queries must work without the engine.
+    # Import the engine late, because argument checks and queries such as ``nccl_built`` must work without it.
     from horovod.common.bootstrap import start
 
     env = worker_env.WorkerEnv.from_environ()

@@ -35,7 +35,7 @@ class World:
 
     @classmethod
     def here(cls, size: int, local_size: int, cross_size: int, transport: str) -> "World":
-        """Describe a job of this size whose rank 0 runs on this host."""
+        """Return the ``World`` of a job that has this size and whose rank 0 runs on this host."""
         return cls(machine_text(), size, local_size, cross_size, transport)
 
 

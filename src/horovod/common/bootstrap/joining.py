@@ -1,5 +1,8 @@
 """One rank's attempt to join a multi-rank job, in stages.
 
+The ranks meet in the store, exchange records, connect to each other, and start their engines. In the end, ``init``
+succeeds on all ranks or raises an error on all of them. The table shows how other ranks notice a failure in each stage.
+
     stage                                                       how other ranks see a failure
     listen    open sockets on which peers can connect           the store lists this rank as missing
     meet      meet all ranks in the store, which starts a

@@ -1,15 +1,17 @@
 """Connection setup of one rank. A single loop listens, connects and authenticates until one deadline.
 
-    dialer: due ──connect──> attempt ──hello, challenge──> proven ──welcome──> link
-    listener ────accept────> attempt (unknown peer until its hello) ──> link
-    attempt ──refused, too late, another address was faster──> closed; the dialer tries again later
-
 ``peers.wanted_links`` defines which connections to form. A peer listens on several addresses, and a ``Dialer`` decides
 when to try each address. At any time, at most one connection per link can reach the connector's proof. This connection
-becomes the link when the acceptor has welcomed it, so both ends choose the same one. If the connector has not come
+becomes the link when the acceptor has welcomed it, so both ends choose the same one. If the connector has not connected
 after 2.5 seconds or more, the listening rank connects instead, and both ends keep their original roles. An
 unauthenticated connection is dropped when its handshake fails or takes too long, and delays no other connection. The
 loop waits only for the sockets of the handshakes.
+
+States of a connection at both ends:
+
+    dialer: due ──connect──> attempt ──hello, challenge──> proven ──welcome──> link
+    listener ────accept────> attempt (unknown peer until its hello) ──> link
+    attempt ──refused, too late, another address was faster──> closed; the dialer tries again later
 """
 
 import errno
@@ -57,7 +59,7 @@ class _Attempt:
         self.sock = sock
         self.side = side
         self.deadline = deadline
-        self.link: Link | None = None  # None until an incoming connection's peer is known
+        self.link: Link | None = None  # link to form, or None until the peer of an incoming connection is known
         self.target: Target = ""
         self.connected = False
 
@@ -304,7 +306,7 @@ class MeshBuilder:
             self._dialers[attempt.link].connected(attempt.target, time.monotonic())
 
     def _may_go_on(self, attempt: _Attempt) -> bool:
-        """Handle a processed handshake message. Return False if the attempt is over."""
+        """Continue the handshake after a message was processed. Return False if the attempt is over."""
         side = attempt.side
         if isinstance(side, Connector):
             if side.proven and self._proven.get(_known(attempt)) is not attempt:

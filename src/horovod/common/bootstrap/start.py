@@ -117,11 +117,9 @@ def _start_alone(
         raise
 
 
-# Place of this process in an elastic job. Each ``init`` requests a place, and ``listening`` handles later events.
-#
-# How a worker joins: request a place --> place --> form the epoch with the others (``bootstrap``) --> engine
-#          ^                                 '-- fails because a member is gone --.
-#          '--------------------------------------------------------------------'
+# The code below joins an elastic job. ``init`` requests a place from the launcher, and then forms the epoch with the
+# other workers. If that fails because a worker is gone, ``init`` requests a new place. ``listening`` handles later
+# events.
 
 _GRACE = 60.0  # seconds to wait for the launcher's answer in addition to HOROVOD_ELASTIC_TIMEOUT
 

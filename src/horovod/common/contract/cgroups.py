@@ -27,7 +27,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Groups:
-    """Visible directories of one controller, for this process's group and its parents."""
+    """Directories of one cgroup controller that this process can see: those of its own group and of the parents."""
 
     version: int
     folders: list[str]

@@ -182,7 +182,7 @@ def of_waits(waiting: Sequence[Mapping[str, Any]], why: str) -> Waits:
 
 
 def packed(rows: Sequence[Row], values: Sequence[Value]) -> list[bytes]:
-    """Encode rows and values in as few messages as possible, each of at most LIMIT bytes."""
+    """Encode ranks' states and reported values in as few messages as possible, each of at most LIMIT bytes."""
     made: list[bytes] = []
     for kind, items in ((Values, values), (Rows, rows)):
         begin = 0

@@ -71,7 +71,7 @@ _INTEGER = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class Place:
-    """A process's place, as read from a launcher's variables. Unknown fields are None."""
+    """A process's rank and other properties, as read from a launcher's variables. Unknown properties are None."""
 
     launcher: str
     """Name for messages, such as "Open MPI"."""

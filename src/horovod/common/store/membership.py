@@ -1,13 +1,14 @@
 """Membership server, which sends the launcher's decisions and events to the workers of an elastic job.
 
-    worker --Come--> waits for its place, or a refusal
-           --News--> waits for all events after the last one that it has received
-           --Heard-> answered immediately
-    the launcher reads these messages (``told``) and answers with ``place``, ``refuse``, ``publish``
-
 ``MembershipRequests`` performs no I/O and is part of ``table``. ``MembershipControl`` connects the launcher's thread to
 the store's thread by two queues, one per direction. Each queue has a descriptor that becomes readable when the queue
 has entries. So neither thread blocks the other, and neither polls.
+
+Messages of a worker, which the launcher reads (``told``) and answers with ``place``, ``refuse`` or ``publish``:
+
+    worker --Come--> waits for its place, or a refusal
+           --News--> waits for all events after the last one that it has received
+           --Heard-> answered immediately
 """
 
 import collections
@@ -150,7 +151,7 @@ class MembershipRequests:
         return [] if waiting is None else [(waiting[0], Reply(waiting[1].id, [why.encode()], error=REFUSED))]
 
     def publish(self, workers: Iterable[int], value: bytes) -> Replies:
-        """Send an event to all of these workers that have a place."""
+        """Send an event to each of these workers that has a place in an epoch."""
         self._last += 1
         replies: Replies = []
         for listener in [self._listeners[worker] for worker in workers if worker in self._listeners]:

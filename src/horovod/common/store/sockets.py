@@ -189,7 +189,8 @@ class AcceptControl:
         self._recount_at = time.monotonic() + _RECOUNT_SECONDS
 
 
-# BPF program of one instruction, "return 0", which passes no byte of any packet (struct sock_filter, linux/filter.h).
+# Packet filter that drops all packets: a BPF program with the single instruction "return 0" (struct sock_filter,
+# linux/filter.h).
 _RETURN_NOTHING = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
 
 
