@@ -142,9 +142,9 @@ enum LinkSlot : int {
 
 // Order of the rounds in algorithms where every rank exchanges data directly with every other rank.
 //
-// Ranks a and b meet in round (a + b) mod size, so both agree on the round. In each round, a rank meets one other rank
-// (or itself), so a window of consecutive rounds can run at the same time. Ranks never deadlock: in the earliest
-// unfinished window of the job, both sides of every transfer are present. Windows bound the number of active
+// Ranks a and b exchange data in round (a + b) mod size, so both agree on the round. In each round, a rank has one
+// partner (or itself), so a window of consecutive rounds can run at the same time. Ranks never deadlock: in the
+// earliest unfinished window of the job, both sides of every transfer are present. Windows bound the number of active
 // connections.
 
 inline constexpr int kPairwiseWindow = 16;
@@ -170,9 +170,10 @@ Status with_every_peer(Comm& comm, F transfer) {
 }
 
 // Folding for the hypercube algorithms when the number of ranks is not a power of two. Let p be the largest power of
-// two <= size and r = size - p. First, for i < r, ranks 2i and 2i + 1 combine their values in rank 2i, which takes
-// place i. Ranks from 2r on take the places from r on. At the end, rank 2i sends the result to rank 2i + 1. Folding is
-// the first step of the canonical order of reductions (collectives/reduce.h).
+// two <= size and r = size - p. First, for i < r, ranks 2i and 2i + 1 combine their values in rank 2i. The remaining
+// ranks are numbered by places: rank 2i has place i, and ranks from 2r on have the places from r on. At the end, rank
+// 2i sends the result to rank 2i + 1. Folding is the first step of the canonical order of reductions
+// (collectives/reduce.h).
 
 struct Fold {
   // Number of places after folding (p in the comment above).

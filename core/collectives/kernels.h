@@ -37,8 +37,8 @@ struct Kernels {
   uint32_t (*magnitude)(const float* x, size_t n);
   void (*quantize)(int8_t* q, const float* x, size_t n, float inverse);
   void (*dequantize)(float* x, const int8_t* q, size_t n, float scale);
-  // Adasum kernels (allreduce_adasum.cc) for float32 (index 0) and float64 (index 1), computed in double. Every unit is
-  // applied twice, because the ratio of one to the smallest number exceeds the range of a double. dots() computes the
+  // Adasum kernels (allreduce_adasum.cc) for float32 (index 0) and float64 (index 1), computed in double. Values are
+  // multiplied twice by a scale factor (unit), because its square can exceed the range of a double. dots() computes the
   // sums of a'[i] * b'[i], a'[i]^2 and b'[i]^2, where a' = a * unit_a^2 and b' = b * unit_b^2. blend() computes dst[i]
   // = a[i] * units[0]^2 * factors[0] + b[i] * units[1]^2 * factors[1]; dst can be a or b. largest() returns the maximum
   // of |x[i]|, ignoring NaN.

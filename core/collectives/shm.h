@@ -1,9 +1,9 @@
 // Code shared by the collectives over shared memory: sub-buffers, and iteration over the tensors of a fused operation.
 // Half of a staging area is divided into sub-buffers, which the rounds of a collective use in turn.
 //
-// In all these collectives, a rank copies what others need into its staging area, chunk by chunk. The others read each
-// chunk while it is still in the last-level cache. A chunk of m bytes costs a + m * c_in + m * c_out, where a is the
-// time until another core sees a store (0.1 to 0.2 us) and c is the time to copy a byte. The cost formulas in these
+// In all these collectives, a rank copies what others need into its staging area, chunk by chunk. The other ranks read
+// each chunk while it is still in the last-level cache. A chunk of m bytes costs a + m * c_in + m * c_out, where a is
+// the time until another core sees a store (0.1 to 0.2 us) and c is the time to copy a byte. The cost formulas in these
 // files count the traffic of one rank: R bytes read and W bytes written in user memory, and X bytes read from other
 // ranks' staging areas.
 //

@@ -3,14 +3,12 @@
 // has ended. One lock, which is held only briefly, guards all of this.
 //
 // An operation goes through these steps before its request is sent:
-//
 //   1. submit() accepts the operation. While its group is incomplete on this rank, assembly_ holds it.
 //   2. Outside a schedule, the operation goes to queue_. take() passes it to the driver, which requests it next.
 //   3. In a schedule, the operation goes to cursor_ instead. take_bucket() passes it to the driver, which executes it
 //      next.
 //
-// The state of this object determines whether step 2 or step 3 follows:
-//
+// Submissions has three states, which determine whether step 2 or step 3 follows:
 //   - negotiating: there is no cursor_. begin_schedule() moves the queued operations that fit into a new cursor_, and
 //     the state becomes following.
 //   - following: cursor_ takes the submissions. The state becomes deviated after a submission that the schedule does

@@ -1,15 +1,15 @@
 // Differences between MPI libraries. All libraries have the same function names, but different handles and numeric
 // constants. They fall into three families, each with its own table. The functions here keep no state.
 //
-// The families, with the file names of their libraries:
+// Families of MPI libraries, with the file names of the libraries:
 //   - Open MPI 4 and 5 and Spectrum MPI (libmpi.so.40): a handle is the address of an exported variable.
 //   - MPICH 3.4 to 5, Intel MPI and Cray MPI (libmpi.so.12): a handle is an int.
 //   - The standard ABI of MPI 5 (libmpi_abi.so.1): a handle is a pointer that contains a small number.
 //
-// One type represents all handles: a pointer-sized integer that is set to zero before a library writes to it. Where
-// handles are ints, a library reads and writes the lower half. The calling conventions of x86-64 and AArch64 guarantee
-// this for arguments, and the little-endian order guarantees it in memory. Arrays of handles would have a different
-// stride, so no function that takes an array is used.
+// One type represents the handles of all MPI libraries: a pointer-sized integer that is set to zero before a library
+// writes to it. Where handles are ints, a library reads and writes the lower half. The calling conventions of x86-64
+// and AArch64 guarantee this for arguments, and the little-endian order guarantees it in memory. Arrays of handles
+// would have a different stride, so no function that takes an array is used.
 //
 // Sources: mpi.h of Open MPI 5.0.11 and MPICH 5.0.2, and mpi_abi.h of MPICH 5.0.2 (the ABI of the MPI standard 5.0,
 // appendix A.1).

@@ -8,7 +8,6 @@
 //
 // Tensors are processed in windows (engine/device/splitting.h). Each rank works on its own stream. None of the
 // following steps waits for the device:
-//
 //   1. Put: a rank packs its tensors into its own buffer and signals `ready`.
 //   2. Host barrier: a value must be published before another rank waits for it.
 //   3. Work: a rank waits for the others' `ready`, reduces from all buffers into all of them, or copies, and signals

@@ -84,10 +84,10 @@ Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, ncc
   }
   if (!common_->stream) HVD_RETURN_IF_ERROR(device_->make_stream(&common_->stream));
   if (warm_up) {
-    // Each rank launches the warm-up at a different place between other operations. The warm-up therefore has a
-    // separate stream, and runs only if there are no other communicators: kernels that wait for each other in different
-    // orders can deadlock. Communicators of later sets connect at their first operation, which waits until the warm-up
-    // is over (made_of).
+    // The ranks launch the warm-up of a communicator at different points between other operations. The warm-up
+    // therefore has a separate stream, and runs only if there are no other communicators: kernels that wait for each
+    // other in different orders can deadlock. Communicators of later sets connect at their first operation, which waits
+    // until the warm-up is over (made_of).
     first->bytes = nccl::warm_up_bytes(comm.size);
     HVD_RETURN_IF_ERROR(device_->make_stream(&first->stream));
     HVD_RETURN_IF_ERROR(memory_->take(first->bytes, &warmed_.emplace_back()));
