@@ -1,15 +1,13 @@
 """Agent process that starts, monitors and stops the workers of one host.
 
-It talks to the launcher over stdin and stdout.
+It talks to the launcher over stdin and stdout. `state` documents the phases of a job on a host.
 
-The agent uses two processes, so that no worker survives if one of them is killed with SIGKILL:
+A second process, the guard, kills all workers if the agent itself is killed with SIGKILL. If any process dies, the
+guard or the agent adopts its children, even daemons, so no process of the job can escape:
 
     guard (subreaper)           kills all processes below it when the agent has exited
       agent (subreaper)         runs the loop of this file; stops when the guard dies or the launcher's pipe closes
         worker, worker, ...     each in its own session; gets SIGKILL when the agent dies
-
-If a process dies, the agent or the guard adopts its children, even daemons. So all processes of the job are descendants
-of the agent or the guard. `state` documents the phases of a job on a host.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 
 It performs no I/O. The caller passes the current time (monotonic, seconds) and the set of live processes.
 
-    WAITING --StartJob--> RUNNING --all workers have exited--> WINDING_DOWN --no process left--> FINISHED
-       |                     |                                     | processes left after LINGER s
-       '--- Stop, a signal, bad orders, launcher lost -------------+--> STOPPING --SIGTERM ... SIGKILL--> FINISHED
-
 A stop can begin with a signal to the ranks only, such as SIGINT after Ctrl-C. The ranks then keep their data loaders
 and other helpers. When the ranks have exited or the grace period is over, all processes get SIGTERM.
 
-A lasting (elastic) job continues when all its workers have exited, because more workers can start.
+An elastic job continues when all its workers have exited, because more workers can start.
 
 `ranks_of` chooses the processes that receive the user's Ctrl-C.
+
+    WAITING --StartJob--> RUNNING --all workers have exited--> WINDING_DOWN --no process left--> FINISHED
+       |                     |                                     | processes left after LINGER s
+       '--- Stop, a signal, bad orders, launcher lost -------------+--> STOPPING --SIGTERM ... SIGKILL--> FINISHED
 """
 
 from __future__ import annotations

@@ -378,9 +378,7 @@ def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
     exception, _ = find_exception(tail)
     if exception:
         lines.append(f"{called or 'its exception'}:")
-        shown = tracebacks.shortened(
-            exception[1:]
-        )  # The user has already seen the full traceback in the rank's output.
+        shown = tracebacks.shortened(exception[1:])  # The full traceback is already in the rank's output.
     else:
         shown = last_lines(tail, _LAST_LINES)
         if shown:
@@ -410,7 +408,7 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _also_failed(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
-    """Return lines about the ranks that failed on their own after the culprit."""
+    """Return lines about ranks that also failed, but not as a consequence of the first failure."""
     groups: dict[str, list[int]] = {}
     for end in ends:
         if end is not culprit and end.status != 0 and not end.stopped and not _is_consequence(end):

@@ -1,6 +1,8 @@
 """Jobs whose agents are started by a cluster manager, such as Spark, and then connect to the launcher.
 
-See `docs/adr/0030-agents-that-call-home.md`.
+The launcher creates a `Gathering`, and the cluster manager sends the gathering's ticket to its processes. Each process
+uses the ticket to connect to the launcher and becomes an agent. The launcher then runs the job on these agents. See
+`docs/adr/0030-agents-that-call-home.md`.
 
     launcher                                        each process that the manager starts
     gathering = Gathering("Spark task")

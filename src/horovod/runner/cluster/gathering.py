@@ -295,7 +295,7 @@ class Gathering:
             os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
-        """Stop admitting processes, and disconnect those that were not returned to the caller.
+        """Stop admitting processes. Disconnect the processes that `take` and `wait` have not returned.
 
         Further calls have no effect.
         """

@@ -1,7 +1,7 @@
 """Functions that turn a cluster manager's process into an agent, and the ticket it uses to connect.
 
-The process connects to the launcher, starts the agent as a child process, and relays data between both until the job
-ends. If the launcher, the process or the agent ends, a connection or pipe closes. So the others notice immediately.
+The process connects to the launcher, starts the agent as a child process, and relays data between the launcher and the
+agent until the job ends. If one of the three ends, a connection or pipe closes, so the other two notice immediately.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Series:
         """Return the points that have changed since `version`, or None if there are none.
 
         Each entry of `rows` is [seconds since the start, values...]. It replaces the earlier row with the same time. If
-        `width` has changed, all earlier rows are obsolete.
+        the interval between points (`width`) has changed, all earlier rows are obsolete.
         """
         rows = [
             [number * self.width, *point.means()] for number, point in self._rows.items() if point.version > version

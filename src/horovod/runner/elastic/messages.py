@@ -15,11 +15,10 @@ def ranks(count: int) -> str:
 
 
 def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names) -> str:
-    """Describe how many ranks remain without the workers in `gone`.
+    """Describe how many ranks remain after the loss of the workers in `gone`.
 
-    Return an empty string if none of these took part in training.
-
-    The text describes only the current state, because more ranks can fail soon.
+    Return an empty string if none of the lost workers took part in training. The text does not say whether the job can
+    continue, because more ranks can fail soon.
     """
     if not any(worker.survivor for worker in gone):
         return ""

@@ -161,9 +161,9 @@ class Worker:
         return f"{f'new worker {self.number}' if rank is None else f'rank {rank}'} on host {self.host}"
 
     def expect(self, by: float, why: str) -> None:
-        """Set the time at which the worker is killed, unless it is already earlier.
+        """Set the deadline after which the worker is killed, unless it already has an earlier deadline.
 
-        Messages show the reason `why`.
+        `why` is the reason that the user sees if the worker is killed.
         """
         if self.alive and (self.deadline is None or by < self.deadline):
             self.deadline, self.why = by, why
@@ -219,7 +219,7 @@ class Workers:
         return len(self._living)
 
     def outside(self, hosts: Collection[str]) -> int:
-        """Return the number of workers on other hosts that are running and have not reported that they are exiting."""
+        """Return the number of running workers whose host is not in `hosts`. Omit workers that are exiting."""
         return sum(1 for worker in self if worker.alive and worker.host not in hosts)
 
     def of(self, *lives: Life) -> list[Worker]:

@@ -1,4 +1,4 @@
-"""Job that another launcher, such as mpirun, runs as a child process. All kinds of jobs share one event loop."""
+"""Job whose ranks are started by another launcher, such as mpirun, which horovodrun runs as a child process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run_command(
 
 
 class ForeignAttempt:
-    """Command of another launcher that is running.
+    """Running command of another launcher, such as mpirun.
 
     Attributes:
         endings: Reports about how the ranks exited.
@@ -182,7 +182,7 @@ class ForeignAttempt:
             self._kill()
 
     def _signal_ranks(self, number: int) -> bool:
-        """Send the signal to all ranks, because other launchers do not forward SIGINT.
+        """Send the signal to all ranks, because mpirun and jsrun do not forward SIGINT.
 
         Returns:
             False if a rank has not called `hvd.init()` or does not run on this machine. No signal is sent then.

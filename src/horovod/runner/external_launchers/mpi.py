@@ -1,6 +1,6 @@
 """Command `horovodrun --mpi`, which starts a job through mpirun, shows its output by rank, and reports failures.
 
-With HOROVOD_CPU_OPERATIONS=mpi, MPI sends the tensors. Without it, the engine's own connections do
+With HOROVOD_CPU_OPERATIONS=mpi, MPI sends the tensors. Without it, the engine sends them over its own connections
 (docs/adr/0029-mpi-carries.md). The ranks find each other and agree on a key through mpirun (horovod.common.launchers),
 so this module creates no key. It only passes on a key file of the user.
 """

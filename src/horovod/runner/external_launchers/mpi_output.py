@@ -113,8 +113,8 @@ def _blamed(
 ) -> tuple[int, int] | None:
     """Return the failed rank and its exit code or negative signal number. Return None if they are unknown.
 
-    The most reliable source is the rank that mpirun names, unless it is a victim. The next source is the first rank
-    that reports its own exception. The last sources are ranks that other ranks report as lost, or name on stderr.
+    The most reliable source is the rank that mpirun names, unless this rank failed because of another one. The next
+    source is the first rank that reports its own exception. The last sources are ranks that others report as lost.
     """
     named_one = named(own) or named_by_pid(own, {pid: rank for rank, pid in pids.items()})
     if named_one is not None and not (named_one[0] in reported and reported[named_one[0]].suffers):

@@ -1,10 +1,9 @@
 """Results of `horovod.run`: the file that each worker writes, and the values or error that the caller gets.
 
-The file contains the result, or the exception that ended the worker:
+The file contains the function's pickled result or the exception that ended the worker, followed by a description. If
+the description is missing or incomplete, the worker was killed.
 
     pickled value or exception | description (msgpack) | length of the description (4 bytes, big-endian)
-
-The description comes last, because it is known last. If it is missing or incomplete, the worker was killed.
 """
 
 from __future__ import annotations

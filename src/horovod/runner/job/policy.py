@@ -1,6 +1,8 @@
 """State machine for one attempt to run a job. It performs no I/O.
 
-All methods take the current time (monotonic, s), and return the actions that `watch` and the attempt carry out.
+All methods take the current time (monotonic, s), and return the actions that `watch` and the attempt carry out. After
+the first failure of a rank, the attempt waits a moment, so that other ranks can report why they failed. It then stops
+all processes.
 
     CONNECTING --all hosts connected--> STARTING --processes run--> RUNNING --a rank fails--> SETTLING
          |                                  |                          |                         | a moment later

@@ -1,11 +1,12 @@
 """Kubernetes objects of a job, as dicts that the API accepts.
 
+The launcher's Job owns all other objects, so deleting it deletes them. It is created first, in suspended state, and is
+resumed once the objects that its pod needs exist.
+
     Secret   NAME          token with which pods authenticate to the launcher
     Service  NAME          headless; its name and launcher.NAME.NAMESPACE.svc resolve to the launcher's pod
-    Job      NAME          launcher's pod; owns all other objects, so deleting it deletes them
+    Job      NAME          launcher's pod
     Job      NAME-workers  pods of the ranks, as an Indexed Job
-
-The launcher's Job is created first and suspended. It is resumed once the objects that its pod needs exist.
 """
 
 from __future__ import annotations

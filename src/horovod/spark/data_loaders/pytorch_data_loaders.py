@@ -1,8 +1,8 @@
 """PyTorch data loaders for training loops that read batches of columns.
 
 A *reader* is an iterable of batches, each with any number of rows. A batch is a dict of arrays by column, or a named
-tuple as in petastorm. Each iteration over the reader is one pass over the data. If the reader is an iterator, the next
-pass continues where the last pass stopped. The loaders return batches as dicts of tensors by column. Columns that are
+tuple as in petastorm. Each iteration over the reader is one pass over the data. If the reader is an iterator, each pass
+continues where the previous one stopped. The loaders return batches as dicts of tensors by column. Columns that are
 not numeric remain arrays.
 """
 
