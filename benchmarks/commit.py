@@ -123,7 +123,7 @@ def measure(network: str, batch: int, pairs: int, block: int) -> tuple[int, Cost
 
     def steps(commits: bool) -> float:
         state.wait()
-        # Discard this step, because it can overlap with work of the previous block.
+        # Discard the first step of a block, because it can overlap with background copies of the previous block.
         step(commits)
         begin = time.perf_counter()
         for _ in range(block):

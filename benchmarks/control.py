@@ -32,11 +32,12 @@ def delays(ranks: int, per_host: int, schedules: bool) -> int:
     """Return how many messages must follow one another before all ranks know that an operation can start."""
     hosts = -(-ranks // per_host)
     if schedules and hosts == 1:
-        # On a single host, votes are written to shared memory instead of being sent.
+        # Ranks on a single host write their readiness votes to shared memory and send no messages.
         return 1
     if schedules and per_host == 1:
         return (ranks - 1).bit_length()
-    # Each rank sends to the first rank of its host, which sends to rank 0. Replies take the same way back.
+    # Each rank sends its message to the first rank of its host, which forwards it to rank 0. The reply returns by the
+    # same route.
     return 2 if hosts == 1 or per_host == 1 else 4
 
 

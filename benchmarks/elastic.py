@@ -50,7 +50,7 @@ class Kills:
     recoveries: list[float] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
-    # True if the job failed at the kill after these results.
+    # True if the whole job failed after a further kill, for which there are no results.
     failed: bool = False
 
     def cell(self) -> str:
@@ -66,7 +66,7 @@ class Kills:
 
 
 def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
-    """Kill workers in several jobs, only a few in each.
+    """Kill workers in several jobs, a few in each job.
 
     Each job has few kills, because each wait rereads the workers' whole event files.
     """
@@ -240,7 +240,7 @@ def idle(folder: Folder, options: argparse.Namespace) -> list[str]:
         turns: list[tuple[float, float]] = []
         for number in range(options.turns + 1):
             took = {}
-            # Alternate the job that runs first.
+            # Alternate which of the two jobs runs first.
             for kind in kinds if number % 2 else reversed(kinds):
                 (places[kind] / f"go.{number}").touch()
                 lines = by_kind[kind].until(lambda lines: len(blocks(lines, number)) == count, "a block")  # noqa: B023

@@ -178,8 +178,8 @@ def fixed(folder: Path, command: list[str], count: int) -> Job:
 def torchrun(folder: Path, count: int, restarts: int) -> Job:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     program = worker("torchrun", folder, "--snapshot", str(folder / "snapshot"))[1:]
-    # If this variable is unset, torch 2.13 reads stale addresses of earlier processes from the launcher's store and
-    # fails after every restart.
+    # Without this variable, torch 2.13 reads stale addresses of earlier processes from the launcher's store and fails
+    # after every restart.
     told = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return Job(folder, [*launcher, "--max-restarts", str(restarts), "--monitor-interval", "0.1", *program], told)
 

@@ -164,7 +164,7 @@ def main() -> None:
     basics = HorovodBasics("benchmark")
     basics.init()
     cores = sorted(os.sched_getaffinity(0))
-    # Only the engine's cost model uses this list, and this benchmark does not need the model.
+    # Pass zeros, because only the engine's cost model uses this list, and this benchmark does not need the model.
     node_of = [0] * basics.size()
     engines: dict[tuple[Way, bool], EngineColumn] = {}
     for way in ways():

@@ -202,7 +202,7 @@ def continuation(place: Place, quick: bool) -> dict[str, Any]:
     inner, rounds, warm_up = (5, 3, 20) if quick else (30, 5, 200)
     medians: Seconds = {name: [] for name in every}
     for run in every.values():
-        # Until the communicator is ready, operations run on the host.
+        # Wait until the NCCL communicator is ready, because operations run on the host before that.
         timed(run, place, warm_up)
     by_the_host = TORCH.engine.stats()["operations"]
     timed(every["horovod"], place, 3)

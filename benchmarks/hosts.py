@@ -103,7 +103,7 @@ class HostJob(Job):
             except OSError:
                 # Skip processes that have ended.
                 continue
-            # Add user and system time, which are fields 14 and 15 of the file.
+            # Add user and system time, which are fields 14 and 15 of /proc/PID/stat.
             ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 

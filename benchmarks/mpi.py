@@ -46,7 +46,7 @@ _UCX = {
     "MPIR_CVAR_CH4_NETMOD": "ucx",
 }
 _OFI = {"OMPI_MCA_pml": "cm", "OMPI_MCA_mtl": "ofi", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1"}
-# Variable that allows Open MPI to use providers that it excludes by default.
+# Environment variable that allows Open MPI to use libfabric providers that it excludes by default.
 _INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"
 # Environment variables for Open MPI and MPICH, keyed by transport.
 FABRICS = {
@@ -145,7 +145,8 @@ def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
     }
     if options.apart:
         made["HOROVOD_TRANSPORT"] = "tcp"
-    # Disable spinning, because ranks on simulated hosts do not detect that they share this machine's cores.
+    # Disable busy-waiting, because ranks on different simulated hosts do not notice that they share this machine's
+    # cores.
     if options.ranks > (os.cpu_count() or 1):
         made["HOROVOD_SPIN"] = "0"
     return made

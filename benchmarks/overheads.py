@@ -28,7 +28,8 @@ from horovod.torch import monitoring
 from horovod.torch.reducer.submissions import Norms
 
 MIB = 1 << 20
-# Number of warm-up steps until the schedule runs, and number of measured steps.
+# Number of warm-up steps, after which the engine repeats its schedule without negotiation, and number of measured
+# steps.
 SETTLE, STEPS = 100, 400
 ACCOUNTED = 5000
 
@@ -109,14 +110,14 @@ def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
             again(0, 0)
             wait()
         spent.append((time.thread_time_ns() - before) / operations)
-    # Discard the first measurement, which begins without a schedule.
+    # Discard the first measurement, in which the engine does not know yet that the operation repeats.
     deciles = statistics.quantiles(spent[1:], n=10)
     median = f"{statistics.median(spent[1:]):.0f} ns ({deciles[0]:.0f}-{deciles[-1]:.0f})"
     return [f"| CPU time of an operation that repeats, of the calling thread | {median} |"]
 
 
 def accounting() -> list[str]:
-    """Measure step accounting: the cost of marking a step, and of the background threads for steps of 1 ms."""
+    """Measure the cost of step accounting: marking a step, and the CPU time of its threads with steps of 1 ms."""
     model = nn.Linear(64, 64)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
     data = torch.randn(4, 64)

@@ -48,7 +48,7 @@ def cost(strategy: str, size: int, ranks: int, every: int) -> Cost:
         every: Steps between exchanges, for strategies that do not exchange in every step.
     """
     allreduce = Cost(2 * (ranks - 1) / ranks * size, 2 * (ranks - 1))
-    # The server's link carries the values of every worker.
+    # The busiest rank is the parameter server, whose link carries the values of every worker.
     server = Cost((ranks - 1) * size, 2)
     seldom = {"local": allreduce, "diloco": allreduce, "easgd": server}
     if strategy in seldom:

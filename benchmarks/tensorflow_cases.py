@@ -6,7 +6,8 @@ from math import prod
 
 from cases import Case, resnet50
 
-# Number of operations on 1024 floats in one sample, either independent within one function or chained.
+# Number of operations on 1024 floats in one sample. Within one tf.function, they are either independent or form a
+# chain.
 OPS = 100
 # Number of training steps per call of fit.
 STEPS = 20

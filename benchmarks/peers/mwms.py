@@ -71,6 +71,6 @@ class Peer:
         with self._strategy.scope():
             model = network(keras, case.kind)
             compile_for(keras, model, keras.optimizers.SGD(0.01, momentum=0.9))
-        # The strategy divides the batch among the ranks.
+        # Multiply by the number of ranks, because the strategy divides each batch among the ranks.
         batches = data(case.bytes * self._strategy.num_replicas_in_sync)
         return lambda: fit(model, batches)

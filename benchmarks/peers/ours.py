@@ -13,7 +13,7 @@ import horovod.torch as hvd
 from .model import GradientsOnly
 from .training import step
 
-# Keyword argument of the optimizer for each mode.
+# Value of the optimizer's argument gradient_as_bucket_view for each mode.
 BUCKET_VIEWS = {"optimizer": None, "step": None, "bucket views": True, "one by one": False}
 
 
@@ -57,7 +57,7 @@ class Peer:
             gradient_as_bucket_view=bucket_views,
         )
 
-        # Omit optimizer.step(), as the DDP peer does.
+        # Do not call optimizer.step(), because the measurement of DDP omits it too.
         def step() -> None:
             model(None).backward()
             optimizer.synchronize()

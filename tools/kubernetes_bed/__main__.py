@@ -34,7 +34,7 @@ PACKAGES = {
 }
 # A cgroup's default CPU shares, and the factor by which one step of niceness changes them.
 DEFAULT_SHARES, LIGHTER = 1024, 1.25
-# The cluster gets as much CPU time as this many test threads.
+# Number of test threads that together get as much CPU time as the cluster.
 THREADS = 8
 
 

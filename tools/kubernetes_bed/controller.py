@@ -113,7 +113,7 @@ class Controller:
     def _reconcile(self, uid: str) -> None:
         job, pods = self._jobs.get(uid), self._pods_of(uid)
         if job is None or "deletionTimestamp" in job["metadata"]:
-            # Remove the finalizers of these pods, because a deleted Job no longer counts them.
+            # Remove the finalizers of pods whose Job is deleted, because no Job will count these pods.
             for pod in pods:
                 if jobs.FINALIZER in pod["metadata"].get("finalizers", ()):
                     self._release(pod)

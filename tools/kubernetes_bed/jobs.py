@@ -49,7 +49,7 @@ class Plan:
     create: list[int | None] = field(default_factory=list)
     delete: list[Pod] = field(default_factory=list)
     release: list[Pod] = field(default_factory=list)
-    # Type, reason and message of the condition to set.
+    # Type, reason and message of the Job condition to set.
     condition: tuple[str, str, str] | None = None
     active: int = 0
     wake: float | None = None

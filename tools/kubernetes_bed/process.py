@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Seconds between two checks of a condition.
+# Seconds between two checks of a condition that a caller waits for.
 EVERY = 0.05
 
 

@@ -115,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
             self.wfile.write(b"0\r\n\r\n")
         except (OSError, http.client.HTTPException):
-            # Close this connection, because the client or the server has closed its end.
+            # Close both ends of the forwarded connection, because the client or the server has closed one of them.
             self.close_connection = True
             if self._server:
                 self._server.close()

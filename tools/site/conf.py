@@ -24,7 +24,7 @@ version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "src/horovod/_ve
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
 include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "tools/mutants/README.md"]
 include_patterns += ["benchmarks/*.md", "benchmarks/history/*.md"]
-# Folders that Sphinx does not search.
+# Folders in which Sphinx does not look for pages.
 exclude_patterns = [".*", "build", "dist", "runs", "core", "src", "tests", "examples", "fuzz", "bindings"]
 root_doc = "docs/index"
 PAGES = {
@@ -106,9 +106,9 @@ PAGES = {
 """All pages by section; the build fails if one is missing."""
 
 suppress_warnings = [
-    # RESULTS.md is generated and can skip heading levels.
+    # Allow skipped heading levels, because the generated page RESULTS.md has some.
     "myst.header",
-    # Every frontend exports the same exception classes, so names under "Raises:" are ambiguous.
+    # Ignore ambiguous names under "Raises:", because every frontend exports the same exception classes.
     "ref.python",
 ]
 # Leave the description of attributes to autodoc. Sphinx would report duplicates if napoleon described them too.

@@ -61,7 +61,7 @@ def has_executable_stack(library: bytes) -> bool:
     glibc 2.41 and later do not load such a library.
     """
     stacks = [part for part in ELFFile(io.BytesIO(library)).iter_segments() if part["p_type"] == "PT_GNU_STACK"]
-    # An ELF file without this segment requires an executable stack.
+    # An ELF file without a PT_GNU_STACK segment requires an executable stack.
     return not stacks or any(part["p_flags"] & P_FLAGS.PF_X for part in stacks)
 
 

@@ -165,7 +165,7 @@ def make(arch: Arch, root: Path, top: Path) -> Path:
         (root / "lib").mkdir(parents=True)
         _stubs(arch, zig / "zig", root)
         _shadow(root)
-        # Do not export template instantiations of the C++ library.
+        # Do not export template instantiations of the C++ standard library from Horovod's libraries.
         (root / "hidden.map").write_text("{ local: _Z*; };\n")
         _add_newer(arch, root, folders)
         stamp.write_text(digest)

@@ -237,7 +237,7 @@ class Handle(Future):  # type: ignore[type-arg]
         self._asked = waiters
 
     def _drive(self, timeout: float | None) -> bool:
-        """Wait for the operation. Return True if its outcome is set or is being set by another thread."""
+        """Wait for the operation. Return False if ``timeout`` expires first."""
         pending = self._pending
         if pending is not None:
             if not pending.wait(timeout):

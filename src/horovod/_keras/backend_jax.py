@@ -53,8 +53,8 @@ def reduce_gradients(
 ) -> list[Any]:
     """Return the gradients, reduced over the ranks of the process set, in the same order.
 
-    ``groups`` lists positions in ``grads`` whose reductions complete together. Raises the same errors as ``_arrays``.
-    In a compiled program, an error that only appears at run time becomes a JAX error.
+    Each entry of ``groups`` lists positions in ``grads`` of gradients that are reduced together. Errors are those of
+    ``_arrays.collectives``, but a collective that fails while a compiled program runs raises a JAX error.
     """
     some = [i for i, gradient in enumerate(grads) if gradient is not None]
     if not some:

@@ -162,11 +162,11 @@ class BroadcastGlobalVariables:
             checks.check_model(self._hvd_frontend, model, self.local_variables)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        # Count now, because validation will reset the model's metrics.
+        # Count the training samples now, because validation resets the metrics from which they are counted.
         self._count_samples()
 
     def _count_samples(self) -> None:
-        """Count the samples of the first epoch, unless the optimizer uses weighted averages."""
+        """Count this rank's samples in the first epoch, to warn if ranks differ. Weighted averages need no warning."""
         model = self.model  # type: ignore[attr-defined]
         control = getattr(model.optimizer, "_hvd", None)
         alike = control is not None and control.reduction.weight is None and control.reduction.op == Average

@@ -98,7 +98,7 @@ _SAME_CALLBACKS = "pass it on all ranks, after MetricAverageCallback, so that al
 
 
 class Position(NamedTuple):
-    """Epoch and learning rate of a rank in ``fit``. They must be the same on all ranks."""
+    """Epoch and learning rate that a rank has reached in ``fit``, which must be the same on all ranks."""
 
     epoch: int
     """Epoch that begins, or the last one if training has ended; from 0."""
@@ -209,9 +209,9 @@ def _alike(rate: float | None, other: float | None) -> bool:
 def check_epoch(frontend: Any, epoch: int, batches: int, samples: float | None = None, stopped: bool = False) -> None:
     """Check at the end of an epoch that all ranks have processed the same number of batches.
 
-    All ranks must call this. If only the numbers of samples differ, rank 0 warns that all ranks' means count equally.
-    If a rank does not reach the end of its epoch, this rank logs a warning after the stall warning time. If the wait
-    then ends with a HorovodInternalError, the error contains the same text.
+    All ranks must call this. If only the numbers of samples differ, rank 0 warns that averages still count every rank
+    equally. If a rank does not reach the end of its epoch, this rank logs a warning after the stall warning time. If
+    the wait then ends with a HorovodInternalError, the error contains the same text.
 
     Args:
         frontend: ``api.Frontend`` of this process.

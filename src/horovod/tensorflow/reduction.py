@@ -401,8 +401,8 @@ def unused(name: str) -> str:
 def _whole_function() -> Any:
     """Return the graph of the innermost tf.function or session.
 
-    Branches of tf.cond and loop bodies count as part of their function. Calling functions do not, because ranks can
-    trace them a different number of times.
+    Branches of tf.cond and loop bodies belong to the function that contains them. A tf.function that calls another one
+    is separate, because ranks can trace it a different number of times.
     """
     graph = tf.compat.v1.get_default_graph()
     while getattr(graph, "is_control_flow_graph", False):

@@ -37,7 +37,7 @@ class Flat:
     __slots__ = ("_source", "code", "shape", "tensor")
 
     def __init__(self, tensor: torch.Tensor, copy: bool = True) -> None:
-        """Create a view, or a copy if necessary. With ``copy=False``, a copy is uninitialized.
+        """Create a view of a tensor or, if a view is impossible, a copy. With ``copy=False``, no values are copied.
 
         Raises:
             ValueError: If the tensor is sparse or on an unsupported device.

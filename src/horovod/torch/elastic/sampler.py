@@ -103,7 +103,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
             batch_size (int): Samples per batch on this rank.
         """
         recorded = (batch_idx + 1) * batch_size
-        # A batch index lower than the last one means that a new loop over the loader has begun.
+        # A batch index that has not increased since the last call means that a new loop over the loader has begun.
         if recorded <= self._in_loop:
             self._ahead = 0
         self._in_loop = recorded

@@ -216,7 +216,7 @@ class TorchState(Keeping, ObjectState):
         self._before.watch([one.value for one in handlers if isinstance(one.value, torch.nn.Module)])
 
     def _counted(self) -> tuple[Any, ...]:
-        """Return the program's counters, whose values differ between any two steps."""
+        """Return the program's counters: all integer attributes of the state, and the samplers' positions."""
         found: list[Any] = [value for name in self._names if isinstance(value := getattr(self, name), Integral)]
         found += [one.value.place for one in self._handlers.values() if isinstance(one.value, ElasticSampler)]
         return tuple(found)

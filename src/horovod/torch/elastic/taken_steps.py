@@ -125,9 +125,10 @@ class Steps:
         self._hooks: dict[int, tuple[Any, Any, Any]] = {}
         # Parameters of all watched optimizers.
         self._stepping: list[torch.Tensor] = []
-        # Kinds of the parameters' gradients at the last commit.
+        # For each parameter, whether its gradient was None, dense or sparse at the last commit, as a number
+        # (`kind_of`).
         self._committed_gradients: list[int] = []
-        # Kinds of the parameters' gradients at the point where training resumes. None: use the current gradients.
+        # The same for the point at which training resumes. None: use the current gradients.
         self._resumed_gradients: list[int] | None = None
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -237,15 +238,15 @@ class Steps:
     def reset_gradients(self, kinds: Sequence[int]) -> None:
         """Discard the gradients of the failed step.
 
-        Each gradient is set to zero, or to None if its entry in ``kinds`` is 0. ``kinds`` is the result of
-        ``gradients`` on the rank whose state all ranks take.
+        Each gradient is set to zeros, or to None if the parameter's number in ``kinds`` is 0. ``kinds`` is the result
+        of ``gradients`` on the rank whose state all ranks take.
         """
         for one in self._optimizers():
             reducer = _reducer(one)
             if reducer is not None:
                 reducer.reset()
             one.zero_grad()
-        # Parameters added after `kinds` was recorded have no gradient yet.
+        # Parameters that were added later than `kinds` was recorded have no number in it, and no gradient yet.
         for parameter, kind in zip(self._all_parameters(), itertools.chain(kinds, itertools.repeat(0)), strict=False):
             if kind == 0:
                 parameter.grad = None

@@ -224,9 +224,9 @@ def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., 
 class Streams:
     """Streams on which the input tensors of one operation were produced.
 
-    When used as a context manager, entry makes the current stream wait for the recorded streams, so that the body can
-    use their tensors. Exit makes the recorded streams wait for the current one: memory freed in the body can then be
-    reused safely on the stream for which it was allocated.
+    Entering the context makes the current stream wait for the recorded streams, so that the body can use their tensors.
+    Leaving it makes the recorded streams wait for the current stream, so that they can safely reuse memory that the
+    body has freed.
     """
 
     __slots__ = ("_adapter", "_device", "_noted")

@@ -338,7 +338,8 @@ class Bucket:
                     p.grad = view
                 return True
             except RuntimeError:
-                # A gradient is sparse, or the parameters have a new dtype or device.
+                # Copy the gradients one by one below. This happens if a gradient is sparse, or if parameters have a new
+                # dtype or device.
                 pass
         for slot in self.members:
             self.take(slot)

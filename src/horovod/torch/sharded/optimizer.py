@@ -81,7 +81,8 @@ def ShardedOptimizer(
             "results on parts of them. Use hvd.DistributedOptimizer, or pass elementwise=True if it is element-wise"
         )
     if "step" in vars(optimizer):
-        # A learning rate scheduler that has wrapped the plain step() would update only this rank's elements.
+        # The learning rate scheduler has already wrapped the plain step(), which would update only this rank's
+        # elements.
         raise ValueError("optimizer must be sharded before its learning rate scheduler is created; swap the two lines")
     if op not in (Average, Sum):
         raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")
