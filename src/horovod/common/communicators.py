@@ -92,7 +92,7 @@ def _check_world(mpi: Any, what: str) -> None:
         )
     world = mpi.COMM_WORLD
     here, told = (world.Get_rank(), world.Get_size()), (env.rank, env.size)
-    if here == told:  # also equal without a launcher, because MPI and Horovod then both use rank 0 and size 1
+    if here == told:  # without a launcher, ranks match too: MPI and Horovod both use rank 0 and size 1
         return
     who = "HOROVOD_RANK and HOROVOD_SIZE say" if env.place is None else f"{env.place.launcher} says"
     name, version = mpi.get_vendor()

@@ -230,7 +230,7 @@ class _Held:
     def _hold(self, block: int, window: tuple[int, ...]) -> None:
         """Load a block. If blocks form a chain, load the earlier blocks of the window's chain first.
 
-        A chain must be read in order, and its other records are needed later anyway.
+        The blocks of a chain can be read only in order, and the program needs the records of the earlier blocks later.
         """
         first = self._firsts[bisect.bisect_right(self._firsts, block) - 1] if self._firsts else block
         for one in range(first, block + 1):

@@ -197,7 +197,7 @@ class Joining:
                 self._me,
                 len(self._members),
                 msgspec.msgpack.encode(mine),
-                # Hash the names, because they can be long.
+                # Hash the host and machine names that identify this node, because they can be long.
                 derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),
                 self._patience,
             )

@@ -105,7 +105,7 @@ class MeshBuilder:
         self._kinds = kinds
         self._outgoing, self._incoming = wanted_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
-        # Attempts that have sent their proof and are waiting for the welcome.
+        # Connections on which this rank has proven its identity and waits for the peer's welcome, by link.
         self._proven: dict[Link, _Attempt] = {}
         # All invitations received so far, kept to detect replays.
         self._invitations: set[bytes] = set()

@@ -49,7 +49,7 @@ _NO_ROOM = "no file can be made in memory: {} (of this process: ulimit -n; of th
 class MemoryFileError(OSError):
     """Raised if the system does not allow an in-memory file. The message says which system setting to change."""
 
-    def __str__(self) -> str:  # the default text would include the error number
+    def __str__(self) -> str:  # overridden, because the text of an OSError includes the error number
         return str(self.strerror)
 
 

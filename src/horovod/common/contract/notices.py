@@ -1,7 +1,7 @@
 """Warnings about misspelled variables and settings without effect, shown once per job.
 
-``horovodrun`` checks variables and flags before it starts any process, and shows the warnings. Under other launchers,
-or without a launcher, rank 0 shows the warnings in ``init``.
+``horovodrun`` checks variables and flags before it starts any process, and shows the warnings. If a job was started
+without ``horovodrun``, rank 0 shows the warnings in ``init``.
 """
 
 import contextlib

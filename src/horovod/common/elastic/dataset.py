@@ -141,7 +141,7 @@ def _taken(source: Any, places: Sequence[int]) -> Any:
         return {name: _taken(one, places) for name, one in source.items()}
     if isinstance(source, (tuple, list)):
         parts = [_taken(one, places) for one in source]
-        # A namedtuple's constructor takes one argument per field.
+        # Constructors of namedtuples take one argument per field. Those of lists and other tuples take an iterable.
         return type(source)(*parts) if hasattr(source, "_fields") else type(source)(parts)
     return np.asarray(source)[places]
 

@@ -189,8 +189,8 @@ _LEAST = 0.05
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 # Flag of listening sockets in /proc/net/unix.
 _LISTENS = 0x10000
-# The third field of a line contains the flags, and the name follows the inode. Abstract names begin with "@" and can
-# contain any character, even line ends.
+# Format of a line in /proc/net/unix. The fourth field contains a socket's flags, and the last one its name. Abstract
+# names begin with "@" and can contain any character, even line ends.
 _LINE = re.compile(r"(?:\S+ ){3}([0-9A-F]{8}) [0-9A-F]+ [0-9A-F]+ +[0-9]+ @(.*)")
 _GIVE = (
     "where the kernel cannot vouch for the ranks, as in different containers, give all of them one key: "

@@ -26,7 +26,7 @@ def expand_hosts(text: str) -> list[str]:
     """
     names: list[str] = []
     for entry in _split(text):
-        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # every second piece was inside brackets
+        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # texts outside and inside brackets, alternating
         if any("[" in piece or "]" in piece for piece in pieces):
             raise ValueError(f"host list {text!r}: the brackets in {entry!r} do not match")
         choices = [_numbers(piece, text) if i % 2 else [piece] for i, piece in enumerate(pieces)]
@@ -259,10 +259,10 @@ def find_openmpi(env: Mapping[str, str]) -> Place | None:
 
 # The code below reads the place of a process started by srun from the Slurm job step's variables.
 #
-# The allocation's variables do not identify a process: a batch script or salloc shell has SLURM_NTASKS and possibly
-# SLURM_PROCID=0, but is a single process. A program that starts processes from there (srun, mpirun, horovodrun) sets
-# its own variables. So only a step created by srun counts. Higher step numbers denote the batch script, the shell of
-# salloc, the external step and the pending step.
+# Variables of a Slurm allocation do not identify a process: a batch script or salloc shell has SLURM_NTASKS and
+# possibly SLURM_PROCID=0, but is a single process. A program that starts processes from there (srun, mpirun,
+# horovodrun) sets its own variables. So only a job step created by srun counts. Step numbers above this limit denote
+# the batch script, the shell of salloc, the external step and the pending step.
 _LAST_STEP = 0xFFFFFFF0 - 1
 # Variables that tell an MPI library which job it belongs to. srun sets them only with --mpi, which can be the cluster's
 # default.

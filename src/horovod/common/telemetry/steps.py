@@ -25,9 +25,9 @@ WARM_UP = 3
 _PAUSE, _LEAST_PAUSE = 20, 500_000_000
 # Number of recent steps whose median defines the usual step length.
 _REMEMBERED = 101
-# Maximum number of sampled steps that are still waiting for reports.
+# Maximum number of sampled steps for which some ranks' reports are still missing.
 _WAITING = 4096
-# Approximate maximum number of stored reports on such steps, because some ranks might never report.
+# Approximate maximum number of stored reports about steps for which other reports are missing, possibly forever.
 _TOLD = 1 << 16
 # Number of recent comparisons in the statistic "lately".
 _LATELY = 200

@@ -117,7 +117,7 @@ class Telemetry:
             self._closing = True
         with contextlib.ExitStack() as then:  # register the callbacks in reverse order, because the last one runs first
             then.callback(self.timelines.stop)
-            # Close after the message bus, whose thread writes to the reporter's files.
+            # Close the stack reporter after the message bus, whose thread writes to the reporter's files.
             then.callback(self.witness.close)
             then.callback(self.bus.close)
             if self._live is not None:
@@ -169,7 +169,7 @@ class Live:
         Args:
             bus: Message bus to the other ranks.
             account: Function that returns the job's step statistics, or None before the first step.
-            why: Function that returns the last sentence that explained why operations are waiting.
+            why: Function that returns the most recent explanation why operations are waiting.
         """
         self._bus, self._account, self._why = bus, account, why
         self._teller = ReportPipe(os.environ.get(PIPE, ""))
