@@ -125,7 +125,7 @@ struct Api {
   const void* internal;
   Error* (*error_create)(ErrorArgs*);
   void* not_used[16];
-  // Function that interface 0.3 added. Check has_device_ordinal() first.
+  // Function that version 0.3 of the interface added. Call it only if has_device_ordinal() returns true.
   Error* (*device_ordinal_get)(DeviceOrdinalArgs*);
 };
 

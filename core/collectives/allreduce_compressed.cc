@@ -101,8 +101,8 @@ class CodedAllreduce {
     }
   }
 
-  // Add the quantization error of the result to the residual. The residual is stored before scaling, like a
-  // contribution.
+  // Add the quantization error of the result to the residual. The residual has the scale of a contribution, so undo the
+  // scaling of the result.
   void keep_rest(const CodedRun& part, size_t at, size_t some, const float* sum, const std::byte* coded) const {
     const double unit = static_cast<double>(scale_.divisor) / scale_.factor;
     if (!std::isfinite(unit)) return;

@@ -51,8 +51,8 @@ Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   // Return this rank's place in the tree, counted from the root.
   const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);
   auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
-  // The number of a parent is that of its child without the lowest set bit. A child has one additional bit below the
-  // lowest set bit.
+  // In binary, the number of a rank's parent is the rank's number with the lowest 1 bit cleared. Each child has one
+  // more 1 bit, below the rank's lowest 1 bit.
   const unsigned lowest = place == 0 ? std::bit_ceil(size) : place & (~place + 1);
   if (place != 0) HVD_RETURN_IF_ERROR(recv_from(comm, rank_at(place - lowest), {data, bytes}));
   // Serve the largest subtree first, because it is the deepest.

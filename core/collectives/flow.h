@@ -176,9 +176,9 @@ Status with_every_peer(Comm& comm, F transfer) {
 // (collectives/reduce.h).
 
 struct Fold {
-  // Number of places after folding (p in the comment above).
+  // Number of ranks that remain after folding, a power of two (p in the description of Fold).
   int places;
-  // Number of rank pairs that were folded into one rank each (r in the comment above).
+  // Number of rank pairs that were folded into one rank each (r in the description of Fold).
   int folded;
   // Place of this rank among the ranks that remain after folding, or -1 if another rank takes part on its behalf.
   int place;

@@ -63,7 +63,8 @@ template <class T>
 void scale_integers(std::byte* dst, const std::byte* src, size_t n, const Scale& scale) {
   const double factor = scale.factor, divisor = static_cast<double>(scale.divisor);
   constexpr double kLow = static_cast<double>(std::numeric_limits<T>::min());
-  // Upper limit for the result. For int64 it is 2^63, which is just out of range.
+  // Upper limit of the integer type as a double. For int64, it is rounded up to 2^63, the first value that does not
+  // fit.
   constexpr double kHigh = static_cast<double>(std::numeric_limits<T>::max());
   for (size_t i = 0; i < n; ++i) {
     T x;

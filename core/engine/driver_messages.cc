@@ -166,8 +166,8 @@ bool Driver::on(int, Revoked& message) {
   if (schedule_sync_ && schedule_sync_->id() == message.schedule) {
     schedule_sync_->on_revoked(message.position);
   } else {
-    // Keep the message, because its schedule might still be queued in order_. An early GoUpTo message can be ignored,
-    // because the next one replaces it.
+    // Keep this message, because the schedule that it ends might still be in the queue order_. An early GoUpTo message
+    // can be ignored, because the next one replaces it.
     early_revoked_ = message;
   }
   return true;

@@ -1,5 +1,5 @@
 // Reductions that cannot use the callers' values directly: integer sums that must not wrap, and the contribution of a
-// joined rank.
+// rank that has called join().
 #include <algorithm>
 #include <cstring>
 #include <limits>

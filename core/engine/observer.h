@@ -83,7 +83,7 @@ class Observer {
   virtual void entered(const Execution&, Phase) {}
   // Called when the execution has ended. An error means that the job is over; see ended().
   virtual void finished(const Execution&, const Status&) {}
-  // Called when these operations fail on all ranks with the response's error. The job continues.
+  // Called when the operations of the response fail on all ranks with the response's error. The job continues.
   virtual void failed(const Response&) {}
 
   virtual void schedule_begun(const Schedule&) {}

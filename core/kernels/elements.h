@@ -57,7 +57,8 @@ HVD_KERNEL_INLINE T scale_integer(T x, const Scaling& s) {
   constexpr bool kSigned = static_cast<T>(-1) < static_cast<T>(0);
   constexpr int kBits = 8 * sizeof(T) - (kSigned ? 1 : 0);
   constexpr T kMost = static_cast<T>(~uint64_t{0} >> (64 - kBits)), kLeast = kSigned ? static_cast<T>(~kMost) : T{0};
-  // Upper limit for the result. For int64 it is 2^63, which is just out of range.
+  // Limits of the integer type as doubles. For int64, the upper limit is rounded up to 2^63, the first value that does
+  // not fit.
   constexpr double kHigh = static_cast<double>(kMost), kLow = static_cast<double>(kLeast);
   const double y = static_cast<double>(x) * s.factor / s.divisor;
   if (y >= kHigh) return kMost;

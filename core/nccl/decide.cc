@@ -93,7 +93,7 @@ void float_sum(const Question& q, Reduction* r) {
   const double all = q.prescale * q.postscale / static_cast<double>(divisor);
   const Scaling after{q.postscale, divisor};
   const Format* format = format_of(q.element);
-  // Scale narrow types before the sum, because their sums overflow easily.
+  // Scale types with a small range, such as float16, before the sum, because their sums overflow easily.
   const bool narrow_range = q.element == Element::float16 || is_float8(q.element);
   r->op = Op::sum;
   if (q.prescale == 1.0 && after.identity()) return;

@@ -35,7 +35,8 @@ struct TimelineOptions {
   int64_t first_step = -1, end_step = -1;
   // True if this host is also rank 0's host, so that both ranks use the same clock.
   bool clock_of_rank0 = true;
-  // Function that sends a message. The observer's event callbacks call it. Needed if the clocks differ.
+  // Function that sends a message to rank 0, called in the observer's event callbacks. Used to measure the offset
+  // between the clocks of two hosts; not needed if this rank shares rank 0's clock.
   std::function<void(ObserverMessage)> say;
   // Function that receives a warning when writing fails. Called on the timeline's thread.
   LogSink log;

@@ -100,7 +100,7 @@ class HostStagedPath {
     // Event recorded after the copy of all parts of the load. Null once the data have arrived. Only the first part of a
     // load has an event.
     Device::Event copied = nullptr;
-    // Program operation that receives the sizes and the output of `host`.
+    // Operation of the program that receives the sizes and the output of `host`, the operation on host memory.
     Operation* for_output = nullptr;
     bool submitted = false, launched = false;
   };
