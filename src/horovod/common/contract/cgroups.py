@@ -27,7 +27,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Groups:
-    """Directories of one cgroup controller that this process can see: those of its own group and of the parents."""
+    """Directories of one cgroup controller that this process can see, for its control group and the group's parents."""
 
     version: int
     folders: list[str]

@@ -294,7 +294,7 @@ def _distance(one: Path, other: Path) -> str:
     if common == 1:
         return BRIDGE
     nodes = [_read(device / "numa_node").strip() for device in (one, other)]
-    if nodes[0] == nodes[1]:  # a machine with one NUMA node reports -1 for all devices
+    if nodes[0] == nodes[1]:  # on a machine with a single NUMA node, Linux reports -1 for all devices
         return NODE if nodes[0] else ""
     return FAR if all(node.isdecimal() for node in nodes) else ""
 

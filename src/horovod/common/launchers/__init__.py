@@ -1,6 +1,6 @@
 """This process's place in a job started by another launcher, read from the launcher's environment variables.
 
-``find`` asks one function per launcher: jsrun (LSF), MPICH and other launchers of PMI-1, Open MPI, srun, and torchrun.
+``find`` calls one function per launcher: jsrun (LSF), MPICH and other launchers of PMI-1, Open MPI, srun, and torchrun.
 Launchers that set the same variables as torchrun work too, such as PyTorchJob of Kubernetes and cloud services.
 ``key_exchange.meeting`` describes how the processes of such a job find each other.
 """
