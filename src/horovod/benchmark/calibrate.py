@@ -65,8 +65,8 @@ def sweeps(node_of: Sequence[int]) -> list[Sweep]:
         apart = tuple(("allreduce", n * MIB, False) for n in (1, 2, 4, 8, 16))
         found.append(Sweep("stream_bytes", (_ALWAYS, 0), apart, above=True))
     if nodes == size:
-        # With two ranks, recursive doubling is used up to the larger of pair_bytes and doubling_bytes. By default,
-        # pair_bytes is larger.
+        # Tune the limit up to which allreduce uses recursive doubling. With two ranks, it is the larger of pair_bytes
+        # and doubling_bytes. By default, pair_bytes is larger.
         name, sizes = ("pair_bytes", (128, 256, 512, 1024, 2048)) if size == 2 else ("doubling_bytes", (4, 16, 64, 256))
         found.append(Sweep(name, (0, _ALWAYS), tuple(("allreduce", n * KIB, True) for n in sizes)))
     if nodes > 1 and size > 2:
@@ -82,7 +82,7 @@ Times = dict[tuple[int, int], list[float]]
 def better(new: Sequence[float], old: Sequence[float]) -> bool:
     """Return True if ``new`` is faster than ``old``.
 
-    The median ratio must improve by more than MARGIN, and five of six turns must be faster.
+    The median of the time ratios must be below 1 - MARGIN, and ``new`` must be faster in five of six measurements.
     """
     ratios = [a / b for a, b in zip(new, old, strict=True)]
     wins = sum(ratio < 1 for ratio in ratios)

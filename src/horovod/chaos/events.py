@@ -225,7 +225,7 @@ def host(event: Event, ranks: Ranks) -> str:
 
 
 def link(event: Event, ranks: Ranks) -> tuple[int, ...]:
-    """Return the link's two ranks. Empty for a random link if no two ranks are networked."""
+    """Return the two ranks of the event's link. Empty for a random link if a network connects no two ranks."""
     if event.pick is None:
         return event.link or ()
     there = list(enumerate(member.network for member in ranks.members))

@@ -152,7 +152,7 @@ def write_private(path: Path, data: bytes) -> None:
     Raises:
         OSError: If the file cannot be written.
     """
-    import tempfile  # imported here because the import is slow and starting workers do not need it
+    import tempfile  # imported here because the import is slow and workers do not need it to start
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)

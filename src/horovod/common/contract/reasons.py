@@ -163,7 +163,7 @@ def explanation(error: BaseException) -> Ending | None:
 
 
 def runs(ranks: Collection[int]) -> list[tuple[int, int]]:
-    """Group ranks into sorted pairs (first, last) of consecutive ranks."""
+    """Group ranks into ranges of consecutive ranks. Return (first, last) of each range, sorted."""
     found: list[tuple[int, int]] = []
     for rank in sorted(ranks):
         if found and found[-1][1] == rank - 1:

@@ -122,7 +122,7 @@ def new_door() -> str:
 
 
 def doors() -> list[tuple[int, str]]:
-    """Return (process id, socket name) for each explanation socket in this network namespace.
+    """Return (process id, socket name) for each job's ``--explain`` socket in this network namespace.
 
     The process id is parsed from the name. Any process, even in another container, can create such a name, so callers
     must ask the kernel for the socket's owner.

@@ -31,7 +31,7 @@ class BucketSizes(NamedTuple):
 
     @property
     def first(self) -> int:
-        """Maximum size of the first bucket in bytes, smaller so that the first bucket is sent early."""
+        """Maximum size of the first bucket in bytes. Smaller than other buckets, so that it is sent early."""
         return self.bucket // 4
 
 
