@@ -1,5 +1,8 @@
 """Horovod on Ray, where the ranks are actors. An actor can call any number of functions.
 
+``RayExecutor(min_workers=...)`` and ``ElasticRayExecutor`` add and remove workers together with the cluster's nodes.
+``horovod.ray.tune`` is for Ray Tune, and ``horovod.ray.train`` is for Ray Train.
+
     import ray
     from horovod.ray import RayExecutor
 
@@ -8,9 +11,6 @@
     executor.start()
     print(executor.run(train, args=[0.1]))
     executor.shutdown()
-
-``RayExecutor(min_workers=...)`` and ``ElasticRayExecutor`` add and remove workers together with the cluster's nodes.
-``horovod.ray.tune`` is for Ray Tune, and ``horovod.ray.train`` is for Ray Train.
 """
 
 import importlib

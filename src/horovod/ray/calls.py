@@ -131,7 +131,7 @@ class LostWorker:
 
     @property
     def how(self) -> str:
-        """How the worker was lost, for messages."""
+        """Description of how the worker was lost, for messages."""
         return self.still or ENDED
 
 

@@ -154,7 +154,7 @@ class Reservation:
 
 
 def current_group(use: bool) -> PlacementGroup | None:
-    """Return the placement group of this program, or None if there is none or if ``use`` is False."""
+    """Return the placement group in which this program runs, or None if there is none or if ``use`` is False."""
     return get_current_placement_group() if use else None
 
 

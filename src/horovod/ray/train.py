@@ -1,11 +1,11 @@
 """Horovod in Ray Train. Ray Train manages workers, data sets, checkpoints, and restarts after failures.
 
+``hvd.rank()`` is Ray Train's world rank. ``HorovodConfig`` can be used with any trainer that has ``backend_config``.
+
     from horovod.ray.train import HorovodTrainer
 
     trainer = HorovodTrainer(train_loop, scaling_config=ray.train.ScalingConfig(num_workers=4))
     result = trainer.fit()
-
-``hvd.rank()`` is Ray Train's world rank. ``HorovodConfig`` can be used with any trainer that has ``backend_config``.
 """
 
 from __future__ import annotations

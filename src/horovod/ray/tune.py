@@ -1,5 +1,7 @@
 """Horovod in Ray Tune, where each trial is a job of several ranks.
 
+``trainable`` converts a training function to a trainable for Ray Tune, and ``report`` reports a result of the trial.
+
 from horovod.ray.tune import report, trainable
 
 def train(config):

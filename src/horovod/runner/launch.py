@@ -1,4 +1,4 @@
-"""Command `horovodrun`, which starts jobs and performs other actions."""
+"""Command `horovodrun`, which starts jobs and handles flags such as --check-build and --doctor."""
 
 from __future__ import annotations
 

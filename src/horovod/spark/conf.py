@@ -1,9 +1,9 @@
 """Spark settings for elastic jobs, which allow Spark to reuse executors and nodes with failed tasks.
 
-    SparkSession.builder.config(*conf.SPARK_CONF_REUSE_FAILED_EXECUTOR)
-
 Each setting is a (key, value) pair. The names are the same as in the original Horovod. The keys depend on the version
 of Spark. Since Spark 3.1, they contain "excludeOnFailure" instead of "blacklist".
+
+    SparkSession.builder.config(*conf.SPARK_CONF_REUSE_FAILED_EXECUTOR)
 """
 
 import importlib.util

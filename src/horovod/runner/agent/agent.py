@@ -150,7 +150,8 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            if not self._state.stopping:  # Kill leftover processes. If the job is stopping, all processes get signals.
+            # Kill child processes that outlived their workers. While the job is stopping, all processes get signals.
+            if not self._state.stopping:
                 self._workers.clear(time.monotonic())
             self._writer.flush()
             if self._over():

@@ -23,8 +23,8 @@ EACH = 2  # In a job of fixed size, a worker can have EACH simultaneous connecti
 # In an elastic job, a worker can have EACH_LASTING simultaneous connections to the store. One of them receives
 # notifications, and connections from the previous epoch can still be open.
 EACH_LASTING = 4
-# An agent accepts STRANGERS connections more than its workers need. It cannot authenticate peers, because only the
-# store does, and peers outside the job must not block the workers' connections.
+# An agent accepts STRANGERS more connections than its workers need. Only the store can authenticate peers, so other
+# programs on the host could otherwise take all connections.
 STRANGERS = 64
 ACCEPTS = 128  # One call accepts at most ACCEPTS connections, so that a flood of connections does not delay heartbeats.
 SENT_LIMIT = 64 << 20  # At most SENT_LIMIT bytes are queued for a peer that does not read.

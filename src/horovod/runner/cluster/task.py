@@ -39,8 +39,8 @@ from horovod.runner.remote import ssh
 from horovod.runner.remote.arrived import ArrivedConnection
 
 PURPOSE = 101  # The handshake identifies agent connections by the number PURPOSE.
-HANDSHAKE_SECONDS = 10.0  # Time limit in seconds for the handshake, and for each message before the agent starts
-_LIMIT = 1 << 16  # Maximum size in bytes of a message before the agent starts
+HANDSHAKE_SECONDS = 10.0  # The handshake, and each message before the agent starts, must arrive within this time.
+_LIMIT = 1 << 16  # Each message before the agent starts has at most _LIMIT bytes.
 _HEADER = struct.Struct(">I")
 
 

@@ -169,7 +169,7 @@ def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
 
 def _reason(name: str) -> str:
     if not os.path.isfile(name):
-        return ""  # This is no error, because the script can exist on other hosts.
+        return ""  # Report no error, because the script can exist on other hosts.
     if not os.access(name, os.X_OK):
         return "this script is not executable"
     if "/" not in name:

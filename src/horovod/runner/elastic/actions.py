@@ -147,7 +147,7 @@ class Phase(Enum):
 
 
 class Standstill:
-    """Detector for periods in which the launcher was stopped, by `kill -STOP` or because its machine slept.
+    """Detector for periods in which the launcher was suspended, by `kill -STOP` or together with its machine.
 
     The launcher then extends all deadlines by the length of the period. The caller passes all times (monotonic,
     seconds).

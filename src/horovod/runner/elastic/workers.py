@@ -238,7 +238,7 @@ class Workers:
 
     @property
     def survivors(self) -> int:
-        """Number of running workers that have been members of a running epoch."""
+        """Number of running workers that have already taken part in training."""
         return sum(1 for worker in self if worker.survivor and worker.alive)
 
     @property

@@ -23,7 +23,8 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 from horovod.runner.remote.routes import Locality
 
-# Other hosts can open STRANGERS store connections more than their workers need, because some peers are unauthenticated.
+# The launcher relays STRANGERS more store connections than the workers on other hosts need, because unauthenticated
+# peers could otherwise take all connections.
 STRANGERS = 64
 
 

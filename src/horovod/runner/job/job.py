@@ -173,7 +173,7 @@ class ElasticJob(Job):
 def make_job(
     settings: LaunchSettings, environ: Mapping[str, str], *, stdin: StdinSource | None = None, **options: Any
 ) -> Job:
-    """Return the job that the settings describe. `options` are further attributes of `Job`.
+    """Return the job that the settings describe. `options` are additional keyword arguments of `Job`.
 
     Elastic jobs ignore `stdin`.
     """

@@ -110,7 +110,7 @@ class _JobOrders:
         )
 
     def _start_job(self, agent: Agent, slots: int, shared: Mapping[str, str], **more: Any) -> Iterator[Request]:
-        """Yield the payload and the message that starts `slots` workers. `more` are further fields of the message."""
+        """Yield the payload and the StartJob message for `slots` workers. `more` are additional fields of StartJob."""
         for offset in range(0, len(self._payload), CHUNK):
             yield Payload(self._payload[offset : offset + CHUNK])
         assert agent.facts is not None

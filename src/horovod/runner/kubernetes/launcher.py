@@ -1,8 +1,8 @@
 """Program of the launcher's pod, which waits for the agents of the worker pods and then acts like horovodrun.
 
-    horovod.runner.kubernetes.launcher --of-version V --port P --slots-per-pod K -- FLAGS... -- COMMAND...
-
 The flags and the exit code are the same as those of horovodrun.
+
+    horovod.runner.kubernetes.launcher --of-version V --port P --slots-per-pod K -- FLAGS... -- COMMAND...
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def main() -> int:
     except Stopped as error:
         _say(str(error))
         return 128 + error.number
-    except (AgentError, ArrivalError, OSError, ValueError) as error:  # TimeoutError is a subclass of OSError.
+    except (AgentError, ArrivalError, OSError, ValueError) as error:  # OSError includes TimeoutError.
         _say(f"error: {error}")
         return 1
     if result.message:

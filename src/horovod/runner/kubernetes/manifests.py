@@ -164,8 +164,8 @@ def _workers(request: Request) -> Manifest:
         "completions": request.pods,
         "parallelism": request.pods,
         "backoffLimit": RETRIES if request.elastic else 0,
-        # Kubernetes deletes the finished Job after this time. The minimum leaves enough time to report how the job
-        # ended.
+        # Kubernetes deletes the Job ttlSecondsAfterFinished seconds after it has finished. LEAST_KEEP leaves enough
+        # time to report how the job ended.
         "ttlSecondsAfterFinished": max(request.keep, LEAST_KEEP),
     }
     if request.elastic:  # An evicted pod must not count as a failure, because Kubernetes delays retries after failures.

@@ -1,9 +1,9 @@
 """Program of the worker pods, which starts one agent for each rank of the pod and connects it to the launcher.
 
-    horovod.runner.kubernetes.worker --launcher NAME --port P --slots-per-pod K --patience S [--elastic]
-
 The program ends when the job ends. If Kubernetes terminates the pod (SIGTERM), `hvd.should_stop()` becomes True in its
 ranks.
+
+    horovod.runner.kubernetes.worker --launcher NAME --port P --slots-per-pod K --patience S [--elastic]
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _others(count: int) -> str:
 
 
 def _up(lines: int) -> str:
-    """Return the escape sequence that moves the cursor to the start of the first of the last `lines` lines."""
+    """Return the escape sequence that moves the cursor from the last of `lines` lines to the start of the first."""
     if not lines:
         return ""
     return f"\r\x1b[{lines - 1}A" if lines > 1 else "\r"

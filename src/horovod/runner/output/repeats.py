@@ -180,9 +180,9 @@ class Farewells:
             self._held[rank].last = True
 
     def next_due(self) -> float | None:
-        """Return the time at which the caller must call `take`, or None.
+        """Return when the caller must call `take` to get the next held traceback, or None if none is held.
 
-        The caller can call `take` earlier if all ranks have exited. It then returns all held tracebacks.
+        Once all ranks have exited, `take` returns all held tracebacks, even before this time.
         """
         return min((held.due for held in self._held.values()), default=None)
 

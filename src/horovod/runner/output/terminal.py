@@ -50,9 +50,9 @@ TRACEBACK = "Traceback (most recent call last):"
 _TOKEN = re.compile(
     "([^\x00-\x1f\x7f]+)"  # plain text
     "|(\n)|(\r+\n)|(\r+)|(\b+)|(\t)"
-    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # control sequence: parameters and final byte (ECMA-48, 5.4)
-    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # window title or hyperlink
-    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # any other escape sequence or control character
+    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # This matches a control sequence: parameters and a final byte (ECMA-48, 5.4).
+    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # This matches a window title or a hyperlink.
+    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # This matches any other escape sequence or control character.
 )
 # Incomplete escape sequence at the end of the text
 _TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")

@@ -142,16 +142,16 @@ class Arrived:
 
     @property
     def waiting(self) -> list[str]:
-        """Names of the agents whose connections have not been opened yet."""
+        """Names of the connected agents that the job has not started to use."""
         return list(self._connections)
 
     def drop(self, name: str) -> None:
-        """Disconnect an agent whose connection has not been opened yet."""
+        """Disconnect an agent that the job has not started to use."""
         if connection := self._connections.pop(name, None):
             connection.end(time.monotonic())
 
     def close(self) -> None:
-        """Disconnect all agents whose connections have not been opened yet."""
+        """Disconnect all agents that the job has not started to use."""
         for name in self.waiting:
             self.drop(name)
 

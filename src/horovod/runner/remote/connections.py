@@ -344,7 +344,7 @@ class Agent:
 
     @property
     def place(self) -> Host:
-        """Host and options that `Reach.open` needs."""
+        """Host of the agent, with its number of slots and its Python interpreter."""
         return Host(self.host, len(self.slots), self.python)
 
     def add_stream(self, connection: StreamConnection) -> int:
