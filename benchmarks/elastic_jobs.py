@@ -70,7 +70,7 @@ class Job:
                 variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
                 zombie = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
             except OSError:
-                # The process has already ended.
+                # Skip a process that has already ended.
                 continue
             if wanted in variables and not zombie:
                 found.add(int(name))

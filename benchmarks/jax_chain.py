@@ -68,7 +68,7 @@ def peers(*how: Any) -> tuple[int, dict[str, float]]:
 
     def allreduce(x: Any) -> Any:
         result = mpi4jax.allreduce(x, op=MPI.SUM)
-        # Older versions of mpi4jax also return a token.
+        # Drop the token that older versions of mpi4jax return together with the result.
         return result[0] if isinstance(result, tuple | list) else result
 
     return MPI.COMM_WORLD.Get_rank(), measure(allreduce, MPI.COMM_WORLD.Barrier, *how)

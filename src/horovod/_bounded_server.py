@@ -109,7 +109,8 @@ class BoundedServer:
             except TimeoutError:
                 continue
             except OSError:
-                # The server is closed, the client has disconnected, or the process has run out of file descriptors.
+                # Close the oldest incomplete connection, because the process might have run out of file descriptors.
+                # The server can also be closed, or the client disconnected.
                 with self._lock:
                     self._end_oldest()
                 self._closed.wait(_REST)
@@ -137,7 +138,7 @@ class BoundedServer:
         try:
             threading.Thread(target=self._serve, args=(connection, client), name=self._name, daemon=True).start()
         except RuntimeError:
-            # The system cannot start more threads.
+            # Drop the connection, because the system cannot start more threads.
             self._forget(connection)
 
     def _make_room(self) -> bool:

@@ -124,7 +124,7 @@ def _count(pods: list[Pod], record: Record, policy: dict[str, Any] | None, plan:
 
 def _ignored(pod: Pod, policy: dict[str, Any]) -> bool:
     there = {(each["type"], each["status"]) for each in pod["status"].get("conditions", [])}
-    # Kubelets have set this condition since Kubernetes 1.26.
+    # Add the condition DisruptionTarget here, because kubelets set it only since Kubernetes 1.26.
     if pod["status"].get("reason") in ("Evicted", "NodeShutdown", "NodeLost"):
         there.add(("DisruptionTarget", "True"))
     return any(

@@ -158,7 +158,7 @@ class Node:
             path.write_text(value + "\n")
             lines.append(f"mount --bind {path} /proc/sys/{name}")
         lines += [f"hostname {self.name}", "ip link set lo up", f"touch {self.home}/ready", "exec sleep infinity"]
-        # The first node shares the control plane's network namespace.
+        # Create a network namespace for every node except the first, which shares that of the control plane.
         own = ["--net"] if self.number > 1 else []
         words = ["unshare", "--mount", "--uts", "--propagation", "private", *own, "bash", "-c", "\n".join(lines)]
         holder = Process(f"node {self.number}", words, self.home / "node.log")

@@ -169,7 +169,7 @@ def serve(address: str, port: int, certificate: str) -> None:
             super().finish_request(context.wrap_socket(request, server_side=True), client_address)
 
         def handle_error(self, *_: Any) -> None:
-            # The client has closed the connection.
+            # Ignore the error, because it only means that the client has closed the connection.
             pass
 
     server = Server((address, port), Handler)

@@ -236,7 +236,7 @@ def _outputs(works: Works, sources: Sequence[Array]) -> list[Array]:
 
 def _output(work: Any, source: Array) -> Array:
     shape = (sum(work.sizes), *source.shape[1:])
-    # np.frombuffer rejects empty buffers.
+    # Create an empty array separately, because np.frombuffer rejects empty buffers.
     if work.output is None or work.output.nbytes == 0:
         return np.empty(shape, source.dtype)
     return np.frombuffer(work.output, source.dtype).reshape(shape)
@@ -259,7 +259,7 @@ def _at(array: Array) -> int:
         # Use the buffer protocol, which is ten times faster than the array's own attributes.
         return address_of(array)
     except ValueError:
-        # Buffers do not support ml_dtypes.
+        # Use the array's own attributes for dtypes of ml_dtypes, which the buffer protocol does not support.
         address: int = array.__array_interface__["data"][0]
         return address
 

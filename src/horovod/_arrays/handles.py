@@ -125,7 +125,8 @@ def start(
         if refusal is not None and blocking:
             pending.wait()
     except BaseException:
-        # An interrupt (Ctrl-C) can lose the Work although the engine has accepted the operation.
+        # Keep the memory alive, because after an interrupt (Ctrl-C) the engine might have accepted an operation whose
+        # Work is lost.
         hold(keep)
         raise
     if refusal is not None:

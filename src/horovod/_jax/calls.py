@@ -240,7 +240,7 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
 try:
     mlir.register_lowering(_primitive, _lower, platform="cpu", cacheable=False)
 except TypeError:
-    # JAX before 0.6 does not cache lowerings.
+    # JAX before 0.6 lacks the argument `cacheable`, because it never caches lowerings.
     mlir.register_lowering(_primitive, _lower, platform="cpu")
 _install_ordering()
 

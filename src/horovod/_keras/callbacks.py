@@ -80,7 +80,7 @@ def scale_velocities(model: Any, factor: float) -> None:
     if not any(kind.__name__ in ("SGD", "RMSprop") for kind in kinds):
         return
     if hasattr(optimizer, "get_slot_names"):
-        # Only legacy optimizers of Keras 2 name the buffers this way.
+        # In Keras 2, only legacy optimizers have slots, whose names identify the momentum buffers.
         if "momentum" not in optimizer.get_slot_names():
             return
         velocities = [optimizer.get_slot(variable, "momentum") for variable in model.trainable_weights]
@@ -194,7 +194,8 @@ class BroadcastGlobalVariables:
     def _check_place(self, ended: bool) -> None:
         model = self.model  # type: ignore[attr-defined]
         if checks.concerns(model):
-            # Ranks can have different learning rates until the broadcast in the first step.
+            # Do not compare learning rates before the broadcast in the first step, because they can differ between
+            # ranks until then.
             rate = known_rate(model) if self.broadcast_done and not ended else None
             checks.check_place(self._hvd_frontend, checks.Position(self._epoch, ended, rate))
 

@@ -47,7 +47,7 @@ def take(keras: Any, model: Any) -> MetricSums:
     try:
         sums = [_array(keras, variable) for variable in variables]
     except (AttributeError, RuntimeError, NotImplementedError):
-        # In a tf.compat.v1 graph, variables have no value.
+        # Return no sums if variables cannot be read, for example in a tf.compat.v1 graph, where they have no value.
         return MetricSums()
     others = [str(metric.name) for metric in leaves if not _adds_up(keras, metric)]
     values = {
@@ -136,9 +136,9 @@ def _results(model: Any) -> dict[str, float]:
 def _leaves(model: Any) -> list[Any]:
     found: list[Any] = []
     for metric in model.metrics:
-        # Keras keeps the compiled metrics in a container, which lists them in its attribute `metrics`.
+        # Replace the container in which Keras keeps the compiled metrics with the metrics in its list `metrics`.
         inner = getattr(metric, "metrics", None)
-        # In Keras 2, a metric is a layer whose own `metrics` list is empty.
+        # Keep an ordinary metric, although in Keras 2 it also has a list `metrics`, which is empty.
         found.extend(inner or [metric])
     return found
 

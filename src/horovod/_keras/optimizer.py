@@ -404,7 +404,7 @@ def _samples(keras: Any, model: Any, y_pred: Any, sample_weight: Any) -> Any:
     if sample_weight is None:
         return count
     first = ops.convert_to_tensor(keras.tree.flatten(sample_weight)[0])
-    # Copies from hvd.sync have sample weights of -0.0.
+    # Recognize copied batches from hvd.sync by their sample weights of -0.0.
     copies = ops.all(ops.logical_and(first == 0, 1 / first < 0))
     return ops.where(copies, 0, count)
 
@@ -413,7 +413,7 @@ def _mask(output: Any) -> Any:
     try:
         from keras.src.backend.common.masking import get_keras_mask
     except ImportError:
-        # Older versions of Keras lack the function imported here.
+        # Read the mask directly, because older versions of Keras lack the function get_keras_mask.
         return getattr(output, "_keras_mask", None)
     return get_keras_mask(output)
 

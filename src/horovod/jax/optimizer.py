@@ -363,7 +363,8 @@ def _accumulating(
 
         def step() -> Any:
             mine = summed
-            # The weighted reduction takes the mean of this rank's gradients as its input.
+            # Divide the sum by this rank's weight, because the weighted reduction expects the mean of this rank's
+            # gradients.
             if count is not None:
                 mine = each(lambda a: a / jnp.where(total > 0, total, 1).astype(a.dtype), summed)
             elif average:

@@ -28,7 +28,7 @@ class _Cast(CastCompressor):
 
     @staticmethod
     def cast(tensor: Any, dtype: Any) -> Any:
-        # Only amp_cast supports bfloat16, and it ignores float64.
+        # Convert float64 separately. Only amp_cast supports bfloat16, and it leaves float64 unchanged.
         if tensor.dtype == np.float64:
             tensor = tensor.astype(np.float32 if dtype == _BF16 else dtype)
         if dtype == np.float64:

@@ -147,7 +147,7 @@ def _by_name(params: Any) -> dict[str, Any]:
     for key in list(params.keys()):
         name = key if isinstance(key, str) else repr(key)
         if not isinstance(key, str) and " at 0x" in name:
-            # The string contains a memory address, which is different on each rank.
+            # Reject a key whose string contains a memory address, because ranks could not match it.
             raise ValueError(
                 f"broadcast_parameters: keys of params must be names, numbers or tuples of them, got {key!r}, whose "
                 "text differs between ranks"
@@ -180,7 +180,7 @@ def _check_one_device(parameter: Parameter) -> None:
     try:
         devices = parameter.list_ctx()
     except RuntimeError as error:
-        # MXNet's message names the parameter and tells the user to call initialize().
+        # Pass on MXNet's message, which names the parameter and tells the user to call initialize().
         raise ValueError(f"broadcast_parameters: {error}") from None
     if len(devices) > 1:
         raise ValueError(
@@ -191,7 +191,7 @@ def _check_one_device(parameter: Parameter) -> None:
 
 def _broadcast_once_known(parameter: Parameter, root_rank: int, name: str, process_set: ProcessSet) -> None:
     def initialize(data: Any, devices: Any) -> None:
-        # Deleting the attribute restores the class's method.
+        # Delete the hook from the object, which makes the method of its class visible again.
         parameter.__dict__.pop("_init_impl", None)
         parameter._init_impl(data, devices)
         with mx.autograd.pause():
@@ -199,5 +199,5 @@ def _broadcast_once_known(parameter: Parameter, root_rank: int, name: str, proce
             broadcast_(array, root_rank, name, 0, process_set)
             array.wait_to_read()
 
-    # This replaces the hook set by an earlier call.
+    # Hook into the parameter's initialization. This replaces the hook that an earlier call has set.
     parameter._init_impl = initialize

@@ -128,7 +128,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:
-            # Attributes of this object do not exist yet during unpickling.
+            # Do not look up this object's own attributes in the plain optimizer, because it is missing too during
+            # unpickling.
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 

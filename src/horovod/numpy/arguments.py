@@ -91,7 +91,7 @@ def _view(value: Any, what: str, in_place: bool) -> Array:
             f"{what}: a {class_name(value)} cannot be changed in place; use the operation that returns a new array"
         )
     problem: Exception | None = None
-    # __array__ can return a copy, which is useless for an in-place operation.
+    # Do not use `__array__` for in-place operations, because it can return a copy.
     ways = _WAYS[:-1] if in_place else _WAYS
     for has, view in ways:
         if has is not None and not hasattr(value, has):

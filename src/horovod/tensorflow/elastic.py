@@ -90,7 +90,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
         except Exception:
             raise
         except BaseException:
-            # Ctrl-C has interrupted the wait, but the operation is still in flight.
+            # Keep the memory alive: Ctrl-C has interrupted the wait, but the operation is still in flight.
             _parked.append(made)
             raise
     return found

@@ -212,7 +212,7 @@ class LocalGradientAggregationHelper:
                 f"{self.backward_passes_per_step} sums up only with sparse_as_dense=True"
             )
         if gradient is None and key_of(variable) in self._sums:
-            # The variable had a gradient in an earlier pass, so it has an accumulator.
+            # Use zeros, because the variable has an accumulator: it had a gradient in an earlier pass.
             total = self._sums[key_of(variable)]
             return tf.zeros(total.shape, total.dtype)
         return dense(gradient)

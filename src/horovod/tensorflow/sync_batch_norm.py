@@ -104,7 +104,7 @@ class SyncBatchNormalization(_BatchNormalization):
         return tuple(tf.squeeze(tf.cast(part, inputs.dtype), axes) for part in moments)
 
     def _calculate_mean_and_var(self, inputs: Any, reduction_axes: list[int], keep_dims: bool, mask: Any = None) -> Any:
-        # Called only by Keras 2.
+        # Keras 2 calls this method. Keras 3 does not.
         if _alone():
             return super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask=mask)
         moments = joined_moments(inputs, list(reduction_axes), mask, self._on_the_wire())

@@ -102,7 +102,7 @@ class Progress:
         except Exception:
             self.steps.restart()
             raise
-        # With hvd.sync, ranks can be in different epochs without an error.
+        # Do not warn inside of an hvd.sync loop, in which ranks may be in different epochs.
         differ = readiness.max_epoch != readiness.min_epoch and current.batch is None
         if differ and training.watched and not training.told_epochs:
             training.told_epochs = True
@@ -228,12 +228,12 @@ def can_be_read(tensor: torch.Tensor) -> bool:
     Only plain, dense tensors can be read, and not while a CUDA graph is being captured.
     """
     return (
-        # Reading a tensor subclass such as DTensor can start a collective.
+        # Exclude tensor subclasses such as DTensor, because reading their values can start a collective.
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_quantized)
         and tensor.numel() > 0
-        # FSDP shards this parameter.
+        # Exclude parameters that FSDP has sharded, because ranks hold different parts of them.
         and not getattr(tensor, "_fsdp_flattened", False)
         and not (tensor.is_cuda and is_capturing())
     )
@@ -327,7 +327,7 @@ def _named(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
 
 def watch_plain_optimizers() -> None:
     """Start counting the steps of optimizers that are not distributed."""
-    # Older versions of PyTorch lack this hook.
+    # Count no steps with older versions of PyTorch, which lack the hook imported here.
     with contextlib.suppress(ImportError):
         from torch.optim.optimizer import register_optimizer_step_post_hook
 

@@ -165,7 +165,7 @@ def send_to_data_service(
     if reuse_dataset:
         options["job_name"] = f"horovod.{_agreed(rank, size)}"
     if round_robin and size is not None:
-        # consumer_index is this rank's index among the ranks that share its dispatcher.
+        # Set consumer_index to this rank's index among the ranks that share its dispatcher.
         options["consumer_index"], number = divmod(rank, compute_config.dispatchers)
         options["num_consumers"] = len(range(number, size, compute_config.dispatchers))
     with tf_data_service(compute_config, rank) as address:
@@ -275,5 +275,5 @@ def _start_dispatcher(ends: contextlib.ExitStack, host: str) -> str:
 
 
 def _stop(server: Any) -> None:
-    # Older versions of TensorFlow have only _stop.
+    # Fall back to `_stop`, because servers have no `stop` in older versions of TensorFlow.
     getattr(server, "stop", server._stop)()

@@ -207,7 +207,7 @@ class ScalerStateHandler(StateDictHandler):
         self._begin_step()
 
     def _begin_step(self) -> None:
-        # Skip update() if nothing has been scaled yet, because update() would then raise an error.
+        # Skip update() if the scaler has scaled no loss yet, because update() would then raise an error.
         if getattr(self.value, "_scale", None) is not None:
             self.value.update(self.value.get_scale())
 

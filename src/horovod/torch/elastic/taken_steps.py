@@ -128,7 +128,8 @@ class Steps:
         # For each parameter, whether its gradient was None, dense or sparse at the last commit, as a number
         # (`kind_of`).
         self._committed_gradients: list[int] = []
-        # The same for the point at which training resumes. None: use the current gradients.
+        # For each parameter, whether its gradient must be None, dense or sparse when training resumes. None: use the
+        # current gradients.
         self._resumed_gradients: list[int] | None = None
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -197,7 +197,8 @@ def make_class(pl: Any) -> Any:
                 names = [(name, one) for name, one in named if id(one) in own]
                 hvd.DistributedOptimizer(
                     optimizer,
-                    # Parameters that do not belong to the module have no name.
+                    # Pass no names if the optimizer has parameters that do not belong to the module, because these have
+                    # no name.
                     names if len(names) == len(own) else None,
                     backward_passes_per_step=self._passes,
                     **self._options,
@@ -208,7 +209,7 @@ def make_class(pl: Any) -> Any:
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
             super().on_train_batch_start(batch, batch_idx)
             passes = self.lightning_module.trainer.accumulate_grad_batches
-            # Callbacks can change accumulate_grad_batches between epochs.
+            # Update the optimizers if a callback has changed accumulate_grad_batches, as it can between epochs.
             if passes != self._passes:
                 self._passes = passes
                 for optimizer in self.optimizers:
@@ -255,7 +256,8 @@ def make_class(pl: Any) -> Any:
             return found  # type: ignore[return-value]
 
         def teardown(self) -> None:
-            # The next fit() creates new optimizers for the same parameters.
+            # Make the optimizers plain again, because the next fit() creates new distributed ones for the same
+            # parameters.
             for optimizer in self.optimizers:
                 unwrap(optimizer)
             self.optimizers = self.optimizers

@@ -149,7 +149,7 @@ def _back(result: Any, given: Any, in_place: bool) -> Any:
     if isinstance(given, list):
         return [_back(one, like, in_place) for one, like in zip(result, given, strict=True)]
     if isinstance(result, tuple):
-        # An alltoall returns a tuple of a tensor and splits.
+        # Convert only the tensor: the result of an alltoall is a tuple of a tensor and the received splits.
         return (_back(result[0], given, in_place), *result[1:])
     if not is_foreign(given):
         return result

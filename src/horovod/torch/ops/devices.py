@@ -65,14 +65,15 @@ class Cuda:
         return torch.cuda.current_stream(device)
 
     def is_capturing(self, device: torch.device) -> bool:
-        # PyTorch can query only the current device.
+        # Switch to the tensor's device if necessary, because PyTorch can query only the current device.
         if device.index is None or device.index == torch.cuda.current_device():
             return torch.cuda.is_current_stream_capturing()
         with torch.cuda.device(device):
             return torch.cuda.is_current_stream_capturing()
 
     def another_stream(self, handle: int, device: torch.device) -> Any:
-        # ExternalStream(0) would return one of PyTorch's pooled streams instead of the default stream.
+        # Handle 0 separately, because ExternalStream(0) would return one of PyTorch's pooled streams instead of the
+        # default stream.
         return torch.cuda.ExternalStream(handle, device) if handle else torch.cuda.default_stream(device)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -159,7 +160,8 @@ class DeviceWork:
                 time.sleep(50e-6)
             self._work.order(stream)
         except HorovodInternalError:
-            # Kernels that were already launched can still be running.
+            # Keep the tensors of the failed operation alive, because kernels that were already launched can still be
+            # running.
             _sweep(self)
             raise
         if not waits and stream != self._stream and self._tensors is not None:

@@ -235,7 +235,7 @@ def start(submit: Callable[[], Any], keep: Any) -> Any:
     try:
         return submit()
     except (ValueError, HorovodInternalError):
-        # An exception here means that the engine has not accepted the operation.
+        # The engine has rejected the operation, so it does not use the tensors.
         raise
     except BaseException:
         _held.append(keep)
@@ -280,5 +280,5 @@ def _sweep() -> None:
 
 
 def _uses_memory(work: Any) -> bool:
-    # On a device, failed work can still use memory, because launched kernels run to completion.
+    # Check devices even if the work has failed, because kernels that were already launched still use its memory.
     return not work.done() or work.in_use()

@@ -57,7 +57,7 @@ class Repeat:
         ``result`` refer to the tensors while the operation is in flight.
         """
         self.work = work
-        # Work on a device is never resubmitted.
+        # Store no engine for work on a device, so that it is never resubmitted.
         self.engine = face.engine if source.is_cpu else _NONE
         self.name = name
         self.shape = source.shape

@@ -16,7 +16,7 @@ from horovod.common.ops import check_reduction as check_op_of
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops import devices
 
-# Some PyTorch versions lack uint16, but all versions have the other dtypes.
+# Skip dtypes that this PyTorch version lacks. Some versions lack uint16, but all have the other dtypes.
 CODES: dict[torch.dtype, int] = {getattr(torch, n): c for n, c in dtypes.CODES.items() if hasattr(torch, n)}
 """Engine dtype codes by torch dtype. Operations reject other dtypes."""
 

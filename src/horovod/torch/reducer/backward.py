@@ -257,7 +257,7 @@ def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
         try:
             _queue(current.end)
         except RuntimeError:
-            # Autograd's engine is not running a backward pass in this thread.
+            # Autograd rejects the callback, because its engine is not running a backward pass in this thread.
             current.over = True
             return None
         reference = _local.current = weakref.ref(current)
@@ -369,7 +369,7 @@ class Hooks:
             # Handle most gradients inline, because function calls dominate the cost of a hook.
             if notes.thread == get_ident() and slot.only_noted and slot.seen != notes.number:
                 grad = p.grad
-                # A user-registered hook can set param.grad to None.
+                # Ignore a gradient that is None, because a user-registered hook can set param.grad to None.
                 if grad is None:
                     return
                 slot.seen = notes.number

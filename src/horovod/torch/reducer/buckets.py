@@ -108,7 +108,7 @@ class Slot:
         self.moves = 0
 
     def settle(self) -> None:
-        """Recompute ``only_noted`` after a change of ``bucket``, ``late`` or ``at_once``."""
+        """Recompute whether hooks only record this gradient, after a change of ``bucket``, ``late`` or ``at_once``."""
         self.only_noted = self.bucket is not None and not self.late and not self.at_once
 
     def note_repeated(self) -> None:

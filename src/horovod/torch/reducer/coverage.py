@@ -61,7 +61,8 @@ class Coverage:
         if self._missing is not None:
             self._missing = [slot for slot in self._missing if not flags[slot.index]]
             return
-        # Recompute the missing parameters only if the flags differ from the cached ones, which is rare.
+        # Recompute which gradients the round has not reduced only if the flags differ from the cached ones, which is
+        # rare.
         if flags != self._last:
             self._last = flags
             self._missing_then = [slot for slot in self._slots if not flags[slot.index]]

@@ -158,7 +158,7 @@ class GradientReducer(backward.PassState):
     def reset(self) -> None:
         """Wait for operations in flight, ignoring their errors, and reset the reducer.
 
-        This discards the errors stored for compression and restarts the count of backward passes.
+        This discards the compression residuals (error feedback) and restarts the count of backward passes.
         """
         self._leave_pass()
         self.in_flight.forget()
@@ -199,7 +199,7 @@ class GradientReducer(backward.PassState):
             # ranks.
             self._failed = True
             raise RuntimeError(backward.TWO_THREADS)
-        # A user-registered hook can set the gradient to None.
+        # Ignore a gradient that is None, because a user-registered hook can set it to None.
         if slot.parameter.grad is None:
             return
         notes = self._notes
@@ -435,7 +435,7 @@ class GradientReducer(backward.PassState):
         return True
 
     def finish(self) -> bool:
-        """Wait for all results. Return True if any rank was at the end of a backward pass."""
+        """Wait for all results. Return True if any rank was at the end of a backward pass, not in ``step()``."""
         with torch.no_grad():
             try:
                 self.in_flight.finish()

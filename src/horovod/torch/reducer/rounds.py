@@ -86,7 +86,7 @@ class Bucketing:
 
     @property
     def buckets(self) -> list[Bucket]:
-        """All buckets of the optimizer. Reading this applies a pending proposal first."""
+        """All buckets of the optimizer. Reading this property first applies any pending change of buckets."""
         self.settle()
         return self._buckets
 
@@ -191,7 +191,7 @@ class Bucketing:
         self._proposal = _Proposal(work, message, count, candidates, list(self._buckets), face.job)
 
     def settle(self) -> None:
-        """Wait for a pending proposal and apply it, before the next round looks at gradients.
+        """Wait until the ranks have agreed on a pending change of buckets, and apply it before the next round.
 
         Raises:
             HorovodInternalError: A rank was lost.
@@ -237,8 +237,8 @@ class Bucketing:
         for bucket in buckets:
             self._dissolve(bucket)
             for slot in bucket.members:
-                # Undo the increment by `Bucket.dissolve`, because a change of bucket sizes does not count towards
-                # _MAX_MOVES.
+                # Undo the increment of `moves` by `Bucket.dissolve`, because a change of bucket sizes does not count
+                # towards the limit _MAX_MOVES.
                 slot.moves -= 1
         self._settled = []
 

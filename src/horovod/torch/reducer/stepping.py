@@ -59,7 +59,7 @@ def _reduce(loss: Any, reducer: GradientReducer) -> Any:
 
 
 def _no_step(*args: Any, **kwargs: Any) -> None:
-    """Do nothing. Replaces a step whose total weight is 0."""
+    """Do nothing, in place of an optimizer step whose gradients have a total weight of 0."""
 
 
 class Control:

@@ -43,8 +43,8 @@ class Residuals:
     def of(self, key: Any, tensor: torch.Tensor) -> torch.Tensor:
         """Return the contiguous residual that belongs to ``tensor`` and has the same size.
 
-        The residual is the error of the last step. It is zero if the key is new, or the tensor has another shape or
-        device.
+        The residual is the compression error of the previous step. It is zero if there was no previous step with this
+        key, shape and device.
         """
         held = self._held.get(key)
         if held is None or held.shape != tensor.shape or held.device != tensor.device:
@@ -52,7 +52,7 @@ class Residuals:
         return held
 
     def clear(self) -> None:
-        """Discard all residuals, so that compression starts over without errors."""
+        """Discard all residuals, so that no earlier compression errors are added to gradients."""
         self._held.clear()
 
 
@@ -372,10 +372,10 @@ class Submissions:
         wire: int = WIRE_NONE,
         residual: torch.Tensor | None = None,
     ) -> Repeat:
-        """Start an in-place allreduce of ``tensor``, and return it as a Repeat.
+        """Start an in-place allreduce of ``tensor``, and return it as a Repeat, which can be submitted again.
 
-        The last step's Work is submitted again if possible. With a residual, a new Work is created, because the old one
-        would keep the residual's memory alive.
+        The Work of the previous step is reused if possible. With a residual, a new Work is created, because a reused
+        one would keep the residual's memory alive.
         """
         process_set = self._options.process_set
         # Use a tuple as the key, because it cannot collide with a user-supplied name.
@@ -438,7 +438,7 @@ class Submissions:
         return self.op == Average and self._options.passes == 1 and self._in_place
 
     def forget(self) -> None:
-        """Wait for operations in flight, ignoring their errors, and discard the compression errors."""
+        """Wait for operations in flight, ignoring their errors, and discard the compression residuals."""
         with contextlib.suppress(Exception):
             self.finish()
         if self._residuals is not None:

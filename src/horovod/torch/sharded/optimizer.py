@@ -309,7 +309,7 @@ def _in_file(tensor: torch.Tensor, folder: str | os.PathLike[str]) -> torch.Tens
         file.truncate(tensor.nbytes)
         memory = mmap.mmap(file.fileno(), tensor.nbytes)
     copy = torch.frombuffer(memory, dtype=tensor.dtype).copy_(tensor.view(-1))
-    # The pages stay in the file's page cache, outside of this process's memory.
+    # Release the pages from this process's memory. Their contents stay in the page cache of the file.
     memory.madvise(mmap.MADV_DONTNEED)
     return copy
 

@@ -301,7 +301,8 @@ class Shards(backward.PassState):
         """
         self._end_pass()
         if self.guard.grad is not None:
-            # The pass failed because its gradients had already been reduced.
+            # Do not report this failure to other ranks: the pass failed here because its gradients had already been
+            # reduced.
             return
         self._done += 1
         self._failed = True
