@@ -28,8 +28,8 @@ Status Driver::choose_path(const Response& response, Comm& comm, const std::shar
   const bool among_hosts = hierarchical_path_.fits(response, comm);
   if (among_hosts && hosts_first_) HVD_RETURN_IF_ERROR(hierarchical_path_.eligible(response, comm, device, &yes));
   if (yes) *path = DevicePath::hierarchical_nccl;
-  // Use host memory until hierarchical_path_ has decided, so that NCCL does not create a communicator that is never
-  // needed.
+  // Use host memory until hierarchical_path_ has decided whether it takes such operations, so that NCCL does not create
+  // a communicator that is never needed.
   const bool hosts_later = among_hosts && hosts_first_ && !hierarchical_path_.gives_up(response.set);
   if (yes || hosts_later || comm.size == 1) return {};
   HVD_RETURN_IF_ERROR(nccl_path_.eligible(response, comm, device, &yes));

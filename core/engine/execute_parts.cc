@@ -80,7 +80,7 @@ Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vect
   enter(Phase::carry);
   HVD_RETURN_IF_ERROR(backend_->allgather(comm, mine, const_cast<std::byte*>(all), sizes_));
   enter(Phase::copy_out);
-  // Bytes of each result received so far.
+  // For each result, the number of bytes that have been unpacked so far.
   more_sizes_.assign(ops.size(), 0);
   for (size_t rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {

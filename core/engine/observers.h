@@ -59,8 +59,8 @@ class Observers {
 // Message bus between observers of different ranks, routed through rank 0. The engine carries these messages alongside
 // its own, in the order of submission, and does not read them. Observer::heard() receives them.
 //
-// Meant for short, occasional messages, such as reports about a waiting rank. Messages submitted during a collective
-// are sent after it. Messages submitted after the end of the job are dropped.
+// The bus is meant for short, occasional messages, such as reports about a waiting rank. Messages submitted during a
+// collective are sent after it. Messages submitted after the end of the job are dropped.
 struct ObserverMessage {
   // Receiving rank, or -1 for all ranks including rank 0. Only rank 0 uses this field, because other ranks always send
   // to rank 0.

@@ -16,8 +16,8 @@ constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
 // Number of turns without progress before the clock is read for the first time. Most waits are shorter.
 constexpr int kUntimedTurns = 16;
-// Seconds. If the engine has to check something sooner than this, a caller that stops driving wakes the engine's
-// thread, which then sleeps only until the check.
+// If the engine's next check is due within this many seconds, a caller that stops driving wakes the engine's thread,
+// which then sleeps only until the check is due.
 constexpr double kLongRest = 60;
 
 }  // namespace

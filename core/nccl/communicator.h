@@ -62,8 +62,9 @@ class Communicator {
   int size() const { return size_; }
   int rank() const { return rank_; }
 
-  // Handle the result of a call of `what` that was made on the owner's thread, whose context is current. Polls while
-  // NCCL returns "in progress", which happens only with NCCL_COMM_BLOCKING=0.
+  // Check the result of an NCCL call that the owner's thread has made. `what` is the name of the function, and the
+  // device's context must be current. Polls while NCCL returns "in progress", which happens only with
+  // NCCL_COMM_BLOCKING=0.
   Status settle(Result result, const char* what);
   // Set the timeout of settle() in seconds.
   void set_patience(double seconds) { patience_ = seconds; }

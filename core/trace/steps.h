@@ -59,8 +59,8 @@ class StepMeter final : public Observer {
 
   // End a step. The first call starts the first step. Callable from any thread.
   void step(uint64_t data_ns) { mark(data_ns, false); }
-  // Detect steps until step() is called. Each step ends with the last operation of the schedule. Detected steps are
-  // counted from the first one on, even while operations are negotiated, and measured while the schedule runs.
+  // Detect steps until step() is called. Each step ends with the last operation of the schedule. Steps are counted even
+  // while operations are negotiated, but they are measured only while a schedule runs.
   void find() { finding_.store(true); }
   // Take the finished steps, oldest first. If there are none, the meter sends the message `go_on` to the mailbox from
   // wake() when the next step ends.

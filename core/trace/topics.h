@@ -9,7 +9,7 @@ enum class Topic : uint32_t {
   waiting = 1,
   // JSON messages between the Python telemetry of the ranks (src/horovod/common/telemetry).
   python = 2,
-  // Question from rank 0 about the activity of ranks; see Question (trace/answer.h).
+  // Question from rank 0 that asks other ranks what they are doing; see Question (trace/answer.h).
   explain = 3,
   // Answer to a question, as JSON (see Answerer).
   answer = 4,

@@ -104,7 +104,7 @@ class HierarchicalNcclPath {
     std::shared_ptr<nccl::Communicator> communicator;
     // Request submitted for each part, to reduce the part across hosts.
     Request between;
-    // Name of the operation for the first part.
+    // Name of the host operation for the first part. The names of the other parts are derived from it.
     std::string name;
     int members = 1, me = 0;
     std::shared_ptr<GpuMemory::Block> buffer;
