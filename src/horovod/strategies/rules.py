@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 
 
 def segments(sizes: Sequence[int], start: int, stop: int) -> list[Segment]:
-    """Return the segments of the arrays that make up elements ``start`` to ``stop`` of the vector, in order."""
+    """Return the parts of the arrays that are elements ``start`` to ``stop`` of all arrays joined, in order."""
     found = []
     begin = 0
     for index, size in enumerate(sizes):

@@ -1,10 +1,10 @@
 """Search for the settings with the shortest training step.
 
-The generator ``search`` yields the settings to measure and is sent the samples.
+The generator ``search`` yields settings to measure, and receives the measured step times.
 
-Every candidate is measured twice, each time next to the current settings: old, new, old, new. It is accepted only if
-both pairs show a gain above the noise. At the end, the result is compared with the initial settings in the same way, so
-the final settings are never slower than the initial ones.
+Current settings and candidate are measured alternately: old, new, old, new. The candidate is accepted only if it is
+faster both times, by more than the noise. At the end, the result is compared with the initial settings in the same way,
+so the final settings are never slower than the initial ones.
 """
 
 from collections.abc import Generator, Mapping, Sequence

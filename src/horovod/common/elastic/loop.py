@@ -1,8 +1,8 @@
 """Loop that runs an elastic training function, and reruns it after each failure or membership change.
 
-After the function has failed or was interrupted, the ranks form a new epoch (``reset``) and agree on whose state to
-keep (``settle``). They run the reset callbacks (``on_reset``), copy the state to all ranks (``sync``), and call the
-function again. The loop skips ``settle`` (``state.Keeping``) and ``sync`` if no rank needs them.
+When the function fails or is interrupted, the ranks form a new epoch (``reset``) and agree on whose state to keep
+(``settle``). They run the reset callbacks (``on_reset``), copy the state to all ranks (``sync``), and call the function
+again. The loop skips ``settle`` (``state.Keeping``) and ``sync`` if no rank needs them.
 
 settle --> on_reset --> sync --> func --returns--> done
   ^                     ^          |
