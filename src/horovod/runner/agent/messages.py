@@ -237,7 +237,7 @@ class StdinReady(msgspec.Struct, frozen=True, tag="stdin_ready"):
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
-    """Chunk of a worker's result file. All chunks arrive in order, before the worker's Exited."""
+    """Chunk of a worker's result file. All chunks arrive in order, before the worker's Exited message."""
 
     rank: int
     data: bytes
@@ -246,7 +246,7 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
 class WorkerReport(msgspec.Struct, frozen=True, tag="said"):
     """Message that a worker has sent to its agent (`horovod.common.contract.reasons`).
 
-    All messages of a worker arrive in order, before its Exited.
+    All messages of a worker arrive in order, before its Exited message.
     """
 
     report: bytes

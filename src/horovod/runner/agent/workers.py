@@ -420,7 +420,7 @@ class WorkerTable:
         return told
 
     def next_time(self) -> float | None:
-        """Return when leftover child processes must be killed next by `clear`, or None if there are none."""
+        """Return the next time at which `clear` kills leftover child processes, or None if there are none."""
         return min(self._left.values(), default=None)
 
     def clear(self, now: float) -> None:

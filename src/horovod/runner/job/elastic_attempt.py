@@ -206,7 +206,7 @@ class ElasticAttempt(AgentAttempt):
         return False
 
     def late(self) -> str:
-        """Return an empty string, because elastic jobs have their own timeout."""
+        """Return an empty string. Elastic jobs report a slow start through their elastic timeout instead."""
         return ""
 
     @property
@@ -220,7 +220,7 @@ class ElasticAttempt(AgentAttempt):
         return self._roster.by_rank(self._results)
 
     def remark(self) -> str:
-        """Return a remark about a job that has succeeded, or an empty string."""
+        """Return a warning if the job has succeeded but no rank called hvd.init(), or an empty string."""
         return self._uninitialized.late(bool(self.endings.called))
 
     def _find(self, now: float) -> None:

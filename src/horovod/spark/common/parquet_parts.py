@@ -104,7 +104,7 @@ class _File:
 
 
 def packed(table: Any, columns: Sequence[Column]) -> Any:
-    """Convert the lists in named columns of the table to binary values of fixed size."""
+    """Convert lists to binary values of fixed size, in all columns that an argument of the estimator names."""
     import numpy as np
     import pyarrow as pa
 

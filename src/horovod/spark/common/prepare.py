@@ -39,7 +39,7 @@ class Written:
 
 
 def columns_of(df: Any, wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool) -> list[Column]:
-    """Return the columns of a DataFrame to use, as described in ``columns.chosen``."""
+    """Return the columns of a DataFrame that an estimator uses. ``columns.chosen`` describes the selection."""
     fields = {field.name: field.dataType.jsonValue() for field in df.schema.fields}
     return chosen(fields, wanted, transformed, sparse)
 
