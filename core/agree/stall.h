@@ -35,7 +35,8 @@ class StallCheck {
 
 class LocalStallCheck {
  public:
-  // `warning` and `shutdown` are in seconds, as for StallCheck. `label` names this rank in error messages.
+  // `warning` and `shutdown` are the same timeouts in seconds as those of StallCheck. `label` names this rank in error
+  // messages.
   LocalStallCheck(double warning, double shutdown, std::string label) : warning_(warning), shutdown_(shutdown), label_(std::move(label)) {}
 
   struct Waiting {

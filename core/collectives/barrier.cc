@@ -1,6 +1,6 @@
 // Barrier over shared memory: every rank increments its own counter and waits for the counters of the others. In the
-// notation of shm.h, the cost is a. A tree would cost log(n) times a; a flat barrier is cheaper, because a rank can
-// read all n counters at once.
+// notation of shm.h, the cost is one latency `a`. A tree would cost log(n) times `a`; a flat barrier is cheaper,
+// because a rank can read all n counters at once.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 

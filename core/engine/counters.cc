@@ -19,8 +19,8 @@ void Counters::bucket_done(const Schedule::Bucket&) { scheduled_.add(1); }
 void Counters::schedule_ended(const Schedule&, uint64_t) { revocations_.add(1); }
 void Counters::worked(uint64_t nanoseconds) { control_ns_.add(nanoseconds); }
 
-// Compute a hash of the schedule's operations, which is the same in every process. It does not depend on their order or
-// fusion.
+// Compute a hash of the schedule's operations. It is the same in every process and does not depend on the order or the
+// fusion of the operations.
 void Counters::schedule_begun(const Schedule& schedule) {
   uint64_t bytes = 0, hash = 0;
   for (const Schedule::Bucket& bucket : schedule.buckets) {

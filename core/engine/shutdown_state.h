@@ -35,8 +35,8 @@ class ShutdownState {
   }
   bool leaving() const { return goodbye_.has_value(); }
   const Status& why() const { return goodbye_->why; }
-  // True if a rank has left and takes no part in the operation being executed, which is number `executed` of the common
-  // order.
+  // True if a rank has left and takes no part in the operation being executed, which has the number `executed` in the
+  // order that all ranks share.
   bool beyond(uint64_t executed) const { return goodbye_ && executed > goodbye_->executed; }
   // True if a rank has left and all operations that it took part in are done. A rank without entries in the running
   // schedule ignores the goodbye while the schedule runs, because it does not count the schedule's operations.
