@@ -62,7 +62,7 @@ class Training:
         self.streaming = False
 
     def batch(self) -> Batch | None:
-        """Return the current batch, or None outside a loop over a divided loader."""
+        """Return the current batch, or None outside a loop over a data loader that is split among ranks."""
         if session.suspended or not self.passes:
             return None
         found = {one.batch for one in self.passes if one.batch is not None}

@@ -64,7 +64,7 @@ class Event:
     code: int | None = None
 
     def __str__(self) -> str:
-        """Format the event as in a plan. A random target is written as its draw from 0 to 1."""
+        """Format the event as in a plan. A random target is written as the number from 0 to 1 that selects it."""
         said = {
             "rank": self.rank,
             "host": self.host,

@@ -179,7 +179,7 @@ def extra(left: Intervals, rank: int, ranks: int) -> int | None:
 
 
 def rest(left: Intervals, ranks: int, done: int) -> Intervals:
-    """Return the intervals that remain once each rank has visited ``done`` records of its run."""
+    """Return the positions, as intervals, that remain once each rank has visited ``done`` records of its run."""
     places = count(left)
     edges = [rank * places // ranks for rank in range(ranks + 1)]
     ends = ((min(begin + done, end), end) for begin, end in itertools.pairwise(edges))

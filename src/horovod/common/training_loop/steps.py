@@ -72,7 +72,7 @@ class Marks:
             find()
 
     def also(self, call: Callable[[], None]) -> None:
-        """Add a function that is called after each mark of the current job."""
+        """Add a function that is called at the end of each step of the current job."""
         step = self._step
         if step is not None:
 
