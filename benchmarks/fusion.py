@@ -31,7 +31,7 @@ from horovod.benchmark.standalone.serving import pin
 from horovod.common.basics import HorovodBasics
 from horovod.common.objects import allgather_object
 
-# Gradients become ready in reverse layer order.
+# Reverse the order, because backward produces the gradients of the last layers first.
 SETS = {"many": MANY, "resnet": list(reversed(resnet50()))}
 LABELS = {"many": "200 x 4 KiB", "resnet": "ResNet-50 gradients"}
 KINDS = ("burst", "paced", "negotiated")

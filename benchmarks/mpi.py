@@ -51,7 +51,7 @@ _INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"
 # Environment variables for Open MPI and MPICH, keyed by transport.
 FABRICS = {
     "default": {},
-    # Transports that are built into Open MPI.
+    # Use transports that are part of Open MPI itself, without UCX or libfabric.
     "tcp": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"},
     "sm": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
     "ucx-tcp": {**_UCX, "UCX_TLS": "tcp,self"},

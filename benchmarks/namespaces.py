@@ -131,7 +131,7 @@ class Hosts:
 
     def close(self) -> None:
         for holder in self._holders:
-            # The process exits when its stdin is closed.
+            # Close the process's stdin, which makes the process exit.
             holder.communicate(timeout=10)
         self._holders.clear()
         self._hosts.clear()

@@ -37,7 +37,7 @@ MB = 1e6
 THEORY: dict[str, Callable[[int], tuple[float, float]]] = {
     "DistributedOptimizer": lambda n: (4, 8),
     "ShardedOptimizer": lambda n: (4, 8 / n),
-    # DDP keeps its gradient buckets between steps.
+    # Count the gradients too, because DDP keeps its gradient buckets between steps.
     "DDP, ZeroRedundancyOptimizer": lambda n: (8, 8 / n),
     "FSDP2": lambda n: (4 / n, 8 / n),
 }

@@ -199,7 +199,7 @@ def main() -> int:
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="cases-") as temporary:
         scratch = Path(temporary)
-        # Some cases switch to another user, which needs access to the folder.
+        # Let other users read the folder, because some cases run commands as another user.
         scratch.chmod(0o755)
         prepare(arguments.folder, scratch)
         for path, commands in cases_in(scratch / "cases", arguments.only, given):

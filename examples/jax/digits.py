@@ -81,7 +81,7 @@ def main() -> None:
     def evaluate(params: Any) -> Any:
         return (logits_of(params, test_images).argmax(1) == test_labels).mean()
 
-    # All ranks take the same number of steps.
+    # Drop the remainder, so that all ranks take the same number of steps.
     steps = len(labels) // (args.batch_size * hvd.size())
     for epoch in range(1, args.epochs + 1):
         order = np.random.default_rng([args.seed, epoch]).permutation(len(labels))

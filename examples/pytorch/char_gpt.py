@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 import horovod.torch as hvd
 
-# The last index stands for all other characters.
+# Characters of the model. The last one stands for all characters that are not listed.
 VOCABULARY = "\n" + "".join(chr(code) for code in range(32, 127)) + "\0"
 
 
@@ -137,7 +137,7 @@ def endless(loader: DataLoader[Tensor], sampler: hvd.Sampler, batch_size: int) -
     """
     while True:
         for index, batch in enumerate(hvd.sync(loader)):
-            # A checkpoint after this batch's step includes the batch.
+            # Record the batch before its step, so that a checkpoint after the step includes the batch.
             sampler.record_batch(index, batch_size)
             yield batch
         sampler.set_epoch(sampler.epoch + 1)

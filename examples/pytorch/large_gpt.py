@@ -166,7 +166,7 @@ def report_memory(args: argparse.Namespace, model: GPT) -> None:
 
 def train(args: argparse.Namespace) -> None:
     limit = int(args.memory * GIB)
-    # M_MMAP_THRESHOLD makes malloc return freed tensors to the system immediately.
+    # Set malloc's M_MMAP_THRESHOLD (-3), so that freed tensors return to the system immediately.
     ctypes.CDLL(None).mallopt(-3, 2**22)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     hvd.init()

@@ -66,7 +66,7 @@ def train(epochs: int, lr: float, batch_size: int) -> float:
             state.epoch += 1
             state.sampler.set_epoch(state.epoch)
             ray_logger.log({"epoch": state.epoch, "loss": loss.item(), "accuracy": accuracy(), "ranks": hvd.size()})
-            # The callbacks receive rank 0's values.
+            # Only rank 0's values are passed to Ray's callbacks.
             state.commit()
 
     # In a job of fixed size, `hvd.elastic.run` calls the function only once.

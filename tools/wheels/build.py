@@ -108,7 +108,7 @@ def checkout(place: Path) -> Path:
         timeout=DEADLINE,
     )
     for name in filter(None, listed.stdout.split("\0")):
-        # Git also lists files whose deletion is not committed yet.
+        # Skip missing files, because git also lists files whose deletion is not committed yet.
         if (ROOT / name).is_file():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, place / name)

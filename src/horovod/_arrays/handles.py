@@ -226,7 +226,7 @@ class Handle(Future):  # type: ignore[type-arg]
             return (yield from asyncio.wrap_future(self).__await__())
         return self.result()
 
-    # concurrent.futures.wait and as_completed append to this list instead of adding callbacks.
+    # Functions of concurrent.futures, such as wait and as_completed, append to this list instead of adding callbacks.
     @property
     def _waiters(self) -> list[Any]:
         if self._pending is not None:
@@ -294,7 +294,8 @@ class _Watcher:
                 if self._closing:
                     return
                 watched = list(self._handles)
-            # Waiting for the first operation runs the engine's progress loop, which can complete the others too.
+            # Wait for the first operation only. The wait runs the engine's progress loop, which can complete the others
+            # too.
             first = watched[0]._pending
             if first is not None:
                 first.wait(slice_seconds)

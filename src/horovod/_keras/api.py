@@ -139,7 +139,7 @@ class Frontend:
         """
         sync = getattr(model, "jax_state_sync", None)
         if sync is not None and self.adapter.__name__.endswith("_jax"):
-            sync()  # On JAX, the variables are out of date while fit runs.
+            sync()  # Update the model's variables first, because on JAX they are out of date while fit runs.
         self.adapter.broadcast_variables(self._shared(model, local_variables), root_rank, global_process_set)
 
     def shared_shapes(self, model: Any, local_variables: Any = None) -> list[str] | None:

@@ -291,7 +291,7 @@ def _watched(step: Any) -> Any:
         with as_ours():
             for array in last:
                 if array.is_ready():
-                    # If the step failed, reading its results raises an exception.
+                    # Read the results of the step, which raises an exception if the step has failed.
                     array.block_until_ready()
             last.clear()
             logs, state = step(state, iterator)

@@ -45,7 +45,7 @@ def check(
         for value in given.values():
             sync = getattr(value, "jax_state_sync", None)
             if sync is not None:
-                sync()  # On JAX, the variables are out of date while fit runs.
+                sync()  # Update the model's variables first, because on JAX they are out of date while fit runs.
         local = {frontend.adapter.key(variable) for variable in local_variables}.union(*map(_local, given.values()))
         read = in_sync.reader(_to_numpy(frontend.keras), lambda variable: frontend.adapter.key(variable) in local)
         return in_sync.fingerprints(given, read, in_sync.check_ignore(ignore))

@@ -127,7 +127,7 @@ class ModelState(ObjectState):
     def _bring_values_here(self) -> None:
         sync = getattr(self.model, "jax_state_sync", None)
         if sync is not None and backend_of(self._hvd_frontend.keras) == "jax":
-            sync()  # On JAX, the variables are out of date while fit runs.
+            sync()  # Update the model's variables first, because on JAX they are out of date while fit runs.
 
 
 def _array(variable: Any) -> "np.ndarray[Any, Any]":

@@ -243,7 +243,8 @@ class LegacyMixin:
     """Methods of the plain optimizer that a distributed optimizer overrides."""
 
     _HAS_AGGREGATE_GRAD = True
-    # None if Keras created the object, for example in ``from_config``. The optimizer then does not reduce gradients.
+    # State of the distributed optimizer. None if Keras created the object, for example in ``from_config``; it then does
+    # not reduce gradients.
     _hvd: Control | None = None
 
     @property

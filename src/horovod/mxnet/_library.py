@@ -213,7 +213,7 @@ class Arrival:
         self._stand_in = stand_in
         self._address = address
         self._failure: MXNetError | None = None
-        # Several threads can use the results of the same operation.
+        # Lock, because several threads can use the results of the same operation.
         self._lock = threading.Lock()
 
     def __del__(self) -> None:

@@ -49,10 +49,10 @@ def run_again(
         pointer = _core.address_of(source)
         work.run_again(pointer, pointer if in_place else _core.address_of(target))
     except (ValueError, HorovodInternalError):
-        # The engine no longer uses the arrays.
+        # The operation has failed, so the engine no longer uses the arrays.
         raise
     except BaseException:
-        # Ctrl-C has ended the wait, but the engine is still using the arrays.
+        # Keep the arrays alive, because Ctrl-C has ended the wait while the engine is still using them.
         handles.hold((source, target))
         raise
     _keep(name, last)

@@ -52,7 +52,7 @@ __all__ = [  # noqa: F822
 
 Array = np.ndarray[Any, Any]
 
-# Memory of interrupted operations, which the engine can still access.
+# Memory of operations whose wait was interrupted, kept alive because the engine can still access it.
 _parked: list[Array] = []
 
 

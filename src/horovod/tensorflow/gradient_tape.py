@@ -82,7 +82,7 @@ def DistributedGradientTape(
     )
     plain = gradtape._hvd.plain if isinstance(gradtape, _Distributed) else type(gradtape)
     made = object.__new__(_class_over(plain))
-    # The distributed and the plain tape share their state, so either can record.
+    # Share the plain tape's state with the distributed tape, so that the program can record with either.
     made.__dict__ = gradtape.__dict__
     made._hvd = _Control(plain, reduce, LocalVariables(scale_local_gradients, process_set))
     return made

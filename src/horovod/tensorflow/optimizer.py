@@ -163,7 +163,7 @@ class _Control:
         self.local = local
         self.helper: LocalGradientAggregationHelper | None = None
         self.deltas: WeightDeltas | None = None
-        # Total weight of the last reduction. Kept until its gradients are applied.
+        # Total weight of the last reduction, kept until the reduced gradients are applied.
         self._total: Any = None
         self._process_set = process_set
 

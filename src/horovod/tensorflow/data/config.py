@@ -95,7 +95,7 @@ class TfDataServiceConfig:
     def write(self, filename: "str | os.PathLike[str]") -> None:
         """Write the configuration atomically to a file that only its owner can read."""
         folder = os.path.dirname(os.path.abspath(filename))
-        # mkstemp creates the file with mode 0600 (owner only).
+        # Use mkstemp, which creates the file with mode 0600, so that only its owner can read it.
         fd, name = tempfile.mkstemp(prefix=".compute-", dir=folder)
         try:
             with os.fdopen(fd, "w") as file:

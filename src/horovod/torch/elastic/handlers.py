@@ -216,7 +216,7 @@ _registry: list[tuple[type, Callable[[Any], StateHandler]]] = [
     (ElasticSampler, SamplerStateHandler),
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
-    # PyTorch 2.1 has only torch.cuda.amp, not torch.amp.
+    # PyTorch 2.1 has GradScaler only in torch.cuda.amp, not in torch.amp.
     (getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), ScalerStateHandler),
     (HasState, StateDictHandler),
 ]

@@ -51,7 +51,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._recorded = 0
         self._shares: Shares | None = None
         self._mine: list[int] = []
-        # State of the sampler at the beginning of the current loop over the loader, and the samples of that loop.
+        # For the current loop over the DataLoader: the sampler's state when the loop began, and the samples that it
+        # visits.
         self._loop: tuple[Any, list[int]] = ((), [])
         # Number of samples recorded in the current loop over the loader.
         self._in_loop = 0

@@ -339,7 +339,7 @@ class TorchState(Keeping, ObjectState):
     def standing(self, whole: bool) -> Standing:
         if not self._synced:
             return Standing()
-        # A sharded optimizer can only recover its state from the last commit.
+        # With a sharded optimizer, this rank cannot keep its current state, because recovery needs the last commit.
         whole = whole and not self._sharded
         return Standing(self._steps.rounds, whole, self._commits, new=False, updates=self._steps.taken)
 

@@ -235,7 +235,7 @@ def sparse_allreduce_async(
             all_values = handles.synchronize(second)
         dtype = all_values.dtype
         exact = op == Average and not (dtype.is_floating_point or dtype.is_complex)
-        # A sum of 8-bit integers would overflow before the division.
+        # Sum integers as 64-bit values, because a sum of 8-bit integers would overflow before the division.
         if exact:
             all_values = all_values.long()
         elif op == Average:

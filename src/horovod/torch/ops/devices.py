@@ -181,7 +181,7 @@ class DeviceWork:
 
 
 def _sweep(*more: DeviceWork) -> None:
-    # Several threads can wait for the same work at the same time.
+    # Take the lock, because several threads can wait for works and update this list at the same time.
     with _parking:
         _parked[:] = [work for work in (*_parked, *more) if work.in_use()]
 

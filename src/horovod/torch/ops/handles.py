@@ -221,7 +221,7 @@ def run_again(work: Any, pointer: int, out: int, *tensors: Any) -> None:
         # The operation has ended, so the engine no longer uses its tensors.
         raise
     except BaseException:
-        # Ctrl-C has ended the wait, but the engine is still using the tensors of this operation.
+        # Keep the tensors alive, because Ctrl-C has ended the wait while the engine is still using them.
         _held.append(tensors)
         raise
 

@@ -118,7 +118,7 @@ def _write(part: torch.Tensor, values: torch.Tensor) -> None:
     if not _overlap(part):
         part.copy_(values)
         return
-    # Elements that share memory receive equal values, so each can be written safely.
+    # Write all elements, even those that share memory, because elements that share memory receive equal values.
     memory = part.as_strided((_extent(part),), (1,))
     places = torch.arange(len(memory), device=part.device).as_strided(part.shape, part.stride(), 0)
     memory[places.reshape(-1)] = values.reshape(-1)

@@ -229,8 +229,8 @@ def shared_buffer(nbytes: int) -> torch.Tensor:
     buffer = face.engine.allocate(nbytes) if face.engine is not None and nbytes else None
     if buffer is None:
         return torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
-    # Unlike the buffer, this array supports weak references. The tensor's storage keeps the array alive, which in turn
-    # keeps the buffer alive.
+    # Wrap the buffer in an array, which supports weak references. The tensor's storage keeps the array alive, and the
+    # array keeps the buffer alive.
     array = (ctypes.c_ubyte * nbytes).from_buffer(buffer)
     _regions[buffer.address] = nbytes
     weakref.finalize(array, _regions.pop, buffer.address, None).atexit = False

@@ -315,7 +315,7 @@ def _complete_one(reducer: Reducer) -> None:
 # Compiled autograd (torch._dynamo) traces hooks into its graph, but this hook must run untraced. Apply the decorator
 # that prevents tracing only while tracing, because it takes longer than the rest of the hook.
 _is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
-# Unlike torch.compiler.disable, torch._disable_dynamo does not import torch._dynamo.
+# Prefer torch._disable_dynamo, because torch.compiler.disable would import torch._dynamo.
 _leave_alone: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
 
 

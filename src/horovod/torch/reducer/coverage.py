@@ -127,7 +127,7 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
             for p, (handle, context) in self.items():
                 p.grad = grads[p]
                 result = handles.synchronize(handle)
-                # The handle is None if the program has already synchronized it.
+                # The result is None if the program has already synchronized this handle itself.
                 if result is not None:
                     with torch.no_grad():
                         p.grad.copy_(_compression(reducer).decompress(result, context))  # type: ignore[union-attr]

@@ -395,7 +395,7 @@ class GradientReducer(backward.PassState):
                 self._weigh(self._weighing.counts_without_pass(() if only_new else self._slots))
             flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()
-            # This rank's message. The engine overwrites it with the maximum over all ranks.
+            # Readiness message of this rank, which the engine overwrites with the maximum over all ranks.
             message = agreement.encode_readiness(
                 self._ranks,
                 self.options.process_set.rank(),

@@ -223,7 +223,8 @@ class Bucketing:
         shapes = [shape for _, shape in candidates]
         for members in plan(shapes, range(len(candidates)), self._sizes.first, self._sizes.bucket):
             slots_of_bucket = [candidates[i][0] for i in members]
-            # This name is unique, because the names of all other operations begin with the kind of operation.
+            # No other operation has this name, because the names of all other operations begin with a kind such as
+            # "allreduce.".
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
             self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1], face.job))
         self.changed()
@@ -391,7 +392,8 @@ class Contribution:
             adds: True if gradients of earlier rounds must not be reduced again.
         """
         if flags == self._mine and not self._parts:
-            # All gradients that this rank lacks (of frozen or unused parameters) are missing on the other ranks too.
+            # Nothing is left to submit: the gradients that this rank lacks, of frozen or unused parameters, are missing
+            # on all ranks.
             return
         for slot in self._slots:
             flag = flags[slot.index]
