@@ -215,6 +215,6 @@ def grows() -> bool:
         from ray._private.state import state
 
         config: Any = state.get_cluster_config()
-    except Exception:  # Some versions of Ray lack this API. Assume an autoscaler, so that callers wait for more nodes.
+    except Exception:  # The state API is private and can change. If it fails, assume that there is an autoscaler.
         return True
     return config is not None and bool(config.node_group_configs)

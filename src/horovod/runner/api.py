@@ -155,8 +155,8 @@ def run(
     return outcome.of_elastic(result, elastic.least)
 
 
-# Workers must not inherit these variables of a notebook kernel. They must not use its plot backend either, because they
-# cannot show figures in a cell.
+# Variables of a notebook kernel that workers must not inherit. Workers must not use the kernel's plot backend either,
+# because they cannot show figures in a cell.
 _OF_THE_KERNEL = ("JPY_PARENT_PID", "JPY_SESSION_NAME", "JPY_INTERRUPT_EVENT")
 
 

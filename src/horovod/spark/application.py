@@ -165,7 +165,7 @@ class Application:
     @property
     def slots(self) -> int | None:
         """Number of concurrent tasks that the current executors can run, or None if Spark does not report it."""
-        try:  # Spark has no public API for this, so use a private method.
+        try:  # Spark has no public API for the number of concurrent tasks, so use a private method.
             scala = self.context._jsc.sc()
             return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
         except Exception:

@@ -97,7 +97,7 @@ class WorkerTable:
         self._job: StartJob
         # (Environment variable, descriptor) pairs for the files that all workers inherit.
         self._inherited: list[tuple[bytes, int]] = []
-        self._deaf_until = 0.0  # Warning signals are ignored until this time.
+        self._deaf_until = 0.0  # Warning signals are ignored until the time `_deaf_until`.
         self._called: set[int] = set()  # `_called` contains the pids of all processes that have called hvd.init().
         # `_left` maps the session id of an exited worker to the time at which its leftover processes are killed.
         self._left: dict[int, float] = {}

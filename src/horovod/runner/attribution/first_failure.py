@@ -19,7 +19,8 @@ from horovod.runner.attribution import tracebacks
 from horovod.runner.attribution.tracebacks import last_lines
 from horovod.runner.base.job_result import describe_status
 
-# These patterns match messages from core/engine/driver_end.cc and src/horovod/common/bootstrap/errors.py.
+# Patterns for the engine's messages about lost or absent ranks. The messages are in core/engine/driver_end.cc and
+# src/horovod/common/bootstrap/errors.py.
 _LEFT = re.compile(r"\brank (\d+) \(host [^)]*\) has left the job(?:: ([^;\n]*))?")
 _LOST = re.compile(r"\brank (\d+) \(host [^)]*\) was lost\b")
 _ABSENT = re.compile(r"\bwaited (\S+) s for rank (\d+(?:, \d+)*)(?:, \.\.\.)? \(of \d+\) to call hvd\.init\(\)")
@@ -88,9 +89,9 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-# Python prints this text for errors in destructors, which do not end the process.
+# Python prints "Exception ignored" for errors in destructors, which do not end the process.
 _IGNORED = "Exception ignored"
-_THREAD = "Exception in thread"  # Python prints this text for errors in threads, which end only the thread.
+_THREAD = "Exception in thread"  # Python prints "Exception in thread" for errors that end only a thread.
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
 # TensorFlow raises UnknownError if a Horovod operation loses a peer, but also for unrelated errors. The error counts as
 # Horovod's only if its message contains the text _OURS.

@@ -182,7 +182,5 @@ def memory_file(name: str, content: bytes, sealed: bool) -> int:
     return fd
 
 
-# Container runtimes limit /dev/shm to this size (bytes) by default.
-
 SHM_DEFAULT = 64 << 20
 """Default size of /dev/shm under Docker, Podman and Kubernetes, in bytes. NCCL and data loaders soon fill it."""

@@ -57,7 +57,7 @@ class ArrivalSource:
     def events(self) -> dict[int, int]:
         if self._over:
             return {}
-        # Detect the loss of agents that the job has not started to use. It polls the connections of all other agents.
+        # Detect the loss of agents that the job has not started to use. The job itself polls all other agents.
         idle = [self._here[name].connection for name in self._way.waiting if name in self._here]
         return {self._gathering.fd: select.POLLIN, **{each.fd: select.POLLRDHUP for each in idle if each.fd >= 0}}
 

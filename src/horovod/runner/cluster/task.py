@@ -39,7 +39,7 @@ from horovod.runner.remote import ssh
 from horovod.runner.remote.arrived import ArrivedConnection
 
 PURPOSE = 101  # The handshake identifies agent connections by the number PURPOSE.
-HANDSHAKE_SECONDS = 10.0  # The handshake, and each message before the agent starts, must arrive within this time.
+HANDSHAKE_SECONDS = 10.0  # The handshake and each message before the agent's start take at most HANDSHAKE_SECONDS.
 _LIMIT = 1 << 16  # Each message before the agent starts has at most _LIMIT bytes.
 _HEADER = struct.Struct(">I")
 

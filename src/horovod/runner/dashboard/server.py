@@ -187,7 +187,7 @@ class Dashboard(DashboardSink):
     def __init__(self, settings: LaunchSettings) -> None:
         """Start the HTTP server. Raises LaunchError if the port cannot be used."""
         self._began = time.monotonic()
-        self._lock = threading.Lock()  # This lock protects the state of the job.
+        self._lock = threading.Lock()  # Lock that protects the state of the job
         self._phase = ""
         self._state = State(shlex.join(settings.whole_command), settings.slots)
         port = settings.dashboard or 0

@@ -50,7 +50,7 @@ class Source(Protocol):
         """Return the file descriptors to poll, with their poll events."""
 
     def next_time(self) -> float | None:
-        """Return the time (monotonic, s) at which the caller must call `look`, or None."""
+        """Return the next time (monotonic, s) at which the caller must call `look`, or None if nothing is scheduled."""
 
     def look(self, now: float) -> Found | NotFound | None:
         """Return new hosts or a new error, or None if nothing has changed since the last call."""
@@ -106,7 +106,7 @@ class Finder:
         return {} if self._run is None else self._run.events()
 
     def next_time(self) -> float | None:
-        """Return the time (monotonic, s) at which the caller must call `look`, or None."""
+        """Return the next time (monotonic, s) at which the caller must call `look`, or None if nothing is scheduled."""
         if self._fixed is not None:
             return 0.0
         return self._next if self._run is None else self._run.next_time()

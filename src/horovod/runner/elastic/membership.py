@@ -73,7 +73,7 @@ class Membership:
         self._out: list[Action] = []
 
     def next_time(self, now: float) -> float | None:
-        """Return the time at which the caller must call `tick`, or None if there is no deadline."""
+        """Return the next time (monotonic, s) at which the caller must call `tick`, or None if nothing is scheduled."""
         if self.phase is Phase.ENDED:
             return None
         times = [self.workers.next_deadline()]

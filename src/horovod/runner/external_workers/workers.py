@@ -222,7 +222,7 @@ class ExternalElasticJob:
         return self._front.fd
 
     def next_time(self) -> float | None:
-        """Return the time (monotonic, s) at which the caller must call `tick`, or None."""
+        """Return the next time (monotonic, s) at which the caller must call `tick`, or None if nothing is scheduled."""
         self._due = self._membership.next_time(self._ticked)
         self._standstill.waits(self._due)
         return self._due

@@ -188,7 +188,7 @@ class HostAgents:
         self._fleet.drop(agent)
 
     def next_time(self) -> float | None:
-        """Return the time at which the caller must call `tick`, or None."""
+        """Return the next time (monotonic, s) at which the caller must call `tick`, or None if nothing is scheduled."""
         if self._troubles or self._told:
             return 0.0
         since = [*(agent.since for agent in self.waiting), *self._asked.values()]

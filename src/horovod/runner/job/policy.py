@@ -85,7 +85,7 @@ class Policy:
         return self.phase is Phase.STOPPING
 
     def next_time(self) -> float | None:
-        """Return the time at which the caller must call `tick`, or None if there is no deadline."""
+        """Return the next time (monotonic, s) at which the caller must call `tick`, or None if nothing is scheduled."""
         times = (self._start_by, self._settle_at, self._give_up_at)
         return min((at for at in times if at is not None), default=None)
 

@@ -42,7 +42,7 @@ class WatchedAttempt(Protocol):
         """Transfer data from and to those descriptors that are ready."""
 
     def next_time(self) -> float | None:
-        """Return the time at which the caller must call `tick`, or None."""
+        """Return the next time (monotonic, s) at which the caller must call `tick`, or None if nothing is scheduled."""
 
     def tick(self, now: float, listening: bool) -> None:
         """Act on deadlines that have passed."""

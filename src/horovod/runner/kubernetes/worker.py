@@ -35,7 +35,7 @@ from horovod.runner.kubernetes.manifests import (
 )
 from horovod.runner.kubernetes.values import token_key
 
-INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets this variable in the pods of an Indexed Job.
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets JOB_COMPLETION_INDEX in the pods of an Indexed Job.
 EVERY = 0.5  # While the launcher's name does not exist, it is looked up every EVERY seconds.
 ANOTHER_NAME = 1.2
 """Seconds before the second name is tried.

@@ -273,7 +273,7 @@ class Fleet:
                 agent.connection.flush()
 
     def next_time(self) -> float | None:
-        """Return the time (monotonic, s) at which the caller must call `look`, or None."""
+        """Return the next time (monotonic, s) at which the caller must call `look`, or None if nothing is scheduled."""
         times = list(self._retry.values())
         if any(agent.remote and not agent.gone for agent in self.agents):
             times.append(self._heartbeats.next_word)

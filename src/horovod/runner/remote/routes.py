@@ -23,7 +23,8 @@ from horovod.runner.remote import ssh
 from horovod.runner.remote.connections import Agent, Connection, ProcessConnection, StreamConnection
 
 RETRY_SECONDS = 1.0
-# No attempt to connect begins later than this many seconds after the first, so that a failure is reported within 10 s.
+# The last attempt to connect begins at most RETRY_UNTIL seconds after the first, so that a failure is reported within
+# 10 s.
 RETRY_UNTIL = 7.0
 
 
@@ -84,7 +85,7 @@ def srun_command(host: str, job: str, python: str, environ: Mapping[str, str]) -
     return ["env", *unset, "srun", *options, "--", *ssh.agent_command(python)]
 
 
-# On clusters without CPU binding, `srun --cpu-bind=none` prints a harmless line that contains this text.
+# On clusters without CPU binding, `srun --cpu-bind=none` prints a harmless line that contains the text _ODD.
 _ODD = "lacks support for cpu binding"
 _SHOWN = 12  # Messages show at most _SHOWN lines of a failed agent's output.
 

@@ -28,8 +28,8 @@ _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 # commands and port forwardings in the user's configuration are meant for interactive use.
 _PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 _UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
-# Kubernetes' MPI operator sets this variable to a program that reaches a pod. The program is called like ssh without
-# options.
+# Kubernetes' MPI operator sets OMPI_MCA_plm_rsh_agent to a program that runs commands in other pods. Like ssh, the
+# program is called with a host and a command.
 AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
 
 

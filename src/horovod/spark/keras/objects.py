@@ -202,7 +202,7 @@ def import_keras_for(packed: PackedModel) -> Any:
         try:
             keras = importlib.import_module("tf_keras")
         except ImportError:
-            keras = importlib.import_module("keras")  # TensorFlow 2.15 and older contain Keras 2 under this name.
+            keras = importlib.import_module("keras")  # With TensorFlow 2.15 and older, the package keras is Keras 2.
     else:
         keras = importlib.import_module("keras")
     if is_legacy(keras) != packed.legacy or backend_of(keras) != packed.backend:
