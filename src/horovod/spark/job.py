@@ -356,9 +356,8 @@ class _Tasks:
                 context.parallelize([0], 1).mapPartitions(act).collect()
             except Exception as error:
                 self.last_failure = f". The last task that failed: {failure_message(error)}"
-                if lasting := known_failure(
-                    error_text(error)
-                ):  # A retry cannot fix this. It ends a job that has not begun, but is only a warning in a running job.
+                # If a retry cannot fix the failure, end a job that has not begun. A running job only shows a warning.
+                if lasting := known_failure(error_text(error)):
                     self._gathering.fail(RuntimeError(lasting))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:

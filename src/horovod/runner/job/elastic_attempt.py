@@ -177,7 +177,7 @@ class ElasticAttempt(AgentAttempt):
         self._hosts.take_troubles(self._fleet.look(now, listening))
         if self._stopping:
             return
-        # While the job finishes, workers exit normally, so do not log this as the effect of an injected fault.
+        # While the job finishes, workers exit normally. Do not log their exits as effects of injected faults.
         if self._chaos is not None and self._membership.phase is not Phase.FINISHING:
             running = self._membership.epoch if self._membership.phase is Phase.RUNNING else 0
             self._chaos.epoch(running, now, [member.number for member in self._membership.members])

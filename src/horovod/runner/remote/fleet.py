@@ -190,7 +190,8 @@ class Fleet:
         if agent.facts is not None and agent.lost:
             return []  # The user was already told that this host is lost.
         if agent.facts is not None and agent.notice:
-            # The agent has reported that it is stopping the job on its host. This ends only jobs of fixed size.
+            # The agent has reported that it stops its workers. In a job of fixed size, this has already ended the job.
+            # In an elastic job, only this host is lost.
             return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:
             broke = routes.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke

@@ -21,11 +21,11 @@ from horovod.common.contract import boot
 from horovod.runner.agent.messages import MAGIC
 
 CONNECT_SECONDS = 8  # ssh has CONNECT_SECONDS to connect to an address.
-# These options end an ssh client whose host is unreachable, even if the launcher has died. The launcher's own heartbeat
-# is faster.
+# The keepalive options end an ssh client whose host is lost, even if the launcher has died. The launcher's own
+# heartbeat is faster.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
-# ssh can reuse the user's shared connection. It must not share its own connection, which ends with the job. Remote
-# commands and port forwardings in the user's configuration are meant for interactive use.
+# ssh can use a connection that another ssh process of the user shares (ControlMaster). It must not share its own, which
+# ends with the job. Remote commands and port forwardings in the user's configuration are for interactive use.
 _PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 _UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
 # Kubernetes' MPI operator sets OMPI_MCA_plm_rsh_agent to a program that runs commands in other pods. Like ssh, the

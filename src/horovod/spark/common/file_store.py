@@ -259,7 +259,7 @@ class AbstractFilesystemStore(Store):
             runs = self._paths["runs"]
             places.append(runs if is_local(self.fs) and not os.path.isdir(runs) else f"{runs}/")
         for place in {place.rpartition("/")[0]: place for place in places}.values():
-            # The test file's name begins with this path, because an object store can allow writing only below it.
+            # An object store can allow writing only to a prefix, so the test file's name begins with the path to test.
             probe = f"{place}.probe-{secrets.token_hex(4)}"
             self.write(probe, b"")
             try:
