@@ -79,7 +79,7 @@ TRAINING = {"char_gpt": (64, "characters"), "gpt_10m": (64, "characters"), "resn
 
 
 def training_steps() -> list[Case]:
-    """Return training steps, ordered from small to large batches."""
+    """Return the benchmark cases that are training steps, with several batch sizes for each network."""
     shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "gpt_10m": ((1, 4),), "resnet18": ((1, 8), (4, 4), (16, 3))}
     return [
         Case(kind, f"{kind}, {batch} a rank", batch, 1, samples)

@@ -44,7 +44,7 @@ GB = 1 << 30
 class Kills:
     """Results of one measurement, in seconds and steps per kill.
 
-    ``pauses`` are those of the other workers when a new worker joins.
+    ``pauses`` has the seconds for which the other workers pause when a new worker joins.
     """
 
     recoveries: list[float] = field(default_factory=list)
@@ -175,7 +175,7 @@ def has_torchft() -> bool:
 
 
 def join(folder: Folder, options: argparse.Namespace) -> list[str]:
-    """Start one rank, then a second one on another simulated host, which receives the state over TCP."""
+    """Measure how long a rank pauses when a second rank joins from another simulated host, with TCP between the two."""
     pauses = {}
     links = [both_loopbacks()]
     for extra in (4, options.state):

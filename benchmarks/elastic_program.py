@@ -49,7 +49,7 @@ def optimizer_of(model: Any) -> Any:
 
 
 def loss_of(model: Any, step: int, rank: int) -> Any:
-    """Return the loss of one step on one rank."""
+    """Return the loss for random data that depend only on the step and the rank."""
     import torch
 
     drawn = torch.Generator().manual_seed(1000 * step + rank)
@@ -61,7 +61,7 @@ def loss_of(model: Any, step: int, rank: int) -> Any:
 
 
 def horovod(options: argparse.Namespace, notes: Notes) -> None:
-    """Train until asked to stop."""
+    """Train with Horovod until the driver asks this worker to stop."""
     import torch
 
     import horovod.torch as hvd

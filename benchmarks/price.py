@@ -54,7 +54,7 @@ WALK = (False, True, True, False)
 
 
 class Switches:
-    """Switches for this rank's observers."""
+    """Switches that turn the monitoring features (observers) of this rank on and off."""
 
     def __init__(self, folder: str) -> None:
         self._file = os.path.join(folder, "timeline.json")

@@ -75,7 +75,7 @@ class Run:
     def one(
         self, np: int, job: Job, column: str, case: Case, mode: str, turn: int, state: dict[str, float], parts: int = 1
     ) -> list[float]:
-        """Measure samples, and return each sample's seconds divided by the number of parts in an operation."""
+        """Measure samples of a case, and return the seconds of each sample divided by ``parts``."""
         request = {"case": asdict(case), "mode": mode, "warm_up": (3 if turn == 0 else 1) * case.inner}
         samples = [seconds / parts for seconds in slowest(job.ask(request, timeout=self.args.timeout))]
         record: dict[str, Any] = {

@@ -28,7 +28,7 @@ Known = dict[tuple[str, str, str], str]
 
 
 def known(text: str) -> Known:
-    """Parse the list of known survivors.
+    """Parse the list of known survivors, which are mutants that the tests do not detect.
 
     Each survivor is a paragraph. It has a line `file: change`, a line `in: ` with the source line where the change
     begins, and lines with the reason.
@@ -47,7 +47,7 @@ def known(text: str) -> Known:
 
 
 def outdated(root: Path, reasons: Known) -> list[str]:
-    """Return a message for each known survivor whose code no longer exists."""
+    """Return a message for each mutant in the list of known survivors whose source line no longer exists."""
     found = []
     for file, change, at in reasons:
         source = (root / file).read_text(encoding="utf-8") if (root / file).exists() else ""
@@ -64,7 +64,7 @@ def tell(mutant: Mutant) -> None:
 
 
 def summary(mutants: list[Mutant], reasons: Known) -> list[str]:
-    """Return summary lines per file and in total, and lines about the survivors with their reasons."""
+    """Return summary lines per file and in total, and lines about undetected mutants with any known reasons."""
     files = list(dict.fromkeys(mutant.file for mutant in mutants))
     lines = []
     for file in [*files, "all"]:

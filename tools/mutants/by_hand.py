@@ -77,7 +77,7 @@ def mutant(source: str, chosen: Chosen, outcome: str) -> Mutant:
 
 
 def outdated(root: Path, entries: list[Chosen]) -> list[str]:
-    """Return a message for each entry whose original text no longer exists in its file."""
+    """Return a message for each mutant of the table whose original text no longer exists in its file."""
     found = []
     for entry in entries:
         try:
@@ -88,7 +88,7 @@ def outdated(root: Path, entries: list[Chosen]) -> list[str]:
 
 
 def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
-    """Return the Python entries, grouped by their tests."""
+    """Return the Python mutants of the table, grouped by the tests that should detect them."""
     groups: dict[str, list[Chosen]] = {}
     for entry in entries:
         if not entry.binary:

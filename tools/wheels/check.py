@@ -102,6 +102,6 @@ def complaints(wheel: Path) -> list[str]:
 
 
 def _and_later(tag: str) -> list[str]:
-    """Return a wheel's platform tag, and the tags of all later glibc versions, whose systems accept the wheel too."""
+    """Return the platform tags of systems that accept a wheel: its own tag, and those of all later glibc versions."""
     known = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", tag)
     return [f"manylinux_2_{minor}_{known[2]}" for minor in range(int(known[1]), 100)] if known else [tag]

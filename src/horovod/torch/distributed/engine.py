@@ -21,7 +21,7 @@ NAME = "torch.distributed"
 
 basics = HorovodBasics(NAME)
 
-# Seconds per slice of a wait. Python runs pending signal handlers between slices.
+# Maximum seconds per call that waits. Between the calls, Python runs signal handlers (Ctrl-C).
 _SLICE = 0.5
 
 

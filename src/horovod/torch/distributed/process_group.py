@@ -414,7 +414,7 @@ class HorovodProcessGroup(ProcessGroup):
         return {"op": reduction.code, "prescale": number}
 
     def _folding(self, work: Any, reduction: Reduction, target: Flat) -> Callable[[], None]:
-        """Return a function that reduces the received parts into ``target``."""
+        """Return a function that reduces the parts received from all ranks and stores the result in ``target``."""
 
         def finish() -> None:
             values = output_of(work, (), target.tensor.dtype)
