@@ -221,7 +221,7 @@ class Agent:
         now = time.monotonic()
         if self._limit and self._requests is not None and now >= self._next_word:
             self._next_word = now + self._limit / 4
-            if not self._writer.pending:  # Any queued message counts as a heartbeat, so send Alive only without one.
+            if not self._writer.pending:  # Send Alive only if no message is queued, because any message shows life.
                 self._writer.send(Alive())
             self._writer.flush()
 

@@ -176,7 +176,7 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
 
     def end(number: int, _frame: FrameType | None) -> None:
         if not pod.warn():
-            os._exit(128 + number)  # No rank is running that needs time to save its state.
+            os._exit(128 + number)  # Exit now, because no rank is running that needs time to save its state.
 
     signal.signal(signal.SIGTERM, end)
     key = token_key(environ.pop(TOKEN_VARIABLE, ""))
