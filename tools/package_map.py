@@ -4,10 +4,12 @@
 
 docs/where-to-change.md gets a row for each package: its purpose, from the docstring, and its tests.
 docs/architecture.md gets a graph of the imports between packages, without those that follow from others, and without
-imports within functions. `make lint` runs this without ``--write``: the exit status is 1 if a page is not current.
+imports within functions. File names in the first page must exist. `make lint` runs this without ``--write``: the exit status is 1 if a page is not current.
 """
 
 import ast
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -72,6 +74,14 @@ def picture(graph: Graph) -> str:
     return "\n".join([*lines, "```"])
 
 
+def missing_files() -> list[str]:
+    """Return the names of source files in docs/where-to-change.md that do not exist."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    ends = {name[start:] for name in listed for start in [0, *(m.end() for m in re.finditer("/", name))]}
+    text = (ROOT / "docs" / "where-to-change.md").read_text(encoding="utf-8")
+    return [name for name in re.findall(r"`([\w./-]+\.(?:py|cc|h))`", text) if ends and name not in ends]
+
+
 def main() -> int:
     """Write the generated parts of the pages, or check that they are up to date."""
     parts = {"where-to-change.md": rows(), "architecture.md": picture(between_packages(graph_of(PACKAGE, lazy=False)))}
@@ -88,6 +98,9 @@ def main() -> int:
         elif new != path.read_text(encoding="utf-8"):
             print(f"docs/{page} is not current: python tools/package_map.py --write")
             status = 1
+    for name in missing_files():
+        print(f"docs/where-to-change.md names {name}, which does not exist")
+        status = 1
     return status
 
 

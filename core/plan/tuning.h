@@ -22,7 +22,8 @@ struct Tuning {
   size_t chunk_bytes = 128 << 10;
   // Minimum size in bytes of an output that bypasses the cache.
   size_t stream_bytes = 8 << 20;
-  // Maximum size in bytes of an allreduce over links for which recursive doubling is used.
+  // Maximum size in bytes of an allreduce over links for which recursive doubling is used, if every host has one rank.
+  // Hosts with several ranks use the limits in collectives/allreduce_hierarchical.cc.
   size_t doubling_bytes = 16 << 10;
   // Maximum size in bytes of an allreduce between two ranks over links for which recursive doubling is used. Ignored if
   // it is below doubling_bytes.

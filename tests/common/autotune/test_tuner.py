@@ -29,6 +29,7 @@ def test_what_is_tuned():
         "chunk_bytes": 128 << 10,
     }
     assert names(plan(job=APART, buckets=False)) == ["fusion_bytes", "pair_bytes"]
+    assert names(plan(job=Job(0, 4, 0, 2, 0, 2, True, False), buckets=False)) == ["fusion_bytes", "chunk_bytes"]
     assert names(plan(fixed=["HOROVOD_FUSION_THRESHOLD"])) == ["bucket_bytes", "small_bytes", "chunk_bytes"]
     assert names(plan(fixed=["HOROVOD_TUNING"], buckets=False)) == ["fusion_bytes"]
     assert plan(step_bytes=3 * MIB).parameters[0].high == 4 * MIB

@@ -36,7 +36,7 @@ class Part(NamedTuple):
 class ShardedStateHandler(StateHandler):
     """Handler for a ``hvd.ShardedOptimizer``, which survives the loss of any ranks that are not neighbors.
 
-    A commit saves each rank's part and copies it to the next rank. After a failure or a change of the job's ranks, all
+    A commit saves each rank's part and one copy of it: on the next rank, or on rank 0 for the last rank. After a failure or a change of the job's ranks, all
     ranks return to the last commit, and ``sync`` divides the parts among the current ranks.
     """
 
