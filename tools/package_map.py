@@ -4,7 +4,8 @@
 
 docs/where-to-change.md gets a row for each package: its purpose, from the docstring, and its tests.
 docs/architecture.md gets a graph of the imports between packages, without those that follow from others, and without
-imports within functions. File names in the first page must exist. `make lint` runs this without ``--write``: the exit status is 1 if a page is not current.
+imports within functions. `make lint` runs this without ``--write``: the exit status is 1 if a page is not current, or
+if docs/where-to-change.md names a source file that does not exist.
 """
 
 import ast

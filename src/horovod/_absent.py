@@ -21,6 +21,7 @@ MOVED = {
     "horovod.common.elastic.batch": "horovod.common.elastic.order",
     "horovod.common.evaluation": "horovod.common.training_loop.evaluation",
     "horovod.data.tars": "horovod.data.files",
+    "horovod.torch.elastic.before_forward": "horovod.torch.elastic.state",
 }
 """Present names of modules whose classes can be in pickles of earlier versions, by their former names."""
 

@@ -401,9 +401,10 @@ def _samples(keras: Any, model: Any, y_pred: Any, sample_weight: Any) -> Any:
     else:
         shape = ops.shape(outputs[0])
         count = math.prod(shape[:-1]) if len(outputs) == 1 and len(shape) > 1 else shape[0]
-    if sample_weight is None:
+    weights = [one for one in keras.tree.flatten(sample_weight) if one is not None]
+    if not weights:
         return count
-    first = ops.convert_to_tensor(keras.tree.flatten(sample_weight)[0])
+    first = ops.convert_to_tensor(weights[0])
     # Recognize copied batches from hvd.sync by their sample weights of -0.0.
     copies = ops.all(ops.logical_and(first == 0, 1 / first < 0))
     return ops.where(copies, 0, count)

@@ -30,6 +30,8 @@ def synchronized(face: Any, data: Any, policy: str, batch_size: int, shuffle: bo
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
     except ValueError as error:
         problem = str(error)
+    except Exception as error:  # raised on all ranks, so that none waits for this one
+        problem = f"{type(error).__name__}: {error}"
     from_all = allgather_object((problem, policy, length), "sync", face=face)
     for rank, (problem, *_) in enumerate(from_all):
         if problem:
@@ -172,9 +174,14 @@ def _with_weights(batch: Any, padding: bool) -> Any:
     The weights are -0.0 if the batch is a copy. If the batch has no weights, they are 1.
     """
     x, y, given = keras.utils.unpack_x_y_sample_weight(batch)
+    inputs = next(one for one in keras.tree.flatten(x) if one is not None)
     if given is None:
-        return x, y, _weights(next(one for one in keras.tree.flatten(x) if one is not None), True, padding)
-    return x, y, keras.tree.map_structure(lambda one: _weights(one, False, padding), given)
+        return x, y, _weights(inputs, True, padding)
+
+    def weights(one: Any) -> Any:  # None for an output without weights
+        return _weights(inputs, True, padding) if one is None else _weights(one, False, padding)
+
+    return x, y, keras.tree.map_structure(weights, given)
 
 
 def _weights(given: Any, inputs: bool, padding: bool) -> Any:

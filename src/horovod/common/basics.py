@@ -307,8 +307,6 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     if env.worker is None:
         job, engine = start.start(env, members, asked.given(), dynamic)
     else:
-        from horovod.common.bootstrap import start
-
         env, job, engine = start.join(env, _last[0], members, asked.given(), dynamic)
     state.start(job, engine, members)
     ending.mark_rank_process(env)

@@ -188,7 +188,8 @@ class _Control:
         if self.helper is not None:
             return self.helper.apply_gradients(lambda: apply(pairs))
         total, self._total = self._total, None
-        here = total is not None and (tf.executing_eagerly() or tf.compat.v1.get_default_graph() is total.graph)
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        here = total is not None and getattr(total, "graph", None) is graph
         return only_if(total > 0, lambda: apply(pairs)) if here else apply(pairs)
 
 

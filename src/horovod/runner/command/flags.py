@@ -374,7 +374,7 @@ def flag_description(flag: Flag) -> str:
     """Return the flag's description with its choices, and with a note if horovodrun ignores the flag."""
     choices = ", ".join(flag.value.choices) if flag.value is not None else ""
     text = f"{flag.help}: {choices}" if choices else flag.help
-    return f"{text} (no effect yet)" if flag.ignored else text
+    return f"{text} (no effect)" if flag.ignored else text
 
 
 def _row(names: str, description: str, width: int, column: int) -> str:

@@ -1,5 +1,6 @@
 """Elastic state of a sharded optimizer, with replicas that survive the loss of a rank."""
 
+import copy
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import global_process_set
 from horovod.torch.elastic.handlers import StateHandler
 from horovod.torch.functions import allgather_object, broadcast_object
-from horovod.torch.mpi_ops import barrier, rank, size
+from horovod.torch.mpi_ops import rank, size
 from horovod.torch.ops.alltoall import alltoall
 from horovod.torch.ops.broadcast import broadcast_
 from horovod.torch.sharded.optimizer import divide_again, is_sharded
@@ -23,7 +24,7 @@ class Part(NamedTuple):
         ranks: Number of parts.
         groups: Options of the parameter groups, such as the learning rate. They are equal in all parts.
         segments: (index of the parameter, first element, end, entries) of each segment that the rank owns. An entry is
-            (dtype, shape) of a tensor in ``data``, or the value itself.
+            (dtype, shape, device type) of a tensor in ``data``, or the value itself.
         data: Bytes of all tensors, in the order of ``segments``.
     """
 
@@ -36,8 +37,9 @@ class Part(NamedTuple):
 class ShardedStateHandler(StateHandler):
     """Handler for a ``hvd.ShardedOptimizer``, which survives the loss of any ranks that are not neighbors.
 
-    A commit saves each rank's part and one copy of it: on the next rank, or on rank 0 for the last rank. After a failure or a change of the job's ranks, all
-    ranks return to the last commit, and ``sync`` divides the parts among the current ranks.
+    A commit saves each rank's part and one copy of it: on the next rank, or on rank 0 for the last rank. After a
+    failure or a change of the job's ranks, all ranks return to the last commit, and ``sync`` divides the parts among
+    the current ranks.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -55,14 +57,17 @@ class ShardedStateHandler(StateHandler):
         self.save()
 
     def save(self) -> None:
-        """Save this rank's part, but only before the first commit. Afterwards, only ``exchange`` saves it."""
+        """Save this rank's part. After the first commit, only ``send`` and ``confirm`` do this."""
         if self._number == 0:
             self._job, self._parts = face.job, {rank(): self._pack()}
 
-    def exchange(self) -> None:
-        """Save this rank's part and a copy of the previous rank's part, as one commit.
+    def set_value(self, value: Any) -> None:
+        raise ValueError("a ShardedOptimizer in an elastic state must not be replaced; create a new state")
 
-        All ranks must call this together. The last commit is kept until all ranks have the new one.
+    def send(self) -> None:
+        """Begin a commit: save this rank's part, and send a copy to the next rank. All ranks must call this together.
+
+        The last commit stays until ``confirm``, which ranks call when all of them have sent and received their parts.
 
         Raises:
             HorovodInternalError: A rank was lost.
@@ -75,13 +80,17 @@ class ShardedStateHandler(StateHandler):
             splits = [mine.data.numel() if other == (me + 1) % ranks else 0 for other in range(ranks)]
             received, _ = alltoall(mine.data, splits, name="elastic.sharded.data")
             self._unconfirmed[previous] = described[previous]._replace(data=received)
-            barrier()
+
+    def confirm(self) -> None:
+        """Complete the commit that ``send`` has begun."""
         self._job, self._parts, self._unconfirmed = face.job, self._unconfirmed, {}
         self._number += 1
 
     def restore(self) -> None:
-        """Restore this rank's part from the last commit, unless the job's ranks have changed."""
-        if self._job is face.job:
+        """Return to this rank's part of the last commit. If the ranks have changed, only ``sync`` can do this."""
+        if self._parts:
+            self._set_options(self._parts[min(self._parts)].groups)
+        if self._job is face.job and rank() in self._parts:
             self._install([self._parts[rank()]])
 
     def reset(self) -> None:
@@ -90,28 +99,29 @@ class ShardedStateHandler(StateHandler):
         divide_again(self.value)
 
     def sync(self, root: int = 0) -> None:
-        """Restore the last commit of rank ``root``, dividing its state among the current ranks.
+        """Return to the last commit of rank ``root``, and divide its state among the current ranks.
 
-        Before the first commit, each rank keeps its current part.
+        All ranks get the options of ``root``. If no rank has any state yet, nothing else happens.
 
         Raises:
             RuntimeError: Parts of the state are lost. Raised on every rank.
             HorovodInternalError: A rank was lost.
         """
+        self._set_options(broadcast_object(self._options(), root, name="elastic.sharded.options"))
         if self._job is face.job:
             self.save()
-        ranks = self._parts[min(self._parts)].ranks
+        commits = {self._number: self._parts, self._number + 1: self._unconfirmed}
+        held = {n: (parts[min(parts)].ranks, list(parts)) for n, parts in commits.items() if parts}
         nbytes = sum(part.data.numel() for part in self._parts.values())
-        report = self._number, list(self._parts), list(self._unconfirmed), ranks, nbytes
-        reports = allgather_object(report, name="elastic.sharded.commits")
-        number, _, _, ranks, _ = reports[root]
-        if number == 0 and not any(nbytes for *_, nbytes in reports):
-            # No rank has taken an optimizer step yet, so there is no optimizer state to divide.
-            return
-        # Map each part of the state to a rank that has a copy.
-        holders: dict[int, int] = {}
-        for holder, (committed, parts, unconfirmed, *_) in enumerate(reports):
-            for part in parts if committed == number else unconfirmed if committed + 1 == number else ():
+        reports = allgather_object((self._number, nbytes, held), name="elastic.sharded.commits")
+        number = reports[root][0]
+        if number == 0 and not any(nbytes for _, nbytes, _ in reports):
+            return  # no step has been taken
+        ranks = next(found[number][0] for _, _, found in [reports[root], *reports] if number in found)
+        holders: dict[int, int] = {}  # rank that has each part
+        for holder, (_, _, found) in enumerate(reports):
+            divided, parts = found.get(number, (0, ()))
+            for part in parts if divided == ranks else ():
                 holders.setdefault(part, holder)
         if lost := sorted(set(range(ranks)) - set(holders)):
             raise RuntimeError(
@@ -119,9 +129,9 @@ class ShardedStateHandler(StateHandler):
                 "exists from the first commit on, is on the next rank, which was lost as well; start the job again "
                 "from a checkpoint (hvd.load_checkpoint)"
             )
-        parts = self._parts if self._number == number else self._unconfirmed
-        self._install(self._broadcast(parts.get(old), holders[old]) for old in range(ranks))
-        self._number = number
+        mine = commits.get(number, {})
+        self._install(self._broadcast(mine.get(old), holders[old]) for old in range(ranks))
+        self._parts, self._unconfirmed, self._number = mine, {}, number
 
     def describe(self) -> str:
         return f" ({signature((p.shape, p.dtype) for p in self.value._hvd_shards.parameters)})"
@@ -140,12 +150,21 @@ class ShardedStateHandler(StateHandler):
         for segment, tensor, _ in self.value._hvd_shards.owned:
             entries: dict[str, Any] = {}
             for key, value in self.value.state.get(tensor, {}).items():
-                entries[key] = (value.dtype, value.shape) if isinstance(value, torch.Tensor) else value
+                is_tensor = isinstance(value, torch.Tensor)
+                entries[key] = (value.dtype, value.shape, value.device.type) if is_tensor else value
                 if isinstance(value, torch.Tensor):
                     tensors.append(value.detach().cpu().contiguous().view(-1).view(torch.uint8))
             segments.append((segment.index, segment.start, segment.stop, entries))
-        groups = [{k: v for k, v in group.items() if k != "params"} for group in self.value.param_groups]
-        return Part(size(), groups, segments, torch.cat(tensors))
+        return Part(self.value._hvd_shards.ranks, self._options(), segments, torch.cat(tensors))
+
+    def _options(self) -> list[dict[str, Any]]:
+        """Return a copy of the options of the parameter groups. A learning rate can be a tensor."""
+        groups = self.value.param_groups
+        return copy.deepcopy([{k: v for k, v in group.items() if k != "params"} for group in groups])
+
+    def _set_options(self, groups: list[dict[str, Any]]) -> None:
+        for group, saved in zip(self.value.param_groups, copy.deepcopy(groups), strict=True):
+            group.update(saved)
 
     def _install(self, parts: Iterable[Part]) -> None:
         """Replace this rank's share of the optimizer state with values from ``parts`` of any ranks."""
@@ -154,23 +173,22 @@ class ShardedStateHandler(StateHandler):
         for segment, tensor, _ in self.value._hvd_shards.owned:
             owned.setdefault(segment.index, []).append((segment.start, segment.stop, tensor))
         for part in parts:
-            for group, saved in zip(self.value.param_groups, part.groups, strict=True):
-                group.update(saved)
             begin = 0
             for index, first, end, entries in part.segments:
                 for key, value in entries.items():
+                    on_cpu = True
                     if type(value) is tuple:
-                        dtype, shape = value
-                        nbytes = shape.numel() * dtype.itemsize
+                        dtype, shape, device = value
+                        nbytes, on_cpu = shape.numel() * dtype.itemsize, device == "cpu"
                         value, begin = part.data[begin : begin + nbytes].clone().view(dtype).view(shape), begin + nbytes
                     for start, stop, tensor in owned.get(index, ()):
                         low, high = max(first, start), min(end, stop)
-                        if low >= high:
-                            continue
-                        state = self.value.state[tensor]
-                        if is_sharded(value, end - first):
+                        state = self.value.state[tensor] if low < high else {}
+                        if is_sharded(value, end - first) and low < high:
                             if key not in state:
                                 state[key] = torch.zeros(stop - start, dtype=value.dtype, device=tensor.device)
                             state[key][low - start : high - start] = value[low - first : high - first]
+                        elif isinstance(value, torch.Tensor):
+                            state[key] = value.clone() if on_cpu else value.to(tensor.device, copy=True)
                         else:
-                            state[key] = value.clone() if isinstance(value, torch.Tensor) else value
+                            state[key] = value

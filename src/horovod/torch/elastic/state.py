@@ -9,7 +9,7 @@ import torch
 
 from horovod.common.elastic.agreement import Standing
 from horovod.common.elastic.state import Keeping, ObjectState, cannot_be_copied, fit_together
-from horovod.common.exceptions import HorovodInternalError
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.frontends import TORCH
 from horovod.torch.elastic.copying import Copies, Pair
 from horovod.torch.elastic.handlers import (
@@ -27,7 +27,7 @@ from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.sharded import ShardedStateHandler
 from horovod.torch.elastic.taken_steps import Steps
 from horovod.torch.functions import allgather_object, broadcast_object
-from horovod.torch.mpi_ops import rank
+from horovod.torch.mpi_ops import barrier, rank
 
 __all__ = [
     "ModelStateHandler",
@@ -232,7 +232,11 @@ class TorchState(Keeping, ObjectState):
         """
         if self._synced:
             for handler in self._sharded:
-                handler.exchange()
+                handler.send()
+            if self._sharded:
+                barrier()
+            for handler in self._sharded:
+                handler.confirm()
         super().save()
         self._save(self._handlers)
         self._commits += 1
@@ -316,6 +320,14 @@ class TorchState(Keeping, ObjectState):
                 "of it; use hvd.save_checkpoint and hvd.load_checkpoint"
             )
 
+    def check_host_updates(self) -> None:
+        try:
+            super().check_host_updates()
+        except HostsUpdatedInterrupt as interrupt:
+            if self._sharded:  # parts of the optimizer's state must move, even if ranks only leave
+                interrupt.skip_sync = False
+            raise
+
     def _in_a_step(self) -> bool:
         return self._steps.in_a_step() or super()._in_a_step()
 
@@ -371,6 +383,9 @@ class TorchState(Keeping, ObjectState):
         self._steps.rounds, self._steps.taken, self._commits = root.steps, root.updates, root.commits
         self._synced = True
         self._steps.go_on()
+        if self._sharded:  # the state is committed on all ranks, even if the exchange of the next commit fails
+            super().save()
+            self._save(self._handlers)
 
 
 def _handler_for(name: str, value: Any) -> StateHandler | None:
