@@ -38,7 +38,7 @@ RULES = {
     "fragment": _rule(
         r"\A(What|Of|Who|Whoever|Whether|Those|That which)\b|\A[^\n]*\?(?=\n\n|\s*\Z)|\A.{0,24}(?=\n\n|\Z)",
         "an imperative sentence with an object, or a noun phrase for a class or module",
-        22,
+        21,
         docstrings_only=True,
     ),
 }
