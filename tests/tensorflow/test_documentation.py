@@ -70,6 +70,7 @@ AROUND = {
     "equal steps": (STEPS_BEFORE, STEPS_AFTER),
     "tf.function": ("", ""),
     "Keras": ("", ""),
+    "Keras with uneven data": (STEPS_BEFORE, ""),
     "a stream": (STREAM_BEFORE, "assert stream.processed_num == 0"),
     "XLA": ("", XLA_AFTER),
     "an elastic loop": ("", "assert state.data.epoch == 2"),

@@ -102,7 +102,8 @@ def allreduce(
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(f"tree must contain only floating-point arrays with weight, got {leaf.dtype}")
     names, key = full_names("allreduce", name, places), f"allreduce.{name}.weight" if name else ""
-    return structure.unflatten(reduce_weighted(leaves, names, key, count_of(weight), compression, process_set))
+    means, _ = reduce_weighted(leaves, names, key, count_of(weight), compression, process_set)
+    return structure.unflatten(means)
 
 
 @refusing(face)
