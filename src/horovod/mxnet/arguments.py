@@ -16,7 +16,8 @@ import numpy as np
 from mxnet.base import _LIB, MXNetError, check_call
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
-from horovod.common import dtypes
+from horovod._arrays.collectives import set_id
+from horovod.common import dtypes, ops
 from horovod.common.exceptions import NotRunningError, UnsupportedOpError
 from horovod.common.frontends import MXNET as face
 from horovod.common.job import Job, with_rank
@@ -163,3 +164,19 @@ class _Unnamed:
 # Number operations here, in call order. The engine cannot number them, because MXNet can execute them in a different
 # order on each rank.
 unnamed = _Unnamed()
+
+
+def begin(operation: str, name: str | None, priority: Any, process_set: ProcessSet) -> tuple[int, int]:
+    """Validate the process set and the priority, and return the set's id and the priority."""
+    face.require_engine()
+    ops.wire_name(operation, name)
+    return set_id(face, process_set, operation), check_priority(priority, operation)
+
+
+def operation_names(operation: str, name: str | None, number: int, count: int | None) -> tuple[str, list[str]]:
+    """Return the name of an operation, and of each array in it. ``count`` is None for a single array."""
+    name = name or unnamed.next(operation, number)
+    if count is None:
+        full = ops.wire_name(operation, name)
+        return full, [full]
+    return ops.group_names(operation, name, count)

@@ -1,6 +1,6 @@
 """Process functions and operations of the MXNet frontend, at the import path that third-party code uses.
 
-``operations.py`` defines the operations.
+``reductions.py`` defines the allreduce operations, and ``operations.py`` the others.
 """
 
 from horovod.common import frontends, ops
@@ -10,17 +10,14 @@ from horovod.common.ops import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.mxnet.operations import (
     allgather,
-    allreduce,
-    allreduce_,
     alltoall,
     broadcast,
     broadcast_,
     grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
     grouped_reducescatter,
     reducescatter,
 )
+from horovod.mxnet.reductions import allreduce, allreduce_, grouped_allreduce, grouped_allreduce_
 
 _basics = HorovodBasics("mxnet")
 

@@ -14,241 +14,36 @@ from typing import Any
 
 import mxnet as mx
 
-from horovod._arrays.collectives import root_of, set_id
+from horovod._arrays.collectives import root_of
 from horovod._core import (
     KIND_ALLGATHER,
-    KIND_ALLREDUCE,
     KIND_ALLTOALL,
     KIND_BROADCAST,
     KIND_REDUCESCATTER,
     WIRE_NONE,
 )
 from horovod.common import ops
-from horovod.common.frontends import MXNET as face
-from horovod.common.ops import Average, Sum
+from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training_loop.weights import check_weight, check_weighted_op
 from horovod.mxnet._library import Arrival, Operation, arriving, new_array, push
 from horovod.mxnet.arguments import (
-    check_priority,
+    begin,
     code_of,
     codes_of,
     number_of_dtype,
+    operation_names,
     refusing,
     splits_of,
-    unnamed,
 )
 
 
-def _begin(operation: str, name: str | None, priority: Any, process_set: ProcessSet) -> tuple[int, int]:
-    """Validate the process set and the priority, and return the set's id and the priority."""
-    face.require_engine()
-    ops.wire_name(operation, name)
-    return set_id(face, process_set, operation), check_priority(priority, operation)
-
-
-def _names(operation: str, name: str | None, number: int, count: int | None) -> tuple[str, list[str]]:
-    """Return the name of an operation, and of each array in it. ``count`` is None for a single array."""
-    name = name or unnamed.next(operation, number)
-    if count is None:
-        full = ops.wire_name(operation, name)
-        return full, [full]
-    return ops.group_names(operation, name, count)
-
-
-def reduce(
-    tensors: Sequence[Any],
-    in_place: bool,
-    op: int,
-    name: str | None = None,
-    priority: int = 0,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    wire: int = WIRE_NONE,
-    grouped: bool = False,
-) -> list[Any]:
-    """Allreduce several arrays as a group, or a single array if ``grouped`` is False.
-
-    The results are ``tensors`` themselves if ``in_place`` is True, else new arrays.
-    """
-    operation = ("grouped_allreduce" if grouped else "allreduce") + ("_" if in_place else "")
-    number, priority = _begin(operation, name, priority, process_set)
-    codes = codes_of(tensors, operation, in_place) if grouped else [code_of(tensors[0], operation, in_place)]
-    ops.check_scale(operation, prescale, postscale)
-    for code in codes:
-        ops.check_reduction(operation, code, op, prescale, postscale, process_set.size() or 1)
-    if not tensors:
-        return list(tensors)
-    # In-place calls use the same operation names as other calls, so that ranks can mix the two.
-    full, names = _names(operation.rstrip("_"), name, number, len(tensors) if grouped else None)
-    outputs = tensors if in_place else [new_array(t, t.shape, number_of_dtype(t)) for t in tensors]
-    how = (op, 0, priority, float(prescale), float(postscale), wire, grouped)
-    push(Operation(KIND_ALLREDUCE, full, names, number, *how), codes, tensors, outputs)
-    return list(outputs)
-
-
-@refusing
-def allreduce(
-    tensor: Any,
-    average: bool | None = None,
-    name: str | None = None,
-    priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    op: int | None = None,
-    weight: float | None = None,
-) -> Any:
-    """Reduce an array over all ranks and return the result as a new array.
-
-    Args:
-        tensor (NDArray): Array with the same shape and dtype on all ranks.
-        average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
-            order.
-        priority (int): Priority in MXNet's engine; higher ones run first. Default: 0.
-        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
-        postscale_factor (float): Factor applied to the result. Default: 1.0.
-        process_set (ProcessSet): Ranks that take part. Default: all ranks.
-        op (int, optional): ``Average`` (default), ``Sum``, ``Adasum``, ``Min``, ``Max`` or ``Product``.
-        weight (float, optional): This rank's weight, such as a number of samples, 0 or more. The result is then
-            ``sum(weight * tensor) / sum(weight)`` over the ranks, computed in float32 or wider, and zeros if all
-            weights are 0. An array with weight 0 can be NaN. All ranks must pass it, or none. It requires a
-            floating-point array, ``Average``, and no scale factors. Default: all ranks count alike.
-
-    Returns:
-        NDArray: New array with the result.
-
-    Raises:
-        ValueError: An argument is invalid, or Horovod is not initialized. Also an MXNetError.
-        NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
-        HorovodInternalError: Ranks disagree, or a rank was lost. Raised when the program waits for the result; also an
-            MXNetError.
-    """
-    resolved = ops.resolve_op(op, average)
-    if weight is not None:
-        check_weighted_op(resolved, weight, prescale_factor, postscale_factor)
-        return _weighted(tensor, check_weight(weight), name, priority, process_set)
-    return reduce([tensor], False, resolved, name, priority, prescale_factor, postscale_factor, process_set)[0]
-
-
-def _weighted(tensor: Any, weight: float, name: str | None, priority: int, process_set: ProcessSet) -> Any:
-    """Return the weighted mean of an array over the ranks.
-
-    This does not use ``weighted_means``, because MXNet lacks the necessary broadcasting.
-    """
-    code_of(tensor, "allreduce", False)
-    if "float" not in str(tensor.dtype):
-        raise ValueError(f"tensor must be a floating-point tensor with weight, got {tensor.dtype.__name__}")
-    wide = "float64" if "float64" in str(tensor.dtype) else "float32"
-    value = tensor.reshape((-1,)).astype(wide)
-    value = value * weight if weight > 0 else mx.nd.zeros_like(value)
-    count = mx.nd.array([weight], ctx=tensor.context, dtype=wide)
-    (sums,) = reduce([mx.nd.concat(value, count, dim=0)], False, Sum, name, priority, process_set=process_set)
-    total = sums[-1:]
-    return mx.nd.broadcast_div(sums[:-1], total + (total == 0)).reshape(tensor.shape).astype(tensor.dtype)
-
-
-@refusing
-def allreduce_(
-    tensor: Any,
-    average: bool | None = None,
-    name: str | None = None,
-    priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    op: int | None = None,
-) -> Any:
-    """Reduce an array over all ranks, in place.
-
-    Args:
-        tensor (NDArray): Array as for ``allreduce``, which receives the result.
-        average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        priority (int): As for ``allreduce``. Default: 0.
-        prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
-        postscale_factor (float): Factor applied to the result. Default: 1.0.
-        process_set (ProcessSet): Ranks that take part. Default: all ranks.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
-
-    Returns:
-        NDArray: ``tensor``. Raises the same errors as ``allreduce``.
-    """
-    resolved = ops.resolve_op(op, average)
-    return reduce([tensor], True, resolved, name, priority, prescale_factor, postscale_factor, process_set)[0]
-
-
-@refusing
-def grouped_allreduce(
-    tensors: Sequence[Any],
-    average: bool | None = None,
-    name: str | None = None,
-    priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    op: int | None = None,
-) -> list[Any]:
-    """Reduce several arrays over all ranks as one operation, and return new arrays.
-
-    Args:
-        tensors (Sequence[NDArray]): Arrays as for ``allreduce``.
-        average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        priority (int): As for ``allreduce``. Default: 0.
-        prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
-        postscale_factor (float): Factor applied to the results. Default: 1.0.
-        process_set (ProcessSet): Ranks that take part. Default: all ranks.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
-
-    Returns:
-        list[NDArray]: New arrays. Raises the same errors as ``allreduce``.
-    """
-    resolved = ops.resolve_op(op, average)
-    scales = (prescale_factor, postscale_factor)
-    return reduce(tensors, False, resolved, name, priority, *scales, process_set, grouped=True)
-
-
-@refusing
-def grouped_allreduce_(
-    tensors: Sequence[Any],
-    average: bool | None = None,
-    name: str | None = None,
-    priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    op: int | None = None,
-) -> list[Any]:
-    """Reduce several arrays over all ranks as one operation, in place.
-
-    Args:
-        tensors (Sequence[NDArray]): Arrays as for ``allreduce``, which receive the results.
-        average (bool, optional): Deprecated; use ``op``.
-        name (str, optional): As for ``allreduce``.
-        priority (int): As for ``allreduce``. Default: 0.
-        prescale_factor (float): Factor applied to the arrays before the reduction. Default: 1.0.
-        postscale_factor (float): Factor applied to the results. Default: 1.0.
-        process_set (ProcessSet): Ranks that take part. Default: all ranks.
-        op (int, optional): As for ``allreduce``. Default: ``Average``.
-
-    Returns:
-        list[NDArray]: ``tensors``. Raises the same errors as ``allreduce``.
-    """
-    resolved = ops.resolve_op(op, average)
-    scales = (prescale_factor, postscale_factor)
-    return reduce(tensors, True, resolved, name, priority, *scales, process_set, grouped=True)
-
-
 def _gather(operation: str, tensors: Sequence[Any], name: str | None, priority: int, process_set: ProcessSet) -> Any:
-    number, priority = _begin(operation, name, priority, process_set)
+    number, priority = begin(operation, name, priority, process_set)
     grouped = operation.startswith("grouped")
     codes = codes_of(tensors, operation) if grouped else [code_of(tensors[0], operation)]
     if not tensors:
         return []
-    full, names = _names(operation, name, number, len(tensors) if grouped else None)
+    full, names = operation_names(operation, name, number, len(tensors) if grouped else None)
     stand_in = mx.nd.empty((1,))
     what = Operation(KIND_ALLGATHER, full, names, number, priority=priority, grouped=grouped)
     arrival = Arrival(stand_in, push(what, codes, tensors, [stand_in]))
@@ -313,10 +108,10 @@ def broadcast_to(
     ``output`` can be ``tensor`` itself.
     """
     operation = "broadcast"
-    number, priority = _begin(operation, name, priority, process_set)
+    number, priority = begin(operation, name, priority, process_set)
     root = root_of(root_rank, process_set, operation)
     code = code_of(tensor, operation, output is tensor)
-    full, names = _names(operation, name, number, None)
+    full, names = operation_names(operation, name, number, None)
     if output is None:
         output = new_array(tensor, tensor.shape, number_of_dtype(tensor))
     what = Operation(KIND_BROADCAST, full, names, number, root=root, priority=priority)
@@ -399,10 +194,10 @@ def alltoall(
         ``received_splits`` (int32) has the number of rows received from each rank. Raises the same errors
         as ``allreduce``.
     """
-    number, priority = _begin("alltoall", name, priority, process_set)
+    number, priority = begin("alltoall", name, priority, process_set)
     code = code_of(tensor, "alltoall")
     given = splits_of(splits, tensor.shape[0] if tensor.shape else None, process_set)
-    full, names = _names("alltoall", name, number, None)
+    full, names = operation_names("alltoall", name, number, None)
     stand_in = mx.nd.empty((1,))
     what = Operation(KIND_ALLTOALL, full, names, number, priority=priority, splits=given)
     arrival = Arrival(stand_in, push(what, [code], [tensor], [stand_in]))
@@ -423,7 +218,7 @@ def _scatter(
     prescale: float,
     postscale: float,
 ) -> list[Any]:
-    number, priority = _begin(operation, name, priority, process_set)
+    number, priority = begin(operation, name, priority, process_set)
     grouped = operation.startswith("grouped")
     codes = codes_of(tensors, operation) if grouped else [code_of(tensors[0], operation)]
     for tensor, code in zip(tensors, codes, strict=True):
@@ -431,7 +226,7 @@ def _scatter(
     ops.check_scale(operation, prescale, postscale)
     if not tensors:
         return []
-    full, names = _names(operation, name, number, len(tensors) if grouped else None)
+    full, names = operation_names(operation, name, number, len(tensors) if grouped else None)
     rank, size = process_set.rank() or 0, process_set.size() or 1
     outputs = []
     for tensor in tensors:

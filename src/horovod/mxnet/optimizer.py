@@ -17,7 +17,7 @@ from horovod.common.training_loop.steps import marks
 from horovod.mxnet.arguments import refusing
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.functions import by_number, on_the_wire
-from horovod.mxnet.operations import reduce
+from horovod.mxnet.reductions import reduce
 
 
 def check_groups(num_groups: Any) -> int:
