@@ -150,6 +150,7 @@ lint: $(STAMPS)/lint $(STAMPS)/editable ## formatting, ruff, mypy, import-linter
 	python tools/check_includes.py
 	python tools/check_starts.py
 	python tools/check_prose.py
+	@git ls-files -z | xargs -0 du -k | awk '$$1 > 2048 { print $$2 " has more than 2 MiB, which every clone would contain"; bad = 1 } END { exit bad }'
 	@$(RECORD)
 
 format: $(STAMPS)/lint ## format Python and C++ files
