@@ -75,12 +75,12 @@ def gradient_sets() -> list[Case]:
 
 
 # Networks to train, keyed by name. The value is (units per example, name of the unit) for computing the throughput.
-TRAINING = {"char_gpt": (64, "characters"), "gpt_10m": (64, "characters"), "resnet18": (1, "images")}
+TRAINING = {"char_gpt": (64, "characters"), "resnet18": (1, "images")}
 
 
 def training_steps() -> list[Case]:
     """Return the benchmark cases that are training steps, with several batch sizes for each network."""
-    shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "gpt_10m": ((1, 4),), "resnet18": ((1, 8), (4, 4), (16, 3))}
+    shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "resnet18": ((1, 8), (4, 4), (16, 3))}
     return [
         Case(kind, f"{kind}, {batch} a rank", batch, 1, samples)
         for kind, rows in shares.items()
@@ -91,52 +91,28 @@ def training_steps() -> list[Case]:
 FULL = [4, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 QUICK = [4, 64 * KIB, MIB, 16 * MIB]
 
-DEFAULT = ["horovod", "optimizer", "horovod shared", "limit", "gloo", "DDP", "Open MPI"]  # columns
+
+def _sets(*modes: str) -> dict[str, list[str]]:
+    return {kind: list(modes) for kind in ("many", "resnet")}
+
+
+def _training(mode: str) -> dict[str, list[str]]:
+    return {kind: [mode] for kind in TRAINING}
+
 
 # For each column of the tables: the job to run, and the modes for each kind of case. A cell shows the best mode. DDP
-# and FSDP2 run in the processes of the gloo job. "on hvd" is torch.distributed with the backend hvd.
+# runs in the processes of the gloo job.
 COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
-    "horovod": (
-        "horovod",
-        {
-            "allreduce": ["allreduce_"],
-            "many": ["async"],
-            "resnet": ["async"],
-            **{kind: ["step"] for kind in TRAINING},
-        },
-    ),
+    "horovod": ("horovod", {"allreduce": ["allreduce_"], **_sets("async"), **_training("step")}),
     # Horovod's optimizer with default arguments. Unlike the column "horovod", it includes autograd's work.
-    "optimizer": ("horovod", {"many": ["optimizer"], "resnet": ["optimizer"]}),
+    "optimizer": ("horovod", _sets("optimizer")),
     # Horovod with tensors in shared memory. In the optimizer's case, all gradients are views of its buckets.
     "horovod shared": (
         "horovod",
-        {
-            "allreduce": ["shared"],
-            "many": ["bucket views"],
-            "resnet": ["bucket views"],
-            **{kind: ["bucket views"] for kind in TRAINING},
-        },
+        {"allreduce": ["shared"], **_sets("bucket views"), **_training("bucket views")},
     ),
     "limit": ("limit", {"allreduce": ["bare loop"]}),
-    "horovod tcp": (
-        "horovod-tcp",
-        {"allreduce": ["allreduce_"], "many": ["async", "optimizer"], "resnet": ["optimizer", "async"]},
-    ),
-    "gloo": ("torch", {"allreduce": ["blocking"], "many": ["async", "blocking"], "resnet": ["async", "blocking"]}),
-    "DDP": ("torch", {"many": ["ddp"], "resnet": ["ddp"], **{kind: ["step"] for kind in TRAINING}}),
-    "FSDP2": ("torch", {"gpt_10m": ["fsdp"]}),
-    "hvd backend": (
-        "torch-hvd",
-        {"allreduce": ["blocking"], "many": ["async", "blocking"], "resnet": ["async", "blocking"]},
-    ),
-    "DDP on hvd": ("torch-hvd", {"many": ["ddp"], "resnet": ["ddp"], **{kind: ["step"] for kind in TRAINING}}),
-    "FSDP2 on hvd": ("torch-hvd", {"gpt_10m": ["fsdp"]}),
-    "Open MPI": (
-        "mpi",
-        {
-            "allreduce": ["blocking"],
-            "many": ["blocking", "async", "one flat"],
-            "resnet": ["blocking", "async", "one flat"],
-        },
-    ),
+    "gloo": ("torch", {"allreduce": ["blocking"], **_sets("async", "blocking")}),
+    "DDP": ("torch", {**_sets("ddp"), **_training("step")}),
+    "Open MPI": ("mpi", {"allreduce": ["blocking"], **_sets("blocking", "async", "one flat")}),
 }

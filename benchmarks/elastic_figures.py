@@ -18,7 +18,7 @@ class Line:
     at: float
     pid: int
     # Kind of event. It determines the contents of ``words``: step, rank and size for "begins"; number and size for
-    # "step"; number and median seconds for "block".
+    # "step".
     what: str
     words: tuple[str, ...] = ()
 
@@ -105,9 +105,3 @@ def spread(values: Sequence[float]) -> str:
 
 def row(what: str, figure: str, goal: str) -> str:
     return f"| {what} | {figure} | {goal} |"
-
-
-def ratio_of_turns(blocks: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return the median and the 10th and 90th percentiles of the ratios of elastic to fixed step times."""
-    ratios = [elastic / fixed for fixed, elastic in blocks]
-    return quantile(ratios, 0.5), quantile(ratios, 0.1), quantile(ratios, 0.9)

@@ -1,22 +1,19 @@
-"""Jobs for elastic.py, which run Horovod, torchrun or torchft."""
+"""Jobs for elastic.py, which run Horovod or torchrun."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from elastic_figures import Line, members, parse
-from jobs import free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("elastic_program.py")
@@ -112,10 +109,6 @@ class Job:
         self.until(trains, f"{size} ranks that train")
         return there
 
-    def end(self, limit: float = 30.0) -> int:
-        """Wait until the command exits on its own, and return its exit code."""
-        return self.process.wait(limit)
-
     def close(self) -> set[int]:
         """Terminate the command, kill any remaining processes, and return the ids of the killed processes."""
         if self.process.poll() is None:
@@ -171,10 +164,6 @@ def ours(
     return Job(folder, [*launcher, "--blacklist-cooldown-range", "1", "1", *flags, *command], variables)
 
 
-def fixed(folder: Path, command: list[str], count: int) -> Job:
-    return Job(folder, [sys.executable, "-m", "horovod.runner", "-np", str(count), *command])
-
-
 def torchrun(folder: Path, count: int, restarts: int) -> Job:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     program = worker("torchrun", folder, "--snapshot", str(folder / "snapshot"))[1:]
@@ -182,70 +171,3 @@ def torchrun(folder: Path, count: int, restarts: int) -> Job:
     # after every restart.
     told = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return Job(folder, [*launcher, "--max-restarts", str(restarts), "--monitor-interval", "0.1", *program], told)
-
-
-class Torchft(Job):
-    """torchft job: a lighthouse, and replicas with one process each.
-
-    The job does not restart a lost replica by itself. Call `again` to do so.
-    """
-
-    def __init__(self, folder: Path, count: int) -> None:
-        (port,) = free_ports(1)
-        # Run torchft from a file, because it reads the process's command line instead of sys.argv.
-        lighthouse = folder / "lighthouse.py"
-        lighthouse.write_text("from torchft._torchft import lighthouse_main\nlighthouse_main()\n")
-        flags = ["--bind", f"127.0.0.1:{port}", "--min_replicas", "1"]
-        # Reduce the timeout, because the default of 5 s would dominate the results. Heartbeats are sent ten times per
-        # second by default.
-        flags += ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "20"]
-        told = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
-        super().__init__(folder, [sys.executable, str(lighthouse), *flags], told)
-        self._replicas = [self._replica(number) for number in range(count)]
-
-    def _replica(self, number: int) -> subprocess.Popen[bytes]:
-        return self.start(worker("torchft", self.folder), REPLICA=str(number))
-
-    def is_over(self) -> bool:
-        """Return True if another replica has ended in addition to the killed one."""
-        return super().is_over() or sum(process.poll() is not None for process in self._replicas) > 1
-
-    def again(self) -> None:
-        for number, process in enumerate(self._replicas):
-            if process.poll() is not None:
-                self._replicas[number] = self._replica(number)
-
-    def close(self) -> set[int]:
-        for process in self._replicas:
-            process.kill()
-            process.wait(20)
-        return super().close()
-
-
-def loopback(count: int, whole: bool = False) -> float:
-    """Measure the throughput of a loopback TCP connection, in bytes per second.
-
-    Args:
-        count: Number of bytes to send.
-        whole: If True, send `count` distinct bytes of memory, like a state. If False, send one buffer of 4 MiB
-            repeatedly to another buffer, so that both stay in the CPU caches.
-    """
-    chunk = 1 << 22
-    source, target = (memoryview(bytearray(b"x") * (count if whole else chunk)) for _ in range(2))
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
-        receiver, _ = server.accept()
-
-        def send() -> None:
-            for begin in range(0, count, chunk):
-                sender.sendall(source[begin % len(source) :][:chunk])
-            sender.shutdown(socket.SHUT_WR)
-
-        thread = threading.Thread(target=send)
-        got, begin = 0, time.perf_counter()
-        thread.start()
-        with receiver:
-            while part := receiver.recv_into(target[got % len(target) :][:chunk] or target):
-                got += part
-        took = time.perf_counter() - begin
-        thread.join()
-    return got / took

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-
-# Maximum seconds that a rank waits for the driver.
-WAIT = 600
 
 
 class Notes:
@@ -127,54 +122,6 @@ def bare(options: argparse.Namespace, notes: Notes) -> None:
     run_fn(train, reset, failures)(ObjectState(send, hvd.rank, gather, step=0))
 
 
-def idle(options: argparse.Namespace, notes: Notes) -> None:
-    """Run one block of steps for each of the files `go.0`, `go.1`, ... until the driver writes `end`."""
-    import torch
-
-    import horovod.torch as hvd
-
-    torch.set_num_threads(1)
-    model = model_of(options.width)
-    # Create the optimizer before init. The first optimizer of a process takes a second, for which the other ranks would
-    # wait.
-    optimizer = optimizer_of(model)
-    hvd.init()
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-
-    def blocks(check: Callable[[], None]) -> None:
-        notes.say("begins", 0, hvd.rank(), hvd.size())
-        number = 0
-        while wait_for(options.folder, number):
-            times = []
-            for step in range(options.block):
-                begin = time.perf_counter()
-                check()
-                optimizer.zero_grad()
-                loss_of(model, step, hvd.rank()).backward()
-                optimizer.step()
-                times.append(time.perf_counter() - begin)
-            notes.say("block", number, statistics.median(times[options.block // 5 :]))
-            number += 1
-
-    if options.face == "fixed":
-        blocks(lambda: None)
-    else:
-        state = hvd.elastic.TorchState(model, optimizer)
-        hvd.elastic.run(lambda state: blocks(state.check_host_updates))(state)
-
-
-def wait_for(folder: Path, number: int) -> bool:
-    """Wait until the driver requests the next block. Return False if there are no more blocks."""
-    deadline = time.monotonic() + WAIT
-    while not (folder / f"go.{number}").exists():
-        if (folder / "end").exists():
-            return False
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the driver did not request block {number} within {WAIT} s")
-        time.sleep(0.01)
-    return True
-
-
 def torchrun(options: argparse.Namespace, notes: Notes) -> None:
     """Train with DDP. Rank 0 takes an in-memory snapshot every 10 steps; PyTorch's tutorial takes one on disk."""
     import torch
@@ -205,57 +152,10 @@ def torchrun(options: argparse.Namespace, notes: Notes) -> None:
         time.sleep(options.pause)
 
 
-def torchft(options: argparse.Namespace, notes: Notes) -> None:
-    """Train with torchft. Each process is a replica group, and only committed steps count."""
-    import torch
-    import torch.distributed as dist
-    from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
-
-    torch.set_num_threads(1)
-    model = model_of(options.width)
-    inner = optimizer_of(model)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-    def load(kept: dict[str, Any]) -> None:
-        model.load_state_dict(kept["model"])
-        inner.load_state_dict(kept["optimizer"])
-
-    manager = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
-        load_state_dict=load,
-        state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
-        min_replica_size=1,
-        timeout=timedelta(seconds=30),
-        rank=0,
-        world_size=1,
-        store_addr="127.0.0.1",
-        store_port=store.port,
-        lighthouse_addr=os.environ["TORCHFT_LIGHTHOUSE"],
-        replica_id=f"replica_{os.environ['REPLICA']}_",
-        hostname="127.0.0.1",
-    )
-    parallel, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, inner)
-    size = 0
-    while True:
-        step = manager.current_step()
-        optimizer.zero_grad()
-        loss_of(parallel, step, int(os.environ["REPLICA"])).backward()
-        optimizer.step()
-        if manager.current_step() > step:
-            if manager.num_participants() != size:
-                size = manager.num_participants()
-                notes.say("begins", manager.current_step(), os.environ["REPLICA"], size)
-            notes.say("step", manager.current_step(), size)
-        time.sleep(options.pause)
-
-
 FACES = {
     "horovod": horovod,
     "bare": bare,
-    "fixed": idle,
-    "elastic": idle,
     "torchrun": torchrun,
-    "torchft": torchft,
 }
 
 
@@ -266,7 +166,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--extra", type=int, default=0, help="bytes of state that no step changes")
     parser.add_argument("--pause", type=float, default=0.005, help="s after each step")
-    parser.add_argument("--block", type=int, default=100, help="steps of a block")
     parser.add_argument("--snapshot", type=Path)
     options = parser.parse_args()
     FACES[options.face](options, Notes(options.folder))

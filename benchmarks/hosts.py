@@ -1,4 +1,4 @@
-"""Measure allreduce between hosts with Horovod, gloo and plain sockets, in alternation within one run.
+"""Measure allreduce between hosts with Horovod and gloo, in alternation within one run.
 
     python benchmarks/hosts.py --hosts 2 [--ranks 1] [--rate 1000] [--sizes ...] [--rounds 3]
         [--variant "ring:HOROVOD_ALGORITHM=allreduce=ring" ...]
@@ -24,15 +24,15 @@ from cases import KIB, MIB, Case, allreduce
 from jobs import HERE, SERVING, Job, JobError
 from report import quantile, slowest
 
-OURS, GLOO, BARE = "horovod", "gloo", "bare"
+OURS, GLOO = "horovod", "gloo"
 SIZES = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
-_MODES = {OURS: "allreduce_", GLOO: "blocking", BARE: "bare"}
-_PEERS = {OURS: "ours", GLOO: "torch_dist", BARE: "bare"}
+_MODES = {OURS: "allreduce_", GLOO: "blocking"}
+_PEERS = {OURS: "ours", GLOO: "torch_dist"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """Column of the table: a peer (horovod, gloo or bare) and its additional environment variables."""
+    """Column of the table: a peer (horovod or gloo) and its additional environment variables."""
 
     name: str
     kind: str
@@ -45,18 +45,15 @@ def parse_variant(text: str) -> Column:
     pairs = [part.partition("=") for part in rest.split(";") if part]
     if not name or not colon or not pairs or not all(key and equals for key, equals, _ in pairs):
         raise ValueError(f"--variant must be name:VARIABLE=value;VARIABLE=value, got {text!r}")
-    kind = BARE if all(key.startswith("BENCH_") for key, _, _ in pairs) else OURS
-    return Column(name, kind, {key: value for key, _, value in pairs})
-
-
-def moved(hosts: int, nbytes: int) -> float:
-    """Return the bytes that each of H hosts must send in an allreduce of N bytes: 2 (H-1)/H N."""
-    return 2 * (hosts - 1) / hosts * nbytes
+    return Column(name, OURS, {key: value for key, _, value in pairs})
 
 
 def gbit(hosts: int, nbytes: int, seconds: float) -> float:
-    """Return the bus bandwidth in Gbit/s, which is comparable to the rate of a link."""
-    return moved(hosts, nbytes) * 8 / seconds / 1e9
+    """Return the bus bandwidth in Gbit/s, which is comparable to the rate of a link.
+
+    In an allreduce of N bytes, each of H hosts must send 2 (H-1)/H N bytes.
+    """
+    return 2 * (hosts - 1) / hosts * nbytes * 8 / seconds / 1e9
 
 
 def environments(
@@ -81,12 +78,9 @@ def environments(
                 "HOROVOD_GLOO_RENDEZVOUS_PORT": str(rendezvous[1]),
                 "HOROVOD_KEY_FILE": key_file,
             }
-        elif column.kind == GLOO:
+        else:
             made |= {"MASTER_ADDR": namespaces.address(0), "MASTER_PORT": "41500", "GLOO_SOCKET_IFNAME": "eth0"}
             made |= {"RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": str(size)}
-        else:
-            addresses = ",".join(namespaces.address(r // ranks) for r in range(size))
-            made |= {"BENCH_RANK": str(rank), "BENCH_SIZE": str(size), "BENCH_ADDRESSES": addresses}
         result.append(made | column.environ)
     return result
 
@@ -202,7 +196,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, help="Mbit/s that a host sends at most (default: as fast as it goes)")
     parser.add_argument("--incoming", action="store_true", help="apply --rate to what a host receives as well")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes of the tensors, multiples of 4")
-    parser.add_argument("--columns", nargs="+", choices=[OURS, GLOO, BARE], default=[OURS, GLOO, BARE])
+    parser.add_argument("--columns", nargs="+", choices=[OURS, GLOO], default=[OURS, GLOO])
     parser.add_argument(
         "--variant", action="append", default=[], help="another column: name:VARIABLE=value;VARIABLE=value; repeatable"
     )

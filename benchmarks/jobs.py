@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import socket
 import sys
@@ -24,13 +23,6 @@ SERVING = str(Path(standalone.__file__).parent)
 
 _MPI = ("mpi4py", "numpy")
 
-# TensorFlow jobs and their requirements. In the last two jobs, tf.keras is Keras 2.
-TENSORFLOW = {
-    "horovod-keras3": ("tensorflow", "keras"),
-    "horovod-keras2": ("tensorflow", "tf_keras"),
-    "mwms": ("tensorflow", "tf_keras"),
-}
-
 
 def free_ports(count: int) -> list[int]:
     """Return free ports on the loopback interface."""
@@ -47,9 +39,6 @@ def missing(job: str, mpi_prefix: str) -> str:
         return "horovod is not installed"
     if job == "limit":
         return "" if compiler() else "no C compiler found (cc, gcc, clang, or CC)"
-    if job in TENSORFLOW:
-        needs = [name for name in TENSORFLOW[job] if not importlib.util.find_spec(name)]
-        return f"{', '.join(needs)} not installed" if needs else ""
     if job != "mpi" and not importlib.util.find_spec("torch"):
         return "torch is not installed"
     if job == "mpi" and not mpi_tools(mpi_prefix, _MPI):
@@ -75,18 +64,8 @@ def commands(
     if job == "limit":
         place = {"LIMIT_FOLDER": str(Path(socket_path).parent), "WORLD_SIZE": str(np)}
         return [([sys.executable, *worker, "limit"], {**common, **place, "RANK": str(rank)}) for rank in range(np)]
-    if job in TENSORFLOW:
-        common |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
-        common |= {} if job == "horovod-keras3" else {"TF_USE_LEGACY_KERAS": "1"}
-    if job == "mwms":
-        cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(np)]}
-        configs = [{"cluster": cluster, "task": {"type": "worker", "index": rank}} for rank in range(np)]
-        return [([sys.executable, *worker, "mwms"], {**common, "TF_CONFIG": json.dumps(c)}) for c in configs]
-    peer = "ours_tf" if job in TENSORFLOW else "torch_dist" if job == "torch-hvd" else "ours"
-    transport = {"HOROVOD_TRANSPORT": "tcp"} if job == "horovod-tcp" else {}
-    transport |= {"BENCH_BACKEND": "hvd"} if job == "torch-hvd" else {}
     launcher = [sys.executable, "-m", "horovod.runner", "-np", str(np)]
-    return [([*launcher, sys.executable, *worker, peer], {**common, **transport})]
+    return [([*launcher, sys.executable, *worker, "ours"], common)]
 
 
 def start(name: str, np: int, mpi_prefix: str, pin: bool = True) -> Job:

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from cases import COLUMNS, DEFAULT, FULL, QUICK, TRAINING, Case, allreduce, gradient_sets, training_steps
+from cases import COLUMNS, FULL, QUICK, TRAINING, Case, allreduce, gradient_sets, training_steps
 from jobs import Job, JobError, missing, start
 from report import Cell, of_limit, quantile, slowest, table, throughput
 
@@ -44,11 +44,9 @@ def probe() -> dict[str, float]:
 
 
 class Run:
-    table = COLUMNS
-
     def __init__(self, args: argparse.Namespace, out: IO[str]) -> None:
         self.args, self.out = args, out
-        self.columns = [c for c in args.columns if c in self.table]
+        self.columns = args.columns
         self.notes: list[str] = []
         self.probes: list[dict[str, float]] = []
         self.abouts: dict[str, str] = {}
@@ -60,7 +58,7 @@ class Run:
 
     def start_jobs(self, np: int, stack: ExitStack) -> dict[str, Job]:
         jobs: dict[str, Job] = {}
-        for name in dict.fromkeys(self.table[column][0] for column in self.columns):
+        for name in dict.fromkeys(COLUMNS[column][0] for column in self.columns):
             why = missing(name, self.args.mpi_prefix)
             if why:
                 self.note(f"{name} is left out: {why}")
@@ -73,11 +71,11 @@ class Run:
         return jobs
 
     def one(
-        self, np: int, job: Job, column: str, case: Case, mode: str, turn: int, state: dict[str, float], parts: int = 1
+        self, np: int, job: Job, column: str, case: Case, mode: str, turn: int, state: dict[str, float]
     ) -> list[float]:
-        """Measure samples of a case, and return the seconds of each sample divided by ``parts``."""
+        """Measure samples of a case, and return the seconds of each."""
         request = {"case": asdict(case), "mode": mode, "warm_up": (3 if turn == 0 else 1) * case.inner}
-        samples = [seconds / parts for seconds in slowest(job.ask(request, timeout=self.args.timeout))]
+        samples = slowest(job.ask(request, timeout=self.args.timeout))
         record: dict[str, Any] = {
             "np": np,
             "kind": case.kind,
@@ -93,12 +91,12 @@ class Run:
         return samples
 
     def measure_case(self, np: int, jobs: dict[str, Job], case: Case) -> dict[str, Cell]:
-        cells = {column: Cell() for column in self.columns if case.kind in self.table[column][1]}
+        cells = {column: Cell() for column in self.columns if case.kind in COLUMNS[column][1]}
         for turn in range(self.args.rounds):
             state = probe()
             self.probes.append(state)
             for column, cell in cells.items():
-                name, modes = self.table[column]
+                name, modes = COLUMNS[column]
                 for mode in modes[case.kind]:
                     if name not in jobs or cell.failure:
                         continue
@@ -154,7 +152,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Horovod against gloo, DDP and Open MPI.")
     parser.add_argument("--np", type=int, nargs="+", help="numbers of processes (default 2 4; --quick: 2)")
     parser.add_argument("--sizes", type=int, nargs="+", help="bytes of the single tensors, multiples of 4")
-    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=DEFAULT)
+    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=list(COLUMNS))
     parser.add_argument("--rounds", type=int, help="turns of every peer (default 5; --quick: 2)")
     parser.add_argument("--quick", action="store_true", help="few sizes, few rounds: about a minute")
     parser.add_argument("--no-sets", action="store_true", help="single tensors only, no sets of gradients")

@@ -12,7 +12,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
-@pytest.mark.parametrize("name", ["run", "hosts", "control", "with_tensorflow", "fusion", "compression"])
+@pytest.mark.parametrize("name", ["run", "hosts", "control", "fusion", "compression"])
 def test_a_wrong_option_is_refused(name: str) -> None:
     done = subprocess.run([sys.executable, str(FOLDER / f"{name}.py"), "--none"], capture_output=True, text=True)
     assert done.returncode == 2
