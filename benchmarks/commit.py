@@ -46,7 +46,7 @@ class Cost:
 
 
 def cost(without: Sequence[float], with_commit: Sequence[float], calls: Sequence[float]) -> Cost:
-    """Compute the cost of a commit from the durations of steps without and with it, and of its calls."""
+    """Compute the cost of a commit from the durations of steps without and with one, and of the commit() calls."""
     if len(without) != len(with_commit) or len(without) < 2:
         raise ValueError(
             f"the numbers of steps must be equal and at least 2, got {len(without)} and {len(with_commit)}"

@@ -2,9 +2,9 @@
 
 python benchmarks/compression.py --steps 200 [--np 2] [--ways none,wire_int8] [-- further flags of the example]
 
-Prints a Markdown table: mean training loss before each mark, loss on held-out text, bytes that rank 0 sent per step,
-and whether all ranks ended with equal parameters. All runs use the same seed, and runs without compression are
-bitwise reproducible, so differences are due to rounding. Times are not measured.
+Prints a Markdown table: mean training loss over every ``--every`` steps, loss on held-out text, bytes that rank 0 sent
+per step, and whether all ranks ended with equal parameters. All runs use the same seed, and runs without compression
+are bitwise reproducible, so differences are due to rounding. Times are not measured.
 """
 
 from __future__ import annotations

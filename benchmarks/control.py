@@ -29,7 +29,7 @@ Figures = dict[str, Any]
 
 
 def delays(ranks: int, per_host: int, schedules: bool) -> int:
-    """Return how many messages must follow one another before all ranks know that an operation can start."""
+    """Return the number of sequential messages needed before all ranks know that an operation can start."""
     hosts = -(-ranks // per_host)
     if schedules and hosts == 1:
         # Ranks on a single host write their readiness votes to shared memory and send no messages.

@@ -40,7 +40,11 @@ GB = 1 << 30
 
 @dataclass
 class Kills:
-    """Results of one measurement, in seconds and steps per kill.
+    """Results of one measurement in which workers are killed.
+
+    ``recoveries`` has the seconds from each kill until all workers have completed a step again. ``lost`` has the number
+    of steps repeated after each kill. ``pauses`` has the seconds for which the other workers pause when a new worker
+    joins.
 
     ``pauses`` has the seconds for which the other workers pause when a new worker joins.
     """
@@ -48,7 +52,7 @@ class Kills:
     recoveries: list[float] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
-    # True if the whole job failed after a further kill, for which there are no results.
+    # True if killing another worker ended the whole job. That kill has no results.
     failed: bool = False
 
     def cell(self) -> str:

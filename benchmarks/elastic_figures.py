@@ -44,7 +44,7 @@ def members(lines: Iterable[Line], living: Collection[int]) -> dict[int, tuple[i
 
 
 def first_step_after(lines: Iterable[Line], pid: int, since: float, size: int | None = None) -> Line | None:
-    """Return a worker's first completed step after it has begun anew, later than `since`, in a job of `size` ranks."""
+    """Return the first step that a worker completed after it restarted later than `since`, in a job of `size` ranks."""
     begun = False
     for line in sorted((line for line in lines if line.pid == pid and line.at > since), key=lambda line: line.at):
         if line.what == "begins":
@@ -60,7 +60,7 @@ def last_step_before(lines: Iterable[Line], pid: int, until: float) -> Line | No
 
 
 def recovery(lines: Sequence[Line], pids: Collection[int], at: float) -> float | None:
-    """Return the seconds from `at` until all workers have begun anew and completed a step, or None if some have not."""
+    """Return the seconds from `at` until all workers have restarted and completed a step, or None if some have not."""
     firsts = [first_step_after(lines, pid, at) for pid in pids]
     return max(line.at for line in firsts if line) - at if firsts and all(firsts) else None
 
@@ -78,7 +78,7 @@ def lost(lines: Sequence[Line], pids: Collection[int], at: float) -> int:
 
 
 def pause(lines: Sequence[Line], pids: Collection[int], since: float, size: int) -> float | None:
-    """Return the longest time that a worker has spent between steps when it entered the job of `size` ranks."""
+    """Return the longest gap in seconds between two steps of any worker when the job grew to `size` ranks."""
     longest = 0.0
     for pid in pids:
         first = first_step_after(lines, pid, since, size)

@@ -17,7 +17,7 @@ from elastic_figures import Line, members, parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("elastic_program.py")
-# Maximum seconds per wait for a job.
+# Maximum time in seconds to wait for a job.
 LIMIT = 180.0
 _MARK = "HVD_BENCHMARK_ELASTIC"
 

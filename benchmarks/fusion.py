@@ -1,9 +1,9 @@
-"""Measure fusion and the batching window: sets of gradients through the engine, with all settings in turn.
+"""Measure how fusion and the batching window affect the time to allreduce sets of gradients.
 
     horovodrun -np 2 python benchmarks/fusion.py [--sets many resnet] [--rounds 5] [--out runs/fusion.json]
 
-There is one engine for each setting, all in the same processes, of which all but one sleep. A step submits all tensors
-of a set and then waits for each of them. Kinds of steps:
+Each process has one engine for each setting. Only one engine runs at a time; the others sleep. A step submits all
+tensors of a set and then waits for each of them. Kinds of steps:
 
     burst       one after another, as fast as Python can, like synchronize() after backward()
     paced       evenly spread over a backward pass of --backward-ms; the result is the time beyond that pass
@@ -62,7 +62,7 @@ def ways() -> list[Way]:
 
 @dataclass(frozen=True)
 class Row:
-    """Durations in seconds of the steps of one kind with one setting."""
+    """Step durations in seconds for one tensor set, one kind of step (such as "burst") and one engine setting."""
 
     set: str
     kind: str

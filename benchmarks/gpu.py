@@ -40,7 +40,7 @@ QUICK = [4, 4 * KIB, MIB, 5 * MIB]
 
 
 def counts(nbytes: int) -> tuple[int, int, int]:
-    """Return three numbers: operations in each round, rounds, and operations before the first round as a warm-up."""
+    """Return three counts: operations per round, rounds, and warm-up operations before the first round."""
     for limit, found in (
         (64 * KIB, (40, 5, 60)),
         (MIB, (20, 5, 40)),

@@ -1,11 +1,12 @@
-"""Compare the planner's predictions with runs on simulated hosts, whose links have limited rates.
+"""Compare the planner's predictions with runs on simulated hosts with rate-limited links.
 
     python benchmarks/planner.py --hosts 2 4 8 --rate 100 --width 256
 
-Computation is simulated by sleeping, so that many ranks fit on a few cores. Its profile is recorded with one worker.
-The hosts are network namespaces (namespaces.py). Prints for each number of hosts and each compression: the median step,
-the prediction, its error, the share of the step in which a link at its full rate is needed, and the cores that rank 0
-used: far below one, the link was the limit. Needs root, iproute2 and util-linux.
+Computation is simulated by sleeping, so that many ranks fit on a few cores. The profile that the planner uses is
+recorded with one worker. The hosts are network namespaces (namespaces.py). Prints for each number of hosts and each
+compression: the median step time, the prediction, its error, the share of the step in which a link at its full rate is
+needed, and the number of cores that rank 0 used. If that number is far below one, the link was the limit. Needs root,
+iproute2 and util-linux.
 """
 
 from __future__ import annotations

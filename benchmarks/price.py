@@ -140,7 +140,12 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches) -> dict[str, list[list[float]]]:
-    """Return this rank's results for each comparison: block times of each round, then the threads' CPU time."""
+    """Return this rank's results for each comparison.
+
+    Returns:
+        For each comparison, one list per round with the median step times of its four blocks, then a list with the CPU
+        seconds per step that the observers' threads use. All times are in seconds.
+    """
     what, mode = CASES[case]
     step = peer.prepare(what, mode)
     # Warm up until the engine's schedule runs.
@@ -167,8 +172,9 @@ def together(ranks: Sequence[dict[str, list[list[float]]]]) -> dict[str, dict[st
     """Combine the results of all ranks.
 
     Returns:
-        For each comparison, the ratios, the seconds of a step without the observers, and the CPU share of the
-        observers' threads. All values are averages across ranks, because ranks run each step together.
+        For each comparison, the ratios of step times (see `ratio`), the step times in seconds without the observers,
+        and the CPU time of the observers' threads as a share of the step time. All values are averages across ranks,
+        because ranks run each step together.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for name in ranks[0]:

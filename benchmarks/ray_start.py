@@ -1,4 +1,4 @@
-"""Measure what Horovod adds to Ray: start of workers until the first allreduce, and recovery from a lost raylet.
+"""Measure the time that Horovod adds to Ray, from start to first allreduce, and recovery from a lost raylet.
 
     python benchmarks/ray_start.py [--runs 5] [--workers 4] [--kills 5]
 

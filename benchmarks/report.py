@@ -67,7 +67,7 @@ def throughput(
         np: Number of ranks.
         columns: Names of the columns.
         rows: Results by label and column.
-        counted: (units in one rank's step, name of the unit), by label.
+        counted: For each label, the number of units that one rank processes per step, and the name of the unit.
     """
     lines = []
     for label, (units, name) in counted.items():

@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples/pytorch")
 from large_gpt import GPT
 
 MB = 1e6
-# For each method, a function from the number of ranks to the bytes per parameter, as (parameters and buckets, Adam's
-# state after a step).
+# For each method, a function from the number of ranks to two numbers of bytes per parameter: those of the parameters
+# and buckets, and those of Adam's state after a step.
 THEORY: dict[str, Callable[[int], tuple[float, float]]] = {
     "DistributedOptimizer": lambda n: (4, 8),
     "ShardedOptimizer": lambda n: (4, 8 / n),

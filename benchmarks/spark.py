@@ -42,7 +42,7 @@ def first_allreduce() -> float:
 
 
 def train(folder: str, ranks: int) -> None:
-    """Run steps of 20 ms, recording them in a file, until all ranks are back after a loss."""
+    """Run steps of 20 ms until a lost rank has been replaced, and write a file at each change of the job's size."""
     import numpy as np
 
     import horovod.numpy as hvd
@@ -105,7 +105,7 @@ def measure_loss(ranks: int) -> dict[str, float]:
         times: dict[str, float] = {}
 
         def step(number: int) -> Callable[[], list[Any]]:
-            """Return a function that reads rank 0's first step after the job's start (1) or restart (2)."""
+            """Return a function that reads rank 0's file for the job's start (1) or its restart (2)."""
             return lambda: _read(folder / f"0.{number}")
 
         def kill() -> None:

@@ -33,7 +33,11 @@ WAYS = ("pyarrow", "lists", "group", "reader")
 
 
 def write(folder: str, megabytes: int) -> int:
-    """Write Parquet files with the given MB of arrays, like a Spark task, and return the number of rows."""
+    """Write Parquet files with `megabytes` MB of arrays, in the layout that a Spark task writes.
+
+    Returns:
+        The number of rows.
+    """
     import numpy as np
     import pyarrow as pa
     from pyarrow import parquet

@@ -32,7 +32,7 @@ LINKS = {"10 Gbit/s": (1.25e9, 50e-6), "1 Gbit/s": (1.25e8, 100e-6), "100 Mbit/s
 
 @dataclass(frozen=True)
 class Cost:
-    """Communication cost of a step: average bytes sent by the busiest rank, and number of consecutive messages."""
+    """Communication cost of a step: average bytes that the busiest rank sends, and number of sequential messages."""
 
     sent: float
     messages: float
@@ -57,7 +57,7 @@ def cost(strategy: str, size: int, ranks: int, every: int) -> Cost:
 
 
 def seconds(one: Cost, link: tuple[float, float], compute: float) -> float:
-    """Return the seconds of a step that computes first and then communicates."""
+    """Return the duration in seconds of a step that computes first and then communicates."""
     rate, latency = link
     return compute + one.sent / rate + one.messages * latency
 

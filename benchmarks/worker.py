@@ -1,4 +1,4 @@
-"""Rank of a peer's job. It measures when the driver requests it, and sleeps in between.
+"""Program of one rank of a library under comparison. It measures when the driver requests it, and sleeps in between.
 
 This file imports only the standard library and ``serving`` (src/horovod/benchmark/standalone, on PYTHONPATH), because
 MPI runs in an environment without PyTorch.

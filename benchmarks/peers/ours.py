@@ -13,7 +13,7 @@ import horovod.torch as hvd
 from .model import GradientsOnly
 from .training import step
 
-# Value of the optimizer's argument gradient_as_bucket_view for each mode.
+# Value of the optimizer's gradient_as_bucket_view argument in each mode.
 BUCKET_VIEWS = {"optimizer": None, "step": None, "bucket views": True, "one by one": False}
 
 

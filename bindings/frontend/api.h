@@ -12,8 +12,8 @@ extern "C" {
 // version, or one with fewer bytes than the library knows. Fields beyond the size of a request count as zero.
 #define HVD_FRONTEND_API_VERSION 2
 
-// The codes are KIND_* and WIRE_* of src/horovod/_core.pyi, the dtypes of src/horovod/common/dtypes.py, and hvd.Average
-// to hvd.Product for op.
+// Kinds and wire formats use the codes KIND_* and WIRE_* of src/horovod/_core.pyi. Dtypes use the codes of
+// src/horovod/common/dtypes.py. `op` uses the values of hvd.Average through hvd.Product.
 typedef struct HvdRequest {
   // Size of this structure: sizeof(HvdRequest).
   uint32_t bytes;
@@ -37,7 +37,8 @@ typedef struct HvdRequest {
   double prescale, postscale;
   int32_t process_set;
   int32_t wire;
-  // Number of rows for each set rank. Only used for alltoall. If splits_count is 0, all ranks get equal parts.
+  // Number of rows to send to each rank of the process set. Only used for alltoall. If splits_count is 0, all ranks get
+  // equal parts.
   const int64_t* splits;
   int32_t splits_count;
   // Number of operations in the group, or 0 for no group.
@@ -72,8 +73,8 @@ typedef struct HvdResult {
   int32_t code;
   // Text of the error, or "" if the code is HVD_OK.
   const char* message;
-  // Sizes of the result: for an allgather, the first dimension on each set rank; for an alltoall, the received splits;
-  // for a join, the last rank.
+  // Sizes of the result. For an allgather: the first dimension of the input on each rank of the process set. For an
+  // alltoall: the received splits. For a join: the last rank.
   const int64_t* sizes;
   size_t sizes_count;
   // Output of an allgather or alltoall, valid during the callback or until release().

@@ -33,7 +33,8 @@ class Call {
   const std::vector<HvdRequest>& requests() const { return requests_; }
   // Copy the result of the i-th request, which must have succeeded, from the engine's memory to XLA's buffer.
   Failure take(size_t i, const HvdResult& result) const;
-  // Return a failure if the ranks have run the branch of this call different numbers of times. Call this after take().
+  // Return a failure unless all ranks have run the branch of lax.cond that contains this call equally often. Call this
+  // after take().
   Failure check_steps() const;
   // Return the number of devices that this process had at compilation.
   int32_t devices() const { return devices_; }
@@ -50,7 +51,7 @@ class Call {
   // Data of the branch-count comparison. count_ holds the number of times that this rank has run the branch, and its
   // negative. most_ holds the maximum of each value over all ranks, which shows whether all counts are equal.
   std::array<int64_t, 2> count_{}, most_{};
-  // Shape of count_ and most_: two elements.
+  // Shape of the tensors count_ and most_: a single dimension of two elements.
   int64_t pair_ = 2;
   int32_t devices_ = 0;
   std::vector<HvdRequest> requests_;

@@ -26,7 +26,7 @@ int32_t error_code(int32_t code) {
     case HVD_MISMATCH:
     case HVD_NOT_INITIALIZED: return xla::kFailedPrecondition;
     case HVD_INTERNAL: return xla::kInternal;
-    // Mostly errors that end the job, such as HVD_SHUTDOWN, HVD_PEER_LOST and HVD_TIMEOUT.
+    // The remaining codes. Most are errors that end the job, such as HVD_SHUTDOWN, HVD_PEER_LOST and HVD_TIMEOUT.
     default: return xla::kUnknown;
   }
 }

@@ -43,8 +43,8 @@ HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message,
 }
 
 // Pass an operation to MXNet's engine and return. For allgather and alltoall, `gathered` receives an object that will
-// hold the data. The data have arrived once the array that stands for them is ready. Release the object with
-// hvd_mxnet_release(). Return 0 on success. On failure, `message` receives the reason.
+// hold the data. The data are available once MXNet reports the operation's placeholder array as ready. Release the
+// object with hvd_mxnet_release(). Return 0 on success. On failure, `message` receives the reason.
 HVD_EXPORT int hvd_mxnet_push(const hvd::mxnet::Order* order, void** gathered, char* message, size_t bytes) {
   try {
     auto call = std::make_unique<hvd::mxnet::Call>(*order);
@@ -57,7 +57,8 @@ HVD_EXPORT int hvd_mxnet_push(const hvd::mxnet::Order* order, void** gathered, c
   }
 }
 
-// Write the row count of each set rank to `sizes`, as many as fit, and return the total number of counts.
+// Write the row count of each rank of the process set to `sizes`, up to `room` counts. Return the total number of
+// counts.
 HVD_EXPORT int hvd_mxnet_sizes(void* gathered, int member, int64_t* sizes, int room) {
   const auto& piece = (*static_cast<std::shared_ptr<Gathered>*>(gathered))->pieces[static_cast<size_t>(member)];
   const int count = static_cast<int>(piece.sizes.size());

@@ -19,8 +19,8 @@ class Turns {
   // Record that the operation's arrays are ready. Return true if all earlier operations with its name have finished. If
   // not, a later call to leave() returns this operation.
   bool ready(const std::string& name, Call* call);
-  // Record that the operation has finished, or will never be ready. Return the next operation if it is ready, or null
-  // if not. Does nothing if the operation has already left.
+  // Record that the operation has finished, or will never be ready, and remove it. Return the next operation if it is
+  // ready, or null if not. Does nothing if the operation has already been removed.
   Call* leave(const std::string& name, Call* call);
 
  private:

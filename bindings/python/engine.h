@@ -19,10 +19,10 @@ struct PyEngine {
   std::shared_ptr<FlightRecorder> recorder;
   // Writer of the recorder's dumps, or null if the recorder is disabled.
   std::shared_ptr<Dumper> dumper;
-  // Watch for a signal, or null if no signal is watched.
+  // Signal watcher, or null if no signal is watched.
   std::unique_ptr<SignalWatch> signal_watch;
   std::string report_dir;
-  // Size thresholds as text, as they were when the engine was created.
+  // Text form of the engine's size thresholds for algorithms, as set when the engine was created.
   std::string tuning;
   std::shared_ptr<StepMeter> steps;
   // Running timeline, or null if there is none.

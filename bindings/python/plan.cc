@@ -1,5 +1,5 @@
-// Python interface to the planning functions of the core: the algorithms, the choices of the table, predicted costs,
-// and fusion. horovod.benchmark and horovod.planner use them. They need no engine.
+// Python interface to the planning functions of the core: algorithms, the rules that choose between them, predicted
+// costs, and fusion. horovod.benchmark and horovod.planner use these functions. No engine is needed.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

@@ -67,8 +67,8 @@ std::string without_counts(const std::string& node) {
   return name;
 }
 
-// True if the node might be in a nested loop. Loops of tf.function have names like "while/body/...". Loops of sessions
-// are not visible, but the program names their frames.
+// True if the node might be in a nested loop. The loops of tf.function have names like "while/body/...". The loops of
+// TensorFlow 1 sessions do not appear in node names.
 bool may_be_nested(const std::string& node) {
   const size_t first = node.find("/body/");
   return first == std::string::npos || node.find("/body/", first + 1) != std::string::npos;

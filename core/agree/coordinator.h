@@ -67,11 +67,12 @@ class Coordinator {
   uint64_t last_schedule_ = 0;
   std::vector<uint64_t> settled_;
   std::deque<Early> early_;
-  // State of the running schedule: each bucket's ranks, and each rank's position.
+  // State of the running schedule. members_ has the ranks that take part in each bucket, and positions_ the number of
+  // buckets for which each rank is ready.
   std::vector<std::vector<int>> members_;
   std::vector<uint64_t> positions_;
   uint64_t go_ = 0;
-  // Ranks already checked and found ready for bucket go_. Counts from the start of that bucket's list of ranks.
+  // Number of ranks already found ready for bucket go_, in the order of that bucket's list of ranks.
   size_t ready_ = 0;
   // Number of operations in the running schedule.
   size_t operations_ = 0;

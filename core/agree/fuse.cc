@@ -12,7 +12,8 @@ bool alike(const Response& x, const Response& y) {
          x.partial == y.partial && x.prescale == y.prescale && x.postscale == y.postscale;
 }
 
-// Operations that must stay in the same response. It is a single operation, or a whole group that fits one response.
+// Unit of operations that must stay in one response: a single operation, or the operations of a group that can be
+// fused.
 struct FusionUnit {
   std::vector<size_t> members;
   size_t bytes = 0;
@@ -22,7 +23,7 @@ struct FusionUnit {
 
 std::vector<FusionUnit> fusion_units(const std::vector<Ready>& ready, const FuseOptions& options) {
   std::vector<FusionUnit> units;
-  // Indices in `units` of each group's entries. The key is the group's number, Ready::unit.
+  // For each group, the indices of its units in `units`. The key is the number of the group (Ready::unit).
   std::map<uint64_t, std::vector<size_t>> of_group;
   for (size_t i = 0; i < ready.size(); ++i) {
     const Ready& r = ready[i];

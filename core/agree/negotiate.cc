@@ -28,8 +28,8 @@ size_t bytes_to_fuse(const Request& like, const Response& r) {
   return bytes * size_of(like.dtype);
 }
 
-// True if `q` adds a process set and only the ranks of the new set send this request, which is the case if it has a
-// name. The coordinator must then not wait for the other ranks.
+// True if `q` adds a process set and only the ranks of the new set send the request. Requests with a name are of this
+// kind. The coordinator must then not wait for the other ranks.
 bool by_members(const Request& q) { return q.kind == Kind::add_set && !q.unnamed; }
 
 Status no_such_set(const Request& q) {

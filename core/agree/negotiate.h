@@ -44,9 +44,10 @@ class Negotiator {
 
   const ProcessSetTable& sets() const { return table_; }
 
-  // Operation that has waited too long, and the ranks that it waits for. Used by the stall check. Every request without
-  // a response is covered: operations that some ranks have not requested, groups with operations that no rank has
-  // submitted, and joins if nothing else has been decided since.
+  // Operation that has waited too long, and the ranks that it waits for. Used by the stall check. It covers every
+  // request without a response: operations that some ranks have not requested, groups of which no rank has submitted
+  // some operations, and joins. A join counts as waiting from the last call of join() or the last decided operation,
+  // whichever is later.
   struct Waiting {
     std::string name;
     uint32_t set;
@@ -100,7 +101,8 @@ class Negotiator {
     Status why;
     // Ranks that have requested the failed operation and received its error.
     std::set<int> ranks;
-    // Groups whose number of received operations already includes the failed operation.
+    // Groups whose count of requested operations already includes the failed operation, so that no rank's late request
+    // for it counts again.
     std::set<GroupKey> groups;
   };
   struct Joined {
@@ -137,8 +139,7 @@ class Negotiator {
   std::map<GroupKey, Group> groups_;
   // True if ranks disagree about the size of any group.
   bool any_over_ = false;
-  // Operations failed by fail_rest(). A rank that still requests one submitted it before the error arrived, and gets
-  // the same error.
+  // Unnamed operations that fail_rest() has failed. If a rank requests one of them later, it gets the same error.
   std::map<Key, Answered> answered_;
   // Joins that are still waiting for ranks, keyed by frontend.
   std::map<uint8_t, Joined> joined_;

@@ -22,7 +22,7 @@ std::string base_of(const Request& q) {
 // operations would not detect such groups, because their operations can have entirely different names.
 std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double since) const {
   struct Spoken {
-    // Sizes of the group that each rank has requested.
+    // Group sizes that each rank has specified in its requests.
     std::map<int, std::set<uint32_t>> sizes;
     std::vector<Key> members;
   };
@@ -85,8 +85,8 @@ void Negotiator::fail(const Key& key, const Status& why) {
 // gets the error when its request arrives.
 void Negotiator::fail_rest() {
   if (!any_over_) return;
-  // Maximum number of failed names to remember. The limit is needed because a rank that receives the error first never
-  // sends a request with the name.
+  // Maximum number of failed operations to remember for ranks that request them late. Without a limit, some entries
+  // would stay forever: a rank that receives the error before it sends its request never sends it.
   constexpr size_t kAnswered = 1024;
   std::vector<std::pair<Key, Status>> rest;
   for (const auto& [key, p] : pending_) {

@@ -40,7 +40,8 @@ inline constexpr const char* kJoinName = "join.noname";
 struct Request {
   Kind kind = Kind::allreduce;
   uint32_t set = 0;
-  // Framework that submitted the operation. Each framework has separate names, groups, numbers and joins.
+  // Framework that submitted the operation. Operation names, group names, the numbers of unnamed operations, and joins
+  // are separate for each framework.
   uint8_t frontend = 0;
   // Full name of the operation on the wire. Unique among the operations in flight with the same set and frontend.
   std::string name;
@@ -97,14 +98,15 @@ struct Response {
   double postscale = 1.0;
   // Names of the operations in the response.
   std::vector<std::string> names;
-  // Shape of each name's tensor. Ranks that have called join() need it, because they have no request.
+  // Shape of the tensor of each operation in `names`. Ranks that have called join() need the shapes, because they have
+  // no request.
   std::vector<std::vector<int64_t>> shapes;
   // Numbers whose meaning depends on the kind. For an allgather: the first dimension of each name's tensor on each set
   // rank. For an alltoall: the matrix of splits, one row per sender. For a join: the last rank to join. For add_set:
   // the id, the generation and the ranks. For remove_set: 1 if the set was removed or 0 if not, and the id. For
   // adopt_schedule: the values of the new tuning (Tuning::values), or nothing if the tuning does not change.
   std::vector<int64_t> sizes;
-  // Error for these operations on every rank, or ok.
+  // Error with which these operations fail on every rank, or ok.
   Status error;
   // The encoded schedule. Only used for adopt_schedule.
   std::string payload;

@@ -5,8 +5,8 @@
 // deviates revokes the schedule, and all ranks return to negotiation (engine/schedule_sync.h).
 //
 // A schedule goes through these steps:
-//   1. On rank 0, the ScheduleDetector sees two equal periods in the decisions. make_schedule() builds the schedule.
-//      Rank 0 sends it at its place in the order of decisions.
+//   1. On rank 0, the ScheduleDetector sees the same list of operations twice in a row. make_schedule() builds the
+//      schedule. Rank 0 sends it as the next response, so that all ranks adopt it after the same operation.
 //   2. On each rank, decode() reads the schedule. A ScheduleCursor follows it bucket by bucket, round after round.
 //   3. A rank that deviates revokes the schedule. The detector then waits before it proposes the next one, and waits
 //      longer if schedules do not last.

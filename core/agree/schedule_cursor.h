@@ -30,17 +30,17 @@ class ScheduleCursor {
   // Return the entry that matches a submission's kind and name, or kNoEntry.
   static constexpr uint32_t kNoEntry = UINT32_MAX;
   uint32_t find(const Request& request) const;
-  // True if an operation of this entry has been offered but not yet passed to finish(). An unnamed entry can have
-  // several operations in flight.
+  // True if this rank has passed a submission for this entry to offer() but has not yet called finish() for it. An
+  // unnamed entry can have several operations in flight.
   bool busy(uint32_t entry) const;
   // True if the name of this entry occurs several times in a round.
   bool repeated(uint32_t entry) const { return slots_[entry].stream != nullptr; }
-  // Offer a submission for the entry that find() returned. Return false, and store nothing, if the schedule expects a
+  // Add a submission for the entry that find() returned. Return false, and store nothing, if the schedule expects a
   // different request. The cursor stores `token` without using it. `completed` is set to true if this submission
   // completed a bucket.
   bool offer(uint32_t entry, const Request& request, void* token, bool* completed);
-  // Offer a submission whose request was accepted for this entry before, without comparing the request again. Must not
-  // be used for names that are repeated().
+  // Add a submission without comparing its request, because an equal request was already accepted for this entry. Must
+  // not be used for entries whose name occurs several times in a round (repeated()).
   void offer_again(uint32_t entry, void* token, bool* completed);
 
   // Return the number of leading buckets that this rank has submitted completely.
@@ -64,7 +64,8 @@ class ScheduleCursor {
  private:
   // Entries that are distinguished only by their order: unnamed entries of one kind, or entries with the same name.
   struct Stream {
-    // Entries of this stream, in the order in which their operations are submitted.
+    // Entries of the schedule that only their order distinguishes, in the order in which their operations are
+    // submitted.
     std::vector<uint32_t> entries;
     uint64_t seen = 0;
     uint32_t next() const { return entries[seen % entries.size()]; }
@@ -73,7 +74,7 @@ class ScheduleCursor {
   struct Slot {
     // Request that the schedule expects for this entry.
     Request request;
-    // Tokens offered for this entry that wait for execution, one per round. There is rarely more than one.
+    // Tokens of submissions for this entry that have not been executed, one per round. There is rarely more than one.
     std::vector<void*> waiting;
     uint32_t bucket = 0;
     bool mine = false;
@@ -89,9 +90,9 @@ class ScheduleCursor {
   std::vector<Slot> slots_;
   // Number of operations that this rank still has to submit for each bucket.
   std::vector<uint32_t> missing_;
-  // Entries with names. The key consists of set, frontend and name (make_key()).
+  // Named entries, keyed by set, frontend and name (make_key()).
   std::unordered_map<std::string, Stream> by_name_;
-  // Entries without names. The key stands for set, frontend and kind (stream_of()).
+  // Unnamed entries, keyed by set, frontend and kind (stream_of()).
   std::unordered_map<uint64_t, Stream> unnamed_;
   uint64_t ready_ = 0;
   uint64_t executed_ = 0;

@@ -6,11 +6,11 @@ namespace hvd {
 
 void ScheduleDetector::reset() { log_.clear(); }
 
-// Number of operations after which the detector again proposes schedules for short periods, because the program might
-// have changed, for example from training to validation.
+// Number of operations after which the detector again accepts short repeating sequences. The program might have changed
+// by then, for example from training to validation.
 constexpr size_t kRecovery = 128;
 // Number of operations that a schedule must last to count as good. A schedule that ended earlier was probably part of a
-// longer period.
+// longer repeating sequence.
 constexpr uint64_t kBrief = 1024;
 
 void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
@@ -20,9 +20,10 @@ void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
   if (rounds >= kLasting) {
     failures_ = 0;
     least_ = 1;
-    // Count schedules that ended soon. Several in a row suggest that the program repeats a longer period. For example,
-    // a program with a barrier after every twenty equal calls makes each short schedule worthwhile but hides the longer
-    // period. The search for a longer period is costly, so it is done only occasionally.
+    // Count schedules that ended after few operations. Several in a row suggest that a longer sequence repeats. For
+    // example, a program calls a barrier after every twenty equal operations. Each schedule of a single operation lasts
+    // long enough to be worthwhile, but it hides the longer sequence. The search for a longer sequence is costly, so it
+    // is done only occasionally.
     const bool brief = rounds * operations < kBrief;
     brief_ = brief ? brief_ + 1 : 0;
     if (!brief) patience_ = kBriefPatience;
@@ -74,7 +75,8 @@ ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) co
   return shape;
 }
 
-// True if the last p operations repeat a shorter period that is too short to be proposed.
+// True if the last `p` operations consist of a repeated sequence of fewer than least_ operations, which must not be
+// proposed.
 bool ScheduleDetector::repeats_within(size_t p) const {
   const size_t n = log_.size();
   auto sum = [&](size_t from, size_t to) {
@@ -92,8 +94,8 @@ bool ScheduleDetector::repeats_within(size_t p) const {
   return false;
 }
 
-// True if the same name was used for different operations among the last p. Such a period cannot be scheduled, because
-// ranks follow a schedule by name and keep one request per name.
+// True if the last `p` operations use one name for different operations. Such a sequence cannot become a schedule,
+// because ranks follow a schedule by name and keep one request per name.
 bool ScheduleDetector::ambiguous(size_t p) const {
   std::map<std::string, uint64_t> known;
   for (size_t i = log_.size() - p; i < log_.size(); ++i) {
@@ -106,7 +108,7 @@ bool ScheduleDetector::ambiguous(size_t p) const {
   return false;
 }
 
-// True if a period can begin at this operation: the program had waited for all earlier operations, and the operation
+// True if a schedule can begin at this operation: the program had waited for all earlier operations, and the operation
 // does not continue a group.
 bool ScheduleDetector::may_begin(size_t at) const {
   const Ready &before = log_[at - 1].ready, &here = log_[at].ready;

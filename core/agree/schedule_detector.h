@@ -22,13 +22,14 @@ class ScheduleDetector {
   // Forget all operations that the detector has seen.
   void reset();
 
-  // Return the last period, in order, if the latest operations are two equal periods that begin at a fence. Return an
-  // empty list if not.
+  // Return the operations of the last period, in order. A period is a sequence of operations that occurred twice in a
+  // row. Both times, it must begin after the program has waited for all earlier operations (Ready::fence). Return an
+  // empty list if there is no period.
   std::vector<Ready> period() const;
   // Record that a schedule with `operations` operations ended after `rounds` rounds. If it ended early, or if several
-  // schedules in a row were brief, it is taken to be part of a longer period. The detector then proposes only longer
-  // periods. After several schedules that did not last, it delays the next proposal, each time by twice as many
-  // operations. A program that never repeats itself then pays almost nothing for these attempts.
+  // schedules in a row lasted for few operations, it was probably part of a longer period. The detector then proposes
+  // only longer periods. After several schedules that ended early, it delays the next proposal, each time by twice as
+  // many operations. A program that never repeats its operations then pays almost nothing for these attempts.
   void note_revoked(uint64_t rounds, size_t operations);
 
  private:
@@ -51,16 +52,16 @@ class ScheduleDetector {
   size_t capacity_;
   // Number of operations to observe before the next proposal.
   size_t hold_ = 0;
-  // Minimum number of operations in a proposed period. Greater than 1 while short periods are ruled out.
+  // Minimum number of operations in a proposed period. Greater than 1 while periods of few operations are ruled out.
   size_t least_ = 1;
-  // Number of operations left until short periods can be proposed again.
+  // Number of operations left until the detector can again propose periods of any length.
   size_t recover_ = 0;
   // Number of consecutive schedules that ended early.
   int failures_ = 0;
   static constexpr int kBriefPatience = 2;
-  // Number of consecutive schedules that lasted only briefly.
+  // Number of consecutive schedules that ended after few operations.
   int brief_ = 0;
-  // Number of brief schedules after which the detector requires a longer period.
+  // Number of such schedules after which the detector proposes only longer periods.
   int patience_ = kBriefPatience;
   std::deque<Token> log_;
 };

@@ -28,8 +28,9 @@ struct ScheduleWord {
   bool ready(uint64_t id, uint64_t position) const { return of_schedule(id) && this->position() > position; }
 };
 
-// Return the first position for which some rank was not ready. The schedule ends there. `words` holds the frozen word
-// of each local rank, and `members` the ranks of each bucket. At least one rank must take part in the schedule.
+// Return the first position for which some rank was not ready; the schedule ends there. `words` has the word of each
+// rank of the node, with the frozen bit set. `members` has the ranks that take part in each bucket. At least one rank
+// must take part in the schedule.
 inline uint64_t last_position(std::span<const ScheduleWord> words, const std::vector<std::vector<int>>& members) {
   uint64_t at = kNoPart;
   for (const ScheduleWord& w : words) at = w.position() < at ? w.position() : at;

@@ -50,8 +50,8 @@ class LocalStallCheck {
   void known(const std::vector<std::string>& keys, double now);
   // True if the next check is due.
   bool due(double now) const { return now - last_look_ >= kLook && warning_ + shutdown_ > 0; }
-  // Check the waits of this rank. `why` is the cause of the stall, if this rank knows it. An error means that the
-  // shutdown timeout has passed and the job must end.
+  // Check how long this rank's operations have been waiting. `why` is the cause of the stall, if this rank knows it. An
+  // error means that the shutdown timeout has passed and the job must end.
   Status check(const std::vector<Waiting>& waiting, const std::string& why, double now, const LogSink& log);
 
   // Seconds between two stall checks.

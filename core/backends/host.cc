@@ -51,9 +51,10 @@ class HostBackend final : public Backend {
   }
 
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
-    // Maximum size in bytes for which a guarded allreduce may replace the algorithm. It uses recursive doubling, which
-    // sends all data log2(P) times, while other algorithms send them about twice. Up to this size, its lower latency
-    // matters more, as measured on links of 1 to 10 Gbit/s with typical latencies.
+    // Maximum size in bytes for which a guarded allreduce may replace the algorithm that the table selects. A guarded
+    // allreduce uses recursive doubling, which sends all data log2(P) times, while other algorithms send them about
+    // twice. Up to this size, its lower latency matters more, as measured on links of 1 to 10 Gbit/s with typical
+    // latencies.
     constexpr size_t kMax = 32u << 10;
     const size_t bytes = count * size_of(d);
     if (bytes > kMax || c.node || c.local) return false;

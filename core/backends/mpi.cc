@@ -229,8 +229,8 @@ class MpiBackend final : public Backend {
     return std::accumulate(out->begin(), out->end(), size_t{0});
   }
 
-  // Return the data of one round as contiguous memory. The data are copied unless one round covers everything. `going`
-  // holds the bytes of each part.
+  // Return the data of one round as contiguous memory. The data are copied unless one round covers everything. `round`
+  // has the number of bytes of each part in this round, and `going` is their sum.
   const std::byte* collect(const std::byte* all, std::span<const size_t> parts, size_t first, std::span<const size_t> round, size_t going) {
     if (going == std::accumulate(parts.begin(), parts.end(), size_t{0})) return all;
     std::byte* const packed = calls_.memory(MpiCalls::kSend, going);

@@ -39,7 +39,7 @@ class MpiCalls {
   Status broadcast(Comm&, mpi::Handle, std::byte* data, size_t bytes, int root);
   Status allreduce(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t count, mpi::Handle type, mpi::Handle op);
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t bytes_of_each);
-  // Gather the contributions of all ranks in `out`, consecutive and in the order of set ranks.
+  // Gather the contributions of all ranks into `out`, contiguously, in the order of the ranks within the set.
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
   // Exchange parts between all ranks. If `without_me` is true, this rank's own part is not moved, and its place in
   // `out` stays undefined.

@@ -6,7 +6,8 @@
 
 namespace hvd {
 
-// Scope with the default floating-point mode: rounding to nearest, with denormals.
+// RAII guard that sets the thread's default floating-point mode: rounding to nearest, with denormals. The destructor
+// restores the previous mode.
 class DefaultFloatMode {
  public:
   DefaultFloatMode() : before_(read()) {

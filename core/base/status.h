@@ -12,17 +12,17 @@ namespace hvd {
 // Kinds of errors, with the Python exception for each.
 enum class Code : unsigned char {
   ok = 0,
-  // The call was refused, and the engine continues. Becomes ValueError.
+  // The call was refused, and the engine continues. Python raises ValueError.
   invalid_argument,
-  // The ranks disagree about an operation, and the engine continues. Becomes RanksDisagreeError.
+  // The ranks disagree about an operation, and the engine continues. Python raises RanksDisagreeError.
   mismatch,
-  // This process or a peer called shutdown. Becomes HorovodInternalError.
+  // This process or a peer called shutdown. Python raises HorovodInternalError.
   shutdown,
-  // A peer died or closed its connection. Becomes HorovodInternalError.
+  // A peer died or closed its connection. Python raises HorovodInternalError.
   peer_lost,
-  // No progress within the transport timeout. Becomes HorovodInternalError.
+  // No progress within the transport timeout. Python raises HorovodInternalError.
   timeout,
-  // A bug in this library. Becomes HorovodInternalError.
+  // A bug in this library. Python raises HorovodInternalError.
   internal,
 };
 

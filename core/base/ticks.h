@@ -29,7 +29,8 @@ class TickScale {
  public:
   TickScale() : ticks_(ticks()), ns_(monotonic_ns()) {}
 
-  // Snapshot of the map, based on a second reading of both clocks. The error of a snapshot grows with its age.
+  // Snapshot of the mapping from ticks to nanoseconds, based on a second reading of both clocks. Its error grows with
+  // its age.
   class Line {
    public:
     int64_t ns(uint64_t at) const {

@@ -39,8 +39,9 @@ namespace {
 // Exponent of the smallest positive double.
 constexpr int32_t kLeast = -1074;
 
-// Dot products over a part of a tensor. ab is the sum of a * b in units of 2^(unit_a + unit_b); aa and bb are defined
-// likewise. Exponents are even. This is also the layout on the wire.
+// Dot products over a part of a tensor. `ab` is the sum of a * b, in units of 2^(unit_a + unit_b); `aa` and `bb` are
+// defined likewise. The exponents unit_a and unit_b are even, so that the square root of each unit is exact. Messages
+// use the same layout.
 struct Sums {
   double ab = 0, aa = 0, bb = 0;
   int32_t unit_a = kLeast, unit_b = kLeast;

@@ -101,8 +101,8 @@ class CodedAllreduce {
     }
   }
 
-  // Add the quantization error of the result to the residual. The residual has the scale of a contribution, so undo the
-  // scaling of the result.
+  // Add the quantization error of the result to the residual. The residual is in the units of one rank's contribution,
+  // so undo the scaling of the result first.
   void keep_rest(const CodedRun& part, size_t at, size_t some, const float* sum, const std::byte* coded) const {
     const double unit = static_cast<double>(scale_.divisor) / scale_.factor;
     if (!std::isfinite(unit)) return;
@@ -146,7 +146,8 @@ class CodedAllreduce {
   const Parts parts_;
   // Encoded bytes of the slice that each rank owns.
   std::span<size_t> bytes_;
-  // Encoded bytes that each rank sends to this rank. All values are equal, because they describe this rank's slice.
+  // Encoded size in bytes of the data that each rank sends to this rank. All values are equal, because every rank sends
+  // this rank's slice.
   std::span<size_t> mine_;
   size_t total_ = 0, before_ = 0;
 };

@@ -24,10 +24,9 @@ namespace {
 // Maximum size in bytes of a slice for which recursive doubling is used, because the number of messages matters more
 // than their size.
 constexpr size_t kSmall = 32 << 10;
-// Maximum size in bytes of a slice for which recursive doubling is used between two hosts. It is higher, because two
-// hosts exchange all data with any algorithm.
+// The same limit for two hosts. It is higher than kSmall, because two hosts exchange all data with any algorithm.
 constexpr size_t kSmallForTwo = 512 << 10;
-// Maximum number of hosts for which the pairwise algorithm is used. It can then keep all connections busy.
+// Maximum number of hosts for which the pairwise algorithm is used. Up to this number, it keeps all connections busy.
 constexpr int kFewHosts = 8;
 
 // Reduce a slice between hosts. The values have type `acc`, and the result has type `d`.

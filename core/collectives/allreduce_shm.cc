@@ -125,8 +125,8 @@ const ArenaOffsets* homes_at(const SubBuffers& subs, int member) {
   return reinterpret_cast<const ArenaOffsets*>(subs.stage.staging[member]);
 }
 
-// Stage number at which all ranks abandon an attempt, because only some of them have their tensors in arenas. No rank
-// has published more stages by then.
+// Stage number that all ranks set when they abandon an attempt because only some of them have their tensors in arenas.
+// No rank has published more stages than this at that point.
 constexpr uint64_t kMixedStages = 4;
 
 int Job::count_at_home(const SubBuffers& subs) const {

@@ -51,8 +51,8 @@ Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   // Return this rank's place in the tree, counted from the root.
   const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);
   auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
-  // In binary, the number of a rank's parent is the rank's number with the lowest 1 bit cleared. Each child has one
-  // more 1 bit, below the rank's lowest 1 bit.
+  // A rank's parent is the rank whose binary number has the lowest 1 bit cleared. A rank's children have one additional
+  // 1 bit, below the lowest 1 bit of the rank's number.
   const unsigned lowest = place == 0 ? std::bit_ceil(size) : place & (~place + 1);
   if (place != 0) HVD_RETURN_IF_ERROR(recv_from(comm, rank_at(place - lowest), {data, bytes}));
   // Serve the largest subtree first, because it is the deepest.

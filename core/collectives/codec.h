@@ -44,14 +44,14 @@ void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 // Helpers for the two compressed allreduces. Tensors are split into runs, which are processed in batches. Private to
 // this layer.
 
-// Run: a range of elements of one float32 tensor.
+// Run: a contiguous range of elements of one float32 tensor.
 struct CodedRun {
   // Input values of the run, or null for zeros.
   const std::byte* in;
-  // Memory for the result of the run, or null to discard the result.
+  // Memory for the results of these elements, or null to discard them.
   std::byte* out;
-  // Quantization residual of the run: the part of the values that compression lost. It is added to the next call. If
-  // null, the lost part is discarded.
+  // Quantization residual of these elements: the part of the values that compression lost. It is added to the next
+  // call's values. If null, the lost part is discarded.
   std::byte* residual;
   size_t count;
 
@@ -116,8 +116,8 @@ void in_steps(size_t count, Visit visit) {
 // Compute to = in + residual for elements [first, first + n) of the run; n is at most kCodedStep.
 void load_contribution(const CodedRun& run, size_t first, size_t n, float* to);
 
-// Sum one batch of runs over the ranks of `comm`, with encoded messages, and scale the result. See
-// allreduce_compressed.cc.
+// Sum a list of runs (contiguous ranges of tensor elements) over the ranks of `comm`, with encoded messages, and scale
+// the result. See allreduce_compressed.cc.
 Status allreduce_coded_runs(Comm& comm, std::span<const CodedRun> runs, WireFormat format, const Scale& scale);
 
 }  // namespace hvd

@@ -32,8 +32,8 @@ Function* implementation(const Implementation<Function> (&table)[kCount], Algori
 
 // ---- Allreduce algorithms -------------------------------------------------------------------------------------------
 
-// Allreduce over shared memory (comm.node), directly on segments without packing. allreduce_shm selects one of its
-// algorithms by size.
+// Allreduce over shared memory (comm.node). It works directly on the memory of the tensors, without packing them. The
+// function selects one of several algorithms by size.
 Status allreduce_shm(Comm&, const Segments&, DType, ReduceOp, const Scale&);
 
 // Allreduce over links, in place on `count` contiguous elements. 16-bit floats accumulate in float32.
@@ -61,8 +61,8 @@ inline constexpr Implementation<Allreduce> kAllreduces[] = {{Algorithm::recursiv
 // already added. They overwrite `sums` and write the result to `result`.
 Status allreduce_pairwise_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
 Status allreduce_rabenseifner_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
-// Hierarchical allreduce with a custom in-place allreduce between hosts, which must add in the same order. A null
-// function selects the algorithms over links.
+// Hierarchical allreduce with a custom in-place allreduce between hosts. The custom function must add the ranks' values
+// in the same order as the built-in algorithms. A null function selects the built-in algorithms.
 using BetweenHosts = std::function<Status(Comm& cross, std::byte* data, size_t count, DType, ReduceOp)>;
 Status allreduce_hierarchical_by(const BetweenHosts&, Comm&, std::byte* data, size_t count, DType, ReduceOp);
 

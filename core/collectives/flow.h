@@ -1,4 +1,4 @@
-// Data flow shared by the loops of all algorithms over links. Private to this layer.
+// Transfer functions and loops shared by all collective algorithms that use links. Private to this layer.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace hvd {
 
-// ---- Non-blocking transfers that move what is possible now and shorten the span -------------------------------------
+// ---- Non-blocking transfers: move as many bytes as possible, and remove them from the span --------------------------
 Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved);
 Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved);
 
@@ -23,8 +23,8 @@ std::string pending_text(const Comm& comm, int to, bool sending, int from, bool 
 // True if at least one of the links is a socket.
 bool over_sockets(const Comm& comm);
 
-// Call step(moved, done) until it sets `done`, returns an error, or moves nothing for comm.timeout. text() describes
-// what the loop is waiting for.
+// Call step(moved, done) until it sets `done`, returns an error, or makes no progress for comm.timeout seconds. text()
+// returns what the loop is waiting for, for error messages.
 template <class Text, class Step>
 Status pump(Comm& comm, const Text& text, Step step) {
   // The lambda captures only one pointer, so that std::function does not allocate.
@@ -191,8 +191,8 @@ struct Fold {
   }
   int rank_at(int place_of_it) const { return place_of_it < folded ? 2 * place_of_it : place_of_it + folded; }
   bool pairs(int rank) const { return rank < 2 * folded; }
-  // True if the rank at this place (see above) starts with the sum of two ranks' values, false if it has only its own
-  // values.
+  // True if the rank at this place (see the description of Fold) starts with the sum of two ranks' values, false if it
+  // has only its own values.
   bool begins_with_sum(int place_of_it) const { return place_of_it < folded; }
 };
 
@@ -209,8 +209,8 @@ struct AllreduceValues {
   static AllreduceValues of(Comm& comm, std::byte* data, size_t count, DType d) {
     return {data, widened(comm, kSlotWide, data, count, d), count, d, accumulator(d)};
   }
-  // Return the bytes of elements [lo, hi) as they are in memory (mine) or on the wire (outgoing). `sum` is true if the
-  // elements are sums of several ranks.
+  // Return the memory of elements [lo, hi): mine() in the accumulation type, outgoing() in the type that is sent. `sum`
+  // is true if the elements are sums of several ranks.
   Bytes mine(size_t lo, size_t hi) const { return {wide + lo * size_of(acc), (hi - lo) * size_of(acc)}; }
   ConstBytes outgoing(bool sum, size_t lo, size_t hi) const {
     return sum ? mine(lo, hi) : Bytes(data + lo * size_of(d), (hi - lo) * size_of(d));
@@ -218,15 +218,15 @@ struct AllreduceValues {
   Combine combine(bool sum, ReduceOp op, bool theirs_first) const { return {acc, op, theirs_first, sum ? acc : d}; }
 };
 
-// Before the algorithm, combine pairs of ranks (see Fold): one rank of each pair sends its values to the other and then
-// waits for the result. `sums` is true if all ranks start with sums.
+// Combine pairs of ranks (see Fold) before an algorithm for a power of two of ranks: one rank of each pair sends its
+// values to the other. `sums` is true if the values of all ranks are already sums of several ranks.
 inline Status fold_in(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op, bool sums = false) {
   if (!fold.pairs(comm.rank)) return {};
   if (fold.place < 0) return send_to(comm, comm.rank - 1, v.outgoing(sums, 0, v.count));
   return exchange_combine(comm, comm.rank + 1, {}, comm.rank + 1, v.mine(0, v.count), v.combine(sums, op, false));
 }
 
-// After the algorithm, send the result to the ranks that folding has left out.
+// Send the algorithm's result to the ranks whose values fold_in() sent to another rank.
 inline Status fold_out(Comm& comm, const Fold& fold, Bytes data) {
   if (!fold.pairs(comm.rank)) return {};
   return fold.place < 0 ? recv_from(comm, comm.rank - 1, data) : send_to(comm, comm.rank + 1, data);

@@ -26,8 +26,7 @@ struct GuardHeader {
   uint64_t schedule = 0;
   // Schedule position that the ranks vote on.
   uint64_t position = 0;
-  // Position below which all ranks that contributed are ready. If it equals `position`, the operation does not take
-  // place.
+  // Position below which all ranks that contributed are ready. If it equals `position`, the operation is not executed.
   uint64_t ready = 0;
   // Bytes of data that follow the header.
   uint32_t bytes = 0;
@@ -46,8 +45,8 @@ class GuardedAllreduce {
   Status advance(bool* moved);
 
   bool under_way() const { return at_ < steps_.size(); }
-  // Return the result of the vote: operations at all positions below it take place. If the result is not above the
-  // position voted on, that operation does not take place.
+  // Return the result of the vote on position(). Operations at all positions below the result are executed. If the
+  // result does not exceed position(), the operation at that position is not executed.
   uint64_t agreed() const { return header().ready; }
   uint64_t position() const { return position_; }
 

@@ -60,8 +60,8 @@ struct SubBuffers {
 // `staged` is the number of rounds (0 or 1) that the caller has already staged and published.
 //
 // With kDepth = 4 sub-buffers, no rank has to wait before it overwrites a sub-buffer. Round m overwrites the data of
-// round m - 4. When this rank stages round m, it has already taken out round m - 2, so every rank had published round m
-// - 2. A rank publishes round m - 2 only after it has taken out round m - 4.
+// round m - 4. Before this rank stages round m, it has read the other ranks' data of round m - 2, so every rank had
+// published round m - 2. A rank publishes round m - 2 only after it has read the data of round m - 4.
 inline constexpr size_t kDepth = 4;
 
 template <class StageIn, class TakeOut>

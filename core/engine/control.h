@@ -86,11 +86,11 @@ enum class FrameType : uint8_t {
   revoked = 6,
   // Message to rank 0 that the sender has returned to negotiation.
   settled = 7,
-  // Message flooded to all ranks that the sender is leaving the job on purpose.
+  // Message, flooded to all ranks, announcing that the sender is leaving the job on purpose.
   bye = 8,
-  // Message flooded to all ranks that a rank is lost or that an error has occurred.
+  // Message, flooded to all ranks, reporting that a rank is lost or that an error has occurred.
   abort = 9,
-  // Message to a neighbour that its bye or abort has arrived and that the sender will send nothing more.
+  // Message to a neighbour that acknowledges its bye or abort. The sender will send nothing more.
   ack = 10,
   // Message from rank 0 to all ranks that lists the operations waiting at rank 0.
   stalled = 11,
@@ -197,7 +197,8 @@ class Control {
     bool acked = false;
     // Index of this neighbour in children_.
     uint32_t number = 0;
-    // True if watch_ monitors the neighbour's socket for incoming data (watched) and for writability (awaits_room).
+    // `watched` is true if watch_ monitors the neighbour's socket. `awaits_room` is true if it also monitors whether
+    // the socket is writable.
     bool watched = false, awaits_room = false;
   };
   short events_of(const Neighbour& n) const;

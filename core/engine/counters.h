@@ -30,7 +30,7 @@ struct Counted {
 #undef HVD_COUNTED
 };
 
-// Call see(name, value) for each counter, in the order of the table.
+// Call see(name, value) for each counter, in the order of HVD_COUNTERS.
 template <class See>
 void for_each(const Counted& counted, See see) {
 #define HVD_SEEN(name) see(#name, counted.name);

@@ -82,7 +82,7 @@ bool Driver::turn(bool flush) {
   }
   check_abort_request();
   if (shutdown_state_.over()) {
-    // After the end of the job, a turn only relays other ranks' goodbyes.
+    // After the end of the job, only relay the goodbye and abort messages of other ranks.
     control_.pump();
     hear_urgent();
     return false;
@@ -95,8 +95,8 @@ bool Driver::turn(bool flush) {
   if (schedule_sync_) {
     moved |= run_schedule();
     if (shutdown_state_.over()) return true;
-    // On one node, a running schedule needs no sockets, so a driving caller skips them. Meanwhile, the engine's thread
-    // sleeps on the sockets.
+    // On one node, a running schedule needs no sockets, so a caller that runs the progress loop does not check them.
+    // Meanwhile, the engine's thread sleeps on the sockets.
     if (schedule_sync_ && connections_.one_node() && flush && !shutdown_state_.leaving()) return moved;
   }
   moved |= send_requests(flush);

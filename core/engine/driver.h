@@ -1,6 +1,6 @@
-// The Driver runs the turns of the engine's progress loop. The thread that holds the progress lock (the engine's own
-// thread or a waiting caller) calls step(), so turns never overlap. A turn takes submissions, sends requests, handles
-// messages and executes agreed operations, in this order.
+// The Driver runs the engine's progress loop; a turn is one iteration of the loop. The thread that holds the progress
+// lock (the engine's own thread or a waiting caller) calls step(), so turns never overlap. A turn takes submissions,
+// sends requests, handles messages and executes agreed operations, in this order.
 //
 // A driver has two states:
 //   - While negotiating, operations move from to_request_ to pending_, and responses from order_ to execute(). adopt()
@@ -75,9 +75,9 @@ class Driver {
   // Ask the driving thread to stop and to abandon any collective in flight. Callable from other threads.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
-  // Change the fusion threshold and the size thresholds of all ranks. Callable from any thread, but only on rank 0. All
-  // ranks leave a running schedule at the same position. The fusion threshold applies to the next decisions and
-  // schedules, the tuning from the next schedule on.
+  // Change the fusion threshold and the size thresholds (`tuning`) of all ranks. Callable from any thread, but only on
+  // rank 0. All ranks leave a running schedule at the same position. The fusion threshold applies to all later
+  // decisions. The size thresholds apply from the next schedule on.
   void retune(size_t fusion_threshold, const Tuning& tuning);
 
   Connections& connections() { return connections_; }
@@ -144,7 +144,7 @@ class Driver {
   // True if this rank has no entry in the running schedule. It then does not count the schedule's operations.
   bool has_no_part() const;
   void watch();
-  // Return the stall error `end`, with the path of the report on the ranks' activity added if a report was written.
+  // Return the stall error `end`. If a report on the ranks' activity was written, append its path to the message.
   Status with_report(const Status& end) const;
   // True while the end of a stalled job is delayed for a report on the ranks' activity. The first call requests the
   // report. The delay is at most a few seconds.

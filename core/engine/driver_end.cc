@@ -90,7 +90,7 @@ void Driver::hear_urgent() {
 
 bool Driver::has_no_part() const { return schedule_sync_ && submissions_->progress().ready == kNoPart; }
 
-// False if a rank has left the job before it launched an operation that this rank has launched.
+// False if some rank has left the job without launching an operation that this rank has launched.
 bool Driver::all_take_part() const { return !shutdown_state_.beyond(executed_); }
 
 bool Driver::past_goodbye() const { return shutdown_state_.leaving() && shutdown_state_.past(executed_, has_no_part()); }

@@ -82,8 +82,9 @@ void Driver::retune(size_t fusion_threshold, const Tuning& tuning) {
   retuning_requested_.store(true, std::memory_order_seq_cst);
 }
 
-// Do nothing while the ranks adopt or leave a schedule; a later turn applies the settings. A schedule that this rank
-// has not adopted was built with the old settings, and its last position is not known while it ends.
+// Apply new settings that retune() has stored. Do nothing while the ranks adopt or leave a schedule; a later iteration
+// of the progress loop applies the settings. A schedule that this rank has not adopted was built with the old settings.
+// The last position of a schedule is not known while it ends.
 void Driver::apply_retuning() {
   if (!coordinator_ || coordinator_->epoch() != epoch_ || (schedule_sync_ && schedule_sync_->frozen())) return;
   std::optional<Retuning> wanted;
@@ -121,8 +122,7 @@ bool Driver::run_schedule() {
 }
 
 bool Driver::run_bucket() {
-  // Do not execute a bucket after the last operation in which a rank that has left the job takes part, even if the
-  // bucket is ready.
+  // Do not execute buckets after the last operation in which a departed rank takes part, even if they are ready.
   if (past_goodbye()) {
     fail(shutdown_state_.why(), false);
     return false;

@@ -1,6 +1,6 @@
-// Engine for one epoch (one membership of the job), as its callers see it. It owns the thread that drives it, the
-// progress lock that decides which thread drives (engine/progress_lock.h), the waker of that thread, and the watchdog
-// for operations that no caller waits for (Watchdog).
+// Caller-facing engine for one epoch, that is, for a fixed set of ranks. It owns the thread that runs the progress
+// loop, the progress lock that decides which thread runs the loop (engine/progress_lock.h), the waker of that thread,
+// and the watchdog for operations that no caller waits for (Watchdog).
 #pragma once
 #include <memory>
 #include <mutex>
@@ -40,7 +40,7 @@ class Engine {
   // `on_done` can submit operations but must not wait.
   Status submit_unattended(Request request, const std::byte* in, std::byte* out, void (*on_done)(Operation&, void*), void* context);
   // Submit an operation for a caller that will wait immediately. The engine's thread is not woken, because the caller
-  // will drive.
+  // will run the progress loop itself.
   Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
                          const Place* place = nullptr);
   // Copy the output of a completed device operation; see Accelerator::copy_output().
@@ -50,11 +50,12 @@ class Engine {
   // immediately, as in submit_blocking().
   Status submit_again(OperationPtr* op, const std::byte* in, std::byte* out, bool blocking);
   // Run the progress loop for a caller that waits for the operation. Return true if the operation is done. Return false
-  // when sleeping has become better than driving; the engine's thread then takes over.
+  // once it is cheaper for the caller to sleep than to run the loop; the engine's thread then takes over.
   bool drive(Operation& op, Deadline deadline = Deadline::at(Clock::time_point::max()));
   // Wait until the operation is done or `deadline` passes. Return true if it is done.
   bool wait(Operation& op, Deadline deadline);
-  // True if the operation is done. Repeated calls count as waiting; see Submissions::nudge().
+  // True if the operation is done. A caller that polls for long is treated as waiting: the engine then checks whether
+  // the operation can still complete in the running schedule; see Submissions::nudge().
   bool poll(Operation& op);
 
   // Leave the job: send `reason` to the peers, fail pending operations, end the thread and close the descriptors.
@@ -96,7 +97,7 @@ class Engine {
   Stats stats() const;
   // Return the observers of this engine. Callable from any thread.
   Observers& observers() { return observers_; }
-  // Return the measurement of the time that callers were blocked in wait().
+  // Return the measured times for which callers were blocked in wait().
   std::shared_ptr<const Waits> waits() const { return waits_; }
   // Send a message to observers of other ranks. Return false if it is too long or too many messages are queued.
   // Callable from any thread.

@@ -10,7 +10,8 @@
 namespace hvd {
 namespace {
 
-// Number of elements that are widened to words at a time. The limit bounds the scratch memory.
+// Number of elements that are converted at a time to the 64-bit words of an exact sum. The limit bounds the scratch
+// memory.
 constexpr size_t kBlock = 256u << 10;
 constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;
 
@@ -40,8 +41,8 @@ bool needs_neutral(const Response& r) {
   return r.kind == Kind::allreduce && (r.op == ReduceOp::min || r.op == ReduceOp::max || r.op == ReduceOp::product);
 }
 
-// Return neutral values, as many as the longest tensor of the response has elements. For a minimum, for example, min(x,
-// neutral) = x for every x.
+// Return neutral elements, as many as the longest tensor of the response has elements. For a minimum, for example,
+// min(x, neutral) = x for every x.
 const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   size_t n = 0;
   for (const auto& shape : r.shapes) n = std::max(n, elements_of(shape));
@@ -81,7 +82,8 @@ Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& 
   return {};
 }
 
-// `counts` holds the number of elements that each rank receives. Every block contains elements for all ranks.
+// Reduce-scatter without overflow in integer sums. `counts` has the number of elements that each rank receives. Each
+// pass processes a block that contains elements for all ranks.
 Status Executor::reducescatter_exactly(Comm& comm, const Response& r, const Operation& op, const std::vector<size_t>& counts) {
   const size_t element = size_of(r.dtype), each = words_of(r.dtype), n = counts.size(), me = static_cast<size_t>(comm.rank);
   const size_t largest = *std::max_element(counts.begin(), counts.end()), most = std::min(largest, std::max<size_t>(kBlock / n, 1));

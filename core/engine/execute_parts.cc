@@ -10,7 +10,7 @@ namespace hvd {
 namespace {
 
 // Maximum size in bytes of a packed tensor: the result of an allgather, or the input of a reducescatter. All ranks know
-// these sizes, so they make the same decision.
+// these sizes, so they pack the same tensors.
 constexpr size_t kSmall = 128u << 10;
 // Maximum bytes that are packed together. The memory is kept between operations.
 constexpr size_t kMaxPacked = 4u << 20;

@@ -20,8 +20,8 @@ void GroupAssembly::erase(Groups::iterator group) {
   groups_.erase(group);
 }
 
-// True if the caller has given up on the group and started it again. The caller then submits a name that is already
-// known.
+// True if the caller has given up on the group and started it again. In that case, `q` has a name that was already
+// submitted for the group.
 bool GroupAssembly::begins_anew(const Group& group, const Request& q) {
   return (!group.refused.ok() || group.given_out) && !q.unnamed && group.names.count(q.name) != 0;
 }

@@ -32,15 +32,15 @@ struct Execution {
   // Total size in bytes of this rank's tensors: the input of an allreduce, broadcast or reducescatter, or the output of
   // an allgather or alltoall.
   uint64_t bytes = 0;
-  // True if the vote carried the data (engine/schedule_sync.h). Such an execution is reported only after all ranks have
-  // voted for it.
+  // True if the data were sent together with the readiness vote (engine/schedule_sync.h). Such an execution is reported
+  // only after all ranks have voted for it.
   bool guarded = false;
   // Position in the order of operations that all ranks share, counted from 1. All responses of a bucket
   // (Schedule::Bucket) have the same number.
   uint64_t number = 0;
 
   // Return the name of the algorithm, for example "shm" or "ring". The name is "none" for a rank that is alone, and
-  // "guarded" if the vote carried the data. It is computed on demand.
+  // "guarded" if the data were sent together with the readiness vote. It is computed on demand.
   std::string_view algorithm() const;
 };
 
@@ -102,13 +102,13 @@ class Observer {
   // Called when a message from an observer of rank `from` has arrived; see MessageBus.
   virtual void heard(int /*from*/, uint32_t /*topic*/, std::string_view /*body*/) {}
 
-  // Called before the engine's thread, or a driving caller, sleeps for at most this many seconds. A caller can drive
-  // while the thread sleeps, so other events can occur before awake(). An observer that was added in between receives
-  // only awake().
+  // Called before the engine's thread, or a caller that runs the progress loop, sleeps. The argument is the maximum
+  // sleep in seconds. Callers can run the loop while the engine's thread sleeps, so other events can occur before
+  // awake(). An observer that was added in between receives only awake().
   virtual void asleep(double) {}
   virtual void awake() {}
-  // Called with an estimate of the CPU time in nanoseconds spent outside collectives, scaled up from a sample of the
-  // turns.
+  // Called with an estimate of the CPU time in nanoseconds spent outside collectives, extrapolated from a sample of the
+  // iterations of the progress loop.
   virtual void worked(uint64_t) {}
   // Called once when the job is over on this rank. finished() can still follow for an operation that was being
   // executed.

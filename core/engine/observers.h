@@ -1,5 +1,5 @@
-// Observers of an engine. With only the counters attached, an event costs the driver one call of an empty or short
-// function, and a submitting thread one load.
+// Observers of an engine. With only the counters attached, each event costs the progress loop one call of an empty or
+// short function. It costs a submitting thread one memory load.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace hvd {
 class Observers {
  public:
   // Add or remove an observer. Callable from any thread at any time, even inside an observer call. The driver applies
-  // changes at its next turn. Until then, a new observer can miss events, and a removed observer can still receive
+  // changes at its next iteration. Until then, a new observer can miss events, and a removed observer can still receive
   // events and is kept alive.
   void add(std::shared_ptr<Observer> observer);
   void remove(const Observer* observer);
 
   // ---- Functions called by the driver, which holds the progress lock ------------------------------------------------
 
-  // Apply changes to the list of observers. Called at the beginning of a turn.
+  // Apply changes to the list of observers. Called at the beginning of each iteration of the progress loop.
   void refresh() {
     if (changed_.load(std::memory_order_acquire)) follow();
   }
@@ -118,7 +118,8 @@ class MessageBus {
  private:
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;
-  // Queued messages and the state of the report on activity, guarded by mutex_.
+  // Queued messages (waiting_). For the report on the ranks' activity: its path (report_), and true if an observer
+  // writes such reports (reports_). True if ask_who_waits() was called (asked_). All are guarded by mutex_.
   std::vector<ObserverMessage> waiting_;
   std::string report_;
   bool reports_ = false;

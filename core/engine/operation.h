@@ -59,10 +59,10 @@ class Operation {
   float* residual = nullptr;
   // Position in the order of submission on this rank.
   uint64_t sequence = 0;
-  // Number from which an unnamed operation gets its name if it has to be negotiated.
+  // Number that gives an unnamed operation its name if the operation has to be negotiated.
   uint64_t unnamed_number = 0;
-  // Nonzero for the engine's own host-memory operations that execute a device operation
-  // (engine/device/host_staged_path.h). These operations keep the fence of their request.
+  // Nonzero for the engine's own host-memory operations that carry out a device operation
+  // (engine/device/host_staged_path.h). Submissions does not overwrite the fence in their request.
   uint64_t carries = 0;
   Clock::time_point submitted{};
   // Time at which the operation was first requested.

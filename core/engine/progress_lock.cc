@@ -44,8 +44,8 @@ void ProgressLock::stop() {
 
 bool ProgressLock::drive(Operation& op, Deadline deadline) {
   if (!mutex_.try_lock() && !lock_soon(op)) return op.done();
-  // Peers must not wake the sleeping thread while this caller drives. Change the sleep state only if necessary, because
-  // peers read it several times per operation.
+  // Peers must not wake the sleeping thread while this caller runs the progress loop. Change the sleep state only if
+  // necessary, because peers read it several times per operation.
   if (driver_ && waker_->sleep_state() == SleepState::waiting) waker_->set_sleep_state(SleepState::awake);
   waker_->cancel_notify();
   int idle_turns = 0;

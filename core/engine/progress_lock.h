@@ -18,13 +18,14 @@ class Watchdog {
 
   // Start periodic checks. Callable from any thread.
   void start();
-  // Start periodic checks if a schedule has begun with operations that no caller waits for.
+  // Start periodic checks if a new schedule contains operations that no caller waits for.
   void start_if_needed() {
     if (submissions_->must_watch()) start();
   }
   // Return a descriptor that is readable when a check is due.
   int fd() const { return timer_; }
-  // Run a check that is due, and give up on schedules and groups that cannot complete.
+  // If a check is due, check the operations that no caller waits for. Leave a schedule, or release a group, that cannot
+  // complete.
   void look();
 
   void close();
@@ -60,7 +61,7 @@ class ProgressLock {
   bool drive(Operation& op, Deadline deadline);
   // Make run() return, and end all sleeps. Callable from another thread.
   void stop();
-  // Call `last` with the lock held, then prevent all further driving.
+  // Call `last` with the lock held. Afterwards, no thread runs the progress loop again.
   template <class Last>
   void retire(Last last) {
     std::lock_guard progress_lock(mutex_);
@@ -86,7 +87,7 @@ class ProgressLock {
   bool parked_ = false;
   // Maximum length of a sleep in seconds; guarded by the lock.
   double rest_ = 0;
-  // Time that a driving caller spins before it sleeps; guarded by the lock.
+  // Time that a caller running the progress loop spins before it sleeps; guarded by the lock.
   Clock::duration spin_window_;
   std::atomic<bool> stop_{false};
 };

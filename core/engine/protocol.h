@@ -49,7 +49,7 @@ struct Revoked {
   uint64_t schedule, position;
 };
 
-// Message from a rank that has returned to negotiation.
+// Message to rank 0 from a rank that has left a schedule and returned to negotiation in `epoch`.
 struct Settled {
   static constexpr FrameType kType = FrameType::settled;
   uint64_t epoch;
@@ -63,7 +63,8 @@ struct StalledKeys {
 };
 
 // End of the job. `executed` is the number of operations in which the rank has taken part, in the order that all ranks
-// share. `why.rank()` is the rank that caused the end, or -1 if none did. For a goodbye, it is the sender.
+// share. `why.rank()` is the rank that caused the end, or -1 if none did. If a rank leaves on purpose, it is the
+// sender.
 struct Goodbye {
   static constexpr FrameType kType = FrameType::bye;
   uint64_t executed;

@@ -106,7 +106,7 @@ class ReadinessVote {
   Status advance(bool hurry, bool* moved);
   bool under_way() const { return vote_.under_way(); }
 
-  // Return the position voted on, or the result of the vote. Valid once the vote is no longer in flight.
+  // Return the position that is voted on, and the result of the vote. agreed() is valid once under_way() is false.
   uint64_t position() const { return vote_.position(); }
   uint64_t agreed() const { return vote_.agreed(); }
   // True if the vote carries the bucket's data. If all ranks agree, the caller then only has to call deliver().
@@ -126,7 +126,7 @@ class ReadinessVote {
   std::byte* values_ = nullptr;
   bool carries_ = false;
   bool hurry_ = false;
-  // Time of the vote's last progress, valid while hurry_ is set.
+  // Time at which the vote last made progress, or at which the timeout started. Only valid while hurry_ is true.
   Clock::time_point since_{};
 };
 

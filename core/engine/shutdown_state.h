@@ -1,9 +1,9 @@
 // Shutdown state of this rank. It records which ranks have left, up to which operation each took part, and why the job
 // ended. It does no I/O; engine/driver_end.cc acts on it.
 //
-// At first, no rank has left. After a goodbye message, the state is leaving. Once all operations up to the number in
-// the message are done, the state is over. The state changes to over directly if a rank is lost, a collective fails, or
-// this program leaves.
+// At first, no rank has left. A goodbye message changes the state to "leaving". Once all operations up to the number in
+// the message are done, the state becomes "over". It becomes "over" immediately if a rank is lost, a collective fails,
+// or this program leaves.
 //
 // While a rank leaves, operations up to the number in its goodbye message still complete. Later operations are not
 // started, or are abandoned.
@@ -25,7 +25,7 @@ class ShutdownState {
  public:
   // ---- State of the other ranks -------------------------------------------------------------------------------------
 
-  // Record that `rank` has left, so that the closing of its links does not count as the loss of the rank.
+  // Record that `rank` has left, so that its closed links are not treated as the loss of the rank.
   void parted(int rank) { parted_.insert(rank); }
   bool has_parted(int rank) const { return parted_.count(rank) != 0; }
   // Record a goodbye message. Operations up to the number in the message still complete. If several ranks leave, the
@@ -39,14 +39,14 @@ class ShutdownState {
   // order that all ranks share.
   bool beyond(uint64_t executed) const { return goodbye_ && executed > goodbye_->executed; }
   // True if a rank has left and all operations that it took part in are done. A rank without entries in the running
-  // schedule ignores the goodbye while the schedule runs, because it does not count the schedule's operations.
+  // schedule does not count the schedule's operations. For such a rank, return true as soon as another rank has left.
   bool past(uint64_t executed, bool has_no_part) const { return goodbye_ && (executed >= goodbye_->executed || has_no_part); }
 
   // ---- State of this rank -------------------------------------------------------------------------------------------
 
-  // Return the number of operations to announce in this rank's goodbye. It is the number executed so far, even if
-  // another rank announced a higher number. A rank without entries in the running schedule does not count the
-  // schedule's operations, so it takes the higher number.
+  // Return the number of operations to announce in this rank's goodbye: the number executed so far, even if another
+  // rank announced a higher number. A rank without entries in the running schedule does not count the schedule's
+  // operations. It announces the larger of its own number and the number that another rank announced.
   uint64_t promise(uint64_t executed, bool has_no_part) const {
     return goodbye_ && has_no_part ? std::max(executed, goodbye_->executed) : executed;
   }

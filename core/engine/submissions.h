@@ -42,8 +42,8 @@ class Submissions {
 
   // Check and accept an operation. `wake` is set to true if the driver now has something to do.
   Status submit(const OperationPtr& op, bool* wake);
-  // Accept an operation that was submitted before with the same request. If the running schedule has matched the
-  // request before, this neither compares nor allocates.
+  // Accept an operation that was submitted before with the same request. If the request has already matched the running
+  // schedule, this function does not compare the request again and allocates no memory.
   Status submit_again(const OperationPtr& op, bool* wake);
   // Separate earlier submissions from later ones with a fence, so that they are not fused. Called when the program is
   // about to wait or poll.
@@ -51,7 +51,8 @@ class Submissions {
 
   // ---- Functions called by the driver -------------------------------------------------------------------------------
 
-  // Return true once if a schedule holds operations that no caller waits for. The watchdog must then check them.
+  // Return true the first time after a schedule receives operations that no caller waits for. The watchdog must then
+  // check them.
   bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }
   // Take the new operations that are not part of a schedule.
   std::vector<OperationPtr> take();
@@ -79,14 +80,15 @@ class Submissions {
 
   void add_set(uint32_t id, std::vector<int> ranks);
   void remove_set(uint32_t id);
-  // Restart the numbering of a frontend's unnamed operations and groups in the set at 0. Ranks can have submitted
+  // Restart at 0 the numbering of a frontend's unnamed operations and groups in the set. Ranks can have submitted
   // different numbers of operations, but no operation must be in flight.
   void restart_unnamed(uint32_t id, uint8_t frontend);
   std::map<uint32_t, std::vector<int>> sets() const;
 
   // Start to follow a schedule. `unanswered` are requested operations without a response, in the order of submission.
   void begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const std::vector<OperationPtr>& unanswered);
-  // Return to negotiation. Return all operations that still have to be requested, in the order of submission.
+  // Switch from the schedule back to negotiation. Return all operations that still have to be requested, in the order
+  // of submission.
   std::vector<OperationPtr> end_schedule();
   // Progress of the running schedule on this rank. All positions below `ready` are submitted, and all positions below
   // `executed` have been taken.
@@ -105,10 +107,10 @@ class Submissions {
   // them.
   const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
   // Check an operation for which a caller has waited for some time. If its bucket or group is incomplete on this rank,
-  // leave the schedule or release the group, because waiting longer cannot help. For a device operation, check the
-  // engine's own operations that execute it, once no more of them are expected. `impatient` means that the caller has
-  // waited so long that other ranks might never submit, which only negotiation can detect (see Stall). Return true if
-  // the driver must be woken.
+  // leave the schedule or release the group, because waiting longer cannot help. For a device operation, check the host
+  // operations that carry it out, but only once the engine has submitted all of them. `impatient` means that the caller
+  // has waited so long that other ranks might never submit, which only negotiation can detect (see Stall). Return true
+  // if the driver must be woken.
   bool nudge(const Operation& op, bool impatient);
   // Check the operations that no caller waits for, by their age and by the time since the last submission. `waiting` is
   // set to true if the schedule or an incomplete group holds such operations, or has just released them. The watchdog
@@ -153,15 +155,15 @@ class Submissions {
   // cursor holds all other names.
   std::unordered_set<std::string> in_flight_;
   std::map<uint32_t, std::vector<int>> sets_;
-  // Next number of unnamed operations and groups in each stream, keyed by stream_of().
+  // Next sequence numbers of unnamed operations and of unnamed groups in each stream, keyed by stream_of().
   std::map<uint64_t, uint64_t> unnamed_, groups_;
   uint64_t next_sequence_ = 0;
   std::atomic<uint64_t> fence_{0};
   Clock::time_point last_{};
   // Cursor of the running schedule. Only the driver changes the pointer.
   std::unique_ptr<ScheduleCursor> cursor_;
-  // Memory for the operations of one bucket, reused by take_bucket(). They are pointers to Operation, as the cursor
-  // stores them.
+  // Memory for the operations of one bucket, reused by take_bucket(). The elements are pointers to Operation, because
+  // the cursor stores tokens of type void*.
   std::vector<void*> tokens_;
   // Copy of cursor_->ready() that progress() reads without the lock.
   std::atomic<uint64_t> ready_{0};

@@ -22,20 +22,21 @@ class ThreadWaker {
   void notify() const { wakeup_.notify(); }
   // Wake the engine from any sleep.
   void wake() const { wakeup_.wake(SleepState::idle); }
-  // Wake the thread if it sleeps, but first give the caller some microseconds to start driving.
+  // Wake the thread if it sleeps, but first give the caller some microseconds to start running the progress loop
+  // itself.
   void notify_soon();
   // Wake the thread immediately if it sleeps. One wakeup covers many submissions, because the woken thread handles all
   // of them.
   void notify_now();
 
-  // ---- Functions called by a thread that drives or is about to sleep ------------------------------------------------
+  // ---- Functions called by a thread that runs the progress loop or is about to sleep --------------------------------
   void set_sleep_state(SleepState sleep_state) {
     wakeup_.word()->sleep_state.store(static_cast<uint32_t>(sleep_state), std::memory_order_seq_cst);
   }
   // Return the sleep state. Only the thread that holds the progress lock changes it, except in notify_now(), which
   // wakes the thread.
   SleepState sleep_state() const { return static_cast<SleepState>(wakeup_.word()->sleep_state.load(std::memory_order_seq_cst)); }
-  // Cancel a pending delayed wakeup, because the calling thread drives and checks for new work afterwards.
+  // Cancel a pending delayed wakeup, because the calling thread runs the progress loop and finds new work itself.
   void cancel_notify();
   // Return the descriptors that become readable on a wakeup.
   int wakeup_fd() const { return wakeup_.fd(); }

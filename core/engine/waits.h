@@ -35,7 +35,8 @@ class Waits {
     uint64_t begin_ = 0;
   };
 
-  // Count an operation whose caller waits elsewhere, for an unknown time.
+  // Count an operation whose caller does not call wait(), so that the time for which the program waits for it is
+  // unknown.
   void unattended() {
     unattended_.fetch_add(1, std::memory_order_relaxed);
     arrival_.store(ticks(), std::memory_order_relaxed);
@@ -50,8 +51,8 @@ class Waits {
   }
   // Return the start of the current wait, or 0 if no caller is waiting.
   uint64_t since() const { return since_.load(std::memory_order_relaxed); }
-  // Return the time at which a caller last started to wait for an operation or left one unattended. Return 0 if neither
-  // has happened.
+  // Return the time at which a caller last started to wait for an operation, or last submitted one for which no caller
+  // calls wait(). Return 0 if neither has happened.
   uint64_t arrival() const { return arrival_.load(std::memory_order_relaxed); }
   uint64_t left_unattended() const { return unattended_.load(std::memory_order_relaxed); }
 

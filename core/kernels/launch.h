@@ -31,7 +31,7 @@ std::span<const Kernel> all();
 size_t reduce_of(DType d);
 size_t scale_of(DType d);
 size_t pack_of(DType d);
-// Return the index of a kernel in all(), or nullopt if the types differ and table.h does not have the cast.
+// Return the index of a kernel in all(), or nullopt if the types differ and table.h does not list the cast.
 std::optional<size_t> pack_of(DType from, DType to);
 size_t pack_bytes_of();
 

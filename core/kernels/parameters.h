@@ -1,6 +1,6 @@
-// Parameters of the device kernels, one struct each, passed by value. Host code fills them (launch.h), and the kernels
-// (kernels.cu) read them. A device gets their bytes unchanged, so the layouts are fixed. Addresses are device addresses
-// stored as integers, which host code cannot dereference.
+// Parameters of the device kernels: one struct per kernel, passed by value. Host code fills them (launch.h), and the
+// kernels (kernels.cu) read them. A device gets their bytes unchanged, so the layouts are fixed. Addresses are device
+// addresses stored as integers, which host code cannot dereference.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ constexpr uint32_t kThreads = 256;
 // Reduction operations, in the order of the rows in collectives/kernels.h.
 enum class Op : uint32_t { sum = 0, min = 1, max = 2, product = 3 };
 
-// Device form of Scale (collectives/comm.h), with the quotient by which floats are multiplied. collectives/reduce.cc
+// Device form of Scale (collectives/comm.h), with the precomputed factor / divisor for floats. collectives/reduce.cc
 // defines the scaling of each type.
 struct Scaling {
   double factor = 1.0, divisor = 1.0;

@@ -1,6 +1,6 @@
 // List of all kernels, shared by the kernel source and its callers. Each dtype of base/dtype_table.h has reduce_<name>,
 // scale_<name> and pack_<name>, with the C++ name (such as "boolean"). Each cast below has pack_<from>_to_<to>.
-// pack_bytes copies bytes without a type.
+// pack_bytes copies untyped bytes.
 #pragma once
 #include "base/dtype_table.h"
 

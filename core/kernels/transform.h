@@ -11,8 +11,8 @@
 
 namespace hvd::kernels {
 
-// Work of one thread: it processes the vectors with the indices first, first + stride, and so on, and then the
-// remaining elements with such indices.
+// Work of one thread: the vectors with the indices first, first + stride, first + 2 * stride and so on, then the
+// elements outside full vectors with the same pattern of indices.
 struct Share {
   uint64_t first, stride;
 };
@@ -37,7 +37,8 @@ HVD_KERNEL_INLINE Words<kMemoryWords<Out, kLanes>> transformed(const Words<kMemo
   return narrow<Out, kLanes>(scaled<In, kLanes>(widen<In, kLanes>(x), s));
 }
 
-// Load or store a vector of kParts times 16 bytes, as needed on one side of a cast.
+// Load or store a vector of 16 * kParts bytes. The wider type of a cast needs several parts of 16 bytes for as many
+// elements as one part holds in the narrower type.
 template <int kParts>
 HVD_KERNEL_INLINE Words<4 * kParts> load_vector(uint64_t address) {
   Words<4 * kParts> x;

@@ -82,7 +82,7 @@ bool fits(const std::string& launcher, bool open_mpi) { return open_mpi ? launch
 Status check_version(Family family, const std::string& path, const std::string& version) {
   const bool open_mpi = of_open_mpi(version);
   const bool mpich = has(version, "MPICH") || has(version, "Intel(R) MPI") || has(version, "MVAPICH") || has(version, "ParaStation MPI");
-  // Nothing needs to be checked for the standard ABI, which any library can implement.
+  // Any library can implement the standard ABI, so the version string does not matter for it.
   if (family == Family::standard || (family == Family::open_mpi ? open_mpi : mpich)) return {};
   return Status(Code::invalid_argument, path + " looks like " + std::string(name_of(family)) + " but says that it is '" +
                                             version.substr(0, version.find('\n')) +

@@ -74,8 +74,8 @@ bool fits(const std::string& launcher, bool open_mpi);
 // Return a short version string for error messages, for example "Open MPI v5.0.11" or "MPICH 5.0.2".
 std::string short_version(const std::string& version);
 
-// Fill the table of a family. If an Open MPI library does not export a variable, return Code::internal with the missing
-// name.
+// Fill `out` with the function table, constants and handles for an ABI family. If an Open MPI library does not export a
+// variable, return Code::internal with the missing name.
 Status make_abi(Family family, const Lookup& lookup, Abi* out);
 
 // Convert the result of MPI_Init_thread or MPI_Query_thread. An intermediate value counts as the next lower level.

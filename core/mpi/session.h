@@ -58,8 +58,8 @@ class Session {
   using Look = std::function<Status()>;
 
   // Return the communicator of these ranks of MPI_COMM_WORLD. The first call creates it, and all of these ranks must
-  // make that call. Do not call this within `work`. If `look` ends the wait, its error is returned and MPI becomes
-  // unusable.
+  // make that call. Do not call this within `work`. If `look` returns an error, the wait ends, the error is returned
+  // and MPI becomes unusable.
   Status communicator(const std::vector<int>& ranks, const Look& look, Handle* out);
   // Release the communicator. All of its ranks must call this at the same point in the order of operations.
   void forget(const std::vector<int>& ranks, const Look& look);

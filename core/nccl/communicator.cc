@@ -75,7 +75,7 @@ bool Communicator::enter_ending() {
 
 // Wait until the helper thread is outside of NCCL. After the communicator is abandoned, the thread starts no further
 // call, and its current call ends soon unless it waits for other ranks. Only an abort of the communicator ends such a
-// wait, which requires that NCCL has already written the handle.
+// wait. An abort is possible only after NCCL has written the communicator's handle.
 bool Communicator::wait_for_helper() const {
   const Deadline grace = Deadline::after(kGrace);
   while (inside_.load(std::memory_order_acquire) && !(handle() && grace.passed())) std::this_thread::sleep_for(kPause);

@@ -32,8 +32,8 @@ struct WarmUp {
   // Device memory, or null for no warm-up. The stream uses the memory even after the creation, so record an event
   // before freeing it.
   void* memory = nullptr;
-  // Size of `memory` in bytes, at least warm_up_bytes(size). With more memory, each collective is called again with as
-  // much data as fits.
+  // Size of `memory` in bytes, at least warm_up_bytes(size). If it is larger, the warm-up calls each collective a
+  // second time, with as much data as fits.
   size_t bytes = 0;
 };
 size_t warm_up_bytes(int size);
@@ -112,8 +112,8 @@ class Communicator {
 };
 
 // Shutdown of several communicators of one process on a helper thread that the caller polls. After the deadline, the
-// thread and its resources are abandoned, and outcome() returns an error. The communicators are unusable from the
-// start.
+// thread and its resources are abandoned, and outcome() returns an error. The communicators cannot be used once the
+// shutdown begins.
 class Ending {
  public:
   // True if all communicators have ended or the deadline has passed.

@@ -64,7 +64,8 @@ struct Reduction {
   Op op = Op::sum;
   // True if each value is multiplied by `scalar` and then summed. `op` is then unused.
   bool premultiplied = false;
-  // Multiplier of a premultiplied sum, exact in `type` or the nearest float32 or float64 value.
+  // Multiplier of a premultiplied sum. For float32 and float64, it is rounded to the nearest value of the type. Other
+  // types represent it exactly.
   double scalar = 1.0;
   // Scaling that the caller applies to the inputs (before) and to the result (after).
   Scaling before, after;

@@ -51,7 +51,8 @@
     adasum(w, n, m))
 
 // Each row is X(collective, where, values, sizes, maximum ranks, maximum bytes, algorithm). The first row that matches
-// decides. The rows of a collective are adjacent, and the last row for each kind of world matches everything.
+// decides. The rows of a collective are adjacent. For each kind of topology (local, nested, flat), the last row matches
+// everything.
 //
 // With two ranks, recursive doubling and pairwise both send all data, but recursive doubling needs one step instead of
 // two. For sizes that are not a power of two, folding costs Rabenseifner's algorithm two extra transfers of all data;

@@ -134,7 +134,7 @@ Algorithm select(Collective c, DType d, size_t bytes, const WorldShape& world, c
       return choice.algorithm;
     }
   }
-  // Unreachable, because the last row of each collective and kind of world matches everything (checked by a test).
+  // Unreachable, because the last row for each collective and kind of topology matches everything (checked by a test).
   return Algorithm::shm;
 }
 

@@ -1,5 +1,5 @@
-// Choice of the algorithm for each collective. It uses a table of rows, of which the first match decides, and a text
-// with the user's overrides ("allreduce=ring,broadcast=tree"). The functions have no side effects.
+// Choice of the algorithm for each collective. The first matching row of a table decides, unless the user overrides the
+// choice with a text such as "allreduce=ring,broadcast=tree". The functions have no side effects.
 //
 // Invariant of the table, checked by a test: for a given process set, all rows that apply to float reductions add in
 // the same order. The bits of a result then depend neither on the size of a tensor nor on fusion.
@@ -48,7 +48,8 @@ struct WorldShape {
   // True if the number of ranks is a power of two.
   bool power_of_two = true;
 
-  // Return the shape of a topology. `shared_memory` is true if ranks on one host can use shared memory.
+  // Return the properties of a topology that decide which algorithms can run. `shared_memory` is true if ranks on one
+  // host can use shared memory.
   static WorldShape of(const Topology& topology, bool shared_memory = true);
 };
 
@@ -68,14 +69,14 @@ Order order_of(Collective, Algorithm);
 bool runs_in(Algorithm, const WorldShape&);
 
 // Select the algorithm. `bytes` is the size of the whole operation on one rank, in dtype `d`. An override that cannot
-// run in this world is ignored, because one setting serves worlds and process sets of different shapes.
+// run in this process set is ignored, because one setting applies to jobs and process sets of different topologies.
 Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {}, const Tuning& = {});
 
-// Kinds of worlds in the table of choices, also used by documentation and tests. In `local`, all ranks share one host's
-// memory. In `nested`, there are several hosts, some with several ranks that share memory. In `flat`, all ranks use
-// only links. `links` includes nested and flat.
+// Kinds of topologies in the table of choices, also used by documentation and tests. In `local`, all ranks share one
+// host's memory. In `nested`, there are several hosts, some with several ranks that share memory. In `flat`, all ranks
+// use only links. `links` includes nested and flat.
 enum class Where : uint8_t { local, nested, flat, links, anywhere };
-// True if a process set with these properties belongs to the given kind of world.
+// True if a process set with these properties has the given kind of topology.
 bool matches(Where, const WorldShape&);
 enum class Values : uint8_t { any, integers };
 enum class Sizes : uint8_t { any, powers_of_two };

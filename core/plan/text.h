@@ -26,8 +26,8 @@ std::string listed(std::span<const Value> values, Name name, std::string_view se
   return text;
 }
 
-// Call visit(item), which returns a Status, for each comma-separated part without surrounding blanks. Empty parts are
-// skipped.
+// Call visit(item), which returns a Status, for each comma-separated part of the text. Blanks around a part are
+// removed, and empty parts are skipped.
 template <class Visit>
 Status each_item(std::string_view text, Visit visit) {
   while (!trimmed(text).empty()) {

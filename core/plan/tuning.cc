@@ -7,7 +7,8 @@
 namespace hvd {
 namespace {
 
-// Largest accepted value of thresholds that can mean "no limit".
+// Maximum accepted value of the thresholds below that have no smaller limit. A threshold of this size never applies in
+// practice, so it means "no limit".
 constexpr size_t kMax = size_t{1} << 40;
 
 constexpr TuningField kFields[] = {

@@ -49,7 +49,7 @@ struct Tuning {
 struct TuningField {
   std::string_view name;
   size_t Tuning::* value;
-  // Minimum and maximum value of the field in bytes.
+  // Minimum and maximum accepted value of this setting in bytes.
   size_t low, high;
 };
 std::span<const TuningField> tuning_fields();

@@ -115,7 +115,8 @@ void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool as
   if (asked || all.empty() || !means_.alone) return;
   {
     std::lock_guard lock(mutex_);
-    // Ignore the report if Python has received it within the last moment. Its observer can be called before this one.
+    // Ignore the report if Python has read it within the last 100 ms. The observer that passes it to Python can be
+    // called before this one.
     const auto now = Clock::now();
     if (!unread_ && now - noticed_ > std::chrono::milliseconds(100)) unread_ = now;
   }
@@ -170,7 +171,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
 }
 
 std::string Answerer::stacks() {
-  // Start of the numbers for questions that this rank asks itself. Rank 0 uses lower numbers.
+  // First of the numbers for questions that this rank asks itself. Rank 0 uses lower numbers.
   constexpr uint64_t kOwn = uint64_t{1} << 62;
   uint64_t number = 0;
   {

@@ -33,7 +33,8 @@ struct Question {
 
 class Answerer final : public Observer, public std::enable_shared_from_this<Answerer> {
  public:
-  // Time limits in seconds for Python to start its answer, to finish it, and, on rank 0, to notice a stall.
+  // Time limits in seconds. After a question from rank 0, Python must start its answer within kPatience and finish it
+  // within kWork. On rank 0, Python must read a stall report within kNotice.
   static constexpr double kPatience = 1.0, kWork = 1.2, kNotice = 5.0;
   struct Means {
     int rank = 0;
@@ -49,7 +50,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
     std::function<void(uint64_t)> ask_python;
     // Function that receives the stacks if Python is hung and cannot report a stall itself. Set only on rank 0.
     std::function<void(std::string)> alone;
-    // Seconds for which Python on rank 0 can leave a stall report unread before `alone` is called.
+    // Seconds for which Python on rank 0 can leave a stall report unread. After that time, `alone` is called.
     double notice = kNotice;
   };
   explicit Answerer(Means means);
@@ -94,7 +95,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   std::map<uint64_t, Given> given_;
   std::set<uint64_t> begun_;
   uint64_t own_questions_ = 0;
-  // Arrival time of the unread report of waiting operations, if there is one.
+  // Arrival time of the report of waiting operations that Python has not read yet, if there is one.
   std::optional<Clock::time_point> unread_;
   Clock::time_point noticed_{};
   bool closed_ = false;

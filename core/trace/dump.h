@@ -53,7 +53,7 @@ class Dumper final : public Observer {
 // thread. A process can have only one watch.
 class SignalWatch {
  public:
-  // Return null if the program already handles or ignores the signal, or if another watch exists.
+  // Return null if the program already handles or ignores the signal, or if another SignalWatch exists.
   static std::unique_ptr<SignalWatch> start(int signal, std::function<void()> call);
   ~SignalWatch();
   // Restore the previous action of the signal in a forked child.

@@ -17,7 +17,7 @@ bool Mailbox::take(Letter* letter, Deadline deadline) {
 }
 
 void Mailbox::heard(int from, uint32_t topic, std::string_view body) {
-  // Ignore the answer, because another observer has asked the question and handles the answer.
+  // Ignore rank 0's answer about its clock. The observer that sent the request handles it.
   if (topic == static_cast<uint32_t>(Topic::clock_told)) return;
   if (topic == static_cast<uint32_t>(Topic::clock_ask)) {
     auto answer = ClockOffset::answer(body, monotonic_ns());

@@ -24,8 +24,8 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   // Maximum number of unread messages. Further messages are dropped.
   static constexpr size_t kMax = 4096;
 
-  // Pass messages to the reader. If `say` is set, the mailbox itself also answers questions about the time
-  // (trace/clock.h). It calls `say` within heard() to send the answers.
+  // Pass messages to the reader. If `say` is set, heard() also answers requests for this rank's time (trace/clock.h)
+  // and calls `say` to send the answers.
   explicit Mailbox(int rank, std::function<void(ObserverMessage)> say = {}) : rank_(rank), say_(std::move(say)) {}
 
   // Take the next message, waiting until `deadline`. Return false if no message arrived, or if the mailbox is closed

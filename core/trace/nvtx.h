@@ -11,7 +11,7 @@ namespace hvd {
 
 class NvtxRanges final : public Observer {
  public:
-  // `library` is libnvtx3interop.so.1 or libnvToolsExt.so.1. An error explains why it cannot be used.
+  // Load `library`, which is libnvtx3interop.so.1 or libnvToolsExt.so.1. Return an error if it cannot be used.
   static Status open(const std::string& library, std::shared_ptr<NvtxRanges>* out);
 
   // Begin a range. It belongs to the thread that executes the operation, so the same thread must end it.

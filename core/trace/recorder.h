@@ -44,10 +44,10 @@ class FlightRecorder final : public Observer {
     uint64_t bytes;
     // Id of the schedule that contains the operation, or 0 for a negotiated operation.
     uint64_t schedule;
-    // For executed operations (carried_out and broke_off), the number of operations that the process set executed
-    // before. Equal on all ranks of the set.
+    // For executed operations (carried_out and broke_off), the number of operations that the process set had executed
+    // before this one. Equal on all ranks of the set.
     uint64_t position;
-    // First dimensions of the tensor's shape.
+    // Leading dimensions of the tensor's shape, up to kShape of them.
     std::array<int64_t, kShape> shape;
     uint32_t set, count;
     What what;

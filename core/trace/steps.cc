@@ -119,8 +119,8 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
       first_ = 0;
     }
     if (begun_) {
-      // Do not let the difference become negative: the reading counts an unfinished wait up to the present, and the
-      // final time of this wait can be shorter.
+      // Do not let the difference become negative. The earlier reading includes an unfinished wait up to its time of
+      // reading, and the time that is recorded for this wait in the end can be shorter.
       const uint64_t blocked = now.blocked > before_.blocked ? now.blocked - before_.blocked : 0;
       const Step step{ended_,
                       now.at,

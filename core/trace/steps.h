@@ -34,7 +34,7 @@ class StepMeter final : public Observer {
     uint64_t time;
     // Nanoseconds that the program waited for data, as reported by the program.
     uint64_t data;
-    // Ticks that callers waited for operations (see Waits).
+    // Time in ticks that callers spent waiting for operations (see Waits).
     uint64_t blocked;
     // Ticks that this rank spent in collectives.
     uint64_t collectives;
@@ -45,7 +45,8 @@ class StepMeter final : public Observer {
     // Minimum bytes that any algorithm has to send over this rank's link.
     uint64_t moved;
     uint64_t operations, tensors;
-    // Time in ticks at which a caller last started to wait for an operation, or left an operation unattended.
+    // Time in ticks at which a caller last started to wait for an operation, or last submitted one for which no caller
+    // calls wait().
     uint64_t arrival;
     // Number of operations whose callers' waiting time is unknown.
     uint64_t unattended;
@@ -62,8 +63,8 @@ class StepMeter final : public Observer {
   // Detect steps until step() is called. Each step ends with the last operation of the schedule. Steps are counted even
   // while operations are negotiated, but they are measured only while a schedule runs.
   void find() { finding_.store(true); }
-  // Take the finished steps, oldest first. If there are none, the meter sends the message `go_on` to the mailbox from
-  // wake() when the next step ends.
+  // Take the finished steps, oldest first. If there are none, the meter sends a message to a mailbox when the next step
+  // ends. wake() sets the mailbox and the message, `go_on`.
   std::vector<Step> take();
   void wake(std::shared_ptr<Mailbox> mailbox, std::string go_on);
   // Call `begun` with the number of each step that starts, on the thread that marks the step. There is one listener; an
@@ -96,11 +97,11 @@ class StepMeter final : public Observer {
 
   const std::shared_ptr<const Waits> waits_;
   TickScale scale_;
-  // Time at which the current execution started. The driver alone uses this member and those below.
+  // Time at which the current execution started. Only the driver uses this member and the members below.
   uint64_t started_ = 0;
   // True while a schedule is running.
   bool scheduled_ = false;
-  // Bucket of the schedule that ends a step.
+  // Bucket of the schedule whose completion ends a step.
   const Schedule::Bucket* last_ = nullptr;
   // Name of the operation that ends a step. Empty before the first schedule.
   std::string last_name_;

@@ -147,7 +147,8 @@ class Timeline final : public Observer {
   std::unordered_map<const Response*, Seen> seen_;
   TimelineTensorsPtr current_;
   uint64_t schedule_ = 0, rounds_ = 0, all_rounds_ = 0;
-  // First response of the running schedule.
+  // First response of the running schedule, or null if none is running. Its execution marks a new round of the
+  // schedule.
   const Response* first_ = nullptr;
   ClockOffset offset_;
   uint64_t looked_ = 0;

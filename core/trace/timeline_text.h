@@ -18,7 +18,7 @@
 
 namespace hvd {
 
-// Tensors of one response or message.
+// Properties of the tensors of one response, or of a message with requests.
 struct TimelineTensors {
   struct One {
     std::string name;
@@ -34,7 +34,8 @@ struct TimelineTensors {
     bool same(const Response& response, size_t index) const;
   };
   std::vector<One> all;
-  // Cache of the tensors' pids, used by TimelineText. It is valid while TimelineText::first_ equals pids_since.
+  // Cache of the pids under which TimelineText shows the tensors, because each tensor is a process in the trace. Valid
+  // while TimelineText::first_ equals pids_since.
   mutable std::vector<uint32_t> pids;
   mutable uint32_t pids_since = 0;
 
@@ -60,8 +61,9 @@ class TimelineText {
 
   explicit TimelineText(About about) : about_(std::move(about)) {}
 
-  // Each function appends elements, each followed by ",\n", to *out. `at` is in nanoseconds of the monotonic clock.
-  // Call begin() first, and again for each new file; it forgets operations in flight.
+  // Each function appends elements of the JSON array, each followed by ",\n", to *out. `at` is in nanoseconds of the
+  // monotonic clock. Call begin() first, and again for each new file. begin() discards the state of operations in
+  // flight.
   void begin(std::string* out);
   void ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out);
   void agreed(int64_t at, const TimelineTensors& tensors, std::string* out);
@@ -113,7 +115,7 @@ class TimelineText {
   std::string_view time(int64_t at) const;
 
   const About about_;
-  // Time of the cached text, which is reused because consecutive events often have the same time.
+  // Time for which written_ has the text. The text is reused, because consecutive events often have the same time.
   mutable int64_t written_at_ = -1;
   mutable std::string written_;
   // Pid of each known tensor. The key consists of key_of() and the kind.

@@ -5,18 +5,18 @@
 namespace hvd {
 
 enum class Topic : uint32_t {
-  // Report of Observer::waiting() in this rank's Mailbox. Never sent to another rank.
+  // Report that Observer::waiting() puts into this rank's own Mailbox. Never sent to another rank.
   waiting = 1,
   // JSON messages between the Python telemetry of the ranks (src/horovod/common/telemetry).
   python = 2,
   // Question from rank 0 that asks other ranks what they are doing; see Question (trace/answer.h).
   explain = 3,
-  // Answer to a question, as JSON (see Answerer).
+  // Answer to such a question, as JSON (see Answerer).
   answer = 4,
   // Request from the Answerer for the stacks of this rank's Python code. Never sent to another rank. The body is the
   // number of the question.
   stacks = 5,
-  // Report of Observer::unnoticed() in this rank's Mailbox. Never sent to another rank.
+  // Report that Observer::unnoticed() puts into this rank's own Mailbox. Never sent to another rank.
   unnoticed = 6,
   // Question to rank 0 about its time, and the answer (trace/clock.h). The question contains the time on the asking
   // rank's clock; the answer adds the time on rank 0's clock.

@@ -29,8 +29,8 @@ struct FaultScript {
 
 class FaultyLink final : public Link {
  public:
-  // `own_wakeup` is the wakeup event of the link's user. A call that stalls triggers it, because no peer would wake the
-  // user.
+  // `own_wakeup` is the wakeup event of the engine that uses the link. A call that stalls triggers it, because no peer
+  // would wake the engine.
   FaultyLink(std::unique_ptr<Link> inner, FaultScript script, WakeupEvent own_wakeup);
 
   int64_t try_send(ConstBytes data) override;

@@ -38,9 +38,9 @@ class Link {
   virtual bool readable() const { return false; }
   // True if the link's memory has space for more bytes to send.
   virtual bool writable() const { return false; }
-  // Called before the owner sleeps for wanted(). The link can tell the kernel not to wake the owner for fewer bytes
-  // than the last try_recv requested. Therefore, a try_recv must not request more bytes than the peer sends without
-  // waiting for an answer.
+  // Called before the owner sleeps until one of the events wanted() occurs. The link can tell the kernel to wake the
+  // owner only once as many bytes have arrived as the last try_recv requested. A try_recv must therefore not request
+  // more bytes than the peer sends without waiting for an answer.
   virtual void before_sleep() {}
   // Return the number of seconds for which the peer's host has not acknowledged data, or 0 if nothing is unacknowledged
   // or the time is unknown. The kernel of a live peer acknowledges data even if the process is busy. Call this at

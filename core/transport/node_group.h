@@ -32,9 +32,9 @@ struct StagingLedger {
   // Number of bytes that were reduced in place in the arenas.
   std::atomic<uint64_t> unstaged{0};
   struct Use {
-    // Counters of the group that last used the half, or null if no group has used it.
+    // Counters of the group that last used this half of the staging area, or null if no group has used it.
     std::shared_ptr<const SetLines> lines;
-    // Value that SetLine::finished reaches when a rank no longer uses the half; 0 if the half is free.
+    // Value that a rank's SetLine::finished reaches once the rank no longer uses this half. 0 if the half is free.
     uint64_t done = 0;
   };
   Use half[2];
@@ -68,8 +68,8 @@ class NodeGroup {
   bool reached(int member, uint64_t stage) const { return (*lines_)[member]->progress.load(std::memory_order_seq_cst) >= base_ + stage; }
   // End the collective. The end counts as one more stage.
   void finish();
-  // End the collective as if this rank had published `stages` stages, which must be at least as many as it has. Used
-  // when ranks abandon a collective after different numbers of stages.
+  // End the collective as if this rank had published `stages` stages (calls of publish()). `stages` must be at least
+  // the number that it has published. Used when ranks abandon a collective after different numbers of stages.
   void finish_at(uint64_t stages);
 
   // Return a rank's arena (see Segment::arena), or null if there is none.

@@ -19,7 +19,7 @@ constexpr auto kNoRest = milliseconds(1);
 // Time to poll without a pause if there are more ranks than cores. It is short, because the awaited rank might need
 // this core.
 constexpr auto kNoRestShared = microseconds(200);
-// Each rest takes 1/kPart of the wait so far, at least kLeastRest and at most kMaxRest.
+// Each sleep lasts 1/kPart of the time waited so far, at least kLeastRest and at most kMaxRest.
 constexpr int kPart = 20;
 constexpr auto kLeastRest = microseconds(20), kMaxRest = microseconds(500);
 

@@ -141,8 +141,8 @@ bool SecureLink::open_record(size_t text, Bytes data) {
 }
 
 // Request only bytes that are certain to arrive, because a sleeper might be woken only once all of them have arrived
-// (Link::before_sleep). These are the rest of the current record, and `wanted` bytes in at least one record, which the
-// peer sends without waiting for an answer.
+// (Link::before_sleep). The rest of the current record is certain to arrive. If no record has begun, so is a record
+// with `wanted` bytes of text, because the peer sends these bytes without waiting for an answer.
 int64_t SecureLink::receive_more(size_t wanted) {
   if (in_begin_ > 0) {
     std::memmove(in_.get(), in_.get() + in_begin_, in_end_ - in_begin_);

@@ -16,7 +16,7 @@ class Completion {
  public:
   // `event` must have been recorded after the operation's work. The destructor returns the event to the device's pool.
   Completion(std::shared_ptr<Device> device, Device::Event event) : device_(std::move(device)), event_(event) {}
-  // Record an event after the current work on `stream`. The caller must hold a Turn on the device.
+  // Record an event after the current work on `stream`. The caller must have entered the device with a Device::Turn.
   static Status record(const std::shared_ptr<Device>& device, Device::Stream stream, std::shared_ptr<const Completion>* out) {
     Device::Event event = nullptr;
     HVD_RETURN_IF_ERROR(device->take_event(&event));
@@ -70,7 +70,7 @@ void leave_behind(std::shared_ptr<void> memory);
 
 class DeferredRelease {
  public:
-  // Keep `memory` alive until the device reaches the completion. Callable from any thread.
+  // Keep `memory` alive until the event of `until` has occurred on the device. Callable from any thread.
   void keep(std::shared_ptr<const Completion> until, std::shared_ptr<void> memory);
   // Release memory that the device no longer uses, oldest first. An error means that the device has failed.
   Status sweep();

@@ -2,7 +2,8 @@
 // scaling, and packing many tensors into one buffer and unpacking them. Results are bitwise identical to those of the
 // CPU.
 //
-// All work is in stream order on device addresses. Callers must hold a Turn. No function waits for the device.
+// Every function takes device addresses and queues its work on a stream. Callers must have entered the device with a
+// Device::Turn. No function waits for the device.
 #pragma once
 #include <cstddef>
 #include <cstdint>

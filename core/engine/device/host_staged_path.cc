@@ -139,7 +139,7 @@ void HostStagedPath::plan_whole(const Response& r, const Comm& comm, Operation& 
   }
 }
 
-// True if the parts of this load can be copied now: their pinned memory stays within the limit, or no other memory of
+// True if the parts of this batch can be copied now: their pinned memory stays within the limit, or no other memory of
 // the pool is in use.
 bool HostStagedPath::room(const Loaded& load) const { return pool_->used() == 0 || pool_->used() + load.bytes <= memory_; }
 
@@ -300,7 +300,7 @@ OperationPtr host_part(Request request, std::string name, uint64_t carrier) {
   q.group_size = 0;
   q.unnamed = false;
   op->carries = carrier;
-  // The caller of the program's operation is already waiting, so the engine should negotiate without delay.
+  // A user thread might already be waiting for the operation, so the engine should negotiate without delay.
   op->awaited = true;
   // No caller waits for this operation directly, so the watchdog must check it.
   op->on_done = [](Operation&, void*) {};

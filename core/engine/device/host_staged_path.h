@@ -15,11 +15,11 @@
 
 namespace hvd {
 
-// Return a new number that links operations to the parts that execute them. It is stored in Operation::carries of the
-// parts and in OnDevice::carried of the operations.
+// Return a new number that links the user's operations to the host operations (parts) that carry them out. It is stored
+// in OnDevice::carried of the user's operations and in Operation::carries of the parts.
 uint64_t new_carrier(const std::vector<OperationPtr>& operations);
 
-// Create a part with this request and name. The part inherits the fence of the program's operation. The caller sets
+// Create a part with this request and name. The part inherits the fence of the user's operation. The caller sets
 // `in` and `out`, and calls Submissions::expect().
 OperationPtr host_part(Request request, std::string name, uint64_t carrier);
 
@@ -47,8 +47,8 @@ double resting_seconds_after(Clock::time_point begun);
 // same order on every rank. The host operations then repeat when the program does, become part of schedules, and are
 // fused again on the host.
 //
-// New copies start only while pinned memory is available, up to a limit. All ranks process operations in the agreed
-// order, so memory always becomes free again.
+// New copies start only while pinned memory is available, up to a limit. All ranks process operations in the same
+// order, so the memory in use is always released eventually.
 //
 // Not thread-safe; used only by the thread that drives the engine.
 class HostStagedPath {
@@ -82,34 +82,34 @@ class HostStagedPath {
 
  private:
   using Block = std::shared_ptr<PinnedPool::Block>;
-  // One copy between device memory and pinned host memory. `at` is the byte offset in the pinned memory of the load.
+  // One copy between device memory and pinned host memory. `at` is the byte offset in the pinned memory of the batch.
   struct Copy {
     std::byte* device;
     size_t at;
     size_t bytes;
   };
-  // Operation on host memory that executes an operation of the program, or a piece of it.
+  // Host-memory operation that carries out the user's operation, or a piece of it.
   struct Part {
-    // Index in Flight::loads of the load (parts that are copied together) that contains this part.
+    // Index in Flight::loads of the batch that contains this part. A batch is several parts that are copied together.
     size_t load = 0;
     OperationPtr host;
     static constexpr size_t kNone = SIZE_MAX;
-    // Byte offsets of input, output and residual in the pinned memory that the parts of a load share.
+    // Byte offsets of the input, output and residual within the pinned memory that the parts of a batch share.
     size_t in = 0, out = kNone, residual = kNone;
     std::vector<Copy> come, back;
-    // Event recorded after the copy of all parts of the load. Null once the data have arrived. Only the first part of a
-    // load has an event.
+    // Event recorded after the copies of all parts of the batch. Null once the data have arrived. Only the first part
+    // of a batch has an event.
     Device::Event copied = nullptr;
-    // Operation of the program that receives the sizes and the output of `host`, the operation on host memory.
+    // The user's operation, which receives the sizes and the output of `host`.
     Operation* for_output = nullptr;
     bool submitted = false, launched = false;
   };
-  // Load: several parts that are copied together, and the pinned memory that they share.
+  // Batch: several parts that are copied together, and the pinned memory that they share.
   struct Loaded {
     size_t bytes = 0;
-    // Range of the load's parts: the indices [first, end) in Flight::parts.
+    // Indices [first, end) in Flight::parts of the parts of this batch.
     size_t first = 0, end = 0;
-    // Number of parts of the load whose work has not been launched.
+    // Number of parts of this batch that have not been launched.
     size_t open = 0;
     Block block;
   };
@@ -117,7 +117,7 @@ class HostStagedPath {
     std::vector<OperationPtr> operations;
     std::vector<Part> parts;
     std::vector<Loaded> loads;
-    // Number of loads whose copies to host memory have started.
+    // Number of batches whose copies to host memory have started.
     size_t brought = 0;
     uint64_t carrier = 0;
     Status status;
@@ -151,8 +151,8 @@ class HostStagedPath {
   std::deque<Flight> flights_;
   // Number of responses so far, for each process set.
   std::map<uint32_t, uint64_t> begun_;
-  // Number of the current fusion window. A window covers the bytes that are copied at a time, and parts of different
-  // windows are never fused.
+  // Number of the current fusion window. A window covers a limited number of bytes that are copied together. Parts of
+  // different windows are never fused.
   uint64_t window_ = 0;
   size_t window_bytes_ = 0;
   DeferredRelease deferred_;

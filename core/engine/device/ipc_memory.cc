@@ -252,8 +252,7 @@ void Exchange::retire(bool release) {
 bool Exchange::sweep() {
   const std::lock_guard lock(aside_mutex());
   bool waits = false;
-  // Close all memory before freeing any, because ranks that are threads of this process can wait for each other to
-  // close theirs.
+  // Close all memory before freeing any. Ranks in the same process can wait for each other to close theirs.
   for (Retired& left : aside()) {
     left.let_go();
     waits |= !left.closed;

@@ -33,9 +33,9 @@ class StreamCounters {
 
  private:
   struct Registered;
-  // Counter of one rank. Each of its values is on a separate cache line.
+  // Counter of one rank. Its two values are on separate cache lines.
   struct Counter {
-    // Value written by the rank's GPU.
+    // Value that the rank's GPU writes and other GPUs wait for.
     alignas(64) std::atomic<uint32_t> reached;
     // Value published by the rank's host code.
     alignas(64) std::atomic<uint32_t> told;
@@ -84,10 +84,11 @@ class Exchange {
   };
   // Indices of a rank's counters in shared memory.
   enum Word : size_t {
-    // Counter of the windows whose data are in the rank's buffer; one counter per slot.
+    // Number of windows whose data are in the rank's buffer. One counter per slot. A window is a part of the tensors
+    // that fits in one slot.
     kReady,
-    // Counter of the windows that the rank has finished: it has written all results and no longer reads other ranks'
-    // slots; one counter per slot.
+    // Number of windows that the rank has finished: it has written all results and no longer reads other ranks' slots.
+    // One counter per slot.
     kDone = kReady + kSlots,
     // Counter that becomes 1 once the rank has written its test pattern.
     kWritten = kDone + kSlots,
@@ -117,7 +118,7 @@ class Exchange {
   Status prepare(const std::shared_ptr<Device>& device, Card* out);
   // Free the buffer that prepare() created. Allowed only while no peer has opened the memory.
   void discard();
-  // Store the card (memory description) that `rank` has sent. Call this before meet().
+  // Store the memory description that `rank` has sent. Call this before meet().
   void acquaint(int rank, const Card& card);
   // Open the memory of `rank`, once. Then wait a few seconds for the rank to write its test pattern, and read the
   // pattern.
@@ -138,8 +139,8 @@ class Exchange {
   // stream and the peers have closed this rank's memory. They are then released. With `release`, a stream that waits
   // for a lost rank continues with invalid data.
   void retire(bool release);
-  // Release the resources of retired exchanges in this process. Return true if some still wait for their device,
-  // possibly forever.
+  // Release the resources of retired exchanges in this process. Return true if devices still use some of them, possibly
+  // forever.
   static bool sweep();
 
  private:

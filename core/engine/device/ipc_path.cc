@@ -28,8 +28,8 @@ struct IpcPath::Job {
   size_t elements(size_t window) const { return windows[window].bytes / element; }
 };
 
-// Return the copies of a window between the buffer and the operations' memory. A rank that has called join() has no
-// memory and contributes zeros.
+// Return the copies to make between the shared slot and the tensors for one window. A window is a part of the tensors
+// that fits in one slot. A rank that has called join() has no tensors and contributes zeros.
 template <class Memory>
 std::vector<Compute::Move> moves_of(const Window& window, std::byte* slot, size_t element, bool into_slot, const Memory& memory) {
   std::vector<Compute::Move> moves;

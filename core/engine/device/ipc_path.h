@@ -51,8 +51,8 @@ class IpcPath {
   // called join().
   Status start(const Response& response, Comm& comm, const std::vector<OperationPtr>& operations);
 
-  // True while launched work might be unfinished. The driver must then call look() after resting_seconds(). If look()
-  // returns an error, the device has failed and its work will never complete.
+  // True while launched work might be unfinished. The driver must then call look() every resting_seconds() seconds. If
+  // look() returns an error, the device has failed and its work will never complete.
   bool in_flight() const { return last_ != nullptr; }
   static double resting_seconds() { return kLook; }
   Status look();

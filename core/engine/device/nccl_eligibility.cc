@@ -74,7 +74,8 @@ Status NcclSets::ask(Set* set, Comm& comm) {
   std::vector<Record> all(static_cast<size_t>(comm.size));
   std::memcpy(all.data(), said.data(), said.size());
   const auto every = [&all](uint8_t Record::* what) { return std::ranges::all_of(all, [what](const Record& r) { return r.*what != 0; }); };
-  // A rank that has called join() has no device. Decide at a later operation of the set.
+  // A rank that has called join() has no device. Postpone the choice between GPU and host until a later operation of
+  // the set.
   if (!every(&Record::device)) return {};
   warn_of_sharing(comm, all);
   set->capability = std::ranges::min_element(all, {}, &Record::capability)->capability;

@@ -11,8 +11,8 @@ namespace hvd {
 
 namespace {
 
-// True if NCCL can execute the response. Compressed values and reductions across hosts must use host memory. A joined
-// rank contributes zeros.
+// True if NCCL can execute the response. Compressed values and reductions across hosts must use host memory. So must a
+// minimum, maximum or product in which a rank that has called join() takes part, because NCCL would add zeros for it.
 bool fits(const Response& r) {
   return r.kind != Kind::allreduce || (r.wire == WireFormat::none && !r.across_hosts && !(r.partial && needs_neutral(r)));
 }

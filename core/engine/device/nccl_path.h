@@ -35,8 +35,8 @@ class NcclPath {
   // called join().
   Status start(const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
 
-  // True while launched work might be unfinished. The driver must then call look() after resting_seconds(). An error
-  // from look() is an asynchronous NCCL error.
+  // True while launched work might be unfinished. The driver must then call look() every resting_seconds() seconds. An
+  // error from look() is an asynchronous NCCL error.
   bool in_flight() const { return !launched_.empty(); }
   static double resting_seconds() { return LaunchedOperations::resting_seconds(); }
   Status look();

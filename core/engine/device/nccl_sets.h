@@ -42,14 +42,14 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
     const bool pinned_;
   };
 
-  // Take a block of at least `bytes` bytes with undefined contents. Release it only when its work is done, or when its
-  // next user runs on the same stream.
+  // Take a block of at least `bytes` bytes with undefined contents. Release the block only once the device no longer
+  // uses it, unless the work that uses it next is queued on the same stream.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
   // Return the number of bytes of pinned host memory, both used and free.
   size_t pinned() const { return pinned_; }
 
  private:
-  // Memory blocks that are not in use, keyed by their bytes.
+  // Unused memory blocks, keyed by their size in bytes.
   using Free = std::map<size_t, std::vector<std::byte*>>;
   std::byte* take_free(size_t most, size_t* size, bool* is_pinned);
   void give_back(std::byte* data, size_t bytes, bool pinned);
@@ -72,8 +72,9 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 // other when it is ready. Once it is ready on all ranks, the set uses NCCL. After a timeout, the set permanently uses
 // the host.
 //
-// The ranks of a set decide together, for each response, with host collectives. They process the same responses in the
-// same order, so their messages match. Once the set is decided, the ranks send no more messages.
+// The ranks of a set exchange these messages with host collectives, at most once per response. They process the same
+// responses in the same order, so their messages match. Once the set uses NCCL or the host permanently, the ranks send
+// no more messages.
 //
 // Not thread-safe; used only by the thread that drives the engine.
 
@@ -92,7 +93,8 @@ struct NcclSet {
 struct NcclCommon {
   // Stream for the work of all communicators.
   Device::Stream stream = nullptr;
-  // First communicator of this rank, while it is being created. Only this one can be warmed up.
+  // First communicator that this rank created. Only this one runs a warm-up, because warm-up kernels and kernels of
+  // other communicators could deadlock.
   std::shared_ptr<nccl::Communicator> first;
   // True once this rank has logged a warning about ranks that share a GPU.
   bool told_of_sharing = false;
@@ -132,7 +134,7 @@ class NcclSets {
     State state = State::unasked;
     // Time at which the creation of the communicator started.
     Clock::time_point begun;
-    // Number of responses since the creation started, equal on all ranks.
+    // Number of responses of this set since the creation of its communicator started. Equal on all ranks.
     uint64_t waited = 0;
     bool warned = false;
   };

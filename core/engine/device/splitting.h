@@ -19,17 +19,17 @@ struct Piece {
   size_t number = 0;
   // Byte range of the piece in its tensor.
   size_t first = 0, bytes = 0;
-  // Byte offset of the piece in the memory that all pieces of a load share.
+  // Byte offset of the piece in the memory that all pieces of a batch (Load) share.
   size_t at = 0;
 };
 
-// Pieces that are copied together as one load.
+// Batch of pieces that are copied together.
 struct Load {
   std::vector<Piece> pieces;
   size_t bytes = 0;
 };
 
-// Split tensors of these sizes, in order, into loads of at most `most` bytes. `most` must be a multiple of 64, the
+// Split tensors of these sizes, in order, into batches of at most `most` bytes. `most` must be a multiple of 64, the
 // alignment of pieces. Each tensor is always split in the same way, because its pieces are operations that must repeat
 // in every step, even if other tensors are fused with it. An empty tensor also has one piece, because the ranks must
 // negotiate it.
