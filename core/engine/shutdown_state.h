@@ -46,7 +46,7 @@ class ShutdownState {
 
   // Return the number of operations to announce in this rank's goodbye: the number executed so far, even if another
   // rank announced a higher number. A rank without entries in the running schedule does not count the schedule's
-  // operations. It announces the larger of its own number and the number that another rank announced.
+  // operations. It announces the larger of the two numbers.
   uint64_t promise(uint64_t executed, bool has_no_part) const {
     return goodbye_ && has_no_part ? std::max(executed, goodbye_->executed) : executed;
   }
