@@ -21,18 +21,14 @@
 namespace hvd {
 namespace {
 
-// Maximum size in bytes of a slice for which recursive doubling is used, because the number of messages matters more
-// than their size.
-constexpr size_t kSmall = 32 << 10;
-// The same limit for two hosts. It is higher than kSmall, because two hosts exchange all data with any algorithm.
-constexpr size_t kSmallForTwo = 512 << 10;
 // Maximum number of hosts for which the pairwise algorithm is used. Up to this number, it keeps all connections busy.
 constexpr int kFewHosts = 8;
 
-// Reduce a slice between hosts. The values have type `acc`, and the result has type `d`.
-Status between_hosts(Comm& cross, std::byte* slice, DType acc, std::byte* result, DType d, size_t count, ReduceOp op,
+// Reduce a slice between hosts. The values have type `acc`, and the result has type `d`. Recursive doubling sends the
+// fewest messages, whose number matters more than their size if the slice is small.
+Status between_hosts(const Tuning& tuning, Comm& cross, std::byte* slice, DType acc, std::byte* result, DType d, size_t count, ReduceOp op,
                      const BetweenHosts& other) {
-  const bool small = count * size_of(acc) <= (cross.size == 2 ? kSmallForTwo : kSmall);
+  const bool small = count * size_of(acc) <= (cross.size == 2 ? tuning.slice_pair_bytes : tuning.slice_doubling_bytes);
   const bool halving = cross.size > kFewHosts && std::has_single_bit(static_cast<unsigned>(cross.size));
   if (!other && acc != d && cross.size > 1 && !small) {
     auto* sums = reinterpret_cast<float*>(slice);
@@ -75,7 +71,7 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
     slice = sum;
   }
   std::byte* result = data + first * size_of(d);
-  if (own) HVD_RETURN_IF_ERROR(between_hosts(*comm.cross, slice, acc, result, d, mine, op, other));
+  if (own) HVD_RETURN_IF_ERROR(between_hosts(comm.tuning, *comm.cross, slice, acc, result, d, mine, op, other));
   if (local.size == 1) return {};
   for (int i = 0; i < local.size; ++i) memory[i] *= size_of(d);
   return allgather_shm(local, result, data, parts);

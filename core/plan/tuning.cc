@@ -18,6 +18,8 @@ constexpr TuningField kFields[] = {
     {"stream_bytes", &Tuning::stream_bytes, 0, kMax},
     {"doubling_bytes", &Tuning::doubling_bytes, 0, kMax},
     {"pair_bytes", &Tuning::pair_bytes, 0, kMax},
+    {"slice_doubling_bytes", &Tuning::slice_doubling_bytes, 0, kMax},
+    {"slice_pair_bytes", &Tuning::slice_pair_bytes, 0, kMax},
     {"tree_bytes", &Tuning::tree_bytes, 0, kMax},
     {"flat_tree_bytes", &Tuning::flat_tree_bytes, 0, kMax},
 };

@@ -23,11 +23,15 @@ struct Tuning {
   // Minimum size in bytes of an output that bypasses the cache.
   size_t stream_bytes = 8 << 20;
   // Maximum size in bytes of an allreduce over links for which recursive doubling is used, if every host has one rank.
-  // Hosts with several ranks use the limits in collectives/allreduce_hierarchical.cc.
   size_t doubling_bytes = 16 << 10;
   // Maximum size in bytes of an allreduce between two ranks over links for which recursive doubling is used. Ignored if
   // it is below doubling_bytes.
   size_t pair_bytes = 512 << 10;
+  // Maximum size in bytes of a slice that hosts with several ranks reduce between hosts by recursive doubling. Each rank
+  // of a host reduces one slice.
+  size_t slice_doubling_bytes = 32 << 10;
+  // The same limit for two hosts. It is higher, because two hosts exchange all data with any algorithm.
+  size_t slice_pair_bytes = 512 << 10;
   // Maximum size in bytes of a broadcast over links for which the tree is used, if some hosts have several ranks.
   size_t tree_bytes = 256 << 10;
   // Maximum size in bytes of a broadcast over links for which the tree is used, if every host has one rank.

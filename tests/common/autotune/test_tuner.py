@@ -8,7 +8,7 @@ from horovod.common.job import Job
 from horovod.common.training_loop.gradients import BucketSizes, bucket_tuning
 
 MIB = 1 << 20
-TUNING = {"direct_bytes": 16 << 10, "chunk_bytes": 128 << 10, "pair_bytes": 512 << 10, "doubling_bytes": 16 << 10}
+TUNING = dict(chunk_bytes=128 << 10, pair_bytes=512 << 10, doubling_bytes=16 << 10, slice_pair_bytes=512 << 10)
 HERE = Job(0, 2, 0, 2, 0, 1, True, False)
 APART = Job(0, 2, 0, 1, 0, 2, True, False)
 
@@ -29,11 +29,11 @@ def test_what_is_tuned():
         "chunk_bytes": 128 << 10,
     }
     assert names(plan(job=APART, buckets=False)) == ["fusion_bytes", "pair_bytes"]
-    assert names(plan(job=Job(0, 4, 0, 2, 0, 2, True, False), buckets=False)) == ["fusion_bytes", "chunk_bytes"]
+    nested = Job(0, 4, 0, 2, 0, 2, True, False)
+    assert names(plan(job=nested, buckets=False)) == ["fusion_bytes", "chunk_bytes", "slice_pair_bytes"]
     assert names(plan(fixed=["HOROVOD_FUSION_THRESHOLD"])) == ["bucket_bytes", "small_bytes", "chunk_bytes"]
     assert names(plan(fixed=["HOROVOD_TUNING"], buckets=False)) == ["fusion_bytes"]
-    assert plan(step_bytes=3 * MIB).parameters[0].high == 4 * MIB
-    assert plan(step_bytes=3 * MIB).initial["fusion_bytes"] == 4 * MIB
+    assert plan(step_bytes=3 * MIB).parameters[0].high == plan(step_bytes=3 * MIB).initial["fusion_bytes"] == 4 * MIB
     assert names(plan(step_bytes=1000)) == ["chunk_bytes"]
 
 

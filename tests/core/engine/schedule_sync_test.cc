@@ -84,7 +84,7 @@ TEST_CASE("rank 0 changes the fusion threshold and the tuning while steps run: e
       if (p.rank == 0 && s % 6 == 5) {
         Tuning tuning;
         tuning.chunk_bytes = size_t{4096} << (s / 6 % 3);
-        tuning.doubling_bytes = tuning.pair_bytes = s / 6 % 2 ? 0 : 1 << 20;
+        tuning.doubling_bytes = tuning.pair_bytes = tuning.slice_doubling_bytes = s / 6 % 2 ? 0 : 1 << 20;
         p.engine.retune(s / 6 % 2 ? 0 : 1 << 20, tuning);
       }
       step(p, "g", 9, &random);

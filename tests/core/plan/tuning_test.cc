@@ -43,7 +43,7 @@ TEST_CASE("the defaults are accepted") {
 TEST_CASE("a wrong size names the part and what is accepted") {
   CHECK(refused_tuning("chunk=1") ==
         "'chunk=1' in the tuning: the name must be one of direct_bytes, chunk_bytes, stream_bytes, doubling_bytes, pair_bytes, "
-        "tree_bytes, flat_tree_bytes, got 'chunk'");
+        "slice_doubling_bytes, slice_pair_bytes, tree_bytes, flat_tree_bytes, got 'chunk'");
   for (const char* wrong : {"chunk_bytes", "chunk_bytes=", "chunk_bytes=1", "chunk_bytes=-5", "chunk_bytes=64K",
                             "chunk_bytes=99999999999999999999999", "chunk_bytes=1e5"}) {
     CHECK(refused_tuning(wrong) ==
@@ -75,6 +75,6 @@ TEST_CASE("values of a tuning can be read back, and others are refused") {
   values[1] = -1;
   CHECK(Tuning::read(values, &read).message() == "chunk_bytes must be 4096 to 67108864 bytes, got -1");
   values.pop_back();
-  CHECK(Tuning::read(values, &read).message() == "a tuning must have 7 values, got 6");
+  CHECK(Tuning::read(values, &read).message() == "a tuning must have 9 values, got 8");
   CHECK(read == tuning);
 }

@@ -93,9 +93,10 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
     if not fixed & {"HOROVOD_TUNING", "HOROVOD_ALGORITHM"}:
         if job.local_size > 1:
             add("chunk_bytes", tuning["chunk_bytes"], 16 << 10, 1 << 20)
-        if job.cross_size == job.size > 1:  # with several ranks on a host, these thresholds have no effect
-            name = "pair_bytes" if job.size == 2 else "doubling_bytes"
-            add(name, tuning[name], 1 << 10, min(16 << 20, largest))
+        if job.cross_size > 1:  # hosts with several ranks reduce one slice on each of them
+            prefix, slices = ("", 1) if job.local_size == 1 else ("slice_", job.local_size)
+            name = prefix + ("pair_bytes" if job.cross_size == 2 else "doubling_bytes")
+            add(name, tuning[name], 1 << 10, min(16 << 20, largest // slices))
     return Plan(initial, parameters)
 
 
