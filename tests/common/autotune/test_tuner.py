@@ -7,8 +7,8 @@ from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.common.training_loop.gradients import BucketSizes, bucket_tuning
 
-MIB = 1 << 20
-TUNING = dict(chunk_bytes=128 << 10, pair_bytes=512 << 10, doubling_bytes=16 << 10, slice_pair_bytes=512 << 10)
+KIB, MIB = 1 << 10, 1 << 20
+TUNING = {"chunk_bytes": 128 * KIB, "pair_bytes": 512 * KIB, "doubling_bytes": 16 * KIB, "slice_pair_bytes": 512 * KIB}
 HERE = Job(0, 2, 0, 2, 0, 1, True, False)
 APART = Job(0, 2, 0, 1, 0, 2, True, False)
 
