@@ -169,8 +169,8 @@ int64_t SecureLink::try_recv(Bytes data) {
       if (!open_record(text, rest)) break;
       if (text_.empty()) given += text;
     } else {
-      // The next call requests the bytes that are still missing. No complete record stays in the buffer, so a sleeper
-      // misses nothing.
+      // The next call requests the bytes that are still missing. No complete record stays in the buffer, so a thread
+      // that sleeps until bytes arrive does not overlook one.
       if (!error_.ok() || given > 0) break;
       const int64_t n = receive_more(rest.size());
       if (n <= 0) return n;

@@ -45,7 +45,7 @@ struct SegmentHeader {
   std::atomic<uint64_t> let_go;
 };
 
-// Shared words of one local rank in one process set.
+// Shared-memory counters of one local rank in one process set.
 struct SetLine {
   // Number of collective stages that this rank has finished (NodeGroup). Peers wait for this counter in every
   // operation.

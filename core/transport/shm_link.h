@@ -1,9 +1,10 @@
 // Link to a rank of the same host through two rings of the Segment, one per direction. A ring has one writer and one
-// reader with separate counters, so it needs no locks. The reader waits for data and the writer for space, so each side
-// wakes the other one, if it sleeps, after moving bytes.
+// reader with separate counters, so it needs no locks. The reader waits for data and the writer for space. After moving
+// bytes, each side therefore wakes the other side if that is asleep.
 //
-// Shared memory does not show that a peer has died. The engine detects this by a closed control connection or the abort
-// flag, and ends the wait through the Waiter's hook. abort() then makes the link refuse further use.
+// Shared memory does not show that a peer has died. The engine detects a dead peer through the closed control
+// connection or the abort flag, and ends the wait through the Waiter's hook. abort() then makes the link refuse further
+// use.
 #pragma once
 #include <memory>
 

@@ -36,12 +36,12 @@ class Waiter {
   // `wakeup` is the wakeup event of this engine. `wakeup` and all watched links must outlive the waiter.
   Waiter(WakeupEvent wakeup, SpinPolicy policy);
 
-  // Watch the wanted() events of `link` in every sleep.
+  // Also end every sleep at the events that `link` waits for (Link::wanted()).
   void watch(Link* link);
   void unwatch_all();
 
   // Sleep until the wakeup event, an event of the control plane, or `deadline`, whichever comes first. Does not run the
-  // hook.
+  // hook (set_hook()).
   void nap(Deadline deadline);
 
   // Sleep while waiting for a condition that triggers no wakeup (transport/polled_wait.h). The sleep ends after
@@ -60,7 +60,7 @@ class Waiter {
   using HookPending = std::function<bool()>;
   void set_hook(Hook hook, HookFds fds, HookPending pending = nullptr);
 
-  // Set a flag in memory that is checked cheaply while spinning. Null means no flag.
+  // Register a flag in memory that the waiter checks while it spins. Null removes the flag.
   void set_abort_flag(const std::atomic<uint32_t>* flag) { abort_flag_ = flag; }
 
   // Limit each sleep to this many seconds, so that the hook runs even if nothing happens.

@@ -2,9 +2,10 @@
 // Waiter), and a word that shows whether the engine sleeps. The word can be in memory shared with other processes. A
 // peer that has stored data in shared memory then makes a system call only if the engine sleeps.
 //
-// No wakeup is lost, for this reason: the sleeper stores its sleep state and then checks its condition once more, while
-// the waker stores the condition and then checks the sleep state. All four accesses are sequentially consistent, so at
-// least one side sees the other's store. A waker must therefore publish with a seq_cst store before it calls wake().
+// No wakeup is lost, because each side stores before it reads. The sleeper stores its sleep state and then checks its
+// condition once more. The waker stores the condition and then checks the sleep state. All four accesses are
+// sequentially consistent, so at least one side sees the other's store. A waker must therefore publish with a seq_cst
+// store before it calls wake().
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -54,7 +54,7 @@ def train(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.Name
         state.sampler.set_epoch(state.epoch)
         if hvd.rank() == 0:
             print(f"epoch {state.epoch}/{args.epochs}  loss {loss.item():.4f}  {hvd.size()} ranks", flush=True)
-        # Elastic: save the state, to which a failed step returns.
+        # Elastic: save the state that is restored after a failed step.
         state.commit()
 
 

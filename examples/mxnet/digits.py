@@ -20,7 +20,7 @@ import horovod.mxnet as hvd
 
 
 def make_model() -> gluon.nn.HybridSequential:
-    """Create a model from images (n, 1, 8, 8) to logits (n, 10).
+    """Create a model that maps images (n, 1, 8, 8) to logits (n, 10).
 
     The first batch determines the input sizes of the layers.
     """

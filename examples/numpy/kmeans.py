@@ -21,7 +21,7 @@ import horovod.numpy as hvd
 
 
 def sums_of(batch: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum and the number of the batch's digits in each cluster."""
+    """Return the sum and the count of the batch's digits in each cluster."""
     nearest, _ = pairwise_distances_argmin_min(batch, centres)
     members = np.eye(len(centres))[nearest]
     return members.T @ batch, members.sum(0)

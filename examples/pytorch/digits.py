@@ -75,7 +75,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, peak: float, epoch: int,
 
 
 def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader[Any], bar: tqdm[Any]) -> Any:
-    """Train for one epoch and return the metric of the loss."""
+    """Train for one epoch and return the loss as a metric."""
     model.train()
     mean = hvd.Metric("mean")
     for images, labels in loader:

@@ -71,7 +71,7 @@ def obstacle(found: str | None, there: Sequence[str], folder: str, running: Runn
 
 
 def explained(error: str, file: str, header: bytes, glibc: str, running: Running) -> str:
-    """Return an explanation of a dynamic loader error. Pure.
+    """Return an explanation of a dynamic loader error. This function has no side effects.
 
     Args:
         error: Text of the error.

@@ -28,7 +28,7 @@ _ALIAS = (
 
 @dataclass
 class Arrays:
-    """Arrays of a call: lists of their operands, result types and labels, with one entry per array."""
+    """Arguments, results and labels of a call that processes several arrays. Each list has one entry per array."""
 
     operands: list[Any]
     types: list[Any]
@@ -54,28 +54,28 @@ def names_of(op: Any) -> set[str]:
 
 
 def steps_of(op: Any) -> set[str]:
-    """Return the names under which ranks compare how often they have reached this call, ignoring empty names."""
+    """Return the names under which ranks compare how many times they have reached this call, ignoring empty names."""
     return set(filter(None, _texts(op, "steps")))
 
 
 def token_type() -> Any:
     """Return the MLIR type of tokens, the values that order the calls of a program.
 
-    Tokens are plain integers, because XLA treats programs with its own token type differently. A token's value is 0. In
-    a branch, it tells how often this rank has reached the branch (`counted`).
+    Tokens are plain integers, because XLA treats programs with its own token type differently. A token's value is 0,
+    except in a branch, where it is the number of times that this rank has reached the branch (`counted`).
     """
     return ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
 
 
 def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
-    """Create a call at the insertion point.
+    """Create a call at MLIR's current insertion point.
 
     The call's last result is a token. Later calls take the token as an argument, so that they run after this call.
 
     Args:
         arrays: Arrays of the call.
         after: Values, such as tokens, that must be computed before the call but are not read by it.
-        target: `UNORDERED`, or `TARGET` when called from `ordering`.
+        target: Name of the foreign function: `UNORDERED`, or `TARGET` when called from `ordering`.
     """
     i32 = ir.IntegerType.get_signless(32)
     values = [*arrays.operands, *after]
@@ -111,12 +111,13 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
 
 
 def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
-    """Merge several calls into one call at the insertion point, and return the merged call.
+    """Merge several calls into one call at MLIR's current insertion point, and return the merged call.
 
     Args:
         calls: Calls to replace, which must not depend on each other.
-        after: As in `create`; the first one is the token of the preceding call.
-        in_branch: True if the calls are in a branch, so that ranks compare steps if a call requests it.
+        after: Values that must be computed before the merged call. The first one is the token of the preceding call.
+        in_branch: True if the calls are in a branch. Ranks then compare how many times they have reached the branch,
+            if a call requests it.
     """
     together = Arrays([], [], [], [], [], [], [])
     for op in calls:
@@ -152,9 +153,10 @@ def _here(kind: int, name: str, value: Any) -> Any:
 
 
 def _read(op: Any) -> Arrays:
-    """Return the arrays of a call, without the token that orders it after earlier calls.
+    """Return the arrays of a call.
 
-    Calls in an exported program are already ordered, so they have a token.
+    A call that has already been ordered, such as one in an exported program, also has a token as an argument. The
+    result leaves out this token.
     """
     config = ir.DictAttr(op.attributes["backend_config"])
     numbers, scales = list(ir.DenseI32ArrayAttr(config["numbers"])), list(ir.DenseF64ArrayAttr(config["scales"]))
@@ -177,8 +179,8 @@ def _texts(op: Any, attribute: str) -> list[str]:
 def _in_place(kind: int, value: Any) -> bool:
     """Return True if a call should write its result for `value` to the memory of `value`.
 
-    An argument of the enclosing function belongs to that function's caller. XLA would have to copy it first, so writing
-    the result into a new array is as fast.
+    The caller of the enclosing function owns the function's arguments. To overwrite one, XLA would have to copy it
+    first, so writing the result into a new array is as fast.
     """
     owner = value.owner
     return kind in _IN_PLACE and not (isinstance(owner, ir.Block) and owner.owner.operation.name == "func.func")

@@ -173,15 +173,16 @@ class _Program:
         carried = body.arguments[-1]
         after = self._thread(body, carried, in_branch)
         if after == carried:
-            # All calls are in the loop's condition, so the body returns its token unchanged. XLA would then treat the
-            # token as a constant and lose the order.
+            # All calls are in the loop's condition, so the body returns its token unchanged. XLA would treat such a
+            # token as a constant, and the calls of different iterations would lose their order. passed_on() hides from
+            # XLA that the token is unchanged.
             with ir.InsertionPoint.at_block_terminator(body), op.location:
                 after = foreign.passed_on(carried)
         _end_with(body, after)
         return new
 
     def _take_token(self, function: Any) -> Any:
-        """Add an argument for the token to a function that contains calls, and return it. Results get a token too."""
+        """Add a token to the arguments and results of a function that contains calls. Return the new argument."""
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         token = foreign.token_type()
         longer = ir.FunctionType.get([*type_.inputs, token], [*type_.results, token])

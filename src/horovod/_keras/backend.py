@@ -72,7 +72,7 @@ class Adapter(Protocol):
         """Return ``grad * factor``. ``grad`` can be dense or sparse."""
 
     def divided_by_size(self, grad: Any, process_set: ProcessSet) -> Any:
-        """Divide a dense or sparse gradient by the size of the process set, as read when the step runs."""
+        """Divide a dense or sparse gradient by the size of the process set. The size is read at run time."""
 
     def key(self, variable: Any) -> Any:
         """Return a hashable key shared by a variable and its wrappers."""

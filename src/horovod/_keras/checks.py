@@ -244,7 +244,10 @@ def check_epoch(frontend: Any, epoch: int, batches: int, samples: float | None =
 
 
 def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:
-    """Gather ``mine`` from all ranks, reporting a long wait.
+    """Gather ``mine`` from all ranks, and log a warning if the wait is long.
+
+    The warning ``told`` is logged after the stall warning time. If an error ends the wait, ``told`` is part of its
+    message.
 
     After the stall warning time, log the message ``told``. If an error ends the wait, append the message to the error.
     """

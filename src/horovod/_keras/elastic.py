@@ -185,7 +185,7 @@ class Batches:
         self._begun = batch
 
     def _done(self, batch: int) -> int:
-        """Return how many batches of the epoch are processed when the step that Keras calls number ``batch`` ends."""
+        """Return the number of batches of the epoch that are processed when Keras reports the end of step ``batch``."""
         model, params = getattr(self, "model", None), getattr(self, "params", None) or {}
         together, steps = getattr(model, "steps_per_execution", None), params.get("steps")
         first = self._first(batch)

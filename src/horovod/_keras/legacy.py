@@ -133,7 +133,10 @@ def _is_symbolic(tensor: Any) -> bool:
 
 
 def _captured(placeholder: Any) -> list[Any]:
-    """Return the tensor outside of a tf.function that this placeholder represents, as a list."""
+    """Return the tensor outside a tf.function that ``placeholder`` stands for inside it, as a list.
+
+    The list is empty if the tensor is not such a placeholder.
+    """
     captures = getattr(placeholder.graph, "captures", ())
     return [outer for outer, inner in captures if inner is placeholder]
 
@@ -314,7 +317,7 @@ def is_distributed(optimizer: Any) -> bool:
 def distributed_class(base: type) -> type:
     """Return the distributed subclass of ``base``, registered in Keras under the same name and module."""
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    # Remove overriding methods whose originals the plain class ``base`` lacks.
+    # Remove the overrides of methods that the plain class ``base`` does not define.
     for name in ("compute_gradients", "get_gradients", "aggregate_gradients"):
         if not hasattr(base, name):
             namespace[name] = property(_missing(name))  # type: ignore[assignment]

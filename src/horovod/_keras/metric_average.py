@@ -136,9 +136,9 @@ def _results(model: Any) -> dict[str, float]:
 def _leaves(model: Any) -> list[Any]:
     found: list[Any] = []
     for metric in model.metrics:
-        # Replace the container in which Keras keeps the compiled metrics with the metrics in its list `metrics`.
+        # Keras keeps the compiled metrics in a container. Replace it with the metrics in its list `metrics`.
         inner = getattr(metric, "metrics", None)
-        # Keep an ordinary metric, although in Keras 2 it also has a list `metrics`, which is empty.
+        # Keep an ordinary metric. In Keras 2, it also has a list `metrics`, but the list is empty.
         found.extend(inner or [metric])
     return found
 

@@ -159,7 +159,7 @@ class Control:
         return not self.reduced and self._defers(optimizer)
 
     def mark_accumulators(self, optimizer: Any) -> None:
-        """Mark the accumulators of local variables' gradients as local too."""
+        """Mark the accumulators for gradients of local variables as local too."""
         if self._defers(optimizer):
             mark_own(optimizer._accumulated_gradients)
 
@@ -180,8 +180,8 @@ class Control:
             optimizer.build(variables)
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
-            # Let the plain optimizer report missing or mismatched gradients as an error, and handle passes that only
-            # accumulate gradients locally.
+            # In these cases, call only the plain optimizer. It reports missing or mismatched gradients as an error, and
+            # it handles passes that only accumulate gradients locally.
             plain(grads, variables)
             self._stepped()
             return
@@ -382,7 +382,7 @@ def _count_samples(keras: Any) -> None:
 
 
 def _samples(keras: Any, model: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Return the number of values that a batch's mean loss averages, or 0 for a copy from ``hvd.sync``."""
+    """Return the number of values whose mean is the batch's loss, or 0 for a batch that ``hvd.sync`` has copied."""
     for loss in keras.tree.flatten(model.loss):
         reduction = getattr(loss, "reduction", "mean")
         if reduction not in ("mean", "sum_over_batch_size"):

@@ -17,7 +17,7 @@ POLICIES = ("pad", "stop")
 
 
 def synchronized(face: Any, data: Any, policy: str, batch_size: int, shuffle: bool) -> Any:
-    """Return data with the same number of batches on all ranks, as ``sync`` in ``api.py`` describes.
+    """Wrap a rank's data so that all ranks have the same number of batches; see ``sync`` in ``api.py``.
 
     ``face`` is the frontend that sends the messages between ranks.
     """
@@ -68,7 +68,7 @@ class Arrays(keras.utils.PyDataset):  # type: ignore[misc]
         self.on_epoch_end()
 
     def on_epoch_end(self) -> None:
-        """Choose the order of the next epoch."""
+        """Choose the order of the samples for the next epoch."""
         self._order = np.random.permutation(self._count) if self._shuffle else np.arange(self._count)
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Arrays(keras.utils.PyDataset):  # type: ignore[misc]
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]
     """Dataset of the first ``steps`` batches of a PyDataset.
 
-    The PyDataset has ``length`` batches. Copies replace missing batches.
+    The PyDataset has ``length`` batches. If ``steps`` is larger, copies of a batch fill the remaining steps.
     """
 
     def __init__(self, data: Any, length: int, steps: int, copy: Any) -> None:
@@ -171,7 +171,7 @@ def _as_numpy(arrays: Any) -> Any:
 def _with_weights(batch: Any, padding: bool) -> Any:
     """Return a batch as (x, y, sample_weight).
 
-    The weights are -0.0 if the batch is a copy. If the batch has no weights, they are 1.
+    For a copied batch, all weights are -0.0. For any other batch, they are the user's weights, or 1 if there are none.
     """
     x, y, given = keras.utils.unpack_x_y_sample_weight(batch)
     inputs = next(one for one in keras.tree.flatten(x) if one is not None)

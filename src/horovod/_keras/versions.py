@@ -32,7 +32,7 @@ def is_legacy(keras: Any) -> bool:
 
 
 def keras_of(optimizer: Any, default: Any) -> Any:
-    """Return the Keras module to which an optimizer belongs, because a program can use tf_keras and Keras 3."""
+    """Return the Keras module of an optimizer, because a program can use both tf_keras and Keras 3."""
     modules = {kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__}
     for name in ("tf_keras", "keras"):
         if name in modules:

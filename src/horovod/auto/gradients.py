@@ -21,7 +21,7 @@ from horovod.auto.session import calling_frame, is_script, refuse, script_line, 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sample counts of a batch: ``total`` over all ranks, ``own`` on this rank, ``full`` on a typical rank."""
+    """Sample counts of a batch: ``total`` of all ranks, ``own`` of this rank, ``full`` of a rank in a complete batch."""
 
     total: int
     own: int
@@ -38,7 +38,7 @@ class Training:
 
     Attributes:
         modules: Models of the script.
-        optimizers: Optimizers of the script, with True if the optimizer was broadcast.
+        optimizers: Map from each optimizer of the script to True if its state was broadcast.
         sent: Tensors that were broadcast.
         position: Index of each parameter of an optimizer.
         reduced: Parameters whose gradient is equal on all ranks.
@@ -80,7 +80,10 @@ training = Training()
 
 
 def rows(items: Any, rank: int, size: int) -> Any:
-    """Return every ``size``-th item starting at ``rank``. If there is none, return the first, to be weighted 0."""
+    """Return every ``size``-th item starting at ``rank``.
+
+    If there is none, return the first item, to which the caller gives weight 0.
+    """
     return items[rank::size] if len(items) > rank else items[:1]
 
 
@@ -106,7 +109,11 @@ def _is_penalty(node: Any) -> bool:
 
 
 def _reductions(roots: tuple[torch.Tensor, ...], rows: int) -> Iterator[tuple[Any, float | None, bool]]:
-    """Yield a graph's sums and weighted means, as (node, divisor or None, True if the divisor can be constant)."""
+    """Find the sums and weighted means in the graph of a loss.
+
+    Yields:
+        The graph node, the divisor of its value (None if it has none), and True if the divisor may be a constant.
+    """
     pending: list[tuple[Any, float | None]] = [(root.grad_fn, None) for root in roots]
     while pending:
         node, divisor = pending.pop()
@@ -135,7 +142,7 @@ def correct(roots: tuple[torch.Tensor, ...], batch: Batch) -> list[Any]:
         totals = hvd.allreduce(divisors, name=f"auto.divisors.{len(found)}", op=hvd.Sum).tolist()
     hooks = []
     for i, (node, divisor, unknown) in enumerate(found):
-        # Treat a divisor below the number of samples as a constant, such as the number of accumulated batches.
+        # Treat a divisor below the number of samples as a constant, for example the number of accumulated batches.
         constant = divisor is None or (unknown and totals[i] < batch.total)
         factor = 1.0 if constant else divisor / totals[i]  # type: ignore[operator]
         ratio = factor * batch.total / max(batch.own, 1)
@@ -202,7 +209,7 @@ def _backward(plain: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **
         training.stray = training.stray if session.suspended else script_line()
         return plain(tensors, grad_tensors, *args, **kwargs)
     if training.stray and not any(p.grad is not None and bool(p.grad.any()) for p in training.position):
-        training.stray = ""  # no gradient from a backward pass outside a data loop is left, so it does no harm
+        training.stray = ""  # harmless, because no gradient of a backward pass outside a data loop is left
     roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
     given = (grad_tensors,) if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
     factors = zip(roots, [*given, *[None] * (len(roots) - len(given))], strict=True)

@@ -113,7 +113,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 class Nothing:
     """No-op stand-in for MLflow or TensorBoard on ranks other than 0."""
 
-    __path__: tuple[str, ...] = ()  # allows the script to import submodules of the stand-in
+    __path__: tuple[str, ...] = ()  # allows the script to import submodules, such as mlflow.pytorch
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 

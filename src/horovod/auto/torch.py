@@ -67,7 +67,10 @@ class Shards:
 
 
 class _Pass:
-    """Iterator over a split loader, created from (batch, sizes) pairs."""
+    """Iterator over the batches of a DataLoader that is divided among the ranks.
+
+    It reads pairs of a batch and its sample counts.
+    """
 
     def __init__(self, pairs: Iterator[tuple[Any, Batch]]) -> None:
         self._pairs, self._backwards = pairs, -1
@@ -106,7 +109,7 @@ def _streamed(batches: Iterator[Any]) -> Iterator[tuple[Any, Batch]]:
 
 
 def _worker_info(plain: Any) -> Any:
-    """Return this worker's index among all ranks' workers, with which datasets split their samples."""
+    """Return this worker's index among the workers of all ranks. Datasets use the index to split their samples."""
     info = plain()
     if not training.streaming:
         return info
@@ -223,7 +226,7 @@ def _draw_like(plain: Any, tensor: torch.Tensor, **kwargs: Any) -> Any:
 
 
 def divide_loaders() -> None:
-    """Patch PyTorch to split DataLoaders of training loops, and to draw noise as one process would."""
+    """Patch PyTorch to split the DataLoaders of training loops, and to generate random tensors as one process does."""
     wrap(DataLoader, "__iter__", _iterate)
     wrap(DataLoader, "__len__", _length)
     wrap(torch.utils.data, "get_worker_info", _worker_info)

@@ -34,9 +34,10 @@ _ALWAYS = 1 << 40
 class Sweep:
     """Plan for measuring one tuned size.
 
-    With two ``values``, the first means "never" and the second "always below the size". The result is then the largest
-    size in ``cases`` up to which the second value is faster. More than two values are candidates, and the fastest one
-    over all cases is the result.
+    A tuned size is a threshold below which a particular algorithm is used. With two ``values``, one engine never uses
+    this algorithm, and the other engine uses it for all sizes. The result is then the largest size in ``cases`` up to
+    which the second engine is faster. More than two values are candidates for the tuned size, and the value that is
+    fastest over all cases is the result.
 
     Attributes:
         name: Name of the tuned size.
@@ -48,7 +49,7 @@ class Sweep:
     values: tuple[int, ...]
     cases: tuple[tuple[str, int, bool], ...]
     above: bool = False
-    """True if the second value means "from this size on" instead of "up to this size"."""
+    """True if the algorithm is used from the tuned size on, instead of up to it."""
 
 
 def sweeps(node_of: Sequence[int]) -> list[Sweep]:
@@ -90,7 +91,7 @@ def better(new: Sequence[float], old: Sequence[float]) -> bool:
 
 
 def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], int] = int) -> int:
-    """Return the size up to which (from which, if ``above``) the tuned algorithm is faster than the alternative.
+    """Return the size up to which the tuned algorithm is faster. If ``sweep.above``, return the size from which it is.
 
     The default is kept unless the measurements at neighboring sizes contradict it.
     """

@@ -30,7 +30,7 @@ _KINDS = {
 
 
 class Memory:
-    """Zeroed memory on its own pages, so that accesses to other arrays do not cache it."""
+    """Zeroed memory on separate pages, so that accesses to other arrays do not bring any of it into the CPU cache."""
 
     def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -45,7 +45,7 @@ def mpi_tools(prefix: str = "", modules: Sequence[str] = ("mpi4py",)) -> tuple[s
 
 
 def mpi_command(mpiexec: str, np: int, words: Sequence[str]) -> Command:
-    """Return the command that starts ``np`` copies of a program on this host, even on fewer cores."""
+    """Return the command that starts ``np`` copies of a program on this host, even with fewer than ``np`` cores."""
     flags = ["-n", str(np)]
     extra = {"OMP_NUM_THREADS": "1"}
     if "open mpi" in _version(mpiexec).lower():
@@ -244,7 +244,7 @@ def gloo_missing() -> str:
 
 
 class Mpi:
-    """Peer that runs MPI in separate processes, which rank 0 starts and controls."""
+    """MPI as a library under comparison. It runs in separate processes, which rank 0 starts and controls."""
 
     def __init__(self, np: int, prefix: str, pinned: bool, timeout: float) -> None:
         """Start the MPI job. Raises JobError if it does not start."""

@@ -50,7 +50,7 @@ class Result:
 def result(
     collective: str, nbytes: int, column: str, samples: Sequence[float], bus_factor: float, **about: Any
 ) -> Result:
-    """Summarize the samples of all turns as one result."""
+    """Summarize the samples of all measurement rounds as one result."""
     median = quantile(samples, 0.5)
     bus = nbytes * bus_factor / median
     return Result(

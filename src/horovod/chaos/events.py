@@ -79,7 +79,7 @@ class Event:
         return " ".join([self.kind.value, *(f"{name}={text}" for name, text in said.items() if text is not None)])
 
     def meets(self, there: int) -> int:
-        """Return the index of a randomly picked target among ``there`` ranks or hosts."""
+        """Return the index of a randomly picked target. ``there`` is the number of ranks or hosts to pick from."""
         assert self.pick is not None
         return min(there - 1, int(self.pick * there))
 
@@ -225,7 +225,10 @@ def host(event: Event, ranks: Ranks) -> str:
 
 
 def link(event: Event, ranks: Ranks) -> tuple[int, ...]:
-    """Return the two ranks of the event's link. Empty for a random link if a network connects no two ranks."""
+    """Return the two ranks of the event's link. For a random link, pick two ranks on different hosts.
+
+    The result is empty if no two ranks are on different hosts.
+    """
     if event.pick is None:
         return event.link or ()
     there = list(enumerate(member.network for member in ranks.members))

@@ -31,7 +31,7 @@ CHOICE = (*RANDOM_KINDS, Kind.SLOW)
 STOPPED = (0.5, 30.0)
 # Range of packet delays in seconds.
 DELAYS = (0.001, 0.1)
-# Decimal places of times and picks. Values are rounded so that an event's text represents it exactly.
+# Decimal places of times and random picks. Values are rounded so that an event's text represents them exactly.
 _DIGITS = 6
 
 

@@ -31,7 +31,9 @@ _ROOM = "100000"
 
 
 def prepare() -> str:
-    """Return input for `nft -f -` that creates the rules, but for no interface yet.
+    """Return input for `nft -f -` that creates the rules without applying them to any interface.
+
+    Running nft with this input also tests for missing permissions or tools. It is harmless if repeated.
 
     Applying it also tests for missing rights or tools, and is harmless if repeated.
     """

@@ -1,4 +1,4 @@
-"""One rank of an MPI job, which uses mpi4py on plain bytes.
+"""One rank of an MPI job, which calls mpi4py with raw byte buffers.
 
 mpiexec starts this file by its path, in any environment with mpi4py.
 """

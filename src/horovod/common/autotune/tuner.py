@@ -236,7 +236,7 @@ class Tuner:
         self._apply(next(self._measuring))
 
     def _apply(self, values: Values) -> None:
-        """Apply these values. They affect whole steps only once the ranks have agreed on a new order of operations."""
+        """Apply these values. They take full effect only after the ranks have adopted a new schedule."""
         self._schedules = int(self._engine.stats()["schedules"])
         self._waited = 0
         self._next = self._settling

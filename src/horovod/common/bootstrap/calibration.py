@@ -66,8 +66,8 @@ def load(world: World) -> tuple[str, str]:
     """Read the calibration file for ``world``.
 
     Returns:
-        The value for HOROVOD_TUNING, and the reason why the file is unusable. At least one is empty, and both are if
-        there is no file.
+        The value for HOROVOD_TUNING, or "" if the file is missing or unusable. The reason why the file is unusable, or
+        "" if it is usable or missing.
     """
     path = path_of(world)
     try:

@@ -141,11 +141,11 @@ class Joining:
         self._formed.close()
         if self._engine is not None:
             self._engine.shutdown("init failed")
-            # Drop the engine, because a traceback can keep this object alive and thereby the engine's memory and
-            # doorbell.
+            # Drop the engine. A traceback can keep this object alive, and the object would keep the engine's memory and
+            # file descriptors.
             self._engine = None
-        # Send the failure to ranks that already wait in the final exchange. Skip this after Ctrl-C, so that the process
-        # exits immediately, and in an elastic job, whose ranks rejoin through the launcher.
+        # Send the failure to ranks that already wait for this rank in the final exchange of init(). Skip this after
+        # Ctrl-C, so that the process exits immediately, and in an elastic job, whose ranks rejoin through the launcher.
         if isinstance(error, Exception) and not told and not self._env.epoch:
             failures.await_others(text)
         return text
