@@ -21,7 +21,7 @@ from horovod.auto.session import calling_frame, is_script, refuse, script_line, 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sample counts of a batch: ``total`` of all ranks, ``own`` of this rank, ``full`` of a rank in a complete batch."""
+    """Sample counts of a batch: ``total`` over all ranks, ``own`` on this rank, ``full`` per rank in a full batch."""
 
     total: int
     own: int
