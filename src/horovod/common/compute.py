@@ -205,7 +205,7 @@ class ComputeClient:
         return next(one for one in itertools.count() if self._store.set_first(f"reader.{number}.{one}", me) == me)
 
     def say_reader_lives(self, number: int, reader: int) -> None:
-        """Send a reader's heartbeat. Call this regularly while reading."""
+        """Send a heartbeat for a reader to the dispatcher's side. Call this regularly while the reader reads."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"lives.{number}.{reader}", uuid.uuid4().hex)
 
@@ -265,7 +265,7 @@ class ComputeClient:
             return False
 
     def end_dispatcher(self, number: int) -> None:
-        """Record that the dispatcher is no longer needed, which makes its workers end."""
+        """Record that the dispatcher is no longer needed, so that its workers exit."""
         self._say("dispatcher %d is not needed any more", number)
         self._set(f"over.{number}", "")
 
@@ -275,7 +275,7 @@ class ComputeClient:
             self.end_dispatcher(number)
 
     def shutdown(self) -> None:
-        """Record that no dispatcher is needed, which makes workers, worker-side dispatchers and the service end."""
+        """Record that no dispatcher is needed. Workers, worker-side dispatchers and the service then exit."""
         for number in range(self.dispatchers()):
             self.end_dispatcher(number)
 

@@ -266,7 +266,7 @@ def _ancestors() -> Iterator[int]:
 
 
 def _names(pid: int) -> set[str]:
-    """Return the ids with which a process is marked as a rank, from its descriptors' names. Empty if unreadable."""
+    """Return the rank ids that mark a process, which are part of its file descriptors' names. Empty if unreadable."""
     found = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):

@@ -220,8 +220,9 @@ class Faults:
     """Faults to inject into this process.
 
     Args:
-        told: All faults of the job.
-        act: Function that injects the fault of an event into this rank, given the members of the epoch.
+        told: Plan of all faults (events) of the job.
+        act: Function that injects the fault of one event into this rank. Its second argument has the members of the
+            epoch.
     """
 
     def __init__(self, told: Plan, act: Callable[[Event, Ranks], None]) -> None:
@@ -282,7 +283,7 @@ class Faults:
             _say(AGAIN.format(lost))
 
     def _at_step(self, step: int, ranks: Ranks) -> None:
-        """Inject the faults planned for ``step``, unless ``ranks`` is empty: this process was not in the job then."""
+        """Inject the faults planned for ``step``. ``ranks`` is empty for steps before this process joined the job."""
         for event in self._plan.events if ranks.members else ():
             if event.step == step and concerns(event, ranks):
                 self._act(event, ranks)
@@ -361,7 +362,7 @@ def prepare(text: str) -> None:
 
 
 def begin(job: Job) -> None:
-    """Begin an epoch. Other ranks might have joined the job earlier."""
+    """Begin an epoch. Ranks that joined earlier provide the job's step count and start time."""
     assert _faults is not None
     new, began = _faults.began is None, time.time() if _faults.began is None else _faults.began
     own = _faults.steps, began, network_identity(), addresses(), new

@@ -54,7 +54,7 @@ class Frontend(Access):
 
 
 TORCH = Frontend("torch", 0)
-# The native library contains the same number for TensorFlow (bindings/tensorflow/call.h).
+# bindings/tensorflow/call.h defines the same number for TensorFlow.
 TENSORFLOW = Frontend("tensorflow", 1)
 # Keras uses this frontend only with the JAX backend. With other backends, Keras uses the backend framework's frontend.
 KERAS = Frontend("keras", 2)
@@ -69,7 +69,8 @@ _known = {face.name: face for face in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUM
 def named(name: str) -> Frontend:
     """Return the frontend with this name.
 
-    Frontends other than the six above call only ``init`` and ``shutdown``, so they share one number.
+    The frontends defined in this module have separate numbers. Other frontends share one number, because they call only
+    ``init`` and ``shutdown``.
     """
     if name not in _known:
         _known[name] = Frontend(name, _OTHERS)

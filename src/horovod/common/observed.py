@@ -82,7 +82,7 @@ def take() -> Leaving:
 
 
 def leave_in_child() -> None:
-    """Release the telemetry in a forked child."""
+    """Drop the state of the telemetry in a forked child."""
     global _telemetry, _autotune
     _autotune = None
     if _telemetry is not None:

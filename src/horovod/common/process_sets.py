@@ -37,8 +37,9 @@ class ProcessSet:
         """Create an unregistered process set.
 
         Args:
-            ranks_or_comm: Distinct ranks, or an mpi4py communicator of processes of this job. A process that belongs to
-                none of a set's communicators passes COMM_NULL, because every rank must pass each set to ``init``.
+            ranks_or_comm: Distinct ranks, or an mpi4py communicator of processes of this job. Every rank must pass each
+                set to ``init``. If a process is in none of the communicators that the ranks pass at the same index, it
+                passes COMM_NULL.
 
         Raises:
             ValueError: If the argument is anything else, if a rank is negative or repeated, or if a communicator is
@@ -270,7 +271,10 @@ def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
 
 
 def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
-    """Register the sets that ranks passed as communicators in one entry. ``entry`` becomes the set with this rank."""
+    """Register the sets that result when ranks pass communicators at the same index of ``process_sets``.
+
+    ``entry``, the object that this rank passed, becomes the set that contains this rank.
+    """
     entry.ranks = []
     for ranks in agreed:
         one = entry if rank in ranks or len(agreed) == 1 else ProcessSet(ranks)
@@ -357,7 +361,8 @@ def _sets(process_sets: Any) -> tuple[list[ProcessSet], bool]:
         if not isinstance(entry, ProcessSet):
             raise ValueError(f"process_sets[{index}] must be a ProcessSet, got {entry!r}")
         if entry.world_ranks is not None:
-            # With communicators, each rank passes its own set here, so duplicates are found after the ranks' exchange.
+            # With communicators, each rank passes its own set here. Duplicates are detected once the ranks have
+            # exchanged their sets.
             continue
         ranks = tuple(entry.ranks or ())
         if ranks in seen:

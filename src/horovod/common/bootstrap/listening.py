@@ -37,7 +37,8 @@ _BLAME = (
 AT_ONCE = 0.05
 # Initial and maximum delay before reconnecting, in seconds.
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
-# Number of consecutive seconds with failures after which this rank reports its program to the launcher.
+# Number of consecutive seconds in which operations must fail before this rank reports to the launcher that its program
+# ignores failures.
 _STUBBORN = 4
 # Seconds until the engine aborts if workers left without failing. Operations that were already agreed on can still
 # succeed.
@@ -56,7 +57,8 @@ class IgnoredFailure:
     def look(self, failures: int, now: float) -> bool:
         """Return True if operations have failed in each of the last 4 seconds.
 
-        A program that stops at the first error submits no further operations.
+        A program that stops at its first error submits no further operations, so failures over several seconds show
+        that the program ignores them.
         """
         if now >= self.next:
             self._grown = self._grown + 1 if failures > self._failures else 0

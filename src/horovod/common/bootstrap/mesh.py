@@ -32,7 +32,7 @@ from horovod.common.security.cipher import Cipher
 
 # Seconds to wait for a peer's first message.
 _HANDSHAKE_SECONDS = 5.0
-# Seconds to wait for further messages. Long, because hundreds of ranks on few cores are slow.
+# Seconds to wait for further messages. The time is long, because hundreds of ranks on few cores are slow.
 _BUSY_SECONDS = 20.0
 _STRANGERS = 64
 # Maximum number of new connections that the loop accepts before it serves existing ones.
@@ -146,7 +146,7 @@ class MeshBuilder:
         return self._links
 
     def _doors(self) -> list[socket.socket]:
-        """Return the listening sockets for the links to form. Connections on other sockets wait in backlogs."""
+        """Return the listening sockets for links not yet formed. Connections on other sockets wait in the backlog."""
         doors = [self._listeners.unix] if NODE in self._kinds else []
         return doors + (self._listeners.tcp if CONTROL in self._kinds or DATA in self._kinds else [])
 

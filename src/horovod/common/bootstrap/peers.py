@@ -21,7 +21,7 @@ from horovod.common.network.interfaces import Endpoint
 
 
 class Peer(msgspec.Struct, array_like=True):
-    """Record that a rank publishes about itself for the other ranks."""
+    """Information that a rank publishes about itself for the other ranks."""
 
     version: str
     world_rank: int
@@ -80,10 +80,10 @@ def check_agreement(peers: Sequence[Peer]) -> tuple[Sets, ...]:
     """Check that all ranks passed the same process sets to ``init``.
 
     Returns:
-        The agreed sets, for each entry of ``init``'s argument ``process_sets``.
+        For each entry of the list ``process_sets`` that was passed to ``init``, the sets that result from it.
 
     Raises:
-        ValueError: If the ranks' sets differ, on all ranks. The message names the difference.
+        ValueError: If the ranks' sets differ. Raised on all ranks; the message names the difference.
     """
     first = peers[0]
     for rank, peer in enumerate(peers):

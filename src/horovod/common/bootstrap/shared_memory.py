@@ -119,7 +119,7 @@ def send(sock: socket.socket, descriptors: Sequence[int], timeout: float) -> Non
 
 
 def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
-    """Receive ``count`` descriptors sent by ``send``. Raises OSError or TimeoutError, and then closes all of them."""
+    """Receive ``count`` file descriptors sent by ``send``. On OSError or TimeoutError, all of them are closed."""
     deadline = time.monotonic() + timeout
     received: list[int] = []
     try:

@@ -123,7 +123,7 @@ def _start_alone(
 
 _GRACE = 60.0  # seconds to wait for the launcher's answer in addition to HOROVOD_ELASTIC_TIMEOUT
 
-# Last assignment from the launcher, even if its epoch was never formed.
+# Last assignment from the launcher, even if this process never joined a running job in that epoch.
 _last: Place | None = None
 _listening: Listening | None = None
 
@@ -221,7 +221,7 @@ def _is_over(error: Exception) -> bool:
 
 
 def _meet_alone(env: WorkerEnv) -> None:
-    """Make a single-rank job's store exchanges, which tell the launcher that the epoch is formed."""
+    """Make the store exchanges of a single-rank job, which tell the launcher that the epoch has begun."""
     with _client(env) as store:
         number, _ = store.exchange(f"init e{env.epoch}", 0, 1, b"")
         store.exchange(f"formed {number}", 0, 1, b"")

@@ -65,7 +65,15 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """State of one rank. It was last in a fraction ``share`` of steps, by ``late`` seconds on average."""
+    """State of one rank.
+
+    Attributes:
+        rank: The rank.
+        made: Number of steps that the rank has made.
+        parts: Parts of the rank's step time, or None if unknown.
+        share: Fraction of steps in which the rank arrived last.
+        late: Mean delay in seconds in these steps.
+    """
 
     rank: int
     made: int
@@ -100,7 +108,10 @@ class Values(msgspec.Struct, frozen=True, tag="live-values"):
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):
-    """Waiting operation. ``lacking`` ranks have not submitted it, and ``missing`` lists the first of these ranks."""
+    """Operation that waits for ranks.
+
+    ``lacking`` is the number of ranks that have not submitted the operation, and ``missing`` lists the first of them.
+    """
 
     name: str
     age: float

@@ -25,7 +25,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         workers: Numbers of the workers, by rank.
         most: Maximum number of workers over the job's lifetime. None means unlimited.
-        in_sync: True if every member has reported (``Come``) that its state has missed nothing since the last sync.
+        in_sync: True if every member has reported (``Come``) that its state includes all changes since the last sync.
     """
 
     epoch: int

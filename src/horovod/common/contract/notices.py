@@ -139,7 +139,7 @@ _BY_LAUNCHER = {
 
 
 def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
-    """Return the settings that cannot have the requested effect, in table order.
+    """Return the settings that cannot have the requested effect, in the order of the table of settings.
 
     Args:
         given: Environment variables, including those set by flags.

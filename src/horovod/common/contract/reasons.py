@@ -92,7 +92,7 @@ def decode(line: bytes) -> Report | None:
 
 
 def name_of(path: str, fd: int) -> str:
-    """Return the pipe's name for workers: its path in /proc and its inode."""
+    """Return the name by which workers identify the pipe: its path in /proc and its inode."""
     return f"{path}:{os.fstat(fd).st_ino}"
 
 

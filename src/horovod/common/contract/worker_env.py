@@ -88,11 +88,11 @@ class WorkerEnv:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> "WorkerEnv":
-        """Read a worker's place from an environment, which defaults to this process's environment.
+        """Read a worker's rank, host and rendezvous address from an environment. Default: this process's environment.
 
         Raises:
-            ValueError: If a variable is invalid, with the variable, its value and the accepted values in the message.
-                Also if there are several processes but no rendezvous address.
+            ValueError: If a variable is invalid, or if there are several processes but no rendezvous address. The
+                message names the variable, its value and the accepted values.
         """
         env = os.environ if environ is None else environ
         place = launchers.find(env)

@@ -26,7 +26,7 @@ class _TrialError(Exception):
 
 
 class _Cuda:
-    """CUDA driver API, with the first GPU's context current on this thread."""
+    """Wrapper of the CUDA driver API. It makes the context of the first GPU current on this thread."""
 
     def __init__(self, path: str) -> None:
         try:

@@ -63,7 +63,7 @@ def _start(*arguments: str) -> "subprocess.Popen[bytes]":
 
 
 def _line(process: "subprocess.Popen[bytes]", deadline: float) -> str:
-    """Return the next line of a process's output, or "no" and the reason on a timeout."""
+    """Return the next line of a process's output. On a timeout, return "no" followed by the reason."""
     assert process.stdout is not None
     text = b""
     while not text.endswith(b"\n"):

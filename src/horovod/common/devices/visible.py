@@ -69,7 +69,7 @@ def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]
 def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> list[dict[str, str]]:
     """Return each worker's environment variables on a host, by local rank.
 
-    CUDA_VISIBLE_DEVICES assigns ``each`` GPUs to each worker, and no GPU to two workers.
+    CUDA_VISIBLE_DEVICES assigns ``each`` GPUs to each worker. No GPU is assigned to two workers.
 
     Args:
         environ: Environment of the host.

@@ -93,7 +93,7 @@ def _register() -> None:
         # Exit hooks run in reverse order. Import concurrent.futures first, so that our hook runs before its own.
         import concurrent.futures.thread  # noqa: F401
 
-        # `_register_atexit` is a private Python API. If it is missing, the wait comes too late for checkpoints at a
+        # `_register_atexit` is a private Python API. If it is missing, `_wait` runs too late to upload checkpoints to a
         # URL.
         register = getattr(threading, "_register_atexit", atexit.register)
         with contextlib.suppress(RuntimeError):  # raised if the interpreter is already exiting
@@ -332,7 +332,7 @@ class Checkpoint:
                 self._place.remove(step)
 
     def _put_aside(self, steps: list[int]) -> None:
-        """Move checkpoints of later steps that belong to other jobs to another directory.
+        """Move later checkpoints that belong to other jobs to another directory.
 
         Left in place, one of them would be loaded as the newest. They are not deleted, because they might be the only
         copies.

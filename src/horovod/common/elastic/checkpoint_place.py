@@ -358,7 +358,7 @@ class Objects:
             raise FileExistsError(errno.EEXIST, "is not renamed", path, None, new)
 
     def _is_there(self, path: str) -> bool:
-        """Return True if the file exists. Unlike fsspec's ``exists``, raises the file system's errors."""
+        """Return True if the file exists. Unlike fsspec's ``exists``, this method raises the file system's errors."""
         self._fs.invalidate_cache()
         try:
             self._fs.info(path)

@@ -54,7 +54,7 @@ class Shares:
 
     @classmethod
     def equal(cls, ranks: int) -> "Shares":
-        """Create shares of one sample per round for each rank."""
+        """Create shares with which each rank takes one sample per round."""
         return cls((1,) * ranks)
 
     @property
@@ -88,7 +88,8 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
     if filled and len(left) % size and shares.alike:
         whole = len(left) - len(left) % size
         rest = left[whole:]
-        # The first ranks get one more sample each, because their shares are the larger ones.
+        # Divide the rest evenly. If that is not possible, the first ranks get one more sample each, because their
+        # shares are the larger ones.
         each, more = divmod(len(rest), len(shares.of))
         first = rank * each + min(rank, more)
         part = rest[first : first + each + (rank < more)] or [left[(whole + rank) % len(left)]]
@@ -260,7 +261,10 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Number of samples in the largest pass. Use it as a DataLoader's batch size if all passes are equal."""
+        """Number of samples in the largest backward pass.
+
+        If all passes have the same size, use this number as the batch size of a DataLoader.
+        """
         return self.sizes[0]
 
     @property

@@ -86,7 +86,7 @@ _known: "weakref.WeakSet[Accumulator]" = weakref.WeakSet()
 
 
 def register_accumulator(one: Accumulator) -> None:
-    """Register an accumulator with ``accumulation_pending`` and ``drop_accumulated``, by a weak reference."""
+    """Register an accumulator for ``accumulation_pending`` and ``drop_accumulated``, by a weak reference."""
     _known.add(one)
 
 

@@ -318,9 +318,9 @@ class ObjectState(State):
         self._gather = allgather_object
         # True until this rank's first sync with other ranks.
         self._new = True
-        # Seat of this rank, which identifies its per-rank values (see `own.seats`).
+        # Number that identifies this rank's per-rank values. It stays the same if the rank changes (see `own.seats`).
         self._seat: int | None = None
-        # Each rank's own values (such as random states) as of the last commit, by seat number.
+        # Per-rank values (such as random states) of all ranks as of the last commit, keyed by these numbers.
         self._own_of: dict[int, dict[str, Any]] = {}
         self._saved_own: dict[str, Any] = {}
         for name, value in kwargs.items():

@@ -35,7 +35,10 @@ class WorkerNotificationManager:
         self._begin: Callable[[], None] | None = None
 
     def begin_with(self, begin: Callable[[], None]) -> None:
-        """Set the function that ``init`` calls to start the delivery of host updates to ``handle_hosts_updated``."""
+        """Set the function that ``init`` calls to start the delivery of host updates.
+
+        The updates are delivered to ``handle_hosts_updated``.
+        """
         self._begin = begin
 
     def init(self, *_: object, **__: object) -> None:
@@ -96,7 +99,7 @@ class Together:
     the other rank waits for it.
 
     Attributes:
-        in_sync: True if this process's state has missed nothing since the last synchronization.
+        in_sync: True if this process's state includes all changes since the last synchronization.
         others_in_sync: True if the launcher has reported that the states of all members of the epoch are in sync. Also
             True without an elastic launcher.
         holds: True if this process's state has been synchronized at least once and so contains the progress of

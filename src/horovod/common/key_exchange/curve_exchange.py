@@ -29,7 +29,7 @@ _LONGEST = 1024  # maximum size of a message in bytes
 
 
 class CurveKeyServer(ThreadedServer):
-    """Server thread in rank 0 that sends the job's key to ranks whose public keys are on the launcher's board."""
+    """Server thread in rank 0 that sends the job's key to ranks with public keys in the launcher's key-value store."""
 
     def __init__(
         self, listeners: Sequence[socket.socket], known: Callable[[int], bytes | None], key: bytes, port: int
@@ -45,7 +45,7 @@ class CurveKeyServer(ThreadedServer):
         super().__init__("horovod-keys", _CLOSE_SECONDS)
         public, secret = zmq.curve_keypair()
         self.public: bytes = zmq.utils.z85.decode(public)
-        """Public key to publish on the board."""
+        """Public key to publish in the launcher's key-value store (the board)."""
         self._known = known
         self._answer = Secret(_ANSWER.pack(port, key))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)

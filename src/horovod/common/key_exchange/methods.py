@@ -227,7 +227,7 @@ class OneHost(MeetingMethod):
 
 
 class _Card(msgspec.Struct, array_like=True):
-    """Record that rank 0 publishes on the launcher's key-value board, so that other ranks find its store."""
+    """Information that rank 0 publishes in the launcher's key-value store, so that other ranks find its own store."""
 
     port: int
     server: bytes
@@ -236,7 +236,7 @@ class _Card(msgspec.Struct, array_like=True):
 
 
 class OnBoard(MeetingMethod):
-    """Method that uses the launcher's board, over PMI-1 or PMIx."""
+    """Method that uses the launcher's key-value store (the board), over PMI-1 or PMIx."""
 
     def __init__(self, board: Board) -> None:
         self._board = board

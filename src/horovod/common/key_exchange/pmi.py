@@ -77,7 +77,7 @@ class PmiError(RuntimeError):
 
 
 class PmiBoard:
-    """Board of a launcher that supports PMI-1. ``publish`` and ``find`` are thread-safe."""
+    """Key-value store of a launcher that supports PMI-1. ``publish`` and ``find`` are thread-safe."""
 
     name = "PMI"
 
@@ -190,7 +190,8 @@ class _Proc(ctypes.Structure):
 
 
 class _Value(ctypes.Structure):
-    # After the type, PMIx has a union of at most 32 bytes. ``pointer`` is its first member, the only one used here.
+    # In PMIx's value struct, the type is followed by a union of at most 32 bytes. ``pointer`` is its first member, the
+    # only one used here.
     _fields_ = [("type", ctypes.c_uint16), ("pointer", ctypes.c_void_p), ("rest", ctypes.c_uint64 * 8)]
 
 
@@ -199,7 +200,7 @@ class _Info(ctypes.Structure):
 
 
 class PmixBoard:
-    """Board of a launcher that supports PMIx. ``publish`` and ``find`` are thread-safe."""
+    """Key-value store of a launcher that supports PMIx. ``publish`` and ``find`` are thread-safe."""
 
     name = "PMIx"
 

@@ -358,7 +358,7 @@ def _receive_from(sock: socket.socket, count: int, peer: Peer) -> bytes:
 
 
 def _start_of_name(job: str, key: bytes | None) -> str:
-    """Return the prefix of the socket's name, which followers know. It is unique to the job, but not secret."""
+    """Return the prefix of the socket's name, which every rank can compute. It is unique to the job, but not secret."""
     digest = (
         hashlib.sha256(f"{os.geteuid()}/{job}".encode()).digest() if key is None else derive_key(key, f"door {job}")
     )

@@ -1,4 +1,4 @@
-"""This host's network interfaces, listening addresses, and the order of a peer's addresses to try.
+"""Network interfaces of this host, its listening addresses, and the order in which to try a peer's addresses.
 
 The interfaces come from the kernel over netlink (rtnetlink(7)). psutil is not sufficient, because only netlink reports
 which IPv6 addresses are deprecated or not usable yet. Resolving the host's own name is not sufficient either, because

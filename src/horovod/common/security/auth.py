@@ -118,7 +118,7 @@ class _Side:
         return 0 if self.done else self._need - len(self._incoming)
 
     def _make_nonce(self, ephemeral: Ephemeral | None) -> tuple[int, bytes]:
-        """Return the number of the cipher and the nonce for this side's next message."""
+        """Return the cipher's number and the nonce for this side's next message."""
         self._ephemeral = ephemeral
         return (0, secrets.token_bytes(_NONCE)) if ephemeral is None else (ephemeral.cipher, ephemeral.public)
 
@@ -273,10 +273,13 @@ class Acceptor(_Side):
 
 
 class Inviter(Acceptor):
-    """Acceptor that opened the connection itself and invites the peer to act as connector."""
+    """Acceptor that opened the connection itself.
+
+    It sends an invitation, and the peer then starts the handshake as the connector.
+    """
 
     def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
-        """Prepare an invitation. In ``place``, the target is this rank and the source is the invited rank."""
+        """Prepare an invitation. ``place.target`` is this rank, and ``place.source`` is the invited rank."""
         super().__init__(key, place.epoch, place.target, ephemerals)
         invitation = _HELLO.pack(
             _MAGIC,

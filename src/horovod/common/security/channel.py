@@ -129,7 +129,13 @@ class Talk:
         self._send()
 
     def prove(self, make: Callable[[bytes], _Side], secret: bytes) -> None:
-        """Authenticate the peer over the channel. ``make`` creates this side's handshake from the bound key."""
+        """Authenticate the peer over the channel.
+
+        Args:
+            make: Function that creates this side's handshake from a key.
+            secret: Secret that both ends know. The key is derived from it and from the channel, so that a handshake
+                cannot be relayed to another channel.
+        """
         side = make(bound_key(secret, self.channel.binding))
         while side.outgoing or not side.done:
             if side.outgoing:

@@ -61,7 +61,8 @@ def available() -> dict[str, str]:
 
 def _loaded() -> list[str]:
     """Return the paths of suitable libraries that this process has loaded, OpenSSL's first."""
-    # Import modules that load the libraries. This loads nothing if Python lacks OpenSSL or links it statically.
+    # Import modules that link to OpenSSL or libsodium, so that the process loads these libraries. Importing _hashlib
+    # loads no library if Python lacks OpenSSL or links it statically.
     with contextlib.suppress(ImportError):
         import _hashlib  # noqa: F401
     with contextlib.suppress(ImportError):

@@ -16,7 +16,7 @@ from horovod.common.exceptions import HorovodInternalError
 
 _NUMBER = struct.Struct("<Q")
 _MAC = 32
-_NAMES = 65536  # maximum number of operations to remember per set
+_NAMES = 65536  # maximum number of operations to remember per process set
 
 
 class Numbers:
@@ -85,7 +85,7 @@ class Seals:
             return Call(self._key, operation, group, numbers.take(operation), self)
 
     def end(self, operation: str, group: bytes, unused: int | None) -> None:
-        """End a call. ``unused`` is the call's number if the call did not take place, else None."""
+        """Record that a call has ended. ``unused`` is its number if the call failed on all ranks, else None."""
         with self._lock:
             self._running.discard((group, operation))
             if unused is not None:

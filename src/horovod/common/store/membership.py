@@ -89,14 +89,17 @@ class MembershipRequests:
 
     def __init__(self) -> None:
         self.told: list[Told] = []
-        # Client and request of each worker that is waiting for a place.
+        # Client and request of each worker that waits for a rank in the next epoch.
         self._coming: dict[int, tuple[bytes, Come]] = {}
         self._listeners: dict[int, _Listener] = {}
         # Number of the last published event.
         self._last = 0
 
     def handle(self, client: bytes, request: Come | Heard | News) -> Replies:
-        """Handle a worker's request. The reply can be returned by a later call."""
+        """Handle a worker's request, and return the replies to send.
+
+        A request that must wait gets its reply from a later call of this class's methods.
+        """
         if isinstance(request, Come):
             return self._come(client, request)
         if isinstance(request, News):
