@@ -198,7 +198,7 @@ def _once(key: str, function: Callable[[], Any]) -> Any:
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
-    """Return a function (op, average) -> op that handles the deprecated ``average``. The argument is ignored."""
+    """Return a function (op, average) -> op that handles the deprecated ``average``. ``reduce_ops`` is ignored."""
     from horovod.common.ops import resolve_op
 
     def resolve(op: Any, average: Any) -> Any:

@@ -123,7 +123,7 @@ def count(intervals: Intervals) -> int:
 
 
 def section(intervals: Intervals, begin: int, end: int) -> Intervals:
-    """Return the ``begin``-th to ``end``-th (exclusive) integers in the intervals, as intervals."""
+    """Return a part of the integers in the intervals, as intervals: those with the indices ``begin`` to ``end`` - 1."""
     return tuple(_sections(intervals, [(begin, end)]))
 
 
@@ -157,7 +157,10 @@ def joined(pieces: Iterable[tuple[int, int]]) -> Intervals:
 
 
 def run(left: Intervals, rank: int, ranks: int) -> Intervals:
-    """Return a rank's run, the remaining positions that it visits. Run lengths differ by at most one."""
+    """Return the positions that a rank visits, which are a contiguous part of the remaining positions.
+
+    The numbers of positions of the ranks differ by at most one.
+    """
     places = count(left)
     return section(left, rank * places // ranks, (rank + 1) * places // ranks)
 
@@ -168,7 +171,7 @@ def steps(left: Intervals, ranks: int) -> int:
 
 
 def extra(left: Intervals, rank: int, ranks: int) -> int | None:
-    """Return the position that a rank with a shorter run visits twice. None for ranks with a longer run."""
+    """Return the position that a rank visits twice because other ranks have one position more, or else None."""
     mine = run(left, rank, ranks)
     if count(mine) == steps(left, ranks):
         return None
@@ -179,7 +182,7 @@ def extra(left: Intervals, rank: int, ranks: int) -> int | None:
 
 
 def rest(left: Intervals, ranks: int, done: int) -> Intervals:
-    """Return the positions, as intervals, that remain once each rank has visited ``done`` records of its run."""
+    """Return the positions that remain once each rank has visited the first ``done`` of its positions (see ``run``)."""
     places = count(left)
     edges = [rank * places // ranks for rank in range(ranks + 1)]
     ends = ((min(begin + done, end), end) for begin, end in itertools.pairwise(edges))

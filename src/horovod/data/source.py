@@ -38,7 +38,7 @@ class Source(ABC):
     def walk(self) -> contextlib.AbstractContextManager[Callable[[int], Any]]:
         """Return a context manager for one iteration over the blocks.
 
-        It yields a ``load``-like function that can keep resources open between blocks.
+        It yields a function with the same signature as ``load``, which can keep resources open between blocks.
         """
         return contextlib.nullcontext(self.load)
 

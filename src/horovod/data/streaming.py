@@ -87,7 +87,8 @@ class StreamingDataset(Resumes):
         # Records that remained when records were last split among the ranks.
         self._left: parts.Intervals = ()
         self._me, self._ranks = 0, 1
-        # Records that this rank has yielded since the last split, and how many of them are recorded as processed.
+        # Number of records that this rank has yielded since the last split, and how many of them are recorded as
+        # processed.
         self._steps = self._recorded = 0
         self._share_out(self._all())
         marks.data_seen = True
@@ -129,7 +130,7 @@ class StreamingDataset(Resumes):
         self._recorded = min(self._recorded + samples, self._steps)
 
     def on_batch_end(self, batches: int = 1) -> None:
-        """Record ``batches`` batches. The last batch of an epoch begins the next epoch.
+        """Record ``batches`` processed batches. If the epoch is then complete, start the next epoch.
 
         Keras' ``UpdateDatasetCallback`` calls this.
         """

@@ -32,7 +32,7 @@ class GradientReduction:
     """Validated settings for reducing gradients.
 
     ``name`` is the name prefix of the operations. If ``counted`` is True and the reduction is in a branch of a compiled
-    program, the ranks check that all of them have reached the branch equally often.
+    program, the ranks check that all of them have reached the branch the same number of times.
     """
 
     name: str
@@ -62,12 +62,15 @@ class GradientReduction:
         return anybody_else(self.process_set, face.require_job())
 
     def __call__(self, gradients: Any, weight: Any = None, beside: Any = ()) -> Any:
-        """Reduce the gradients over the ranks, and return them. The total weight is dropped."""
+        """Reduce the gradients over the ranks, and return only the reduced gradients; see ``with_total``."""
         return self.with_total(gradients, weight, beside)[0]
 
     @refusing(face)
     def with_total(self, gradients: Any, weight: Any = None, beside: Any = ()) -> tuple[Any, Any]:
-        """Reduce the gradients over the ranks as one operation, and return them and the total weight, or None.
+        """Reduce the gradients over the ranks as one operation.
+
+        Returns:
+            The reduced gradients, and the total weight, which is None if ``weight`` is None.
 
         Args:
             gradients: Pytree of this rank's gradients.

@@ -94,7 +94,7 @@ def register_cluster() -> None:
 
 
 def local_device(environment: Mapping[str, str]) -> int | None:
-    """Return which of the visible accelerators this process should use, as an index.
+    """Return the index of the visible accelerator that this process should use.
 
     Return None if the process should use all visible accelerators, because the launcher has assigned them to it.
     """

@@ -32,9 +32,9 @@ def reduce_leaves(
 ) -> list[Any]:
     """Allreduce named arrays, individually or as one group.
 
-    If any of the arrays ``beside`` is traced, the allreduce becomes part of the compiled program, even if ``arrays``
-    are constants. If ``steps`` is not empty and the call is in a branch, the ranks check under this name that all of
-    them have reached the branch the same number of times.
+    If any array in ``beside`` is traced, the allreduce becomes part of the compiled program, even if ``leaves`` are
+    constants. ``steps`` is a name, or empty. If it is a name and the call is in a branch, the ranks check that all of
+    them have reached the branch the same number of times. The check is an operation with this name.
     """
     if not leaves:
         return []
@@ -65,7 +65,7 @@ def count_of(weight: Any) -> Any:
     """Convert a weight to a float32 scalar. The weight can be traced.
 
     Raises:
-        ValueError: ``weight`` is not a number, or it is not traced and negative or not finite.
+        ValueError: ``weight`` is not a number, or it is a concrete value that is negative or not finite.
     """
     try:
         count = jnp.asarray(weight, jnp.float32)

@@ -262,7 +262,8 @@ class _Arriving:
     writable = True
 
     def __new__(cls, make: Callable[[], Any] | None = None, *, handle: Any = None, writable: bool = True) -> Any:
-        # Let `make` be omitted, because MXNet creates views and copies of an array by calling the array's class.
+        # `make` is optional, because MXNet creates views and copies of an array by calling the array's class without
+        # it.
         plain = _numpy_array if issubclass(cls, _numpy_array) else mx.nd.NDArray
         return object.__new__(cls) if make is not None else plain(handle, writable)
 

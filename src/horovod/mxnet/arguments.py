@@ -46,7 +46,7 @@ _CPU = ("cpu", "cpu_pinned", "cpu_shared")
 
 
 def refusing(function: _F) -> _F:
-    """Decorate a function to make its errors MXNet errors too, and to name the rank in them."""
+    """Decorate a function so that its errors are subclasses of MXNetError and name the rank."""
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:

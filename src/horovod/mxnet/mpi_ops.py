@@ -1,4 +1,4 @@
-"""Process functions and operations of the MXNet frontend, at the import path that third-party code uses.
+"""Process-management functions and collective operations of MXNet, at the import path that third-party code uses.
 
 ``reductions.py`` defines the allreduce operations, and ``operations.py`` the others.
 """

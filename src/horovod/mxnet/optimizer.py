@@ -128,8 +128,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:
-            # Do not look up this object's own attributes in the plain optimizer, because it is missing too during
-            # unpickling.
+            # During unpickling, neither this object's attributes nor the plain optimizer exist yet, so do not look them
+            # up there.
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 

@@ -23,6 +23,10 @@ def run_again(
     """Repeat the last allreduce with this name and return its result.
 
     Returns:
+        ``source`` or a new array. None if there is no such allreduce or an argument has changed. The caller must then
+        check the arguments and submit a new operation.
+
+    Returns:
         ``source`` or a new array. None if there is no such allreduce or an argument has changed; the checks of a first
         call then apply.
     """
@@ -72,7 +76,8 @@ def _keep(name: str | None, entry: tuple[Any, ...]) -> None:
     if len(_idle) < _LIMIT:
         _idle[name] = entry
     if entry[1] is not face.engine:
-        # Check the engine after the insertion, because another thread could shut down, which resets the engine first.
+        # Check the engine after the insertion, because another thread could call shutdown(), which first resets the
+        # engine.
         forget()
 
 

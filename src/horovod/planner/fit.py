@@ -1,4 +1,4 @@
-"""Fit network efficiency and overhead to measured throughput, with the prediction errors for held-out points."""
+"""Fit network efficiency and overhead to measured throughput, and report the prediction errors for held-out points."""
 
 from __future__ import annotations
 

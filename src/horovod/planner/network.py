@@ -141,8 +141,8 @@ def _predict(
 def _ring(nbytes: int, layout: Layout, net: Network) -> float:
     """Return the cost of one ring over all workers, which enters and leaves each host once.
 
-    A chunk passes the hops one after another, so their mean latency counts. All hops transfer concurrently, so the
-    slowest hop's bandwidth counts.
+    A chunk traverses the hops one after another, so the latency is the mean over the hops times their number. All hops
+    transfer concurrently, so the bandwidth is that of the slowest hop.
     """
     nodes, workers = layout.nodes, layout.workers
     alpha, beta = net.intra_latency, 1 / net.intra_bandwidth

@@ -24,7 +24,7 @@ commands:
 
 
 def _number(kind: Callable[[str], T]) -> Callable[[str], T]:
-    """Return an argument type for argparse whose error message is the text of the ValueError."""
+    """Return an argument type for argparse. The text of a ValueError that ``kind`` raises becomes the error message."""
 
     def parse(text: str) -> T:
         try:

@@ -125,7 +125,10 @@ def _fused(gradients: tuple[Gradient, ...], window: float, threshold: int, compr
 def _windows(
     gradients: tuple[Gradient, ...], window: float, threshold: int
 ) -> Iterator[tuple[tuple[Gradient, ...], float]]:
-    """Yield each fusion window's gradients and end time. A window ends when it expires, is full, or backward ends."""
+    """Yield the gradients and the end time of each fusion window.
+
+    A window ends when it expires or is full, or when the backward pass ends.
+    """
     start = 0
     while start < len(gradients):
         end = gradients[start].ready + window

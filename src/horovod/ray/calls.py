@@ -162,7 +162,7 @@ class CallbackListener:
         """Create a queue for log messages if there are callbacks.
 
         Args:
-            callbacks: Functions to call with the dict of each message, or None.
+            callbacks: Functions to call with each log message, which is a dict, or None.
             box: Mailbox that receives a ``LogMessage`` for each message.
 
         Raises:

@@ -52,7 +52,10 @@ def address(nics: Collection[str]) -> str:
 
 
 def variables(nics: Collection[str]) -> dict[str, str]:
-    """Return the environment variables for all workers: this program's settings, and `nics` for the engine and NCCL."""
+    """Return the environment variables for all workers.
+
+    They are this program's settings, and variables that make the engine and NCCL use the interfaces `nics`.
+    """
     shared, names = external_workers.passed_on(os.environ), ",".join(nics)
     return shared | ({"HOROVOD_GLOO_IFACE": names, "NCCL_SOCKET_IFNAME": names} if nics else {})
 
@@ -92,7 +95,7 @@ def assignments(
     """Assign the ranks of a job of a fixed size to its workers.
 
     Args:
-        made: Servers of the job.
+        made: Servers in the driver to which the workers connect (see ``open_servers``).
         slots: Hosts and local ranks, by rank.
         workers: Processes of the workers, by rank.
         gpus: GPUs that Ray assigned to each worker, by rank.

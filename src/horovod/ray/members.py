@@ -83,7 +83,12 @@ class ElasticJob:
         self._boxes: dict[int, Mailbox[Any]] = {}  # Maps the thread of each active run to the run's mailbox
 
     def prepare(self, variables: Mapping[str, str], executable: tuple[Any, ...] = (None, None, None)) -> None:
-        """Allow calls of `run`, and set the variables and the executable (class, args, kwargs) of their workers."""
+        """Allow ``run`` to be called.
+
+        Args:
+            variables: Environment variables of the workers.
+            executable: Class, args and kwargs of the executable of each worker.
+        """
         cluster.require()
         self._variables, self._executable = dict(variables), executable
 
@@ -113,8 +118,8 @@ class ElasticJob:
             raise RuntimeError(
                 "a callback has called the executor that waits for it: call it when run() or execute() has returned"
             )
-        # Register the mailbox before `_run` reads `_variables`. `forget` clears `_variables` before it notifies the
-        # mailboxes, so a concurrent call stops this run in one way or the other.
+        # Register the mailbox before `_run` reads `_variables`. A concurrent call of `forget` clears `_variables` and
+        # then notifies the mailboxes. This run therefore either finds no variables or is notified.
         box = self._boxes[me] = Mailbox()
         try:
             return self._run(box, func, callbacks)
@@ -166,7 +171,7 @@ class _Run:
         self._actors: dict[int, Any] = {}
         self._joined: set[int] = set()
         self._hosts: set[str] = set()
-        self._turns: dict[str, str] = {}  # Name of the called method by the call's identifier
+        self._turns: dict[str, str] = {}  # maps each call's identifier to the name of the called method
         self._results: dict[int, Any] = {}
         self._failed: CallResult | None = None
         self._ear: CallbackListener | None = None

@@ -84,7 +84,7 @@ def fitting(has: Resources, cpus: int, gpus: int) -> int:
 
 
 def _times(bundle: Resources, has: Resources) -> int:
-    """Return how many copies of the bundle fit into the available resources ``has``."""
+    """Return how many copies of the bundle fit into available resources."""
     return min((int(has.get(name, 0.0) // amount) for name, amount in bundle.items() if amount), default=0)
 
 

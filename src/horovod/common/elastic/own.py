@@ -29,7 +29,7 @@ class PerRank:
         return self.value
 
     def put(self, value: Any) -> None:
-        """Set the value from a result of ``get``, possibly from a lost rank."""
+        """Restore the value from a result of ``get``. A new rank gets the value of a lost rank, if there is one."""
         self.value = value
 
 

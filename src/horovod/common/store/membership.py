@@ -149,7 +149,7 @@ class MembershipRequests:
         return [(waiting[0], Reply(waiting[1].id, [value]))]
 
     def refuse(self, worker: int, why: str) -> Replies:
-        """Refuse a waiting worker a place, with a reason."""
+        """Reject a waiting worker's request for a rank. The worker gets the reason ``why``."""
         waiting = self._coming.pop(worker, None)
         return [] if waiting is None else [(waiting[0], Reply(waiting[1].id, [why.encode()], error=REFUSED))]
 
@@ -169,7 +169,7 @@ class MembershipRequests:
 
 
 class Exchanges(Protocol):
-    """Interface to the operations that the launcher can perform on the store's table."""
+    """Interface to the operations that the launcher can perform on the data of the job's store."""
 
     def fail(self, group: str, text: str) -> Replies: ...
     def set_first(self, name: str, value: bytes) -> Replies: ...
@@ -241,7 +241,7 @@ class MembershipControl:
     # The methods below are called by the store's thread.
 
     def serve(self, table: Exchanges) -> Replies:
-        """Execute the launcher's requests in the table, and queue the workers' messages for the launcher."""
+        """Execute the launcher's commands on the store's data, and queue the workers' messages for the launcher."""
         _clear(self.asked)
         replies: Replies = []
         while self._commands:

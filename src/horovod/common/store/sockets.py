@@ -48,7 +48,7 @@ _MOST = 65536
 _KEPT = 8
 # Maximum number of events to process per check, so that a flood of events cannot block the thread.
 _AT_ONCE = 16
-# Recount the descriptors once their number could have grown by 1 / _TRUSTED of the maximum.
+# Recount the descriptors once the maximum divided by _TRUSTED more connections could have been opened.
 _TRUSTED = 32
 # Socket options that Python does not define (<asm-generic/socket.h>).
 
@@ -86,8 +86,8 @@ _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONN
 class UnauthenticatedPeers:
     """Estimator of the number of unauthenticated connections, based on ZeroMQ socket events.
 
-    Success events do not identify their connection. Errors do not accumulate, because a connection that outlives the
-    handshake timeout must have succeeded.
+    A success event does not tell which connection it is about, so the number is an estimate. Errors in it do not
+    accumulate: a connection that is older than the handshake timeout must have succeeded and is no longer counted.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class AcceptControl:
     """
 
     def __init__(self, sock: zmq.Socket[bytes], listeners: Sequence[socket.socket]) -> None:
-        """Accept connections for ``sock`` on these listeners, and take ownership of them."""
+        """Accept connections for ``sock`` on these listeners. This object then owns the listeners."""
         self._sock = sock
         self._listeners = listeners
         for listener in listeners:

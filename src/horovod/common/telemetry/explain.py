@@ -92,7 +92,7 @@ def _who_waits(facts: Facts) -> set[int]:
 
 
 def _not_running(facts: Facts, missing: Iterable[int]) -> Guess | None:
-    """Return a guess if the process of a missing rank cannot continue, for example because it is stopped."""
+    """Return an explanation if the process of a missing rank cannot continue, for example because it is stopped."""
     silent = []
     for rank in missing:
         known = facts.ranks.get(rank)
@@ -115,7 +115,7 @@ def _not_running(facts: Facts, missing: Iterable[int]) -> Guess | None:
 
 
 def _finished_early(facts: Facts) -> Guess | None:
-    """Return a guess if a missing rank's data loader has fewer batches than another rank's."""
+    """Return an explanation if a missing rank's data loader has fewer batches than another rank's, or None."""
     for one in facts.stalled:
         for rank in one.missing:
             for other in one.ready:
@@ -149,7 +149,7 @@ def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
 
 
 def _waiting_for_each_other(facts: Facts) -> Guess | None:
-    """Return a guess if two groups of ranks wait for each other in different operations."""
+    """Return an explanation if two groups of ranks wait in different operations, each for the other group."""
     for one in facts.stalled:
         for other in facts.waiting:
             here = [rank for rank in one.ready if rank in other.missing]
@@ -204,7 +204,10 @@ def _in_backward(rank: Rank | None) -> bool:
 
 
 def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str) -> str:
-    """Describe ranks that probably left a loop early or took a different branch.
+    """Describe two groups of ranks that wait in different operations.
+
+    One group probably left a loop early or took a different branch. It is ahead: it has already submitted the operation
+    in which the other group waits. The other group has never submitted the operation in which the first group waits.
 
     The ranks that are ahead have already submitted the operation for which the other ranks are waiting now. The other
     ranks have never submitted the operation of the ranks that are ahead.
@@ -234,7 +237,7 @@ def _at(facts: Facts, ranks: Sequence[int]) -> str:
 
 
 def _elsewhere(facts: Facts, missing: Sequence[int]) -> Guess | None:
-    """Return a guess that names where in the program the missing ranks are."""
+    """Return an explanation that states where in the program the missing ranks are."""
     places: dict[str, list[int]] = {}
     waits = _who_waits(facts)
     missing = [rank for rank in missing if rank not in waits] or missing

@@ -60,7 +60,7 @@ class Waiting:
 
 @dataclass
 class Rank:
-    """Facts about one rank of a waiting job."""
+    """State of one rank of a stalled job: its process, its stacks and its last operations."""
 
     rank: int
     host: str = ""

@@ -71,7 +71,7 @@ class Hangs:
         bus.on("explaining", self._rank_0_is_there)
         bus.on_topic(_core.TOPIC_UNNOTICED, self._unnoticed)
         if job.rank == 0:
-            engine.set_report("")  # with an empty report, the engine knows that rank 0 will write the report
+            engine.set_report("")  # an empty string tells the engine that rank 0 will write a report
             bus.on("seen", self._seen)
             bus.on("unnoticed", self._unnoticed_elsewhere)
             bus.on_waiting(self._waits)

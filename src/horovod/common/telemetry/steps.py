@@ -27,7 +27,7 @@ _PAUSE, _LEAST_PAUSE = 20, 500_000_000
 _REMEMBERED = 101
 # Maximum number of sampled steps for which some ranks' reports are still missing.
 _WAITING = 4096
-# Approximate maximum number of stored reports about steps for which other reports are missing, possibly forever.
+# Approximate maximum number of stored reports about steps that some ranks have not reported, and perhaps never will.
 _TOLD = 1 << 16
 # Number of recent comparisons in the statistic "lately".
 _LATELY = 200
@@ -229,7 +229,7 @@ class Lateness:
     by: dict[int, int] = field(default_factory=dict)
 
     def add(self, found: tuple[int, int] | None) -> None:
-        """Add a result of ``came_last`` to the counts."""
+        """Count the comparison of one step. ``found`` is the result of ``came_last`` for it."""
         self.compared += 1
         if found is not None:
             rank, by = found

@@ -161,7 +161,10 @@ _PATIENCE = 0.5
 
 
 class Live:
-    """Sender of the live page's data. Runs in its own thread, so that it also sends while no step ends."""
+    """Sender of the live page's data.
+
+    It runs in its own thread, so that updates continue during a long or stuck step.
+    """
 
     def __init__(self, bus: MessageBus, account: "Callable[[], Account | None]", why: Callable[[], str]) -> None:
         """Start sending data to the launcher.
@@ -169,7 +172,7 @@ class Live:
         Args:
             bus: Message bus to the other ranks.
             account: Function that returns the job's step statistics, or None before the first step.
-            why: Function that returns the most recent explanation why operations are waiting.
+            why: Function that returns the most recent explanation of why operations are waiting.
         """
         self._bus, self._account, self._why = bus, account, why
         self._teller = ReportPipe(os.environ.get(PIPE, ""))

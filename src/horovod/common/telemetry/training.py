@@ -36,7 +36,8 @@ _SAMPLES = 200
 _LEAST = 10
 # Half width of the confidence interval in standard errors.
 _ERRORS = 2.0
-# Maximum ratio of the interval's upper bound to the estimate. Wider estimates are not reported.
+# Maximum ratio of the confidence interval's upper bound to the estimate. Estimates with wider intervals are not
+# reported.
 _WIDE = 2.0
 
 
@@ -203,7 +204,7 @@ _ABOUT: dict[str, Callable[[Notes], str]] = {
 
 
 class Comparison:
-    """Comparison of one observation across several ranks."""
+    """Comparison, on rank 0, of the values that the ranks report about the same thing, for example an optimizer."""
 
     def __init__(self) -> None:
         self.noise: dict[str, NoiseScale] = {}

@@ -76,7 +76,7 @@ class Training:
 
     @property
     def watched(self) -> bool:
-        """True while a job runs whose rank 0 compares observations."""
+        """True while a job is running in which rank 0 compares observations."""
         return self._say is not None
 
     def tell(self, about: str, of: str, ranks: Sequence[int], step: int = 0, **what: Any) -> None:
@@ -173,7 +173,7 @@ def check_launch(remedy: str) -> None:
 
 
 def has_partners(env: WorkerEnv, environ: Mapping[str, str], modules: Mapping[str, Any]) -> bool:
-    """Return True if a launcher started several processes that cannot train together any other way.
+    """Return True if a launcher started several processes that have no other means of training together.
 
     The check ignores processes of ``horovod.run``, and programs that communicate through mpi4py or torch.distributed.
 

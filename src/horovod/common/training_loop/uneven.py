@@ -132,7 +132,7 @@ class Sync(Generic[_T]):
         return work.sizes[0]
 
     def _catch_up(self) -> None:
-        """Wait until all ranks are out of batches, and copy the optimizers of the rank that has made all steps."""
+        """Wait until all ranks are out of batches. Copy the optimizers from the rank that completed the most steps."""
         used = sorted(name for name in current.stepped if name in optimizers)
         self.last_rank = self._join()
         if current.batch is None:  # a rank without any batch takes part in the weighted averages with weight 0
@@ -184,11 +184,12 @@ def make_sync(
     ) -> Sync[_T]:
         """Return an iterable over this rank's batches, for ranks with different numbers of batches.
 
-        If averages of gradients are weighted by the numbers of samples, each step equals a step of one process on the
-        samples of all ranks that have a batch. PyTorch's ``DistributedOptimizer`` applies these weights in the loop,
-        and ``hvd.weight`` takes precedence over ``weight`` there. In other frameworks, pass the attribute ``weight`` to
-        the reduction. The loss must be the mean over a batch. If gradients accumulate over several backward passes, all
-        of them must run in the same iteration, so an item of ``batches`` must contain all batches of a step. Policies:
+        If averages of gradients are weighted by the numbers of samples, each step is equivalent to a step of a single
+        process on the batches of all ranks together. PyTorch's ``DistributedOptimizer`` applies these weights in the
+        loop, and ``hvd.weight`` takes precedence over ``weight`` there. In other frameworks, pass the attribute
+        ``weight`` to the reduction. The loss must be the mean over a batch. If gradients accumulate over several
+        backward passes, all of them must run in the same iteration, so an item of ``batches`` must contain all batches
+        of a step. Policies:
 
         - ``"pad"``: a rank without further batches gets its last batch again, which counts as 0 samples. All ranks make
           the same number of iterations. Layers with batch statistics and counters of samples see the copies.

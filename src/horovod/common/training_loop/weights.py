@@ -31,7 +31,7 @@ def check_weight(weight: Any) -> float:
 
 
 def check_weighted_op(op: int, weight: Any, *scales: Any) -> None:
-    """Raise ValueError if ``weight`` is used but ``op`` is not Average or a scale factor is not 1."""
+    """Raise ValueError if ``weight`` is used, unless ``op`` is Average and all scale factors are 1."""
     if weight is not None and op != Average:
         raise ValueError(f"weight requires op=Average, got op={op_name(op)}")
     if weight is not None and any(scale != 1 for scale in scales):
@@ -142,7 +142,7 @@ def encode(number: float, last: bool, me: int | None, ranks: int) -> bytearray:
 
 
 def decode(message: bytes | bytearray) -> tuple[list[float], list[bool]]:
-    """Decode all ranks' weights, and for each rank, True if it is out of batches."""
+    """Decode a message into the weights of all ranks, and a list that is True for each rank that is out of batches."""
     numbers = struct.unpack(f"<{len(message) // 8}d", message)
     return [abs(n) for n in numbers], [math.copysign(1.0, n) < 0 for n in numbers]
 
@@ -155,7 +155,9 @@ def weighted_means(
     sum_all: Callable[[Sequence[Any]], Sequence[Any]],
     sum_shares: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
 ) -> tuple[list[Any], Any]:
-    """Return the weighted mean over the ranks of each value, or zeros if the total weight is 0, and the total weight.
+    """Return the weighted mean over the ranks of each value, and the total weight.
+
+    The means are zeros if the total weight is 0.
 
     A value with weight 0 can be NaN. By default, weights and values are summed in one operation. With ``sum_shares``,
     weights are summed first. Each rank then sends its share of the mean, which cannot overflow a 16-bit float.
