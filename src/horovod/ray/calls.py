@@ -70,7 +70,7 @@ class CallResult:
 
     @property
     def _unsent(self) -> bool:
-        """True if the function's result could not be pickled. The outermost frame is then in Ray's cloudpickle."""
+        """True if the result could not be pickled: the outermost frame of the traceback is in Ray's cloudpickle."""
         found = _FRAME.search(str(self.error)) if isinstance(self.error, RayTaskError) else None
         return found is not None and os.path.basename(found[1]) == "cloudpickle.py"
 

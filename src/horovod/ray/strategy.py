@@ -204,7 +204,7 @@ def node_resources() -> list[dict[str, float]]:
 def lives(node: Mapping[str, Any]) -> bool:
     """Return True if the node, an element of ``ray.nodes()``, is alive.
 
-    Ray spells the key in two ways. Mocks in tests often have only the lower-case key.
+    Ray spells the key for this either "Alive" or "alive". Mocks in tests often have only the lower-case key.
     """
     return bool(node["Alive"] if "Alive" in node else node["alive"])
 

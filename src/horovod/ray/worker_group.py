@@ -1,4 +1,4 @@
-"""Fixed-size group of workers that live until shutdown. ``RayExecutor`` uses it without ``min_workers``."""
+"""Fixed-size group of workers that live until shutdown. ``RayExecutor`` uses it if ``min_workers`` is not set."""
 
 from __future__ import annotations
 
@@ -183,8 +183,8 @@ class WorkerGroup:
     def require(self) -> None:
         """Raise RuntimeError if there are no workers, or if a worker was lost."""
         self._require_workers()
-        # Read the mailbox unless another thread does so. A callback must not read it either, because it would take
-        # events for which the call that runs the callback is waiting.
+        # Read the mailbox unless another thread does so. A callback must not read it either: it would take events for
+        # which the method that runs the callback is waiting.
         if self._listener != threading.get_ident() and self._turn.acquire(blocking=False):
             try:
                 self._handle_events()
@@ -334,6 +334,8 @@ class WorkerGroup:
 
     def shutdown(self) -> None:
         """Stop the workers and release their resources. Further calls have no effect, even after an interrupt.
+
+        If another thread is inside ``start``, ``start`` raises RuntimeError there.
 
         If ``start`` is running in another thread, it raises RuntimeError.
         """

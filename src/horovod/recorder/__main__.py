@@ -40,7 +40,7 @@ class Dump:
     """Time of writing on the host's monotonic clock, in ns. The entries use this clock."""
 
     def ago(self, entry: dict[str, Any]) -> float:
-        """Return how many seconds before the dump ``entry`` ended."""
+        """Return the time in seconds from the end of ``entry`` to the dump."""
         return max(0.0, (self.monotonic - entry["end"]) * 1e-9)
 
 

@@ -65,7 +65,7 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """State of one rank.
+    """State of one rank, for the live page.
 
     Attributes:
         rank: The rank.

@@ -110,7 +110,7 @@ class Sync(Generic[_T]):
         current.index += 1
 
     def _exchange(self, weight: float, last: bool) -> list[bool]:
-        """Exchange weights. Return True for each rank that is out of batches, unless it has already called ``join``."""
+        """Exchange weights. Return a list that is True for each rank that has just run out of batches."""
         from horovod import _core
 
         job = self._face.require_job()

@@ -150,7 +150,8 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            # Kill child processes that outlived their workers. While the job is stopping, all processes get signals.
+            # Kill child processes that outlived their workers. This is not necessary while the job is stopping, because
+            # all processes then get signals anyway.
             if not self._state.stopping:
                 self._workers.clear(time.monotonic())
             self._writer.flush()
@@ -407,7 +408,7 @@ def _guard(agent: int) -> int:
 
 
 def main() -> None:
-    """Fork the agent process, and guard it from this process until it exits."""
+    """Fork the agent process, and monitor it from this process until the agent exits."""
     linux.become_subreaper()
     # Slurm sends its warning signal to all processes of a step, and the signal must not kill the guard or the agent.
     # Install a handler instead of ignoring the signal, because workers would inherit an ignored signal.

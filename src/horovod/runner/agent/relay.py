@@ -19,8 +19,8 @@ from horovod.runner.base import linux
 from horovod.runner.base.errors import AgentError
 
 READ_SIZE = 1 << 16
-EACH = 2  # In a job of fixed size, a worker can have EACH simultaneous connections to the store.
-# In an elastic job, a worker can have EACH_LASTING simultaneous connections to the store. One of them receives
+EACH = 2  # maximum number of simultaneous connections of a worker to the store in a job of fixed size
+# Maximum number of simultaneous connections of a worker to the store in an elastic job. One of them receives
 # notifications, and connections from the previous epoch can still be open.
 EACH_LASTING = 4
 # An agent accepts STRANGERS more connections than its workers need. Only the store can authenticate peers, so other
@@ -140,7 +140,7 @@ class Streams:
                 self._close_input(stream)
 
     def kill(self) -> None:
-        """Send SIGKILL to the commands of all streams."""
+        """Send SIGKILL to all commands whose input and output are relayed as streams."""
         for pid in self.pids:
             linux.send_signal(pid, signal.SIGKILL)
 

@@ -75,7 +75,7 @@ class Endings:
         return ending is not None and ending.suffers
 
     def _checked(self, ending: reasons.Ending) -> reasons.Ending:
-        """Omit unknown ranks from a report, and ranks that have called hvd.init() since it complained about them."""
+        """Omit unknown ranks from a report, and ranks that have called hvd.init() since it was written."""
         ranks = [rank for rank in ending.ranks if rank in self._hosts]
         if ending.why == "absent":
             ranks = [rank for rank in ranks if rank not in self.called] or ranks

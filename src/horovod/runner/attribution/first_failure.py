@@ -173,7 +173,7 @@ def find_exception(tail: str) -> tuple[list[str], bool]:
 
 
 def exception_in_brackets(tail: str) -> str:
-    """Return the line that names the last exception, in parentheses, or an empty string."""
+    """Return the line that names the last exception, enclosed in parentheses, or an empty string if there is none."""
     lines, _ = find_exception(tail)
     named = [line for line in lines[1:] if line[:1].strip()]
     return f" ({named[0][:200]})" if named else ""

@@ -61,7 +61,7 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
         while end < len(lines) and _belongs(lines[end], match["margin"]):
             end += 1
         body = lines[index:end]
-        if match["where"] is not None:  # Keep the mark of a SyntaxError, because it shows the position of the error.
+        if match["where"] is not None:  # Keep the caret line of a SyntaxError, because it shows the position.
             body = [line for line in body if not is_marks(line)]
         repeated = _REPEATED.search(body[-1])
         count = 1 + int(repeated[1]) if repeated else 1
@@ -70,7 +70,10 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
 
 
 def _belongs(line: str, margin: str) -> bool:
-    """Return True if the line belongs to the preceding frame: code, marks or `[Previous line repeated ...]`."""
+    """Return True if the line belongs to the preceding frame.
+
+    Such lines are code, caret markers or `[Previous line repeated ...]`.
+    """
     code = line.startswith(margin + "  ") and _FRAME.match(line) is None
     return code or is_marks(line) or _REPEATED.search(line) is not None
 

@@ -150,7 +150,7 @@ def catches(pid: int, sig: int) -> bool:
 
 
 def ignores(pid: int, sig: int) -> bool:
-    """Return True if the process ignores the signal, and False if it has exited."""
+    """Return True if the process ignores the signal. Return False if it does not, or if the process has exited."""
     return _in_mask(pid, "SigIgn:", sig)
 
 

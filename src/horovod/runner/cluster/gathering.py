@@ -81,7 +81,7 @@ class Gathering:
         self.what = what
         self._lock = threading.Lock()
         self._closed = False
-        self._used: set[int] = set()  # Numbers of the processes that were admitted, each of which can connect only once
+        self._used: set[int] = set()  # Ids of the admitted processes; each process can connect only once
         self._machines = Machines()
         self._new: list[Arrived] = []
         self._refusals: list[str] = []

@@ -1,4 +1,4 @@
-"""Functions that turn a cluster manager's process into an agent, and the ticket it uses to connect.
+"""Functions that turn a process of a cluster manager, such as a Spark task, into an agent of the job.
 
 The process connects to the launcher, starts the agent as a child process, and relays data between the launcher and the
 agent until the job ends. If one of the three ends, a connection or pipe closes, so the other two notice immediately.

@@ -106,7 +106,7 @@ def report(verbose: bool = False) -> str:
         verbose: True to add versions and paths.
     """
     engine = _present("horovod._core")
-    found = {  # Installed frameworks by title: name of the importable module, and pip packages that provide this module
+    found = {  # Maps each installed framework's title to its importable module and the pip packages that provide it
         framework.title: next((m, packages) for m, packages in framework.modules.items() if _present(m))
         for framework in FRAMEWORKS
         if any(map(_present, framework.modules))

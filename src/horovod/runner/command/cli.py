@@ -263,7 +263,9 @@ def _interfaces(namespace: argparse.Namespace) -> list[str]:
 
 
 def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> dict[str, str]:
-    """Return the variables that select network interfaces. The engine uses only the first interface, NCCL uses all.
+    """Return the variables that select network interfaces.
+
+    The engine uses only the first interface, whereas NCCL uses all of them.
 
     Args:
         interfaces: Names of network interfaces.
@@ -346,7 +348,7 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
     if machines is None:
         return []
     found = machines.hosts(size)
-    # Vertex AI's host names go through a proxy, so call this machine localhost.
+    # The host names of Vertex AI are resolved through a proxy, so use localhost for this machine.
     if not hosts.is_local(machines.here):
         found[0] = hosts.Host("localhost", found[0].slots)
     if tell:

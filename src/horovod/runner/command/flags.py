@@ -1,4 +1,4 @@
-"""Table of all `horovodrun` flags, which defines the parser, and the help text.
+"""Table of all `horovodrun` flags. The table defines the parser and the help text.
 
 A flag for a setting gets its variable, type, range and help text from the table of settings
 (`horovod.common.contract.settings`).

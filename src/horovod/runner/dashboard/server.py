@@ -1,7 +1,7 @@
 """HTTP server of the dashboard. It serves only loopback, and only clients whose URL contains the secret token.
 
-Each connection has its own thread and a time limit. The server never waits for a page that does not read. It
-disconnects the page instead.
+Each connection has its own thread and a time limit. The server never waits for a client that stops reading; it closes
+the connection instead.
 """
 
 from __future__ import annotations

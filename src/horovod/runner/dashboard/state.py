@@ -100,7 +100,7 @@ class Line(NamedTuple):
 
 
 def shown(data: bytes, length: int) -> str:
-    """Convert a line to text without colors and control characters. If the line was cut, append its full length."""
+    """Convert a line to text without colors and control characters. If it was truncated, append its full length."""
     text = _ESCAPES.sub("", data.decode(errors="replace")).translate(_CONTROLS)
     if len(text) <= CUT and length <= len(data):
         return text

@@ -62,7 +62,7 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
 
 
 def _nccl(library: Library | libraries.Missing) -> tuple[int, str]:
-    """Return NCCL's version code, and the reason why the library cannot be used or an empty string.
+    """Return NCCL's version code, and the reason why the library cannot be used. The reason is empty if it can.
 
     A missing library is an error only if HOROVOD_NCCL_LIBRARY names it, because hosts without GPUs do not need NCCL.
     """

@@ -154,7 +154,7 @@ def _free(path: str) -> int:
 # Each connection begins with the same handshake as the connections of a job (common/security/auth.py). Only ranks of
 # this job can therefore connect.
 
-# Purposes of the probe's connections in the handshake. The connections of a job use smaller numbers.
+# Purpose codes of the probe's connections in the handshake. The connections of a job use smaller codes.
 REACH, MEASURE = 100, 101
 EPOCH = 1
 # The probe waits REACH_SECONDS for a connection to an address. Ranks of a job are less patient: after 0.25 s, they also

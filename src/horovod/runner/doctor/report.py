@@ -218,7 +218,7 @@ class HostReport(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class HostAnswer:
-    """Host that the user requested, and its answer.
+    """Result of the probe of one host that the user has requested.
 
     Attributes:
         host: Name of the host.

@@ -63,7 +63,7 @@ class Limits:
         return self.timeout / 2 if self.patience is None else self.patience
 
     def has_room(self, size: int) -> bool:
-        """Return True if an epoch of `size` members can have more members."""
+        """Return True if a job with `size` members can have more members."""
         return self.most is None or size < self.most
 
 

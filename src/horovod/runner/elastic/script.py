@@ -1,6 +1,6 @@
 """Runner for host discovery scripts with a time limit, and the discovery script for Slurm allocations.
 
-Only `ScriptRun.finish` and the script for Slurm block.
+Only `ScriptRun.finish` and the Slurm script (`main`) block.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> 
 
 
 def _number(digits: str) -> int:
-    """Convert digits to an integer. A number with too many digits for int() is cut, but still exceeds MOST."""
+    """Convert digits to an integer. A number too long for int() is truncated, but is still larger than MOST."""
     return int((digits.lstrip("0") or "0")[: len(str(MOST)) + 1])
 
 
@@ -254,8 +254,8 @@ class ScriptRun:
         return "".join(f"\n    {line}" for line in lines)
 
 
-SLURM_EVERY = 5.0  # The Slurm script runs every SLURM_EVERY seconds. Each run puts load on a shared controller.
-SLURM_SECONDS = 4.0  # Each of the two Slurm queries has SLURM_SECONDS, so that both fit into the script's limit.
+SLURM_EVERY = 5.0  # Seconds between runs of the Slurm script, each of which puts load on a shared controller
+SLURM_SECONDS = 4.0  # Time limit in seconds for each of the two Slurm queries; both must fit into the script's limit
 
 
 def slurm_command(each: int | None) -> list[str]:

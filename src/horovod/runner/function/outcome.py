@@ -192,7 +192,8 @@ def _of_both_classes(cause: BaseException) -> WorkerError | None:
     kind = type(cause)
     if not isinstance(cause, Exception) or isinstance(cause, (WorkerError, *_APART)) or issubclass(WorkerError, kind):
         return None
-    # Catch all exceptions, because the class of `cause` can raise any type if it cannot be combined or constructed.
+    # Catch all exceptions, because the class of `cause` can raise any exception if it cannot be combined or
+    # constructed.
     try:
         joined = type(f"WorkerError({kind.__name__})", (WorkerError, kind), _native_attributes(kind))
         error: WorkerError = kind.__new__(joined, *cause.args)

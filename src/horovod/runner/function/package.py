@@ -79,7 +79,10 @@ def search_path(path: Sequence[object]) -> tuple[list[str], list[str]]:
 
 
 def _resolved(entry: str) -> str:
-    """Return the absolute path of an entry. An entry that is not a path is kept, because an importer might use it."""
+    """Return the absolute path of an entry of sys.path.
+
+    An entry that is not a path is returned unchanged, because an import hook might use it.
+    """
     return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
 
 

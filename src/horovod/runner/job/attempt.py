@@ -47,7 +47,7 @@ from horovod.runner.remote.fleet import Fleet, Trouble
 
 
 class AgentAttempt:
-    """Base class for attempts to run jobs of fixed size and elastic jobs.
+    """Base class for one attempt to run a job, of fixed size or elastic.
 
     Attributes:
         endings: Reports about how the ranks exited.
@@ -171,7 +171,7 @@ class Attempt(AgentAttempt):
         self._tell(f"store on {host}:{port}; variables for the workers: {names}")
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Stop all workers. Later calls can only shorten the time. `policy.Stop` describes the arguments."""
+        """Stop all workers. Later calls can only shorten the grace period. `policy.Stop` describes the arguments."""
         if not self.endings.stopping:
             self.endings.stop(self._screen.tails())
         self._stop_agents(grace, first)

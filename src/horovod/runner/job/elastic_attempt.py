@@ -110,7 +110,7 @@ class ElasticAttempt(AgentAttempt):
         """Do nothing, because workers start when their hosts are found."""
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Stop all workers. Later calls can only shorten the time. `policy.Stop` describes the arguments."""
+        """Stop all workers. Later calls can only shorten the grace period. `policy.Stop` describes the arguments."""
         if not self._stopping:
             self._stopping = True
             self.endings.stop(self._screen.tails())

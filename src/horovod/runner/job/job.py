@@ -74,7 +74,7 @@ class Job(ABC):
 
     @abstractmethod
     def _run(self) -> JobResult:
-        """Run the job. Subclasses create the objects that outlive the attempt."""
+        """Run the job. Subclasses create the objects that must outlive the attempt to run it."""
 
     def _run_attempt(
         self, screen: Screen, start_timeout: float | None, make: Callable[[Watch], Attempt | ElasticAttempt]

@@ -1,4 +1,4 @@
-"""Server that connects the membership of an elastic job to its workers, and records about each worker.
+"""Server that connects the membership of an elastic job to its workers, and records of each worker's state.
 
 `MembershipServer` answers the requests that workers send to the job's store. `Roster` stores the hosts and ranks of the
 workers. `StoppedWorkers` stores the workers that a signal has stopped.
@@ -37,8 +37,8 @@ class MembershipServer:
         Args:
             front: Queue of the workers' requests in the store.
             membership: State machine that decides which workers are members.
-            act: Function that carries out all other actions. If an epoch is formed, it is called before the workers are
-                notified.
+            act: Function that carries out the actions that send no message to a worker. If an epoch is formed, it is
+                called before the workers are notified.
             newcomers: Check that decides which workers can join. By default, versions of horovod and Python must be
                 equal.
         """
@@ -51,10 +51,10 @@ class MembershipServer:
         # Maps the name of a store group, `formed N`, to the number of its epoch. The epoch is complete when all its
         # workers have joined this group.
         self._rounds: dict[str, int] = {}
-        self._number_of: dict[int, int] = {}  # `_number_of` maps each epoch to the N in the group's name, `formed N`.
+        self._number_of: dict[int, int] = {}  # Maps each epoch to the number N of its store group, `formed N`
         self._over: dict[int, str] = {}  # `_over` maps the last epoch to the reason why it is over.
         self._last_news = 0.0
-        # Workers whose last request says that their state has missed nothing since the last sync
+        # Workers whose last request says that their state includes all changes since the last sync
         self._in_sync: set[int] = set()
 
     def serve(self, now: float) -> None:
@@ -229,7 +229,7 @@ class Roster:
 class StoppedWorkers:
     """Workers that were stopped by a signal, such as SIGSTOP. After a timeout, they count as stuck.
 
-    Callers pass all times (monotonic, seconds).
+    All times are in seconds on the monotonic clock, and are passed by the caller.
     """
 
     def __init__(self, timeout: float) -> None:

@@ -110,7 +110,10 @@ class _JobOrders:
         )
 
     def _start_job(self, agent: Agent, slots: int, shared: Mapping[str, str], **more: Any) -> Iterator[Request]:
-        """Yield the payload and the StartJob message for `slots` workers. `more` are additional fields of StartJob."""
+        """Yield the job's payload and the StartJob message for `slots` workers.
+
+        `more` contains further fields of StartJob.
+        """
         for offset in range(0, len(self._payload), CHUNK):
             yield Payload(self._payload[offset : offset + CHUNK])
         assert agent.facts is not None
@@ -301,5 +304,5 @@ def without_place(variables: Mapping[str, str]) -> dict[str, str]:
 
 _PLACE = (
     *(f"HOROVOD_{of}{what}" for of in ("", "LOCAL_", "CROSS_") for what in ("RANK", "SIZE")),
-    *TORCH_PLACE,  # Ranks of torch.distributed, which cannot follow the changes of ranks between epochs
+    *TORCH_PLACE,  # torch.distributed's rank variables, which would be wrong once ranks change between epochs
 )

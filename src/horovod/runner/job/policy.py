@@ -39,7 +39,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Launch:
-    """Request to tell all agents to start their workers."""
+    """Request that the launcher have all agents start their workers."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Late:
-    """Request to report that the start timeout has expired. A `Stop` follows."""
+    """Request that the launcher report that the start timeout has expired. A `Stop` follows."""
 
 
 Action = Launch | Stop | Late

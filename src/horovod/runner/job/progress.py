@@ -73,7 +73,7 @@ class Progress:
         self._next: float | None = None
 
     def next_time(self) -> float | None:
-        """Return the time at which `update` can show something new without an event, or None."""
+        """Return the next time at which `update` must be called even if no event arrives, or None."""
         return self._next
 
     def update(self, now: float, state: State) -> Shown:
@@ -157,8 +157,8 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
     """Return the message for a job that did not start in time.
 
     Args:
-        waiting: Agents that have not answered, as tuples of host, ranks, reason or an empty string, and True for
-            another machine.
+        waiting: For each agent that has not answered: the host, its ranks, the reason (empty if unknown), and True if
+            the host is another machine.
         seconds: Start timeout in seconds.
         names: Names of the settings in messages.
     """
@@ -237,7 +237,12 @@ class UninitializedJobCheck:
     """Check that warns the user if no rank of a job calls hvd.init()."""
 
     def __init__(self, size: int, command: Sequence[str]) -> None:
-        """Create the check. `command` is the user's command, or empty for Horovod's own programs."""
+        """Prepare to check whether the ranks call hvd.init().
+
+        Args:
+            size: Number of ranks.
+            command: The user's command, or empty for Horovod's own programs.
+        """
         self._size = size if runs_python(command) else 1
         self._look_at: float | None = None
 

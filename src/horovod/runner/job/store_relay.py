@@ -44,7 +44,7 @@ class StoreRelay:
         self._sockets: dict[tuple[Agent, int], tuple[Agent, socket.socket, ByteWriter]] = {}
 
     def take(self, agent: Agent, report: StreamOpen | StreamData | StreamEnd) -> None:
-        """Handle a report of an agent about a stream to the store."""
+        """Handle an agent's report about one of its connections to the store."""
         key = (agent, report.stream)
         if isinstance(report, StreamOpen):
             if len(self._sockets) >= self.limit:

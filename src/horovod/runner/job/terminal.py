@@ -57,7 +57,10 @@ def place(rank: int, slots: Sequence[Slot], terminal: str) -> Debugged:
 
 
 def of_job(rank: int | None, slots: Sequence[Slot]) -> Debugged | None:
-    """Return the terminal of this process if `rank` can use it, or None if no rank is debugged."""
+    """Decide whether the rank that is being debugged can use this process's terminal.
+
+    Return None if no rank is being debugged.
+    """
     return None if rank is None else place(rank, slots, terminal_here())
 
 
@@ -114,7 +117,7 @@ class StdinSource:
             return False
         try:
             return os.tcgetpgrp(self._fd) != os.getpgrp()
-        except OSError:  # Not the controlling terminal, so the launcher can read it even in the background.
+        except OSError:  # This is not the controlling terminal, so the launcher can read it even in the background.
             return False
 
     def waiting_for(self) -> int | None:

@@ -185,7 +185,7 @@ class Watch:
         attempt.serve(ready, listening)
         queue.write()
         if queue.broken and self._readers:
-            self._readers = False  # Report only once that stdout or stderr cannot be written.
+            self._readers = False  # Report a failure to write to stdout or stderr only once.
             if not self.policy.stopping:
                 self.fail(queue.trouble)
 

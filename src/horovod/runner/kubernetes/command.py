@@ -116,7 +116,7 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
     """Create all objects of the job. If an object cannot be created, delete the created ones and raise ApiError."""
     launcher, *needed, workers = parts
     name, mark = launcher["metadata"]["name"], secrets.token_hex(16)
-    # Objects that this command has created, and deletes if a later one cannot be created
+    # Objects created so far. They are deleted if a later object cannot be created.
     made: list[tuple[str, str]] = []
 
     def create(part: manifests.Manifest) -> dict[str, Any]:

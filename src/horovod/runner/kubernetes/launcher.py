@@ -90,7 +90,7 @@ def settings(given: LauncherArguments, environ: Mapping[str, str]) -> tuple[Laun
     if namespace.num_proc % given.slots:
         raise LaunchError(f"-np must be a multiple of --slots-per-pod {given.slots}, got {namespace.num_proc}")
     check_elastic(namespace, given.slots)
-    # Check the settings for the maximum number of pods, because an elastic job can grow.
+    # Check the settings against the maximum number of pods, because an elastic job can grow.
     pods = (namespace.num_proc if namespace.min_num_proc is None else most(namespace)) // given.slots
     namespace.hosts = ",".join(f"pod-{number}:{given.slots}" for number in range(pods))
     checked = cli.settings(namespace, given.command, environ)

@@ -373,7 +373,7 @@ class Judge:
         return JobOutcome(launcher.code or 1, tuple(lines))
 
     def _begun(self, views: Sequence[View]) -> bool:
-        """Return True if all expected pods have started. Additional pods can wait without limit."""
+        """Return True if all expected pods have started. Additional pods can stay pending indefinitely."""
         return runs(views) and (self._old or started(views) >= self._expected)
 
     def _not_started(self, views: Sequence[View], events: Sequence[Mapping[str, Any]], now: float) -> JobOutcome | None:

@@ -139,7 +139,8 @@ class Area:
         return [row.shown(bar.prefix, columns) for bar, row in bars[:room]] + more + status
 
     def _choose_stream(self, bars: list[tuple[Bars, Row]]) -> None:
-        # Change the stream only while nothing is visible, because rows must be erased on the stream that drew them.
+        # Switch between stdout and stderr only while no bar is on the screen, because rows must be erased on the stream
+        # that drew them.
         if not self._drawn:
             self.stream = bars[0][0].stream if bars else 2
 

@@ -35,7 +35,7 @@ class BarBoard:
         self._texts: dict[Source, StreamText] = {}
         # `_dues` maps each stream to the time at which its progress bars become final or must be logged.
         self._dues: dict[Source, float] = {}
-        self._soonest = _NEVER  # `_soonest` is a lower bound of the times in `_dues`.
+        self._soonest = _NEVER  # `_soonest` is never later than the earliest time in `_dues`.
 
     def follow(self, source: Source, text: StreamText) -> None:
         """Redraw the bars of a stream, because the stream has changed."""
@@ -71,7 +71,7 @@ class BarBoard:
         return [row.logged(now) for row, due in rows if due is not None and due <= now]
 
     def next_due(self) -> float | None:
-        """Return when lines become final or progress bars must be logged next, or None if no stream draws bars."""
+        """Return the next time at which lines become final or progress bars must be logged, or None."""
         return self._soonest if self._dues else None
 
 
@@ -203,7 +203,7 @@ class Display:
         self._queue.put(stream, self._prefix_of(ranks, stream) + line)
 
     def _take_lines(self, rank: int, stream: int, now: float, lines: list[bytes]) -> None:
-        if stream == 2 and self._collapser is None:  # If there is a collapser, it merges all equal lines itself.
+        if stream == 2 and self._collapser is None:  # A collapser would merge equal lines of all ranks itself.
             lines = self._farewells.add(rank, lines, now)
         if not lines:
             return

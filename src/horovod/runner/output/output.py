@@ -146,7 +146,7 @@ class OutputSink:
 def _is_same(one: int, other: int) -> bool:
     """Return True if both file descriptors refer to the same terminal, file or pipe."""
     if os.isatty(one) and os.isatty(other):
-        return True  # Terminals always count as the same, because a terminal can have several names.
+        return True  # Treat any two terminals as the same, because a terminal can have several names.
     return os.path.samestat(os.fstat(one), os.fstat(other))
 
 
