@@ -9,7 +9,7 @@ from typing import Any
 
 from horovod.runner.cluster.task import ArrivalError, Ticket, become_agent
 
-ATTEMPTS = 64  # Maximum number of attempts per task, also used to number agents. Spark's own limit is usually lower.
+ATTEMPTS = 64  # Maximum number of attempts per task; agent ids depend on it. Spark's own limit is usually lower.
 DEVICES = "HOROVOD_SPARK_DEVICES"
 SECRETS = (
     "PYTHON_WORKER_FACTORY_SECRET",

@@ -111,7 +111,7 @@ class Rounds:
         return self.vector.hvd.allreduce(change, name=name, compression=self._compression, process_set=self.process_set)
 
     def _finish(self) -> None:
-        """Apply the changes in flight to the shared parameters, and copy the result to the trained arrays."""
+        """Apply the pending changes to the shared parameters, and copy the result to the arrays that are trained."""
         self._arrive()
         for fragment, change in self._pending:
             start, stop = self._ranges[fragment]
@@ -122,7 +122,7 @@ class Rounds:
         self._pending.clear()
 
     def _arrive(self) -> None:
-        """Wait for the changes in flight without applying them."""
+        """Wait until the ranks have exchanged the pending changes, without applying them."""
         self._pending = [(f, c.result() if isinstance(c, Future) else c) for f, c in self._pending]
 
     def _set_shared(self, shared: Any) -> None:

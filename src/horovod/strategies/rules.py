@@ -22,7 +22,10 @@ def slices(total: int, parts: int) -> list[tuple[int, int]]:
 
 
 class Segment(NamedTuple):
-    """Elements ``start`` to ``stop`` of array ``index``, which are at ``offset`` in a slice of all arrays joined."""
+    """Part of one array that lies in a slice of the concatenation of all arrays.
+
+    The part consists of elements ``start`` to ``stop`` of array ``index``. It begins at ``offset`` within the slice.
+    """
 
     index: int
     start: int
@@ -31,7 +34,7 @@ class Segment(NamedTuple):
 
 
 def segments(sizes: Sequence[int], start: int, stop: int) -> list[Segment]:
-    """Return the parts of the arrays that are elements ``start`` to ``stop`` of all arrays joined, in order."""
+    """Return the parts of arrays that elements ``start`` to ``stop`` of their concatenation cover, in order."""
     found = []
     begin = 0
     for index, size in enumerate(sizes):

@@ -111,11 +111,14 @@ class _Wrapped:
             check_after_step(self, names, self.strategy.process_set, self.strategy.steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the plain optimizer's state with an entry ``strategy``. To resume exactly, save every rank's state."""
+        """Return the state of the original optimizer and, as entry ``strategy``, the state of the strategy.
+
+        To resume exactly, save every rank's state.
+        """
         return {**super().state_dict(), "strategy": self.strategy.state_dict()}  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state from ``state_dict`` or from a plain optimizer. A plain optimizer's state starts a new round."""
+        """Load a state from ``state_dict``, or from an optimizer without a strategy. The latter begins a new round."""
         plain = dict(state_dict)
         own = plain.pop("strategy", None)
         super().load_state_dict(plain)  # type: ignore[misc]

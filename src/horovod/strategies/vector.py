@@ -36,7 +36,7 @@ class Vector:
         return self.gather(self.flats, start, stop)
 
     def gather(self, flats: Sequence[Any], start: int, stop: int) -> Any:
-        """Return elements ``start`` to ``stop`` of the arrays ``flats`` joined. None stands for an array of zeros."""
+        """Return elements ``start`` to ``stop`` of the concatenated ``flats``. None stands for an array of zeros."""
         copy = self.zeros(stop - start)
         for index, low, high, offset in segments(self.sizes, start, stop):
             if (flat := flats[index]) is not None:

@@ -48,7 +48,7 @@ class PassCounter:
         self.last = tf.equal(self._before + 1, self._passes)
 
     def end(self, after: Any) -> None:
-        """Count a pass as completed once the tensor ``after`` is computed. ``last`` then depends on ``after`` too."""
+        """Count a pass as completed once ``after`` is computed. Reading ``last`` then also waits for ``after``."""
         with tf.control_dependencies([after]):
             count = tf.where(self.last, tf.zeros([], tf.int32), self._before + 1)
             counted = self.variable.assign(count, read_value=False)
@@ -190,7 +190,7 @@ class LocalGradientAggregationHelper:
     ) -> Any:
         """Call ``apply_grads_closure`` after the last backward pass before an update.
 
-        In a graph, the closure is built once, under a condition.
+        In a graph, the closure is called once to build the update, inside a ``tf.cond``.
 
         Args:
             apply_grads_closure (Callable): Function without arguments that applies the gradients.
@@ -310,7 +310,12 @@ class WeightDeltas:
     """Optimizer step that combines the ranks' weight changes once every ``passes`` steps."""
 
     def __init__(self, passes: int, reduce: Reduce, name: str) -> None:
-        """Create the step.
+        """Create a step that has not counted any passes.
+
+        Args:
+            passes: Number of steps per cycle. The last step of a cycle combines the weight changes.
+            reduce: Function that maps (weight changes of this rank, variables) to the combined weight changes.
+            name: Name prefix of the variables that store the weights at the start of a cycle.
 
         ``reduce`` maps (deltas, variables) to combined deltas. ``name`` is the name prefix of the variables that store
         the weights before the first step of a cycle.

@@ -131,7 +131,7 @@ def _alltoall_grad(op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any)
 
 
 def _scatter_scale(op: Any) -> Any:
-    """Return the factor that scales a reducescatter's gathered gradients."""
+    """Return the factor by which to scale the gathered gradients, which are the gradient of a reducescatter."""
     reduction = _reduction(op)
     scale = reduction["prescale_factor"] * reduction["postscale_factor"]
     if reduction["op"] != Sum:
@@ -147,8 +147,7 @@ def _scaled(gathered: Any, scale: Any) -> Any:
 def _gathered(op: Any, gradients: list[Any]) -> list[Any]:
     """Gather the output gradients of all ranks. The result is the gradient of a reducescatter.
 
-    The gradient of this gather is the sum of its output gradients. The gradient of the public allgather is their
-    average.
+    When it is differentiated again, this gather sums its output gradients. The public allgather averages them.
     """
     naming = _naming(op)
     again = {**naming, "name": naming["name"] and naming["name"] + ".gradient"}

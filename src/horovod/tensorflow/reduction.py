@@ -226,7 +226,9 @@ class LocalVariables:
 def _with_largest(
     reduce: Reduce, name: str, process_set: ProcessSet, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> list[Any]:
-    """Reduce gradients with ``reduce``, except those that replace their variable's value in the update.
+    """Reduce gradients with ``reduce``, except for variables that the update overwrites with the gradient.
+
+    For these variables (``overwrite_with_gradient`` in Keras), use the maximum over all ranks instead.
 
     For the exceptions (``overwrite_with_gradient`` in Keras), return the maximum over all ranks.
     """

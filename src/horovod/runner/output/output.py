@@ -222,7 +222,7 @@ class OutputQueue(OutputSink):
                 return
             try:
                 written = os.write(self._own_of(fd), memoryview(data)[: self._pieces[fd]])
-            # Another program has made the descriptor non-blocking, and it is full. Try again later.
+            # Another program has made the descriptor non-blocking, and its buffer is full. Try again later.
             except BlockingIOError:
                 time.sleep(FULL_SECONDS)
                 return

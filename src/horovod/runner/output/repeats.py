@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from horovod.runner.attribution.first_failure import find_exception
 from horovod.runner.attribution.tracebacks import HEADER, shortened
 
-DELAY = 0.5  # A line is held for DELAY seconds, to merge it with equal lines of other ranks.
-HELD_LIMIT = 1 << 20  # The held lines have at most HELD_LIMIT bytes in total.
-GROUP_LIMIT = 512  # At most GROUP_LIMIT different lines are held.
+DELAY = 0.5  # Seconds for which a line is held, to merge it with identical lines from other ranks
+HELD_LIMIT = 1 << 20  # Maximum number of bytes of all held lines together
+GROUP_LIMIT = 512  # Maximum number of different lines that are held
 
 _Key = tuple[int, bytes]
 
@@ -27,9 +27,9 @@ class Group:
 
 
 class Collapser:
-    """Buffer that holds lines for a short time and merges equal lines of different ranks.
+    """Buffer that holds lines for a short time and merges identical lines from different ranks.
 
-    The lines of each rank stay in order, even across stdout and stderr. The collapser holds a line for at most DELAY
+    The lines of each rank stay in order, even across stdout and stderr. The buffer holds a line for at most DELAY
     seconds. It releases the line earlier if all ranks have written it or if too many lines are held.
     """
 
@@ -41,7 +41,7 @@ class Collapser:
         self._held = 0
 
     def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
-        """Hold back a rank's line. Merge it with an equal held line of other ranks if this keeps each rank's order."""
+        """Hold back a rank's line. Merge it with an identical held line if this keeps each rank's lines in order."""
         same = self._by_line.setdefault((stream, line), [])
         group = next((group for group in same if rank not in group.ranks and self._place(group, rank)), None)
         if group is None:
@@ -53,7 +53,7 @@ class Collapser:
         self._last[rank] = group
 
     def _place(self, group: Group, rank: int) -> bool:
-        """Return True if a line of the rank can be merged into a group of equal lines without reordering its output.
+        """Return True if the rank's line can be merged into a group of identical lines without reordering its output.
 
         If necessary, move the group behind the rank's previous line.
         """
@@ -69,11 +69,11 @@ class Collapser:
         return True
 
     def join(self, rank: int) -> None:
-        """Add a rank. From now on, the buffer also waits for equal lines from this rank."""
+        """Add a rank. From now on, the buffer also waits for identical lines from this rank."""
         self._living.add(rank)
 
     def leave(self, rank: int) -> None:
-        """Remove a rank that has exited. The buffer no longer waits for equal lines from this rank."""
+        """Remove a rank that has exited. The buffer no longer waits for identical lines from this rank."""
         self._living.discard(rank)
 
     def next_due(self) -> float | None:
@@ -112,11 +112,11 @@ class Collapser:
         return self.take(float("inf"))
 
 
-# A traceback is held for TRACEBACK_DELAY seconds, to merge it with equal tracebacks of other ranks.
+# Seconds for which a traceback is held, to merge it with identical tracebacks from other ranks.
 TRACEBACK_DELAY = 1.0
-# With `horovod.run`, a traceback is held for LONG_DELAY seconds. It is shortened if the rank exits within this time.
+# Seconds for which a traceback is held with `horovod.run`. The traceback is shortened if the rank exits in this time.
 LONG_DELAY = 5.0
-TRACEBACK_LIMIT = 1 << 16  # At most TRACEBACK_LIMIT bytes of each rank are held.
+TRACEBACK_LIMIT = 1 << 16  # Maximum number of bytes that are held for each rank
 
 _HEADER = HEADER.encode()
 _NUMBERS = re.compile(rb"\d+")  # Numbers that differ between ranks, such as process ids and addresses
@@ -187,7 +187,7 @@ class Farewells:
         return min((held.due for held in self._held.values()), default=None)
 
     def take(self, now: float) -> list[Shown]:
-        """Return the lines to show now: tracebacks whose delay has passed, with equal tracebacks of other ranks.
+        """Return the lines to show now: tracebacks whose delay has passed, merged with identical ones of other ranks.
 
         Once all ranks have exited, return all tracebacks.
         """

@@ -11,7 +11,7 @@ LINE_LIMIT = 16 << 20  # Incomplete lines longer than LINE_LIMIT bytes are split
 
 
 class LineCutter:
-    r"""Splitter that cuts the bytes of one stream into lines that end with \n. It changes no bytes."""
+    r"""Splitter that cuts the bytes of one stream into lines that end with \n. It does not modify the bytes."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -69,7 +69,7 @@ class Canvas:
     """
 
     def __init__(self, colours: Colours) -> None:
-        self._colours = colours  # Currently active colors of the stream. The caller uses the same object
+        self._colours = colours  # Currently active colors of the stream; the caller shares and updates this object
         self._style = colours.sequence().decode()
         self._rows = [Row(self._style)]
         self._x = self._y = 0
@@ -212,7 +212,7 @@ class Canvas:
     def _go_up(self, count: int) -> None:
         self._climbs = self.has_climbed = True
         missing = count - self._y
-        if missing > 0:  # The cursor moves above the lines that can still change, so insert new lines there.
+        if missing > 0:  # The cursor moves above the first line that can still change, so insert lines before it.
             self._rows[:0] = [Row(live=True) for _ in range(missing)]
             self._y += missing
             del self._rows[ROWS_LIMIT:]
@@ -296,7 +296,8 @@ class StreamText:
             return False
         if b"\x08" in data or (b"\x1b" in data and _MOVES.search(data)):
             return False
-        # Output that consists only of newlines is not plain text, because it can skip another program's progress bar.
+        # Output of only newlines is not plain text. A program can print newlines to move the cursor below the progress
+        # bars of another program.
         return data[:1] != b"\n" or self._cutter.inside or bool(data.strip(b"\n"))
 
     def _contained(self, lines: list[bytes], coloured: bool = True) -> list[bytes]:
@@ -325,7 +326,7 @@ class StreamText:
             self._canvas = None
 
     def finish(self) -> list[bytes]:
-        """Return the remaining output, because the stream has ended. Add a final newline if it is missing."""
+        """Return the remaining output at the end of the stream. Add a final newline if it is missing."""
         if self._canvas is not None:
             left = self._canvas.feed(self._decoder.decode(b"", final=True), 0.0) + self._canvas.finish()
             self._canvas = None

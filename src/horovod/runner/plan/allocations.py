@@ -202,7 +202,10 @@ def _are_names(value: Any) -> bool:
 
 
 def _made(service: str, source: str, names: Any, here: Any) -> Machines | None:
-    """Check the values, and return the machines. Return None for a single machine, because it might have no name."""
+    """Check the names of the machines, and return the machines.
+
+    Return None for a single machine, because a service might not set the machine's own name then.
+    """
     if not names or not _are_names(names):
         raise LaunchError(f"the hosts in {source} must be a list of names, got {names!r}")
     if len(set(names)) == 1:

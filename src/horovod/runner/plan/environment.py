@@ -78,8 +78,8 @@ HOSTS_OWN = (
     "VSCODE_*",
 )
 
-# With these variables of an ssh login, bash reads ~/.bashrc even for `bash -c`. Workers on other hosts would print the
-# output of this file. Rank 0's host does not have these variables, so no host gets them.
+# If these variables are present, as after an ssh login, bash reads ~/.bashrc even for `bash -c`. Workers on other hosts
+# would print the output of this file. Rank 0's host does not have these variables, so no host gets them.
 OF_THE_SESSION = ("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SHLVL")
 
 # These variables are passed on even with --env-allow. Many programs do not start without them, and Horovod's settings

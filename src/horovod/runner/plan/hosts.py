@@ -224,7 +224,8 @@ def _common(hosts: Mapping[str, Interfaces]) -> dict[str, tuple[Interface, str]]
     """Return each host's interface and address in the best network that all hosts share.
 
     Physical devices precede bridges and tunnels. Next, fast devices precede slow ones, and IPv4 precedes IPv6. A
-    network in which two machines have the same address does not connect them, such as docker0 on each host.
+    network in which two machines have the same address is ignored, because it does not connect them. An example is
+    docker0.
     """
     machines = {_identity(interfaces): interfaces for interfaces in hosts.values()}
     best: tuple[tuple[bool, int, bool], str] | None = None

@@ -199,5 +199,5 @@ class LaunchSettings:
 
     @property
     def whole_command(self) -> list[str]:
-        """Command for other launchers and for messages, with the Python interpreter that an agent would add."""
+        """Command including the Python interpreter that an agent would add, for other launchers and for messages."""
         return [self.remote_python or sys.executable, *self.command] if self.options.own_python else self.command

@@ -137,7 +137,7 @@ class Arrived:
         self._connections: dict[str, ArrivedConnection] = {}
 
     def add(self, name: str, connection: ArrivedConnection) -> None:
-        """Add the connection of an agent. `open` finds it by this name."""
+        """Add the connection of the agent on the host ``name``, for a later call of ``open``."""
         self._connections[name] = connection
 
     @property

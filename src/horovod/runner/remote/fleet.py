@@ -65,7 +65,7 @@ class Fleet:
             remote: Options for reaching other hosts.
             fanout: Maximum number of hosts to which each host connects.
             silence: Seconds without a message after which another host counts as lost.
-            way: Object that connects to all hosts. By default, the fleet uses child processes, ssh or Slurm.
+            way: Method by which to connect to all hosts. By default, the fleet uses child processes, ssh or Slurm.
         """
         self.agents = list(agents)
         self._by_host = {agent.host: agent for agent in agents}
@@ -190,8 +190,8 @@ class Fleet:
         if agent.facts is not None and agent.lost:
             return []  # The user was already told that this host is lost.
         if agent.facts is not None and agent.notice:
-            # The agent has reported that it stops its workers. In a job of fixed size, this has already ended the job.
-            # In an elastic job, only this host is lost.
+            # The agent has reported that it is stopping its workers. In a job of fixed size, this has already ended the
+            # job. In an elastic job, only this host is lost.
             return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:
             broke = routes.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke
@@ -309,7 +309,9 @@ class Fleet:
         return [self._by_host[host] for host in self._heartbeats.suspects(now, self._heard())]
 
     def watch(self, active: bool) -> None:
-        """Resume watching the agents.
+        """Tell the agents to resume or to pause watching the launcher.
+
+        If `active` is False, they pause, because the launcher will be suspended and silent.
 
         If `active` is False, warn them instead that the launcher will be suspended and silent.
         """

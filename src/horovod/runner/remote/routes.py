@@ -244,7 +244,7 @@ class Locality:
                 os.eventfd_write(self.fd, 1)
 
     def answers(self) -> dict[str, bool]:
-        """Return the answers since the last call by host name. An answer is True if the host is this machine."""
+        """Return the answers received since the last call, by host name. True means that the host is this machine."""
         with self._lock:
             try:
                 os.eventfd_read(self.fd)

@@ -49,7 +49,7 @@ class Backend:
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     def check(self) -> None:
-        """Raise ValueError if the job can never run, such as with too few task slots. By default, check nothing."""
+        """Raise ValueError if the job can never run, for example because of too few task slots. Default: no check."""
 
     def num_processes(self) -> int:
         """Return the number of ranks that ``run`` starts."""

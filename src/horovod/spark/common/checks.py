@@ -88,7 +88,7 @@ def weights(name: str, value: Any) -> list[float]:
 
 
 def validation(name: str, value: Any) -> float | str:
-    """Return the value if it is a fraction, or the name of the column that selects the validation rows."""
+    """Validate the value, which is a fraction or the name of the column that marks validation rows, and return it."""
     if isinstance(value, str) and value:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:

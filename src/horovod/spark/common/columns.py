@@ -47,7 +47,7 @@ class Column:
 
     @property
     def size(self) -> int:
-        """Number of elements of the value in one row."""
+        """Number of elements of the array in each row."""
         return math.prod(self.shape or ())
 
 
@@ -58,7 +58,7 @@ def chosen(
 
     Args:
         fields: Types of all columns by name, as returned by ``DataType.jsonValue()``.
-        wanted: Lists of column names by the argument that contains them.
+        wanted: Column names, keyed by the argument that lists them.
         transformed: True if there is a transformation_fn. It can convert other types to numbers, add columns, and use
             any column of the DataFrame.
         sparse: True if vectors are stored as indices and values.

@@ -88,7 +88,10 @@ class DataModule:
         raise NotImplementedError(f"{type(self).__name__} must define train_data")
 
     def val_data(self) -> Any:
-        """Return an endless iterable of validation batches. A validation consumes ``steps_per_epoch_val`` of them."""
+        """Return an endless iterable of validation batches.
+
+        Each validation run consumes ``steps_per_epoch_val`` batches.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define val_data")
 
 

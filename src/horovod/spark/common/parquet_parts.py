@@ -1,8 +1,8 @@
 """Writer that stores a partition of a DataFrame in Parquet files. It runs in a Spark task, without pyspark.
 
-In columns that an argument names, all arrays and vectors have the same size. They are stored as binary values of fixed
-size, because Parquet's lists are four times slower to read. The field's metadata contains dtype and shape. In other
-columns, arrays can have any size and are stored as lists.
+In columns listed in an argument of the estimator, all arrays and vectors have the same size. They are stored as binary
+values of fixed size, because Parquet's lists are four times slower to read. The field's metadata contains dtype and
+shape. In other columns, arrays can have any size and are stored as lists.
 """
 
 import json
@@ -104,7 +104,7 @@ class _File:
 
 
 def packed(table: Any, columns: Sequence[Column]) -> Any:
-    """Convert lists to binary values of fixed size, in all columns that an argument of the estimator names."""
+    """Convert lists to binary values of fixed size, in all columns listed in an argument of the estimator."""
     import numpy as np
     import pyarrow as pa
 
@@ -135,7 +135,7 @@ def unpacked_field(field: Any) -> tuple[str, tuple[int, ...]] | None:
 
 
 def unpacked(chunks: Sequence[Any], dtype: str, shape: Sequence[int]) -> Any:
-    """Convert a column of binary values back to an array with this dtype, and this shape in each row."""
+    """Convert a column of binary values back to an array with the given dtype and the given shape per row."""
     import numpy as np
 
     parts = []

@@ -59,7 +59,8 @@ class TableFiles(ParquetFiles):
 def _dense(column: Any, where: str, known: int | None) -> Any:
     """Convert sparse vectors to dense arrays.
 
-    ``known`` is the vectors' size in the row groups that were read before, which must be the same. None is unknown.
+    ``known`` is the size of the vectors in the row groups read before, which must be the same. It is None if the size
+    is not known yet.
     """
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     made = []
@@ -247,7 +248,7 @@ def open_existing(
     Args:
         store: Store that contains the folder.
         folder: Folder with the Parquet files.
-        wanted: Lists of column names by the argument that contains them. Empty for all columns.
+        wanted: Column names, keyed by the argument that lists them. Empty for all columns.
         transformed: True if there is a transformation_fn, which can convert other types to numbers.
 
     Raises:

@@ -1,4 +1,4 @@
-"""DataModules for Keras, whose batches are dicts of NumPy arrays by column."""
+"""DataModules for Keras. Their batches are dicts that map column names to NumPy arrays."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

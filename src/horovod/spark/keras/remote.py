@@ -127,7 +127,7 @@ def _model(plan: TrainingPlan, given: dict[str, Any], hvd: Any) -> Any:
     custom = given["custom_objects"]
     own = given["optimizer"] is None
     model = objects.unpack_model(packed, custom, compiled=own or plan.checkpoint is not None)
-    optimizer = getattr(model, "optimizer", None)  # A model that was saved with its optimizer restores its state.
+    optimizer = getattr(model, "optimizer", None)  # loading a model also restores an optimizer saved with it
     if own and optimizer is None:
         raise ValueError("the model's file does not describe how it was compiled; give optimizer and loss")
     if optimizer is None:

@@ -1,4 +1,4 @@
-"""DataModules for Lightning, whose batches are dicts of tensors by column."""
+"""DataModules for Lightning. Their batches are dicts that map column names to tensors."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

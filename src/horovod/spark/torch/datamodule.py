@@ -1,4 +1,4 @@
-"""DataModules for PyTorch, whose batches are dicts of tensors by column."""
+"""DataModules for PyTorch. Their batches are dicts that map column names to tensors."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -39,11 +39,11 @@ class PetastormDataModule(ParquetDataModule):
         super().__init__(reader_pool_type, train_reader_worker_count, val_reader_worker_count, random_seed, **kwargs)
 
     def train_data(self) -> Iterator[Any]:
-        """Return an endless iterator of dicts of tensors by column."""
+        """Return an endless iterator of training batches, which map column names to tensors."""
         return iter(MapIterable(self.train_batches(), 1, tensors))
 
     def val_data(self) -> Iterator[Any]:
-        """Return an endless iterator of dicts of tensors by column."""
+        """Return an endless iterator of validation batches, which map column names to tensors."""
         return iter(MapIterable(self.val_batches(), 1, tensors))
 
 

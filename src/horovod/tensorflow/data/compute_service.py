@@ -220,7 +220,14 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = N
 def begin_dispatcher(
     config: TfDataServiceConfig, client: ComputeClient, index: int, ends: contextlib.ExitStack
 ) -> None:
-    """Start a dispatcher if process ``index`` of the compute side must run one. Closing the stack ``ends`` stops it."""
+    """Start a dispatcher if this process must run one.
+
+    Args:
+        config: Configuration of the service.
+        client: Client of the service's registry.
+        index: Index of this process among the processes of the compute job.
+        ends: Stack that stops the dispatcher when it is closed.
+    """
     number, mine = _place_of(config, index)
     if config.dispatcher_side == "compute" and mine == 0:
         client.register_dispatcher(number, _start_dispatcher(ends, client.here))

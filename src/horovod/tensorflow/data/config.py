@@ -193,7 +193,7 @@ class Way:
             config: Configuration of the service.
             number: Index of the dispatcher.
             dispatcher: Address of the dispatcher, HOST:PORT.
-            reader: Id of this reader in its heartbeats to the service. None sends no heartbeats.
+            reader: Id of this reader in its heartbeats to the service. If None, no heartbeats are sent.
         """
         host, _, port = dispatcher.rpartition(":")
         self._dispatcher, self._number, self._config, self._reader = (host, int(port)), number, config, reader

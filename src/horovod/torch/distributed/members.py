@@ -174,7 +174,7 @@ class Reduction(NamedTuple):
 
     Attributes:
         name: Name in c10d, such as "SUM".
-        code: The engine's code of the reduction, or None if ``fold`` computes it.
+        code: The engine's code for the reduction, or None if ``fold`` computes it.
         factor: Number or tensor by which the input is multiplied before the reduction, or None.
     """
 

@@ -56,8 +56,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._loop: tuple[Any, list[int]] = ((), [])
         # Number of samples recorded in the current loop over the loader.
         self._in_loop = 0
-        # Position in the current loop's samples at which this rank's samples begin. If the loop begins after this
-        # rank's first sample, the negative of the distance.
+        # Index of this rank's first sample in the current loop's samples. It is negative if the loop begins after this
+        # rank's first sample: -3 means that it begins with this rank's fourth sample.
         self._ahead = 0
         self.rank = 0
         self.num_replicas = 1
