@@ -21,6 +21,7 @@ import argparse
 import ctypes
 import mmap
 import resource
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -110,18 +111,25 @@ def save(args: argparse.Namespace, model: GPT, optimizer: Any, step: int) -> Non
     """Save a checkpoint: a folder with one file per rank for FSDP2, a single file for other methods."""
     path: Path = args.checkpoint
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Write under another name first, so that a failure while writing leaves the previous checkpoint intact.
+    new = path.with_name(f"{path.name}.new")
     if args.method == "fsdp":
         from torch.distributed.checkpoint import save
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
-        save({**state, "step": step}, checkpoint_id=path)
-        return
-    # Put the full state into temporary files, because rank 0 does not have enough memory for it.
-    options = {"folder": path.parent} if args.method == "sharded" else {}
-    state = optimizer.state_dict(**options)
+        save({**state, "step": step}, checkpoint_id=new)
+    else:
+        # Put the full state into temporary files, because rank 0 does not have enough memory for it.
+        options = {"folder": path.parent} if args.method == "sharded" else {}
+        state = optimizer.state_dict(**options)
+        if hvd.rank() == 0:
+            torch.save({"model": model.state_dict(), "optimizer": state, "step": step}, new)
+    hvd.barrier()
     if hvd.rank() == 0:
-        torch.save({"model": model.state_dict(), "optimizer": state, "step": step}, path)
+        if path.is_dir():
+            shutil.rmtree(path)
+        new.replace(path)
     hvd.barrier()
 
 
