@@ -39,8 +39,8 @@ CASES = {
 }
 RECORDER, STEPS, HANGS, TIMELINE = "flight recorder", "step accounting", "hang explainer", "timeline"
 DEFAULTS = frozenset({RECORDER, STEPS, HANGS})
-# For each comparison: observers in the outer blocks, observers in the middle blocks, and the tolerated relative
-# difference.
+# For each comparison: the observers that are on in the outer blocks of steps, those that are on in the middle blocks,
+# and the tolerated relative difference of the step times.
 COMPARISONS: dict[str, tuple[frozenset[str], frozenset[str], float]] = {
     "nothing": (frozenset(), frozenset(), 0.01),
     RECORDER: (frozenset(), frozenset({RECORDER}), 0.01),

@@ -89,7 +89,7 @@ def found(root: Path) -> dict[str, list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the rules whose count differs from the budget (`--list`: all places), and return the exit code."""
+    """Print the rules whose count differs from the budget, or all places with `--list`. Return the exit code."""
     roots = [word for word in arguments if word != "--list"]
     places = found(Path(roots[0]) if roots else Path(__file__).resolve().parents[1])
     if "--list" in arguments:

@@ -35,7 +35,7 @@ def in_python(text: str) -> Iterator[int]:
 
 
 def in_text(text: str) -> Iterator[int]:
-    """Yield the line numbers of unsafe interpreter starts in a manifest or shell script."""
+    """Yield the numbers of the lines in a manifest or shell script that start a Python interpreter unsafely."""
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         following = "\n".join(lines[number - 1 : number + 3])

@@ -45,7 +45,8 @@ class Nvrtc:
 
     def __init__(self, folder: Path) -> None:
         libraries = folder / LIBRARIES
-        # Load this library first, because NVRTC finds its built-in functions by file name only.
+        # Load this library first. NVRTC looks for its library of built-in functions only by file name, so it finds the
+        # library only if it is already loaded.
         try:
             ctypes.CDLL(str(libraries / "libnvrtc-builtins.so.12.1"), mode=ctypes.RTLD_GLOBAL)
             self._library = ctypes.CDLL(str(libraries / "libnvrtc.so.12"))

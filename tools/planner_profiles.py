@@ -29,7 +29,7 @@ class Network:
     def conv(
         self, filters: int, kernel: int | tuple[int, int], stride: int = 1, valid: bool = False, inputs: int = 0
     ) -> None:
-        """Add a convolution of the current output. With ``inputs``, its input has that many channels instead."""
+        """Add a convolution of the current output. ``inputs`` overrides the number of input channels."""
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         self.pool(max(height, width), stride, valid)
         weights = height * width * (inputs or self.channels) * filters

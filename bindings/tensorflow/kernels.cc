@@ -99,7 +99,8 @@ std::string group_name(const Call& call) {
   return name;
 }
 
-// Submit all tensors. `submit` is one of the engine's two functions for submission. A refused tensor fails the call.
+// Submit all tensors. `submit` is one of the engine's two functions for submission. If a tensor is refused, the call
+// fails.
 template <class Submit>
 void submit_all(Call* call, std::vector<HvdRequest>& requests, Submit submit) {
   const std::string group = group_name(*call);

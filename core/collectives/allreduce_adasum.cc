@@ -47,7 +47,8 @@ struct Sums {
   int32_t unit_a = kLeast, unit_b = kLeast;
 };
 
-// Return the exponent of the unit for values with magnitudes up to `magnitude`.
+// Return the exponent of the unit in which values with magnitudes up to `magnitude` are expressed, so that their
+// squares do not overflow.
 int32_t unit_of(double magnitude) {
   if (magnitude == 0) return kLeast;
   return std::isfinite(magnitude) ? std::ilogb(magnitude) & ~1 : 0;

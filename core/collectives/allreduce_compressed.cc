@@ -10,12 +10,12 @@
 //
 // Error feedback: compression loses precision. The quantization error of a rank's contribution stays in its residual
 // and is added to its next contribution. The quantization error of the result goes to the residual of the rank that
-// owns the slice, in units of a contribution. No value is lost: the sum of all results and residuals equals the sum of
-// all contributions, up to float32 rounding. Infinities and NaNs are not kept in residuals. Sources: F. Seide et al.,
-// "1-bit stochastic gradient descent and its application to data-parallel distributed training of speech DNNs",
-// Interspeech 2014; S. P. Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression schemes",
-// ICML 2019. For feedback in both directions: H. Tang et al., "DoubleSqueeze: parallel stochastic gradient descent with
-// double-pass error-compensated compression", ICML 2019.
+// owns the slice, after the result's scaling is undone. No value is lost: the sum of all results and residuals equals
+// the sum of all contributions, up to float32 rounding. Infinities and NaNs are not kept in residuals. Sources:
+// F. Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed training of
+// speech DNNs", Interspeech 2014; S. P. Karimireddy et al., "Error feedback fixes SignSGD and other gradient
+// compression schemes", ICML 2019. For feedback in both directions: H. Tang et al., "DoubleSqueeze: parallel stochastic
+// gradient descent with double-pass error-compensated compression", ICML 2019.
 #include <cmath>
 #include <cstring>
 

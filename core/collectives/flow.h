@@ -199,7 +199,7 @@ struct Fold {
 // Values during an allreduce. 16-bit floats are added in float32 and rounded once, at the end. A rank's initial values
 // can be sent as 16 bits, but sums must be sent as float32.
 struct AllreduceValues {
-  // This rank's values of type `d`. The memory receives the result.
+  // This rank's values of type `d`. The result overwrites them.
   std::byte* data;
   // Values in the accumulation type: either `data` itself or a copy in scratch memory.
   std::byte* wide;

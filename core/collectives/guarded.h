@@ -1,6 +1,7 @@
 // Guarded allreduce: the messages of an allreduce also carry the vote on whether the allreduce takes place. The
-// algorithm is recursive doubling. Each message starts with the schedule position below which its senders are ready,
-// and every rank keeps the minimum. After log2(P) steps, every rank has the minimum over all ranks. If all ranks were
+// algorithm is recursive doubling. Each message starts with the schedule position below which its sender is ready, and
+// so are all ranks from which the sender has already received. Every rank keeps the minimum of the positions that it
+// receives. After log2(P) steps, every rank has the minimum over all ranks. If all ranks were
 // ready, every rank also has the reduction of all data. If some rank was not ready, all ranks find out in the same
 // step. No tensor has changed then, because the data were a copy.
 //
@@ -26,7 +27,8 @@ struct GuardHeader {
   uint64_t schedule = 0;
   // Schedule position that the ranks vote on.
   uint64_t position = 0;
-  // Position below which all ranks that contributed are ready. If it equals `position`, the operation is not executed.
+  // Position below which the sender is ready, and so are all ranks from which it has received. If it equals `position`,
+  // the operation is not executed.
   uint64_t ready = 0;
   // Bytes of data that follow the header.
   uint32_t bytes = 0;

@@ -20,7 +20,7 @@ class Device {
  public:
   // Stream from the framework or from make_stream(). Null is the framework's default stream.
   using Stream = void*;
-  // Device event from take_event().
+  // Event of the device, with which the host or a stream waits for earlier work on a stream. See take_event().
   using Event = void*;
 
   virtual ~Device() = default;

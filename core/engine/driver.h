@@ -82,7 +82,7 @@ class Driver {
 
   Connections& connections() { return connections_; }
   const Control& control() const { return control_; }
-  // Return the coordinator of rank 0, or null on other ranks.
+  // Return the coordinator if this is rank 0, or null.
   const Coordinator* coordinator() const { return coordinator_.get(); }
 
  private:

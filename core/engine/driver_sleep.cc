@@ -14,7 +14,7 @@ SleepState Driver::resting_sleep_state() const {
 }
 
 double Driver::resting_seconds() const {
-  // Limit the sleep, because local NCCL or GPU errors raise no wakeup and must be polled for.
+  // Limit the sleep. Local NCCL or GPU errors do not trigger a wakeup, so they must be polled.
   double seconds = resting_seconds_of_the_host();
   if (nccl_path_.in_flight()) seconds = std::min(seconds, NcclPath::resting_seconds());
   if (hierarchical_path_.in_flight()) seconds = std::min(seconds, LaunchedOperations::resting_seconds());

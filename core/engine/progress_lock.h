@@ -43,10 +43,10 @@ inline constexpr double kImpatientAfter = 2;
 // Lock that decides whether the engine's thread or a waiting caller drives the engine (runs its progress loop). A
 // caller that drives saves the several microseconds that waking the thread takes.
 //
-// The engine's thread stays in run(). It runs turns while something progresses. Then park() sleeps without the lock
-// until the wakeup event, a message or a timeout. A caller in drive() runs turns until its operation is done. After
-// some time without progress, it leaves driving to the thread and sleeps on its operation. While only a peer's message
-// is missing, it can sleep in doze() with the lock held.
+// The engine's thread stays in run(). It runs iterations of the progress loop (turns) while operations progress. Then
+// park() sleeps without the lock until the wakeup event, a message or a timeout. A caller in drive() runs turns until
+// its operation is done. After some time without progress, it leaves the loop to the thread and sleeps until its
+// operation is done. While only a peer's message is missing, it can sleep in doze() with the lock held.
 //
 // A thread that releases the lock sets the new sleep state, and wakes the engine's thread if work is left.
 class ProgressLock {

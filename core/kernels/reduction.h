@@ -168,7 +168,7 @@ HVD_KERNEL_INLINE void reduce(const ReduceParameters& p, Place place) {
       Access<E, kLanes>::finish(p, offset + 16 * v, tree<E, kLanes>(p, offset + 16 * v));
     }
   }
-  // Process the elements before and after the vectors one by one.
+  // Process the unaligned elements before the first and after the last vector one by one.
   const uint64_t inside = vectors.count * kLanes, single = p.end - p.begin - inside;
   HVD_KERNEL_ROLL
   for (uint64_t i = place.first(); i < single; i += place.stride()) {

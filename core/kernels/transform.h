@@ -85,7 +85,7 @@ HVD_KERNEL_INLINE void transform(uint64_t source, uint64_t destination, uint64_t
     }
   }
 
-  // Process the elements before and after the vectors one by one.
+  // Process the unaligned elements before the first and after the last vector one by one.
   const uint64_t single = elements - vectors * kLanes;
   HVD_KERNEL_ROLL
   for (uint64_t i = share.first; i < single; i += share.stride) {

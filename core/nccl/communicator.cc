@@ -122,8 +122,8 @@ Status Communicator::connect(const char* what, Call call) {
   return s;
 }
 
-// Call each collective once, with `count` elements per rank. Sends and receives go to every peer, because they create
-// the connections.
+// Call each collective once, with `count` elements per rank. Also send to and receive from every peer, because NCCL
+// creates the connection to a peer at its first use.
 Status Communicator::call_each(const WarmUp& w, size_t count) {
   auto* in = static_cast<float*>(w.memory);
   float* out = in + count * static_cast<size_t>(size_);

@@ -90,7 +90,7 @@ class StepMeter final : public Observer {
   };
   Reading read() const;
   void mark(uint64_t data_ns, bool found);
-  // Count negotiated operations, for programs whose steps are detected.
+  // Count negotiated operations if steps are detected automatically (find()).
   void negotiated(const std::vector<std::string>& names);
   // Count steps that were not measured.
   void count(uint64_t steps);
@@ -105,7 +105,8 @@ class StepMeter final : public Observer {
   const Schedule::Bucket* last_ = nullptr;
   // Name of the operation that ends a step. Empty before the first schedule.
   std::string last_name_;
-  // Last operation of a schedule that does not contain last_name_. It replaces last_name_ if it occurs more often.
+  // Name of the last operation of a schedule that does not contain the operation last_name_. It replaces last_name_ as
+  // the end of a step once it has been executed more often.
   std::string rival_;
   // Counts of other operations. Any of them can turn out to be the last operation of a step.
   std::unordered_map<std::string, uint64_t> executed_;

@@ -3,8 +3,8 @@
 // the reserved space, so a failure such as a full disk cannot leave partial elements. Only extending the reserved space
 // can fail, and blanks do no harm.
 //
-// One risk remains: a partial write becomes visible if the process is killed, or the file is read, within the
-// microseconds that the write takes.
+// Readers can see a partial write only if the process is killed, or the file is read, within the microseconds that a
+// write takes.
 #pragma once
 #include <cstdint>
 #include <memory>

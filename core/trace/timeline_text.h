@@ -118,7 +118,8 @@ class TimelineText {
   // Time for which written_ has the text. The text is reused, because consecutive events often have the same time.
   mutable int64_t written_at_ = -1;
   mutable std::string written_;
-  // Pid of each known tensor. The key consists of key_of() and the kind.
+  // Pid of each known tensor, because the trace shows each tensor as a process. The key consists of key_of() and the
+  // kind.
   std::unordered_map<std::string, uint32_t> known_;
   // State of each known tensor, indexed by its pid minus first_.
   std::vector<State> states_;

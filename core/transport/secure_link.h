@@ -21,7 +21,7 @@ namespace hvd {
 
 class SecureLink final : public Link {
  public:
-  // Maximum number of text bytes in a record.
+  // Maximum number of plaintext bytes in a record.
   static constexpr size_t kMaxText = 64 << 10;
   static constexpr uint64_t kRecordsPerKey = uint64_t{1} << 20;
 

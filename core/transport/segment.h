@@ -47,8 +47,8 @@ struct SegmentHeader {
 
 // Shared-memory counters of one local rank in one process set.
 struct SetLine {
-  // Number of collective stages that this rank has finished (NodeGroup). Peers wait for this counter in every
-  // operation.
+  // Number of collective stages that this rank has finished (NodeGroup). In every operation, peers wait until it
+  // reaches the number of the stage that they need.
   alignas(64) std::atomic<uint64_t> progress{0};
   // Position in the running schedule for which this rank is ready (used by the engine).
   std::atomic<uint64_t> schedule{0};

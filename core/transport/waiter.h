@@ -45,7 +45,7 @@ class Waiter {
   void nap(Deadline deadline);
 
   // Sleep while waiting for a condition that triggers no wakeup (transport/polled_wait.h). The sleep ends after
-  // `longest`, at the wakeup event, or at an event of the control plane. Then the hook runs.
+  // `longest`, at the wakeup event, or at an event of the control plane. Then the hook (set_hook()) runs.
   Status rest(Clock::duration longest);
   // Run the hook if the abort flag is set, and return its error.
   Status glance();

@@ -34,7 +34,7 @@ PACKAGES = {
 }
 # A cgroup's default CPU shares, and the factor by which one step of niceness changes them.
 DEFAULT_SHARES, LIGHTER = 1024, 1.25
-# Number of test threads that together get as much CPU time as the cluster.
+# Weight of the tests' CPU share: the cluster gets as much CPU time as this number of test threads together.
 THREADS = 8
 
 

@@ -82,7 +82,7 @@ _Node = ast.expr | ast.stmt
 
 
 def _changed(tree: ast.AST) -> Iterator[tuple[_Node, str]]:
-    """Yield all mistakes that can be made in a syntax tree, as (node, replacement text) pairs."""
+    """Yield all mutations that apply to a syntax tree, as (node, replacement text) pairs."""
     for child in _worth_changing(tree):
         if isinstance(child, ast.stmt):
             yield from _statement(child)

@@ -38,7 +38,7 @@ def copy_changed(root: Path, copy: Path) -> None:
 
 
 class Build:
-    """Builder of test binaries in `folder`, the copy of the tree."""
+    """Builder of test binaries in `folder`, which contains a copy of the source tree."""
 
     def __init__(self, root: Path, folder: Path, jobs: int) -> None:
         self.tree, self._build, self._jobs = folder / "tree", folder / "build", jobs

@@ -61,7 +61,7 @@ def choose(
 
     Args:
         version: Public version of PyTorch.
-        gpu: Sign of an NVIDIA GPU, such as a path, or None. It appears in the reason.
+        gpu: Evidence of an NVIDIA GPU, such as a device path, or None. It appears in the reason.
         local: Full version of a CPU build in pip's find-links folders, or None.
         remote: Full version of the CPU build on PyTorch's own index, or None.
         missing: Reason why `remote` is None.

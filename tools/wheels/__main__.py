@@ -1,4 +1,4 @@
-"""python -m tools.wheels: builds the sdist and the wheels of a release, checks them, and writes what is in them."""
+"""python -m tools.wheels: builds the sdist and wheels of a release, checks them, and lists their contents."""
 
 import argparse
 import filecmp

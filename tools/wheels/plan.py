@@ -78,8 +78,8 @@ def contents_complaints(names: list[str], extension: str, size: int) -> list[str
     """Return a message for each defect in a wheel's files and size.
 
     Args:
-        names: Names of the files in it.
-        extension: Path of horovod._core in it.
+        names: Names of the files in the wheel.
+        extension: Path of horovod._core inside the wheel.
         size: Size of the wheel in bytes.
     """
     native = {name for name in names if name.endswith(".so")}

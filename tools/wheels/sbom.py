@@ -67,7 +67,7 @@ def linked(nanobind: str, robin_map: str, compilers: Iterable[str]) -> list[Comp
 def asked_for(requirements: Iterable[str]) -> list[Component]:
     """Return the packages that pip installs along with a wheel, excluding extras.
 
-    The descriptions contain version ranges.
+    Each package is described by its name and version range.
     """
     found = [Requirement(text) for text in requirements]
     return [_package(each.name, None, description=str(each), scope=ComponentScope.REQUIRED) for each in found]

@@ -95,7 +95,7 @@ class Exchange {
     kWords,
   };
   static_assert(kWords <= StreamCounters::kMax);
-  // Memory of a peer as seen by this process. The slots are contiguous, followed by the pattern.
+  // Memory of a peer as seen by this process. The slots are contiguous, and the peer's test pattern follows them.
   struct Peer {
     std::byte* memory = nullptr;
     size_t slot_bytes = 0;
@@ -113,15 +113,16 @@ class Exchange {
   ~Exchange();
   Exchange(const Exchange&) = delete;
 
-  // Create this rank's buffer, once. This can wait for the device. If memory is short, the slots are smaller; the card
-  // contains their size. An error describes the failure.
+  // Create this rank's buffer, at most once. `out` receives the description of the buffer (card). The call can wait for
+  // the device. If memory is short, the slots are smaller than requested; the card contains their size. An error
+  // describes the failure.
   Status prepare(const std::shared_ptr<Device>& device, Card* out);
   // Free the buffer that prepare() created. Allowed only while no peer has opened the memory.
   void discard();
   // Store the memory description that `rank` has sent. Call this before meet().
   void acquaint(int rank, const Card& card);
-  // Open the memory of `rank`, once. Then wait a few seconds for the rank to write its test pattern, and read the
-  // pattern.
+  // Open the memory of `rank`, at most once. Then wait a few seconds for the rank to write its test pattern, and read
+  // the pattern.
   Status meet(int rank, const Card& card);
 
   std::byte* slot(const Peer& peer, uint64_t window) const { return peer.memory + window % kSlots * peer.slot_bytes; }

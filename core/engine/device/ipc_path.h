@@ -15,9 +15,9 @@
 //   4. Host barrier.
 //   5. Take: a rank waits for `done` of the ranks that wrote or read its own buffer, and unpacks the buffer.
 //
-// Windows use two slots in turn. Between two barriers, a rank puts one window, works on the window before it, and takes
-// the window before that. Every wait is for a call made earlier, so waits cannot form a cycle, even across process
-// sets.
+// A window is a part of the tensors that fits in one slot. Windows use two slots in turn. Between two barriers, a rank
+// puts one window (step 1), works on the window before it (step 3), and takes the window before that (step 5). Every
+// wait is for a call made earlier, so waits cannot form a cycle, even across process sets.
 //
 // Not thread-safe; used only by the thread that drives the engine.
 #pragma once

@@ -181,7 +181,8 @@ class NcclSets {
   std::vector<Leaving> leaving_;
 };
 
-// Launched NCCL operations that might be unfinished. They are polled at intervals, because NCCL errors raise no wakeup.
+// Launched NCCL operations that might be unfinished. They are polled at intervals, because NCCL errors do not trigger a
+// wakeup.
 class LaunchedOperations {
  public:
   // Add a launched operation. `what` describes the operation in error messages.

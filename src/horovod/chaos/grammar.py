@@ -27,7 +27,8 @@ from horovod.chaos.events import Event, Kind
 RANDOM_KINDS = (Kind.KILL, Kind.STOP, Kind.RAISE, Kind.EXIT, Kind.PREEMPT, Kind.CUT)
 CHOICE = (*RANDOM_KINDS, Kind.SLOW)
 """Kinds of faults that the argument kinds= can contain."""
-# Range of seconds for which a rank is stopped or its host disconnected, with values below and above heartbeat timeouts.
+# Range of seconds for which a rank is stopped or its host disconnected. It includes values below and above the
+# heartbeat timeouts.
 STOPPED = (0.5, 30.0)
 # Range of packet delays in seconds.
 DELAYS = (0.001, 0.1)

@@ -220,8 +220,8 @@ class ComputeClient:
         Args:
             number: Number of the dispatcher.
             expected: Number of readers to wait for.
-            patience: Seconds without a registration or heartbeat after which the wait gives up on a reader and logs a
-                warning.
+            patience: Time limit in seconds. A warning is logged, and the wait ends without a reader, if the reader does
+                not register, or sends no heartbeat, for that long.
         """
         begun = time.monotonic()
         # Last heartbeat of each reader, with its arrival time.

@@ -166,7 +166,7 @@ def run(left: Intervals, rank: int, ranks: int) -> Intervals:
 
 
 def steps(left: Intervals, ranks: int) -> int:
-    """Return the number of records that each rank still visits in this epoch, including a repeated one."""
+    """Return the number of records that each rank still visits in this epoch, equal on all ranks (see ``extra``)."""
     return -(-count(left) // ranks)
 
 

@@ -288,7 +288,7 @@ def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
     import numpy as np
     import pyarrow as pa
 
-    # Row offsets into the flattened values, ending with the end of the last row.
+    # Row offsets into the flattened values. The last entry is the end of the last row.
     ends = np.arange(len(chunk) + 1)
     for depth, size in enumerate(_sizes(chunk.type)):
         if chunk.null_count:

@@ -201,8 +201,8 @@ class WorkerGroup:
         """Wait until the calls of other threads have ended, and then reserve the mailbox for this thread.
 
         Raises:
-            RuntimeError: If a callback calls this method. It would take events for which the call that runs the
-                callback is waiting.
+            RuntimeError: If a callback calls this method. The method that runs the callback is still waiting for events
+                in the mailbox.
         """
         me = threading.get_ident()
         if self._listener == me:

@@ -29,8 +29,8 @@ def _naming(op: Any) -> dict[str, Any]:
     if name:
         arguments["name"] = tf.compat.as_str(name) + ".gradient"
     elif not op.get_attr("unnamed"):
-        # A gradient tape passes a substitute for the op that lacks the op's name. Its outputs refer to the real op in
-        # the graph, which has the name.
+        # A gradient tape passes a substitute for the op, and the substitute lacks the op's name. The substitute's
+        # outputs refer to the real op in the graph, which has the name.
         node = getattr(getattr(op.outputs[0], "op", None), "name", None) if not tf.executing_eagerly() else None
         arguments["name"] = node and node.rsplit("/", 1)[-1] + ".gradient"
     return arguments

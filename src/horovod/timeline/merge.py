@@ -148,7 +148,7 @@ def _account(operation: Operation, label: str, since: float, until: float) -> No
 
 
 def by_number(all_ranks: Sequence[Sequence[Operation]]) -> list[dict[int, Operation]]:
-    """Match operations across ranks. Return a rank-to-operation mapping per operation, in order."""
+    """Match operations across ranks. Return a dict from rank to operation for each operation, in order of execution."""
     together: dict[tuple[int, int, str], dict[int, Operation]] = defaultdict(dict)
     for mine in all_ranks:
         for operation in mine:

@@ -334,7 +334,7 @@ def watch_plain_optimizers() -> None:
         register_optimizer_step_post_hook(_plain_step)
 
 
-# Name of the iterator attribute that stores the number of steps at the iterator's first batch.
+# Name of an iterator attribute. It stores the number of optimizer steps at the time of the iterator's first batch.
 _BEGUN = "_hvd_steps_at_begin"
 
 

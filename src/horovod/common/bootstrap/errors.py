@@ -138,7 +138,7 @@ class Failures:
         return text
 
     def await_others(self, text: str) -> None:
-        """Report this rank's failure ``text`` to the ranks that are already in the final exchange (``confirm``)."""
+        """Send the message ``text`` about this rank's failure to the ranks that already wait in ``confirm``."""
         with contextlib.suppress(StoreError):
             self._store.exchange(self._end, self._me, len(self._ranks), text.encode(), _AWAIT_SECONDS)
 

@@ -19,7 +19,7 @@ _FILES = {
 
 @dataclass(frozen=True)
 class Room:
-    """Resource limit and unused amount: the minimum over a control group and its parents."""
+    """Limit and unused amount of a resource. Each is the minimum over a control group and its parents."""
 
     limit: int
     free: int

@@ -41,8 +41,8 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
 
     Attributes:
         at: Time of the data, in seconds on rank 0's clock.
-        made: Number of steps that the fastest rank has made.
-        own: Number of steps that rank 0 has made.
+        made: Number of steps that the fastest rank has completed.
+        own: Number of steps that rank 0 has completed.
         whole: Parts of a step, averaged over the whole job.
         lately: Parts of a step since the ranks' previous reports.
         bandwidth: Bandwidth that collectives reached, in bytes per second.
@@ -69,7 +69,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         rank: The rank.
-        made: Number of steps that the rank has made.
+        made: Number of steps that the rank has completed.
         parts: Parts of the rank's step time, or None if unknown.
         share: Fraction of steps in which the rank arrived last.
         late: Mean delay in seconds in these steps.

@@ -253,7 +253,7 @@ def _ours(env: Mapping[str, str]) -> dict[str, int]:
 
 
 def _theirs(place: Place) -> dict[str, int]:
-    """Return a process's place, assuming equally many processes per host in rank order.
+    """Return a process's ranks and sizes, assuming that ranks are assigned host by host, equally many per host.
 
     This can be verified only once all ranks have exchanged their host names.
     """

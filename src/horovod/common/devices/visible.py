@@ -210,7 +210,7 @@ def shown_cpus(cpus: Iterable[int]) -> str:
 
 
 def near(bus: str, root: str = SYS) -> Near:
-    """Return the location of the PCI device with this address, such as 0000:3b:00.0."""
+    """Return the NUMA node and the nearby CPUs of the PCI device with this address, such as 0000:3b:00.0."""
     folder = _device(bus, root)
     node = _read(folder / "numa_node").strip()
     cpus = parse_cpus(_read(folder / "local_cpulist"))

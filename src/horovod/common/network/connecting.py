@@ -23,7 +23,8 @@ from horovod.common.network.interfaces import Endpoint
 
 # Seconds to wait for an answer before also trying the next address.
 HEAD_START = 0.25
-# Seconds to wait on an established connection, whose peer is probably just busy, before also trying the next address.
+# Seconds to wait on an established connection before also trying the next address. This is longer than HEAD_START,
+# because the peer is probably just busy.
 BUSY_HEAD_START = 2.0
 # Minimum and maximum number of seconds before a retry. The pause doubles with each failure.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0

@@ -48,7 +48,12 @@ class Get(msgspec.Struct, tag="get", array_like=True):
 
 
 class Exchange(msgspec.Struct, tag="exchange", array_like=True):
-    """Request to exchange values. Answered when all ranks of a group have called, or with an error after ``timeout``.
+    """Request to exchange values with the other ranks of a group.
+
+    The reply is sent when all ranks of the group have sent their requests, or with an error after ``timeout``. A later
+    request for the same group begins a new exchange. A rank that timed out no longer takes part. Of the ranks with the
+    same ``node``, only the first rank gets all values, and passes them on. The other ranks get only the first rank's
+    value.
 
     A later call for the same group begins a new exchange. A rank that timed out no longer takes part. Of the ranks with
     the same ``node``, only the first rank gets all values, and passes them on. The other ranks get only the first

@@ -276,7 +276,7 @@ class Together:
         Args:
             rank: Rank that sent the report.
             host: Host of the rank.
-            made: Number of steps that the rank has made.
+            made: Number of steps that the rank has completed.
             sums: Sums over the rank's steps.
             sample: Some of the steps since the rank's last report.
         """

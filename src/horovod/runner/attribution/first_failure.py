@@ -53,7 +53,7 @@ def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
 
 
 def why_left(exception: Sequence[str]) -> str:
-    """Extract from another rank's exception why a rank left the job. Return an empty string if it gave no reason."""
+    """Find out from another rank's exception why a rank left the job. Return an empty string if it gave no reason."""
     left = _LEFT.search("\n".join(exception))
     return left[2] or "" if left is not None else ""
 

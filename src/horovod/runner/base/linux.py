@@ -145,7 +145,7 @@ def send_signal(pid: int, sig: int) -> None:
 
 
 def catches(pid: int, sig: int) -> bool:
-    """Return True if the process has a handler for the signal, and False if it has exited."""
+    """Return True if the process has a handler for the signal. Return False if not, or if the process has exited."""
     return _in_mask(pid, "SigCgt:", sig)
 
 

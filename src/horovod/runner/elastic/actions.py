@@ -26,11 +26,11 @@ class Spawn:
 
 @dataclass(frozen=True)
 class Form:
-    """Request to tell waiting workers that they form a new epoch.
+    """Request to tell waiting workers to form a new epoch.
 
     Attributes:
         epoch: Number of the new epoch.
-        places: Slot of each member by worker number.
+        places: Maps the number of each worker in the epoch to its slot (host and ranks).
     """
 
     epoch: int

@@ -133,7 +133,7 @@ def _picklable(value: object) -> bool:
 
 
 def _code_in_no_file() -> dict[str, list[str]]:
-    """Return the code that is not in a file, newest first. The keys are the file names that tracebacks show."""
+    """Return code from notebook cells and interactive input, newest first. The keys are file names in tracebacks."""
     found: dict[str, list[str]] = {}
     left = CODE_LIMIT
     for name, entry in reversed(list(linecache.cache.items())):

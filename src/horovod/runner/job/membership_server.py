@@ -245,7 +245,7 @@ class StoppedWorkers:
         self._since.pop(number, None)
 
     def next_time(self) -> float | None:
-        """Return the time at which the next stopped worker exceeds the timeout, or None."""
+        """Return the earliest time at which a stopped worker exceeds the timeout, or None."""
         return min((since + self._timeout for since in self._since.values()), default=None)
 
     def take_late(self, now: float) -> list[int]:

@@ -279,7 +279,7 @@ class JobOutcome:
 
 
 class Judge:
-    """Detector for the end of a job, based on the states of its pods and Jobs.
+    """Observer that detects the end of a job from the states of its pods and Jobs.
 
     Args:
         name: Name of the job.

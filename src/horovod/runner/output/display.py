@@ -145,7 +145,7 @@ class Display:
         self._board.follow((rank, stream), text)
 
     def _go_on(self, rank: int, stream: int, now: float) -> None:
-        """Before new output of one stream is shown, show the lines that the rank has already written to the other."""
+        """Show the lines that the rank has already written to the other stream. Call this before showing new output."""
         text = self._texts.get((rank, stream))
         if text is not None and text.drawing and (lines := text.settle(now, at_once=True)):
             self._take_lines(rank, stream, now, lines)

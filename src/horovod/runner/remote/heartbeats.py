@@ -43,7 +43,7 @@ class Heartbeats:
         return not listening or gap > max(STUCK_SECONDS, self._silence / 2)
 
     def lost(self, now: float, heard: Mapping[Who, float]) -> dict[Who, float]:
-        """Return the seconds of silence of each lost peer. `heard` contains the time of each peer's last message."""
+        """Return for how many seconds each lost peer has been silent. `heard` has the time of its last message."""
         return {host: now - at for host, at in heard.items() if 0 < self._silence <= now - at}
 
     def suspects(self, now: float, heard: Mapping[Who, float]) -> list[Who]:

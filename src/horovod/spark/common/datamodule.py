@@ -98,7 +98,8 @@ class DataModule:
 class ParquetDataModule(DataModule):
     """Built-in reader of Parquet files, and base class of all frameworks' DataModules.
 
-    Its batches are dicts of NumPy arrays by column. A thread prefetches batches, even beyond the end of an epoch.
+    Its batches are dicts that map column names to NumPy arrays. A thread prefetches batches, even beyond the end of an
+    epoch.
     """
 
     short_name = "parquet"

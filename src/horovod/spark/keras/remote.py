@@ -172,7 +172,7 @@ def _tuples(
 def _repeated(keras: Any, batches: Iterator[Any], steps: int) -> Any:
     """Return the batches as a Keras dataset. Each pass over the dataset consumes exactly `steps` batches.
 
-    With a generator, Keras would consume more batches than a validation needs, and discard the rest.
+    With a generator, Keras would consume more batches than a validation run needs, and discard the rest.
     """
     base = getattr(keras.utils, "PyDataset", None) or keras.utils.Sequence
 

@@ -207,7 +207,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
 
 def _ahead(loop: list[int], mine: list[int]) -> int:
-    """Return the position in the sample list ``loop`` at which the sample list ``mine`` begins.
+    """Return the index in ``loop`` at which the samples of ``mine`` begin.
+
+    If ``loop`` begins with a later sample of ``mine``, return minus the index of that sample in ``mine``.
 
     If ``loop`` begins within ``mine`` instead, the result is the negative of that position in ``mine``.
     """

@@ -52,12 +52,12 @@ class ShardedStateHandler(StateHandler):
         self._job: Any = None
         # Parts of the last commit stored on this rank, keyed by the rank that owns the part.
         self._parts: dict[int, Part] = {}
-        # Parts of the commit in progress, until all ranks have received theirs.
+        # Parts of the commit in progress, kept until every rank has received its part.
         self._unconfirmed: dict[int, Part] = {}
         self.save()
 
     def save(self) -> None:
-        """Save this rank's part. After the first commit, only ``send`` and ``confirm`` do this."""
+        """Save this rank's part. Only used before the first commit; afterwards, ``send`` and ``confirm`` save it."""
         if self._number == 0:
             self._job, self._parts = face.job, {rank(): self._pack()}
 
@@ -87,7 +87,7 @@ class ShardedStateHandler(StateHandler):
         self._number += 1
 
     def restore(self) -> None:
-        """Return to this rank's part of the last commit. If the ranks have changed, only ``sync`` can do this."""
+        """Restore this rank's part of the last commit. If the ranks have changed, only ``sync`` can do this."""
         if self._parts:
             self._set_options(self._parts[min(self._parts)].groups)
         if self._job is face.job and rank() in self._parts:
@@ -118,7 +118,7 @@ class ShardedStateHandler(StateHandler):
         if number == 0 and not any(nbytes for _, nbytes, _ in reports):
             return  # no step has been taken
         ranks = next(found[number][0] for _, _, found in [reports[root], *reports] if number in found)
-        holders: dict[int, int] = {}  # rank that has each part
+        holders: dict[int, int] = {}  # maps each part to a rank that stores it
         for holder, (_, _, found) in enumerate(reports):
             divided, parts = found.get(number, (0, ()))
             for part in parts if divided == ranks else ():

@@ -54,7 +54,7 @@ class BeforeForward:
         self._hooks: dict[int, tuple[torch.nn.Module, Any]] = {}
         # True until the first forward pass of the next training step.
         self._armed = True
-        # (buffer, copy from before the step) for each buffer of the models.
+        # For each buffer of the models: the buffer, and the copy of it made before the step.
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._random: torch.Tensor | None = None
         self._random_of_devices: dict[int, torch.Tensor] = {}
@@ -324,7 +324,7 @@ class TorchState(Keeping, ObjectState):
         try:
             super().check_host_updates()
         except HostsUpdatedInterrupt as interrupt:
-            if self._sharded:  # parts of the optimizer's state must move, even if ranks only leave
+            if self._sharded:  # the optimizer's state must be redistributed even if no rank joins
                 interrupt.skip_sync = False
             raise
 

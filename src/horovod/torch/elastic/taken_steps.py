@@ -12,11 +12,11 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch.reducer.gradients import GradientReducer
 from horovod.torch.reducer.rounds import fill, kind_of
 
-# Detection of programs that count each optimizer step right after it, such as a loop `for state.batch in
-# range(state.batch, n)` with one step per iteration. After a failure, the counters of such a program show exactly how
-# many steps are done, so the program can resume from its current state. All other programs must return to the last
-# commit. Examples are programs that count several steps as one, update their counters only for a commit, count a step
-# before taking it, or change parameters for a second backward pass and change them back.
+# Detection of programs that update a counter immediately after each optimizer step. An example is a loop `for
+# state.batch in range(state.batch, n)` with one step per iteration. After a failure, the counters of such a program
+# show exactly how many steps are done, so the program can resume from its current state. All other programs must return
+# to the last commit. Examples are programs that count several steps as one, update their counters only for a commit,
+# count a step before taking it, or change parameters for a second backward pass and change them back.
 
 
 class StepByStep:
@@ -27,7 +27,7 @@ class StepByStep:
     """
 
     def __init__(self) -> None:
-        # True if, so far, the program's counters have changed between every two successive steps.
+        # True if, so far, the counters of the program (``counted``) have changed between every two successive steps.
         self._each = True
         # True if the program's counters have changed between two steps at least once.
         self._seen = False
@@ -56,6 +56,8 @@ class StepByStep:
 
     def is_between(self, counted: Hashable, touched: Hashable) -> bool:
         """Return True if the program's counters include its last step, and no gradient or parameter has changed since.
+
+        This is called when the program is about to reduce gradients.
 
         This is called when the program is about to reduce gradients.
         """
@@ -128,8 +130,8 @@ class Steps:
         # For each parameter, whether its gradient was None, dense or sparse at the last commit, as a number
         # (`kind_of`).
         self._committed_gradients: list[int] = []
-        # For each parameter, whether its gradient must be None, dense or sparse when training resumes. None: use the
-        # current gradients.
+        # For each parameter, whether its gradient must be None, dense or sparse when training resumes. If the list
+        # itself is None, the kinds of the current gradients are used.
         self._resumed_gradients: list[int] | None = None
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -239,6 +241,9 @@ class Steps:
     def reset_gradients(self, kinds: Sequence[int]) -> None:
         """Discard the gradients of the failed step.
 
+        Each gradient is set to zeros, or to None if the entry of ``kinds`` for its parameter is 0. ``kinds`` is the
+        result of ``gradients`` on the rank whose state is broadcast to all ranks.
+
         Each gradient is set to zeros, or to None if the parameter's number in ``kinds`` is 0. ``kinds`` is the result
         of ``gradients`` on the rank whose state all ranks take.
         """
@@ -247,7 +252,7 @@ class Steps:
             if reducer is not None:
                 reducer.reset()
             one.zero_grad()
-        # Parameters that were added later than `kinds` was recorded have no number in it, and no gradient yet.
+        # Parameters that were added after `kinds` was recorded have no entry in it, and no gradient yet.
         for parameter, kind in zip(self._all_parameters(), itertools.chain(kinds, itertools.repeat(0)), strict=False):
             if kind == 0:
                 parameter.grad = None

@@ -181,7 +181,7 @@ class DeviceWork:
 
 
 def _sweep(*more: DeviceWork) -> None:
-    # Take the lock, because several threads can wait for works and update this list at the same time.
+    # Take the lock, because several threads can wait for operations and update this list at the same time.
     with _parking:
         _parked[:] = [work for work in (*_parked, *more) if work.in_use()]
 
@@ -267,5 +267,5 @@ def zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 def forget_all() -> None:
-    """Release resources at the end of the job, but keep tensors alive that a device can still access."""
+    """Release resources at the end of the job, but keep alive any tensors that a device can still access."""
     _sweep()

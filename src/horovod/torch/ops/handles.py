@@ -85,7 +85,7 @@ def poll(handle: int) -> bool:
 def wait_briefly(handle: int, seconds: float) -> bool:
     """Wait for an operation, and return True if it has ended.
 
-    The wait lasts at most ``seconds`` for each work of the operation.
+    The wait lasts at most ``seconds`` for each Work object of the operation.
 
     Raises:
         ValueError: The handle is unknown, as for ``poll``.
@@ -183,9 +183,9 @@ def _run_before_wait() -> None:
 
 
 def wait_all(works: Sequence[Any], keep: Any) -> None:
-    """Wait for all works, even if one fails, then raise the first error.
+    """Wait for all Work objects, even if one fails, then raise the first error.
 
-    ``keep`` are the tensors that the works use.
+    ``keep`` contains the tensors that the operations use.
     """
     failure: Exception | None = None
     for position, work in enumerate(works):
@@ -256,7 +256,7 @@ def forget_all() -> None:
     if state.engine is None:
         _held.clear()
     _before_next_wait.clear()
-    # Drop the works, because each Work keeps its engine and the engine's device resources alive.
+    # Drop the Work objects, because each keeps its engine and the engine's device resources alive.
     repeats.idle.clear()
     _sweep()
     devices.forget_all()

@@ -162,7 +162,7 @@ def broadcast_all(named: Iterable[tuple[str, torch.Tensor]], root_rank: int, pro
 
 
 def check_forms(operation: str, forms: dict[str, Form], complaint: str, process_set: ProcessSet, names: str) -> None:
-    """Raise an error on every rank if any rank reports a problem or the ranks' forms differ.
+    """Raise an error on every rank if a rank reports a problem, or if the forms (shape, dtype) of tensors differ.
 
     Every rank of the set calls this before any tensor is sent, so that no rank waits for a rank that has failed.
 

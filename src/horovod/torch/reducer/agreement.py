@@ -243,7 +243,7 @@ class Weighing:
     """Weighting of one optimizer's gradients, for example by the number of samples."""
 
     def __init__(self, given: Any, op: int, compression: Any) -> None:
-        """Start unweighted. ``given`` is the optimizer's argument ``weight``."""
+        """Prepare weighting. No gradients are weighted yet. ``given`` is the optimizer's argument ``weight``."""
         self._given = given
         self._op = op
         self._compressed = compression not in (Compression.none, Compression.bf16, Compression.wire_bf16)
@@ -266,7 +266,7 @@ class Weighing:
         """Return True if this is the first reduction round whose gradients are weighted.
 
         Raises:
-            ValueError: In an ``hvd.weight`` block or ``hvd.sync`` loop, and the reduction is not Average.
+            ValueError: Called in an ``hvd.weight`` block or ``hvd.sync`` loop, although the reduction is not Average.
         """
         if self.on or not (self._given is not None or current.active):
             return False
@@ -277,9 +277,9 @@ class Weighing:
     def counts_without_pass(self, slots: Sequence[Any]) -> bool:
         """Return True if a rank that has run no backward pass still contributes to the weighted average.
 
-        It contributes in an ``hvd.weight`` block, or if the program itself has set some nonzero gradients of ``slots``.
-        If this optimizer's passes run in blocks, gradients that a rank has outside of a block are left over from
-        earlier passes and do not count.
+        It contributes in an ``hvd.weight`` block. It also contributes if the program itself has set some nonzero
+        gradients of ``slots``, unless this optimizer's backward passes run in ``hvd.weight`` blocks. In that case,
+        gradients outside of a block are left over from earlier passes and do not count.
         """
         if current.block is not None:
             return True

@@ -109,7 +109,7 @@ class PassState:
             self._recovers = False
 
     def _leave_pass(self) -> None:
-        """Leave the current backward pass, so that the end of the pass completes no reduction round of this reducer."""
+        """Leave the current backward pass, so that the end of the pass does not complete a reduction round."""
         current = self._pass() if self._pass is not None else None
         if current is not None and self in current.reducers:
             current.reducers.remove(self)
@@ -239,7 +239,7 @@ def unseen() -> Iterator[None]:
 
 
 def without_end() -> None:
-    """Return None, in place of a weak reference to a backward pass. The end of the pass cannot be detected then."""
+    """Stand-in for a weak reference to a backward pass whose end cannot be detected. It returns None."""
     return None
 
 

@@ -108,7 +108,7 @@ class Slot:
         self.moves = 0
 
     def settle(self) -> None:
-        """Recompute whether hooks only record this gradient, after a change of ``bucket``, ``late`` or ``at_once``."""
+        """Set ``only_noted`` from ``bucket``, ``late`` and ``at_once``. Call this when one of these has changed."""
         self.only_noted = self.bucket is not None and not self.late and not self.at_once
 
     def note_repeated(self) -> None:
@@ -192,8 +192,8 @@ class Bucket:
         Args:
             name: Name of the operation.
             members: Parameters whose gradients form the bucket.
-            kind: A gradient with the members' dtype and device.
-            job: Job to which the bucket belongs. Ranks of later jobs do not have it.
+            kind: Description of any gradient with the dtype and device of the members.
+            job: Job in which the bucket was created. After a restart of an elastic job, other ranks lack the bucket.
         """
         self.name = name
         self.members = list(members)
@@ -231,7 +231,8 @@ class Bucket:
         self._taken_from.clear()
         if self.streams is not None:
             self.streams.forget()
-        # Each gradient as it arrived or was submitted, and its version counter. A mismatch reveals a later change.
+        # Each gradient tensor as it arrived or was submitted, and its version counter at that time. If they differ from
+        # the current tensor and its counter, the gradient has changed since.
         self.arrived: list[Any] = [None] * len(self.members)
         self.versions = [0] * len(self.members)
         # First parameter whose gradient has changed since it arrived.
@@ -407,7 +408,7 @@ class Bucket:
         self.take(slot)
 
     def store_result(self, slot: Slot | None) -> None:
-        """Copy results to gradients that are not views of the bucket: that of ``slot``, or all if ``slot`` is None."""
+        """Copy results to gradients that are not views of the bucket. If ``slot`` is given, copy only its result."""
         for of in [slot] if slot is not None else list(self._taken_from):
             grad = self._taken_from.pop(of, None)
             if grad is not None:

@@ -29,7 +29,7 @@ _NAMED = 5
 
 
 class Coverage:
-    """Record of one optimizer's gradients that no reduction round since the last step has included."""
+    """Record of the gradients of one optimizer that no reduction round since the last step has included."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
@@ -39,7 +39,7 @@ class Coverage:
         # Combined flags of the first reduction round in the previous step. They are kept because flags rarely change
         # between steps.
         self._last: Sequence[int] = ()
-        # Parameters whose gradients a reduction round with the cached flags does not reduce.
+        # Parameters whose gradients are not reduced by a reduction round with the cached flags.
         self._missing_then: list[Slot] = []
 
     def extend(self, slots: Sequence[Slot]) -> None:
@@ -50,7 +50,7 @@ class Coverage:
             self._missing = [*self._missing, *slots]
 
     def restart(self) -> None:
-        """Clear the record when the step ends."""
+        """Forget which gradients were reduced, because the step has ended."""
         self._missing = None
 
     def add(self, flags: Sequence[int]) -> None:
@@ -61,8 +61,8 @@ class Coverage:
         if self._missing is not None:
             self._missing = [slot for slot in self._missing if not flags[slot.index]]
             return
-        # Recompute which gradients the round has not reduced only if the flags differ from the cached ones, which is
-        # rare.
+        # Recompute which gradients the round has not reduced. This is necessary only if the flags differ from the
+        # cached ones, which is rare.
         if flags != self._last:
             self._last = flags
             self._missing_then = [slot for slot in self._slots if not flags[slot.index]]
@@ -88,7 +88,10 @@ def named(slots: Sequence[Slot]) -> str:
 
 @contextlib.contextmanager
 def naming(slots: Sequence[Slot]) -> Iterator[None]:
-    """Return a context manager that adds the names of the parameters ``slots`` to the message of a RanksDisagreeError.
+    """Return a context manager that adds the names of the parameters ``slots`` to a RanksDisagreeError.
+
+    The error occurs if only some ranks have gradients that no reduction round has included. These ranks then start a
+    reduction in which the other ranks do not take part.
 
     The error occurs if only some ranks have gradients that were missed, because the other ranks then do not take part
     in their reduction.

@@ -135,7 +135,10 @@ class GradientReducer(backward.PassState):
 
     @property
     def _adds(self) -> bool:
-        """True if the next backward pass adds to reduced gradients that must not be reduced again.
+        """True if the next backward pass adds to reduced gradients, and reducing them again would change them.
+
+        Reduced gradients are equal on all ranks, so averaging them again does not change them. A sum or a weighted
+        average does, and so does an average if a rank has joined and contributes zeros.
 
         Existing gradients are equal on all ranks, and the average of equal values is the same value. With Average,
         reducing them again is therefore harmless, unless a rank has joined and contributes zeros.
@@ -169,7 +172,7 @@ class GradientReducer(backward.PassState):
         self._restart()
 
     def set_passes(self, passes: int) -> None:
-        """Set the number of backward passes after which gradients are reduced to ``passes``."""
+        """Set the number of backward passes between reductions of the gradients."""
         self.options.passes = passes
         self.reset()
 
@@ -369,7 +372,7 @@ class GradientReducer(backward.PassState):
             self._restart()
 
     def _round(self, at_step: bool = False, only_new: bool = True) -> bool:
-        """Run a reduction round, and return True if any rank started its part at the end of a backward pass."""
+        """Run a reduction round, and return True if any rank entered it at the end of a backward pass."""
         try:
             self.begin(at_step, only_new)
             self.answer()
@@ -381,8 +384,8 @@ class GradientReducer(backward.PassState):
     def begin(self, at_step: bool = False, only_new: bool = True, *, alone: bool = False) -> None:
         """Begin a reduction round; see ``backward.Reducer``.
 
-        ``at_step`` is True if the caller is ``step()``, and False at the end of a backward pass. ``synchronize``
-        explains ``only_new``.
+        ``at_step`` is True if the caller is ``step()``, and False at the end of a backward pass. For ``only_new``, see
+        ``synchronize``.
         """
         with torch.no_grad():
             self.in_flight.alone = alone

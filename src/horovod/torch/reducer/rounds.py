@@ -147,7 +147,7 @@ class Bucketing:
                 slot.moves = 0
 
     def wishes(self) -> list[int]:
-        """Return two flags of this rank: 1 if it disables buckets, and 1 if it wants to dissolve some bucket."""
+        """Return two flags of this rank: 1 if it disables buckets, and 1 if it wants to dissolve any bucket."""
         dissolves = self._resizes() or any(self._should_dissolve(bucket) for bucket in self._buckets)
         return [int(self.max_bytes == 0), int(dissolves)]
 
@@ -275,7 +275,8 @@ def set_accumulated_aside(slot: Slot) -> None:
 def add_accumulated(slot: Slot) -> None:
     """Add the gradient saved by ``set_accumulated_aside`` to the result in ``param.grad``.
 
-    The earlier tensor remains the gradient, as when autograd accumulates, unless the result is in a bucket.
+    Unless the result is in a bucket, ``param.grad`` is again the saved tensor, to which the result is added in place.
+    Autograd accumulates gradients in the same way.
     """
     before, slot.before = slot.before, None
     p = slot.parameter
@@ -285,7 +286,8 @@ def add_accumulated(slot: Slot) -> None:
     if result is None:
         p.grad = before
     elif before.is_sparse:
-        # Put `result` first in the sum, because it can be sparse or dense while `before` is sparse.
+        # Put `result` first. `before` is sparse, and PyTorch can add a sparse tensor to a dense one, but not a dense
+        # tensor to a sparse one.
         p.grad = result.detach() + before.detach()
     elif result is slot.view or result.requires_grad:
         result.detach().add_(before.detach())
@@ -392,8 +394,8 @@ class Contribution:
             adds: True if gradients of earlier rounds must not be reduced again.
         """
         if flags == self._mine and not self._parts:
-            # Nothing is left to submit: the gradients that this rank lacks, of frozen or unused parameters, are missing
-            # on all ranks.
+            # Nothing is left to submit. The gradients that this rank lacks belong to frozen or unused parameters, and
+            # all other ranks lack them too.
             return
         for slot in self._slots:
             flag = flags[slot.index]
@@ -416,8 +418,9 @@ class Contribution:
     def _submit_rest_of_bucket(self, bucket: Bucket, flags: Sequence[int]) -> None:
         """Submit a bucket of which this rank lacks some gradients.
 
-        If other ranks have all missing gradients, the bucket is submitted as a whole. If some gradients are missing on
-        all ranks, the others are submitted one by one, because the old values in the gaps must not be reduced again.
+        If other ranks have every gradient that this rank lacks, the bucket is submitted as a whole. If some gradients
+        are missing on all ranks, the others are submitted one by one, because the old values in the gaps must not be
+        reduced again.
         """
         there = [slot for slot in bucket.members if flags[slot.index]]
         if len(there) == len(bucket.members):
@@ -443,7 +446,7 @@ def kind_of(grad: torch.Tensor | None) -> int:
 
 
 def fill(p: torch.Tensor, flag: int) -> None:
-    """If ``p`` has no gradient, set it to zeros of the kind that ``flag`` encodes."""
+    """If ``p`` has no gradient, set it to zeros. ``flag`` encodes whether they are dense or sparse (``kind_of``)."""
     if p.grad is not None:
         return
     if flag in (DENSE, DENSE | APART):

@@ -140,7 +140,7 @@ class Control:
     def synchronize(self, only_new: bool = False) -> None:
         """Reduce all gradients; see ``GradientReducer.synchronize``.
 
-        If ``only_new`` is False, gradients that no reduction round has included are reduced too.
+        Unless ``only_new`` is True, gradients that every reduction round has missed are reduced too.
         """
         with self.begun.apart(self.reducer) if self.begun else contextlib.nullcontext():
             if self.reducer is not None:

@@ -27,7 +27,10 @@ BUCKET_BYTES = 16 * 1024 * 1024
 
 
 class Item(NamedTuple):
-    """Size of a parameter, and the key that all parameters of a bucket share.
+    """Size of a parameter, and a key that is equal for all parameters of a bucket.
+
+    The key consists of the parameter group, the dtype and the device. ``size`` is the number of elements, and ``width``
+    the number of bytes per element.
 
     The key consists of the parameter group, the dtype and the device. The size is the number of elements, and the bytes
     per element.
