@@ -1,9 +1,9 @@
 // Guarded allreduce: the messages of an allreduce also carry the vote on whether the allreduce takes place. The
 // algorithm is recursive doubling. Each message starts with the schedule position below which its sender is ready, and
 // so are all ranks from which the sender has already received. Every rank keeps the minimum of the positions that it
-// receives. After log2(P) steps, every rank has the minimum over all ranks. If all ranks were
-// ready, every rank also has the reduction of all data. If some rank was not ready, all ranks find out in the same
-// step. No tensor has changed then, because the data were a copy.
+// receives. After log2(P) steps, every rank has the minimum over all ranks. If all ranks were ready, every rank also
+// has the reduction of all data. If some rank was not ready, all ranks find out in the same step. No tensor has changed
+// then, because the data were a copy.
 //
 // Ranks can be arbitrarily late, depending on their programs, so this collective never blocks. advance() makes as much
 // progress as possible and returns.

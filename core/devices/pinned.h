@@ -49,7 +49,7 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
   std::shared_ptr<Device> device_;
   // Protects free_, because any thread can return blocks.
   mutable std::mutex mutex_;
-  // Memory blocks that are not in use, keyed by their bytes.
+  // Unused memory blocks, keyed by their size in bytes.
   std::map<size_t, std::vector<std::byte*>> free_;
   size_t held_ = 0, used_ = 0;
 };

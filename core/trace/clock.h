@@ -21,7 +21,7 @@ class ClockOffset {
     int64_t offset, error;
   };
   static constexpr int kInARow = 8;
-  // Nanoseconds between two questions of one measurement (kBetween), and between two measurements (kRest).
+  // Nanoseconds between two clock requests of one measurement (kBetween), and between two measurements (kRest).
   static constexpr int64_t kBetween = 10'000'000, kRest = 10'000'000'000;
 
   // Return the question to send if a measurement is due.

@@ -85,7 +85,7 @@ def examine() -> HostReport:
 
 
 def _engine() -> tuple[str, list[str]]:
-    """Load the engine. Return why this failed, or an empty string, and the engine's ciphers."""
+    """Load the engine. Return the reason for a failure, or an empty string, and the ciphers of the engine."""
     try:
         from horovod.common.security import cipher
 

@@ -55,7 +55,7 @@ class StepByStep:
         self._last = counted, touched
 
     def is_between(self, counted: Hashable, touched: Hashable) -> bool:
-        """Return True if the program's counters include its last step, and no gradient or parameter has changed since.
+        """Return True if the counters already reflect the last step, and no gradient or parameter has changed since it.
 
         This is called when the program is about to reduce gradients.
 
