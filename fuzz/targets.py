@@ -32,7 +32,7 @@ from horovod.runner.agent import messages
 from horovod.runner.agent.messages import FrameReader
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.endings import Endings
-from horovod.runner.base.errors import AgentError
+from horovod.runner.base.job_result import AgentError
 from horovod.runner.dashboard.state import State
 from horovod.runner.plan.hosts import Slot
 from horovod.timeline import read as trace

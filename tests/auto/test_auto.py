@@ -13,7 +13,7 @@ import pytest
 
 from horovod.auto.__main__ import check_source
 from horovod.auto.session import AutoError, Session, session
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command.command_line import with_auto
 
 HERE = Path(__file__).parent

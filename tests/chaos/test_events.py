@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.chaos import Event, Kind
+from horovod.chaos import Event, Kind, events
 from horovod.chaos.events import Member, Outcome, Ranks, acting, concerns, lines, why_not
 
 # The report on faults at the end of a job.
@@ -77,3 +77,24 @@ def test_what_nobody_can_do_rank_0_says(event, members, said):
     assert why(event, *members) == said
     assert who(event, *members) == [0]
     assert acting(event, Ranks(0, tuple(members or MACHINES))) == ()
+
+
+def test_a_cut():
+    assert events.cut(["eth0", "eth1.5@if3"], 3.0) == (
+        "flush set inet horovod_chaos down\n"
+        'add element inet horovod_chaos down { "eth0" timeout 3000ms, "eth1.5@if3" timeout 3000ms }\n'
+    )
+    assert '{ "eth0" }' in events.cut(["eth0"], None)
+    with pytest.raises(ValueError, match="the name of interface 'a\"b' cannot be given to nft"):
+        events.cut(['a"b'], None)
+
+
+def test_a_slow_link():
+    lines = [" ".join(words) for words in events.slow("eth0", ["10.0.0.2", "fd77::2"], 0.005)]
+    assert lines == [
+        "tc qdisc add dev eth0 root handle c4a0: prio bands 4",
+        "tc qdisc add dev eth0 parent c4a0:4 handle c4a1: netem delay 5000us limit 100000",
+        "tc filter add dev eth0 parent c4a0: protocol ip prio 1 u32 match ip dst 10.0.0.2/32 flowid c4a0:4",
+        "tc filter add dev eth0 parent c4a0: protocol ipv6 prio 2 u32 match ip6 dst fd77::2/128 flowid c4a0:4",
+    ]
+    assert " ".join(events.slow_no_more("eth0")) == "tc qdisc del dev eth0 root handle c4a0:"

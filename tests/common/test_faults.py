@@ -9,7 +9,7 @@ from horovod.chaos import Event, Kind, plan
 from horovod.chaos.events import Member, Ranks
 from horovod.common import faults as module
 from horovod.common.faults import Faults, act
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.training_loop.steps import Marks
 
 

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("jax")
 
-from horovod.common import frontends, job
-from horovod.jax import process as known
+from horovod.common import frontends
+from horovod.jax import functions as known
 from tests.cluster import jobs as cluster_jobs
 from tests.runner.launching import run_job
 from tests.testbed.cluster import Cluster
@@ -73,7 +73,7 @@ def test_the_address_of_the_coordinator(monkeypatch, address, said):
     monkeypatch.setattr(known.basics, "init", lambda: None)
     monkeypatch.setattr(known.basics, "rank", lambda: 1)
     monkeypatch.setattr(known, "broadcast_object", lambda own, root, name: "5")
-    monkeypatch.setattr(frontends.JAX, "job", job.Job(1, 2, 0, 1, 1, 2, True, False, first_address=address))
+    monkeypatch.setattr(frontends.JAX, "job", frontends.Job(1, 2, 0, 1, 1, 2, True, False, first_address=address))
     assert known.coordinator() == (said or "127.0.0.1:5")
 
 

@@ -8,7 +8,7 @@ from jax import numpy as jnp  # noqa: E402
 
 import horovod.jax as hvd  # noqa: E402
 from horovod.common import frontends  # noqa: E402
-from horovod.common.job import Job  # noqa: E402
+from horovod.common.frontends import Job  # noqa: E402
 from horovod.data import StreamingDataset  # noqa: E402
 from horovod.jax import elastic  # noqa: E402
 from tests.ranks import on_jax  # noqa: E402

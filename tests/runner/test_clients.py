@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.command.flags import FLAGS
 from horovod.runner.plan.hosts import Host, assign

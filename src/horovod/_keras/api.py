@@ -21,9 +21,8 @@ from horovod._keras.versions import (
 )
 from horovod.common.compression import check_compression
 from horovod.common.exceptions import UnsupportedOpError
-from horovod.common.frontends import state
+from horovod.common.frontends import operation_on_rank, state
 from horovod.common.in_sync import is_own, optimizer_variables
-from horovod.common.job import operation_on_rank
 from horovod.common.ops import Average, op_name, resolve_op
 from horovod.common.ops import Sum as SumOp
 from horovod.common.process_sets import ProcessSet, global_process_set

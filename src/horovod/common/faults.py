@@ -5,7 +5,7 @@ variable, this module installs nothing. At each ``init``, new ranks get the numb
 other ranks. So a fault does not occur a second time in a process that replaces a lost rank.
 
 Network faults isolate this host or slow down a link. They require Linux tools and the permission to use them.
-``horovod.chaos.network`` generates the input for these tools. If a fault cannot be injected, the reason is logged and
+``horovod.chaos.events`` generates the input for these tools. If a fault cannot be injected, the reason is logged and
 the job continues.
 """
 
@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from horovod.chaos import Event, Kind, Plan, plan
-from horovod.chaos import network as said
+from horovod.chaos import events as said
 from horovod.chaos.events import AGAIN, HEAD_START, ON_NETWORKS, Member, Ranks, concerns, host, link, why_not
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.network import interfaces
 from horovod.common.network.interfaces import network_identity
 from horovod.common.objects import allgather_object

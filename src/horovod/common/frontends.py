@@ -2,19 +2,189 @@
 
 All frontends share one engine. Each frontend has a number, which separates its operation names, groups, unnamed
 operations and joins from those of other frontends. Each frontend enters and leaves the job independently (``basics``).
+Outside a job, access to the engine raises an error that says so.
 """
 
+import functools
 import importlib.util
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from horovod.common.job import Access, Job
+from horovod.common.communicators import Sets
+from horovod.common.exceptions import HorovodInternalError, NotRunningError
+from horovod.common.security.object_seal import Seals
 
 if TYPE_CHECKING:
-    from horovod._core import Engine
+    from horovod._core import Engine, Work
 
-__all__ = ["Job", "State", "library_path", "state"]
+
+@dataclass(frozen=True)
+class Job:
+    """This process's place in the job, which does not change during an epoch."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+    dynamic_process_sets: bool
+    elastic: bool = False
+    waits_for_devices: bool = False
+    """True if a wait for an operation on a device includes its completion on the device."""
+    most: int | None = 0
+    """Maximum number of ranks of an elastic job (None if unlimited), or 0 for a job with a fixed number."""
+    check_steps: int = 0
+    """Number of steps between comparisons of the ranks' parameters, or 0 for no comparisons."""
+    hosts: tuple[str, ...] = ()
+    """Host name of each rank. ``pids`` contains the process ids."""
+    pids: tuple[int, ...] = ()
+    given_sets: tuple[Sets, ...] = ()
+    """Process sets on which the ranks agreed, for each entry of ``init``'s argument ``process_sets``."""
+    first_address: str = ""
+    """Address at which this rank is connected to rank 0's host, or "" if both are on one node."""
+    seals: Seals = field(default_factory=lambda: Seals(b""), repr=False, compare=False)
+    """Seals that authenticate pickled objects that leave the host."""
+
+
+# Existing programs match the text "Horovod has not been initialized", which bindings/python/frontend.cc also contains.
+
+
+def not_initialized(*_: Any, **__: Any) -> NoReturn:
+    """Raise the error for an operation that was called before ``init``."""
+    raise ValueError("Horovod has not been initialized in this process; call hvd.init() first")
+
+
+def shut_down(*_: Any, **__: Any) -> NoReturn:
+    """Raise the error for an operation that was called after ``shutdown``."""
+    raise NotRunningError(
+        "Horovod has not been initialized again in this process since it has been shut down; call hvd.init() to start "
+        "again"
+    )
+
+
+def forked(*_: Any, **__: Any) -> NoReturn:
+    """Raise the error for an operation that was called in a forked child."""
+    raise HorovodInternalError(
+        f"this process (pid {os.getpid()}) was forked from a worker after hvd.init() and is not part of the job; "
+        "collectives run in the worker itself only"
+    )
+
+
+class Access:
+    """Gateway for submitting operations to the engine.
+
+    While a job runs, ``submit`` and ``run`` are the engine's own methods. Otherwise they are functions that raise the
+    appropriate error. This keeps checks out of performance-critical code.
+    """
+
+    __slots__ = ("_refuse", "engine", "forked", "job", "run", "submit")
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+        self.engine: Engine | None = None
+        self.forked = False
+        self.submit: Callable[..., Work]
+        """``Engine.submit`` (src/horovod/_core.pyi).
+
+        Raises ValueError before ``init``, and HorovodInternalError after ``shutdown`` and in a forked child.
+        """
+        self.run: Callable[..., Work]
+        """``Engine.run``, a faster ``submit`` for callers that call ``Work.wait`` next."""
+        self._refuse: Callable[..., NoReturn]
+        self._say(not_initialized)
+
+    @property
+    def opened(self) -> bool:
+        """True if a job has ever been attached to this object."""
+        return self.job is not None or self._refuse is not not_initialized
+
+    def open(
+        self, job: Job, engine: "Engine", submit: "Callable[..., Work] | None", run: "Callable[..., Work] | None"
+    ) -> None:
+        """Attach ``engine``. ``submit`` and ``run``, if not None, replace the engine's methods."""
+        self.job = job
+        self.engine = engine
+        self.forked = False
+        self.submit = submit or engine.submit
+        self.run = run or engine.run
+
+    def close(self) -> None:
+        """Reject all further operations, because the job has ended."""
+        self.job = None
+        self.engine = None
+        self._say(shut_down)
+
+    def leave_in_child(self) -> None:
+        """Reject all operations in a forked child. The job remains readable, because data loaders query the rank."""
+        if self.engine is not None:
+            self.engine = None
+            self.forked = True
+            self._say(forked)
+
+    def require_job(self) -> Job:
+        """Return the job. If there is none, raises a ValueError that advises calling ``init``."""
+        return self.job if self.job is not None else not_initialized()
+
+    def require_engine(self) -> "Engine":
+        """Return the engine of the current job.
+
+        Raises:
+            ValueError: Before ``init``.
+            HorovodInternalError: After ``shutdown`` and in a forked child.
+        """
+        return self.engine if self.engine is not None else self._refuse()
+
+    def _say(self, refuse: Callable[..., NoReturn]) -> None:
+        self.submit = self.run = self._refuse = refuse
+
+
+# The functions below add this process's rank to the messages of argument errors.
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def refusing(face: Access) -> Callable[[_F], _F]:
+    """Return a decorator that adds this process's rank, if known, to each ValueError and NotImplementedError.
+
+    The error keeps its type and traceback.
+    """
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except (ValueError, NotImplementedError) as error:
+                add_rank(face, error)
+                raise
+
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+def add_rank(face: Access, error: Exception) -> None:
+    """Add this process's rank to the message of a caught error."""
+    if len(error.args) == 1 and isinstance(error.args[0], str):
+        error.args = (with_rank(face, error.args[0]),)
+
+
+def with_rank(face: Access, text: str) -> str:
+    """Append this process's rank to ``text`` unless the text already names it or the rank is unknown."""
+    job = face.job
+    return text if job is None or re.search(rf"\brank {job.rank}\b", text) else f"{text} (on rank {job.rank})"
+
+
+def operation_on_rank(face: Access, operation: str) -> str:
+    """Return the prefix of a message: ``allreduce on rank 1``, or ``allreduce`` if the rank is unknown."""
+    return operation if face.job is None else f"{operation} on rank {face.job.rank}"
 
 
 class Frontend(Access):

@@ -135,9 +135,9 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     The result comes from NVIDIA's management library and CUDA_VISIBLE_DEVICES. CUDA is not initialized, so the process
     can still fork.
     """
-    from horovod.common.devices import nvml, versions, visible
+    from horovod.common.devices import libraries, nvml, visible
 
-    found = extension_available(ext_base_name, verbose) and versions.built_for_gpus(ext_base_name)
+    found = extension_available(ext_base_name, verbose) and libraries.built_for_gpus(ext_base_name)
     found = found and bool(visible.choices(os.environ, _once("gpus", nvml.survey))[0])
     if verbose:
         print(f"GPUs for horovod.{ext_base_name}: {'available' if found else 'not available'}")
@@ -160,9 +160,9 @@ def nccl_built(verbose: bool = False) -> int:
     The library is not loaded into this process, because a framework that is imported later would use it instead of its
     own.
     """
-    from horovod.common.devices import libraries, versions
+    from horovod.common.devices import libraries
 
-    return int(_once("nccl", lambda: versions.of_nccl(libraries.nccl(os.environ))))
+    return int(_once("nccl", lambda: libraries.of_nccl(libraries.nccl(os.environ))))
 
 
 def ddl_built(verbose: bool = False) -> bool:

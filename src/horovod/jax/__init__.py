@@ -36,13 +36,13 @@ from horovod.common.process_sets import ProcessSet, add_process_set, global_proc
 from horovod.common.training_loop.evaluation import Metric, gather_for_metrics
 from horovod.jax import collectives as _collectives
 from horovod.jax import elastic
-from horovod.jax import process as _process
+from horovod.jax import functions as _functions
 from horovod.jax.collectives import *  # noqa: F403
+from horovod.jax.functions import *  # noqa: F403
 from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters, check_in_sync, sync
 from horovod.jax.optimizer import DistributedOptimizer, grad, value_and_grad
-from horovod.jax.process import *  # noqa: F403
 
-_process.register_cluster()
+_functions.register_cluster()
 
 
 def __getattr__(name: str) -> Any:

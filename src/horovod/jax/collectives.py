@@ -29,7 +29,7 @@ from horovod._jax.compression import Compression
 from horovod.common import dtypes
 from horovod.common.compression import refuse_wire
 from horovod.common.frontends import JAX as face
-from horovod.common.job import refusing
+from horovod.common.frontends import refusing
 from horovod.common.ops import Average, Sum, check_parts, check_scale, check_scatter, resolve_op, scattered_rows
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.weights import check_weighted_op

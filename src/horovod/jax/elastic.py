@@ -29,8 +29,7 @@ from horovod.common.elastic.order import batch_of_this_rank as _batch_of_this_ra
 from horovod.common.elastic.own import PerRank, RandomNumbers
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from horovod.common.frontends import JAX as face
-from horovod.jax.functions import allgather_object, broadcast_object
-from horovod.jax.process import basics
+from horovod.jax.functions import allgather_object, basics, broadcast_object
 
 __all__ = [
     "Batch",

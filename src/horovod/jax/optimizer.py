@@ -15,7 +15,7 @@ from jax import numpy as jnp
 from horovod._jax.compression import Compression
 from horovod.common.compression import check_compression
 from horovod.common.frontends import JAX as face
-from horovod.common.job import refusing
+from horovod.common.frontends import refusing
 from horovod.common.ops import Adasum, Average, Sum, check_op, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.gradients import anybody_else, check_passes, check_predivide, scales

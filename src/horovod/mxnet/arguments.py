@@ -20,7 +20,7 @@ from horovod._arrays.collectives import set_id
 from horovod.common import dtypes, ops
 from horovod.common.exceptions import NotRunningError, UnsupportedOpError
 from horovod.common.frontends import MXNET as face
-from horovod.common.job import Job, with_rank
+from horovod.common.frontends import Job, with_rank
 from horovod.common.ops import check_parts, check_splits
 from horovod.common.process_sets import ProcessSet
 from horovod.mxnet._library import ArgumentError, ReduceOpError, ShutDown

@@ -4,13 +4,205 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
-from horovod.planner import fit, network, options, profile, report
+from horovod.planner import fit, network, profile, report
 from horovod.planner.network import power_of_two_nodes
 from horovod.planner.predict import Prediction, predict
-from horovod.planner.simulate import Settings
-from horovod.planner.units import show_bandwidth
+from horovod.planner.simulate import COMPRESSION, Settings
+from horovod.planner.units import parse_bandwidth, parse_bytes, parse_time, show_bandwidth
+
+T = TypeVar("T")
+MOST_WORKERS = 4096
+_EPILOG = """\
+commands:
+  python -m horovod.planner PROFILE --nodes N ...   predict (below)
+  python -m horovod.planner compare --help          compare a prediction with a run
+  python -m horovod.planner fit --help              fit network constants to measured points
+  python -m horovod.planner describe --help         make a profile from a model description
+  horovodrun -np N python -m horovod.planner --calibrate FILE   measure the links between hosts
+"""
+
+
+def _number(kind: Callable[[str], T]) -> Callable[[str], T]:
+    """Return an argument type for argparse. The text of a ValueError that ``kind`` raises becomes the error message."""
+
+    def parse(text: str) -> T:
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+def _several(kind: Callable[[str], T]) -> Callable[[str], list[T]]:
+    """Return an argument type for argparse that parses comma-separated values."""
+    return _number(lambda text: [kind(part) for part in text.split(",")])
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text) if text.strip().isdecimal() else 0
+    if value < 1:
+        raise ValueError(f"must be an integer of at least 1, got {text!r}")
+    return value
+
+
+def _price(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"must be a number of at least 0, got {text!r}")
+    return value
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the job's hosts, links and settings."""
+    add = parser.add_argument
+    add("--nodes", type=_several(_at_least_one), default=None, metavar="N[,N...]", help="hosts (default 1)")
+    add(
+        "--gpus-per-node",
+        "--workers-per-node",
+        type=_number(_at_least_one),
+        default=1,
+        metavar="N",
+        help="workers on each host (default 1)",
+    )
+    add(
+        "--bandwidth",
+        type=_several(parse_bandwidth),
+        metavar="B[,B...]",
+        help="line rate of a host's network interface, as in 25Gbit (required without --network)",
+    )
+    add("--latency", type=_number(parse_time), metavar="T", help="per message between hosts, as in 10us (default 30us)")
+    add(
+        "--intra",
+        type=_number(parse_bandwidth),
+        metavar="B",
+        help="bandwidth inside a host, as in 80GB/s (default 10GB/s)",
+    )
+    add("--intra-latency", type=_number(parse_time), metavar="T", help="per message inside a host")
+    add(
+        "--network",
+        metavar="FILE",
+        help=f"calibrated network: a file, or {' or '.join(network.built_in())}; other options override it",
+    )
+    add("--algorithm", choices=network.ALGORITHMS, default="auto", help="algorithm of allreduce (default auto)")
+    add("--compression", choices=tuple(COMPRESSION), default="none", help="format on the wire (default none)")
+    add(
+        "--local-steps",
+        type=_number(_at_least_one),
+        default=1,
+        metavar="H",
+        help="steps between synchronizations (default 1)",
+    )
+    add(
+        "--batch", type=_number(_at_least_one), metavar="N", help="samples per worker and step (default: the profile's)"
+    )
+    add(
+        "--fusion-threshold",
+        type=_number(parse_bytes),
+        default=128 << 20,
+        metavar="SIZE",
+        help="maximum bytes reduced together; 0: no fusion (default 128MiB)",
+    )
+    add("--cycle-time", type=_number(parse_time), default=1e-3, metavar="T", help="as HOROVOD_CYCLE_TIME (default 1ms)")
+
+
+def predict_parser() -> argparse.ArgumentParser:
+    """Create the argument parser for predictions."""
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod.planner",
+        description="Predict how fast a model trains on a cluster, what limits it, and what would make it faster.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("profile", nargs="?", help=f"profile: a file, or one of {', '.join(profile.built_in())}")
+    add_cluster(parser)
+    parser.add_argument(
+        "--scale", action="store_true", help="also predict 1, 2, 4, ... hosts up to the largest --nodes"
+    )
+    parser.add_argument("--price", type=_number(_price), metavar="P", help="price of one worker for one hour")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a .png or .svg over 1 to --nodes hosts")
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="FILE", help="in a job: measure its links, write a network file"
+    )
+    return parser
+
+
+def compare_parser() -> argparse.ArgumentParser:
+    """Create the argument parser for ``compare``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod.planner compare",
+        description="Show where a run differs from its prediction.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("profile", help="profile that the prediction is made from")
+    parser.add_argument(
+        "stats", type=Path, help="hvd.stats() of rank 0 as JSON, or the file of horovodrun --stats-file"
+    )
+    add_cluster(parser)
+    return parser
+
+
+def fit_parser() -> argparse.ArgumentParser:
+    """Create the argument parser for ``fit``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod.planner fit",
+        description="Fit efficiency and overhead of a network to measured points, and predict those held back.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "points", type=Path, help="CSV file: profile,nodes,workers_per_node,samples_per_second,held_back"
+    )
+    add_cluster(parser)
+    parser.add_argument("-o", "--output", type=Path, help="network file to write")
+    return parser
+
+
+def describe_parser() -> argparse.ArgumentParser:
+    """Create the argument parser for ``describe``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod.planner describe",
+        description="Make a profile from a model description (JSON: name, layers with name, parameters and flops).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", type=Path, help="model description")
+    parser.add_argument(
+        "--throughput", type=_number(_price), required=True, metavar="N", help="samples/s of one device"
+    )
+    parser.add_argument("--batch", type=_number(_at_least_one), required=True, metavar="N", help="samples per step")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="profile to write")
+    return parser
+
+
+def network_of(args: argparse.Namespace, device: str, bandwidth: float | None) -> network.Network:
+    """Return the network that the options describe. Raises ValueError if no bandwidth is given."""
+    import msgspec
+
+    if args.network is not None:
+        base = network.load(args.network)
+    elif bandwidth is not None:
+        base = network.assumed(device, bandwidth)
+    else:
+        raise ValueError("--bandwidth must be given, as in --bandwidth 25Gbit, or --network FILE")
+    given: dict[str, Any] = {
+        "bandwidth": bandwidth,
+        "latency": args.latency,
+        "intra_bandwidth": args.intra,
+        "intra_latency": args.intra_latency,
+    }
+    return msgspec.structs.replace(base, **{name: value for name, value in given.items() if value is not None})
+
+
+def layouts(nodes: Sequence[int], per_node: int) -> list[network.Layout]:
+    """Return the layouts that the options describe. Raises ValueError if there are too many workers."""
+    if max(nodes) * per_node > MOST_WORKERS:
+        raise ValueError(f"nodes x workers must be at most {MOST_WORKERS}, got {max(nodes)} x {per_node}")
+    return [network.Layout(count, per_node) for count in nodes]
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -22,16 +214,16 @@ def _predictions(args: argparse.Namespace, nodes: Sequence[int], variants: bool)
     shape = profile.load(args.profile)
     found: dict[str, list[Prediction]] = {}
     for bandwidth in args.bandwidth or [None]:
-        net = options.network_of(args, shape.device, bandwidth)
+        net = network_of(args, shape.device, bandwidth)
         found[show_bandwidth(net.bandwidth)] = [
             predict(shape, layout, net, _settings(args), args.batch, variants)
-            for layout in options.layouts(nodes, args.gpus_per_node)
+            for layout in layouts(nodes, args.gpus_per_node)
         ]
     return found
 
 
 def _predict(words: Sequence[str]) -> int:
-    parser = options.predict_parser()
+    parser = predict_parser()
     args = parser.parse_args(words)
     if args.calibrate is not None:
         from horovod.planner.calibrate import calibrate  # import this module late, because it needs the engine
@@ -55,7 +247,7 @@ def _predict(words: Sequence[str]) -> int:
 
 
 def _describe(words: Sequence[str]) -> int:
-    args = options.describe_parser().parse_args(words)
+    args = describe_parser().parse_args(words)
     model = profile.load_model(args.model)
     profile.save(profile.profile_of_model(model, args.batch, args.throughput, "model description"), args.output)
     print(f"profile: {args.output}")
@@ -66,11 +258,11 @@ def _one_network(args: argparse.Namespace, device: str) -> network.Network:
     bandwidths = args.bandwidth or [None]
     if len(bandwidths) > 1:
         raise ValueError(f"--bandwidth must be one value here, got {len(bandwidths)}")
-    return options.network_of(args, device, bandwidths[0])
+    return network_of(args, device, bandwidths[0])
 
 
 def _fit(words: Sequence[str]) -> int:
-    args = options.fit_parser().parse_args(words)
+    args = fit_parser().parse_args(words)
     points = fit.read_points(args.points)
     if not points:
         raise ValueError(f"{args.points} has no point with several workers")
@@ -83,11 +275,11 @@ def _fit(words: Sequence[str]) -> int:
 
 
 def _compare(words: Sequence[str]) -> int:
-    args = options.compare_parser().parse_args(words)
+    args = compare_parser().parse_args(words)
     shape = profile.load(args.profile)
     stats = report.read_statistics(args.stats)
     nodes = args.nodes or [max(int(stats.get("size", 1)) // args.gpus_per_node, 1)]
-    layout = options.layouts(nodes[:1], args.gpus_per_node)[0]
+    layout = layouts(nodes[:1], args.gpus_per_node)[0]
     found = predict(shape, layout, _one_network(args, shape.device), _settings(args), args.batch)
     print(report.render_comparison(found, stats), end="")
     return 0

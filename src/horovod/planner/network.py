@@ -11,7 +11,7 @@ import msgspec
 
 from horovod import _core
 from horovod.common import dtypes
-from horovod.planner import files
+from horovod.planner import units
 
 FORMAT = 1
 _BUILT_IN = Path(__file__).with_name("networks")
@@ -96,7 +96,7 @@ def _check(network: Network) -> None:
 
 def built_in() -> list[str]:
     """Return the names of the bundled networks."""
-    return files.names_in(_BUILT_IN)
+    return units.names_in(_BUILT_IN)
 
 
 def load(name_or_path: str | Path) -> Network:
@@ -106,7 +106,7 @@ def load(name_or_path: str | Path) -> Network:
         ValueError: If the content is invalid. The message names the file and the field.
         OSError: If the file cannot be read.
     """
-    return files.load(Network, "network", _BUILT_IN, _check, name_or_path)
+    return units.load(Network, "network", _BUILT_IN, _check, name_or_path)
 
 
 def save(network: Network, path: str | Path) -> None:

@@ -14,7 +14,7 @@ from statistics import fmean, median, pstdev
 import msgspec
 
 from horovod.common import dtypes
-from horovod.planner import files
+from horovod.planner import units
 
 FORMAT = 1
 _BUILT_IN = Path(__file__).with_name("profiles")
@@ -148,7 +148,7 @@ def _check(profile: Profile) -> None:
 
 def built_in() -> list[str]:
     """Return the names of the bundled profiles."""
-    return files.names_in(_BUILT_IN)
+    return units.names_in(_BUILT_IN)
 
 
 def load(name_or_path: str | Path) -> Profile:
@@ -161,7 +161,7 @@ def load(name_or_path: str | Path) -> Profile:
         ValueError: If the file is not a valid profile. The message names the file and the field.
         OSError: If the file cannot be read.
     """
-    return files.load(Profile, "profile", _BUILT_IN, _check, name_or_path)
+    return units.load(Profile, "profile", _BUILT_IN, _check, name_or_path)
 
 
 def save(profile: Profile, path: str | Path) -> None:

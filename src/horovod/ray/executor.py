@@ -14,7 +14,7 @@ from horovod.ray.members import ElasticJob
 from horovod.ray.settings import Settings
 from horovod.ray.worker_group import WorkerGroup
 from horovod.runner.base.arguments import ARGUMENTS, integer
-from horovod.runner.function import package
+from horovod.runner.function import outcome
 
 _NAMES = dataclasses.replace(ARGUMENTS, start="num_workers", least="min_workers", most="max_workers")
 
@@ -256,7 +256,7 @@ class RayExecutor:
 def _function(
     fn: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> Callable[[Any], Any]:
-    package.check(fn, () if args is None else args, {} if kwargs is None else kwargs, "fn")
+    outcome.check(fn, () if args is None else args, {} if kwargs is None else kwargs, "fn")
     given_args, given_kwargs = list(args or ()), dict(kwargs or {})
     return lambda _: fn(*given_args, **given_kwargs)
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from horovod.common.contract import boot
-from horovod.runner.base import signals
+from horovod.runner.base import linux
 from horovod.runner.base.arguments import HOROVOD_RUN, integer, renamed
 from horovod.runner.command import cli, elastic_flags
 from horovod.runner.external_launchers import mpi
 from horovod.runner.function import outcome
-from horovod.runner.function import package as function_package
+from horovod.runner.function import outcome as function_package
 from horovod.runner.job import terminal
 from horovod.runner.job.job import make_job
 from horovod.runner.output.output import standard_output
@@ -141,7 +141,7 @@ def run(
     payload = function_package.pack(func, args, kwargs or {})
     settings = cli.with_variables(settings, os.environ)
     environ = _environment(os.environ)
-    with signals.interrupts() as queue:
+    with linux.interrupts() as queue:
         if use_mpi:
             result = mpi.run_function(settings, environ, payload, standard_output(), queue)
         else:

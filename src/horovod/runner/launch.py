@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from horovod._version import __version__
 from horovod.common.contract.reasons import PIPE as REPORT_PIPE
-from horovod.runner.base.errors import AgentError, LaunchError
-from horovod.runner.base.job_result import JobResult
-from horovod.runner.base.signals import SignalQueue, given_back
+from horovod.runner.base.job_result import AgentError, JobResult, LaunchError
+from horovod.runner.base.linux import SignalQueue, given_back
 from horovod.runner.command import cli, command_line, flags
 from horovod.runner.job import terminal
 from horovod.runner.job.job import make_job

@@ -8,8 +8,7 @@ import torch
 import horovod.torch as hvd
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.steps import marks
-from horovod.strategies.gossip import GossipRounds
-from horovod.strategies.rounds import Rounds
+from horovod.strategies.averaging import GossipRounds, Rounds
 from horovod.strategies.rules import AVERAGING, Graph, OuterSGD, Schedule
 from horovod.strategies.serving import Serving
 from horovod.strategies.sliced import SlicedOptimizer, adopt

@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from horovod.common.exceptions import HorovodInternalError, NotRunningError
 from horovod.common.frontends import TENSORFLOW as face
-from horovod.common.frontends import library_path
-from horovod.common.job import with_rank
+from horovod.common.frontends import library_path, with_rank
 
 # TensorFlow 2.13 to 2.21 have this private module at this import path.
 try:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from horovod.common import dtypes, ops
 from horovod.common.exceptions import NotRunningError
 from horovod.common.frontends import TENSORFLOW as face
-from horovod.common.job import operation_on_rank
+from horovod.common.frontends import operation_on_rank
 from horovod.common.ops import Adasum
 from horovod.common.process_sets import ProcessSet, by_id
 from horovod.tensorflow._library import (

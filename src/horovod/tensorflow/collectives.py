@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from horovod.common.compression import check_wire, refuse_wire, wire_of
 from horovod.common.frontends import TENSORFLOW as face
-from horovod.common.job import operation_on_rank
+from horovod.common.frontends import operation_on_rank
 from horovod.common.ops import OP_NAMES, Average, Sum, resolve_op
 from horovod.common.process_sets import ProcessSet, by_id, global_process_set
 from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_allreduce

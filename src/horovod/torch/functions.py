@@ -11,7 +11,7 @@ from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.uneven import make_sync
 from horovod.torch.ops import handles
-from horovod.torch.ops.control import join
+from horovod.torch.ops.handles import join
 from horovod.torch.ops.state_tensors import Form, broadcast_all, check_forms, empty_like, form_of
 from horovod.torch.ops.tensors import set_id
 

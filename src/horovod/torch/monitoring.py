@@ -33,7 +33,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.observations import check_launch, training
 from horovod.common.training_loop.steps import marks
 from horovod.common.training_loop.weights import current
-from horovod.torch.ops import control
+from horovod.torch.ops import handles
 from horovod.torch.ops.tensors import plain
 from horovod.torch.reducer import agreement
 from horovod.torch.sync_batch_norm import SyncBatchNorm
@@ -51,14 +51,14 @@ class Count:
 
     def __init__(self) -> None:
         self._job: Any = face.job
-        self._joins = control.joins
+        self._joins = handles.joins
         self._failures = 0
         self._number = 0
 
     def now(self) -> int:
         """Return the current value of the counter."""
-        if self._job is not face.job or self._joins != control.joins:
-            self._job, self._joins = face.job, control.joins
+        if self._job is not face.job or self._joins != handles.joins:
+            self._job, self._joins = face.job, handles.joins
             self._number = 0
         return self._number
 

@@ -24,14 +24,13 @@ from horovod.torch.ops.allreduce import (
 )
 from horovod.torch.ops.alltoall import alltoall, alltoall_async
 from horovod.torch.ops.broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
-from horovod.torch.ops.control import barrier, join
 from horovod.torch.ops.grouped_allreduce import (
     grouped_allreduce,
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
 )
-from horovod.torch.ops.handles import poll, synchronize
+from horovod.torch.ops.handles import barrier, join, poll, synchronize
 from horovod.torch.ops.reducescatter import (
     grouped_reducescatter,
     grouped_reducescatter_async,

@@ -4,7 +4,7 @@ import pytest
 
 from horovod.common.autotune.tuner import Tuner, make_plan
 from horovod.common.contract.settings import Settings
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.training_loop.gradients import BucketSizes, bucket_tuning
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from horovod.common.basics import HorovodBasics
-from horovod.common.bootstrap import shared_memory
+from horovod.common.bootstrap import engine_start
 from tests.ranks import on_ranks
 
 COUNT = 50_000
@@ -108,6 +108,6 @@ def test_a_limit_of_file_sizes_that_is_too_low_is_an_error_that_names_settings(p
 
 def test_size_of_an_arena():
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert memory / 2 <= shared_memory.arena_bytes(-1, 2) < memory / 2 + 4096
-    assert shared_memory.arena_bytes(0, 2) == 0
-    assert shared_memory.arena_bytes(4097, 2) == 8192
+    assert memory / 2 <= engine_start.arena_bytes(-1, 2) < memory / 2 + 4096
+    assert engine_start.arena_bytes(0, 2) == 0
+    assert engine_start.arena_bytes(4097, 2) == 8192

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from horovod.common import util
-from horovod.common.devices import libraries, versions
+from horovod.common.devices import libraries
 from horovod.common.devices.libraries import Library, Missing
 
 NCCL = """
@@ -28,7 +28,7 @@ def compile_nccl(path, text="2.28.9+cuda13.0", code=22809):
 def nowhere(monkeypatch):
     """A simulated machine without any of these libraries."""
     monkeypatch.setattr(libraries, "folders_of", lambda package: [])
-    monkeypatch.setattr(versions, "folders_of", lambda package: [])
+    monkeypatch.setattr(libraries, "folders_of", lambda package: [])
     monkeypatch.setattr(libraries, "loaded", lambda name: "")
     monkeypatch.setattr(libraries, "_SYSTEM", ())
     monkeypatch.setattr(libraries, "CACHE", "/nowhere")
@@ -45,7 +45,7 @@ def test_the_order_in_which_nccl_is_looked_for(nowhere, monkeypatch, tmp_path):
     missing = libraries.nccl({})
     assert isinstance(missing, Missing)
     assert "there is no libnccl.so.2" in missing.reason
-    assert versions.of_nccl(missing) == 0
+    assert libraries.of_nccl(missing) == 0
 
     monkeypatch.setattr(libraries, "folders_of", lambda package: [str(tmp_path / package)])
     system = file(tmp_path / "system/libnccl.so.2")
@@ -93,20 +93,20 @@ def test_one_that_is_in_this_process(tmp_path):
     code = (
         "import ctypes, os\n"
         "from horovod.common import util\n"
-        "from horovod.common.devices import libraries, versions\n"
+        "from horovod.common.devices import libraries\n"
         f"held = ctypes.CDLL({str(library)!r})\n"
         "found = libraries.nccl(os.environ)\n"
-        "print(found.path, found.source.split()[0], versions.of_nccl(found), util.nccl_built())\n"
+        "print(found.path, found.source.split()[0], libraries.of_nccl(found), util.nccl_built())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout.split(), done.stderr) == ([str(library), "loaded", "22703", "22703"], "")
     source, crash = tmp_path / "crash.c", tmp_path / "crash.so"
     source.write_text("#include <unistd.h>\n__attribute__((constructor)) void begin(void) { _exit(3); }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", crash, source], check=True, timeout=60)
-    code, reason = versions.load_elsewhere(str(crash))
+    code, reason = libraries.load_elsewhere(str(crash))
     assert code == 0
     assert reason.startswith("the process that loaded it ended with 3")
-    code, reason = versions.load_elsewhere(file(tmp_path / "broken.so"))
+    code, reason = libraries.load_elsewhere(file(tmp_path / "broken.so"))
     assert code == 0
     assert "broken.so: file too short" in reason
 
@@ -115,9 +115,9 @@ def test_one_that_is_in_this_process(tmp_path):
     ("text", "code"), [("2.28.9", 22809), ("2.18.3+cuda12.2", 21803), ("2.7.8", 2708), ("2.9.6", 20906), ("new", 0)]
 )
 def test_version_codes(text, code):
-    assert versions.code_of(text) == code
+    assert libraries.code_of(text) == code
     if code:
-        assert versions.text_of(code) == text.partition("+")[0]
+        assert libraries.text_of(code) == text.partition("+")[0]
 
 
 def test_the_driver(nowhere, tmp_path):
@@ -140,7 +140,7 @@ def test_gpu_available(nowhere, monkeypatch, tmp_path, capsys):
     """True if the framework is built for GPUs, and this process may use one."""
     from horovod.common.devices import nvml
 
-    monkeypatch.setattr(versions, "built_for_gpus", lambda name: name == "torch")
+    monkeypatch.setattr(libraries, "built_for_gpus", lambda name: name == "torch")
     monkeypatch.setattr(util, "extension_available", lambda name, verbose: name in ("torch", "keras"))
     monkeypatch.setattr(util, "_answers", {"gpus": nvml.Survey(gpus=[nvml.Gpu(0, uuid="GPU-1")])})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -165,20 +165,20 @@ def test_a_package_tells_the_version_if_it_is_the_only_one(nowhere, monkeypatch,
     monkeypatch.setattr(importlib.metadata, "version", version)
     library = compile_nccl(tmp_path / "libnccl.so.2")
     wheel = Library(str(library), "a package of Python")
-    assert [versions.of_nccl(each) for each in (wheel, Library(str(library), "the system"))] == [22105, 22809]
+    assert [libraries.of_nccl(each) for each in (wheel, Library(str(library), "the system"))] == [22105, 22809]
     known["nvidia-nccl-cu13"] = "2.28.9"  # which of the two wrote the file is unknown
-    assert versions.of_nccl(wheel) == 22809
-    code, reason = versions.load_elsewhere(file(tmp_path / "broken.so"))
+    assert libraries.of_nccl(wheel) == 22809
+    code, reason = libraries.load_elsewhere(file(tmp_path / "broken.so"))
     assert (code, "broken.so: file too short" in reason) == (0, True)
 
 
 def test_frameworks_built_for_gpus(nowhere, monkeypatch, tmp_path):
-    assert not any(map(versions.built_for_gpus, ("torch", "tensorflow", "jax", "keras", "mxnet")))
-    monkeypatch.setattr(versions, "folders_of", lambda package: [str(tmp_path)] if "jax" not in package else [])
+    assert not any(map(libraries.built_for_gpus, ("torch", "tensorflow", "jax", "keras", "mxnet")))
+    monkeypatch.setattr(libraries, "folders_of", lambda package: [str(tmp_path)] if "jax" not in package else [])
     info = tmp_path / "python/platform/build_info.py"
     file(info)
     for torch, tensorflow in (("", False), ("", True), ("13.0", False)):
         (tmp_path / "version.py").write_text(f"cuda: Optional[str] = {torch or None!r}\n")
         info.write_text(f"build_info = dict([('is_cuda_build', {tensorflow})])")
-        built = [versions.built_for_gpus(name) for name in ("torch", "tensorflow", "jax", "keras")]
+        built = [libraries.built_for_gpus(name) for name in ("torch", "tensorflow", "jax", "keras")]
         assert built == [bool(torch), tensorflow, False, bool(torch) or tensorflow]

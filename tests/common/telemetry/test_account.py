@@ -8,7 +8,7 @@ import pytest
 
 from horovod.common.basics import HorovodBasics
 from horovod.common.contract.settings import Settings
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.telemetry.account import Account
 from horovod.common.telemetry.steps import Sums
 

@@ -4,7 +4,7 @@ import json
 import threading
 
 from horovod import _core
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.telemetry.hang import Hangs
 
 STOPPED = {

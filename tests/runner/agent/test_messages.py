@@ -15,7 +15,7 @@ from horovod.runner.agent.messages import (
     StreamData,
     Worker,
 )
-from horovod.runner.base.errors import AgentError
+from horovod.runner.base.job_result import AgentError
 
 START = StartJob([b"python", b"\xff"], b"/", [(b"A", b"\xfe=1")], [Worker(0, [(b"R", b"0")])], b"k" * 32, 0)
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from horovod.common.contract import descriptors, reports
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command import explain
 
 

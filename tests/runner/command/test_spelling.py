@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from horovod.runner import launch
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command import cli, command_line
 from tests.runner.launching import python
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.dashboard import open_sink
 from horovod.runner.plan.environment import job_environment

@@ -7,7 +7,7 @@ import pytest
 from horovod.common.contract.reasons import Called, Ending, encode
 from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
 from horovod.runner.attribution.endings import Endings
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.external_launchers import foreign_job, jsrun, mpi, mpi_output
 from horovod.runner.external_launchers.mpi import Flavour, build, recognise

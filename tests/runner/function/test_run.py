@@ -13,8 +13,7 @@ import pytest
 
 import horovod
 from horovod.runner import WorkerError
-from horovod.runner.base.errors import OutcomeError
-from horovod.runner.base.job_result import JobResult
+from horovod.runner.base.job_result import JobResult, OutcomeError
 from horovod.runner.function import outcome
 from tests.runner.launching import marked_environment
 

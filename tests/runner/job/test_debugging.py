@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.job import terminal as debugging
 from horovod.runner.plan import hosts

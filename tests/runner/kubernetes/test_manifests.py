@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.kubernetes import flags, manifests
 from horovod.runner.kubernetes.request import from_command_line
 

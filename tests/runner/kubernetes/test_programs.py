@@ -10,7 +10,7 @@ import pytest
 
 from horovod._version import __version__
 from horovod.common.contract import boot
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.cluster import Gathering
 from horovod.runner.kubernetes import launcher, worker
 from horovod.runner.kubernetes.values import make_token, token_key

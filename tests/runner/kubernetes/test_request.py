@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.kubernetes import flags
 from horovod.runner.kubernetes.request import from_command_line
 from horovod.runner.kubernetes.values import Volume, parse

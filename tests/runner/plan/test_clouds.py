@@ -5,7 +5,7 @@ import json
 import pytest
 
 from horovod.runner import api
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.doctor import doctor
 from horovod.runner.plan import allocations

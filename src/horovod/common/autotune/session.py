@@ -14,7 +14,7 @@ from horovod.common.autotune.tuner import FUSION, Tuner
 from horovod.common.contract import private_files
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.settings import LOG_LEVELS, TABLE, Settings
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.telemetry.message_bus import MessageBus
 from horovod.common.training_loop.gradients import bucket_tuning
 from horovod.common.training_loop.steps import marks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from horovod.common.autotune.search import LEAST_GAIN, Measuring, Parameter, Progress, Sample, Values, search
 from horovod.common.contract.settings import Settings
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.telemetry.steps import median
 from horovod.common.training_loop.gradients import BucketSizes, bucket_tuning
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horovod._version import __version__
-from horovod.common.bootstrap import records, shared_memory
+from horovod.common.bootstrap import engine_start, records
 from horovod.common.bootstrap.engine_start import Formed, make_engine
 from horovod.common.bootstrap.errors import Failures, KnownFailureError, LinkError, NotFormedError, start_timeout_error
 from horovod.common.bootstrap.mesh import MeshBuilder
@@ -129,7 +129,7 @@ class Joining:
         self._told = False
         seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         self._connect(listeners, plan, peers, epoch, failures)
-        formed.descriptors = shared_memory.provide(plan, formed.links, self._settings, seconds)
+        formed.descriptors = engine_start.provide(plan, formed.links, self._settings, seconds)
         self._engine = make_engine(plan, peers, formed, self._settings, self._env)
         failures.confirm(seconds)
         return self._describe_job(peers, epoch), self._engine

@@ -16,7 +16,7 @@ import msgspec
 
 from horovod._version import __version__
 from horovod.common.communicators import GivenSet, Sets, agree_on_sets
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.network.interfaces import Endpoint
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod._version import __version__
-from horovod.common.bootstrap import calibration, mpi, shared_memory
+from horovod.common.bootstrap import calibration, engine_start, mpi
 from horovod.common.bootstrap.engine_start import Formed, make_engine
 from horovod.common.bootstrap.errors import NotFormedError
 from horovod.common.bootstrap.joining import Joining, describe
@@ -29,7 +29,7 @@ from horovod.common.contract.settings import LOG_LEVELS, Settings, for_debugging
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.elastic.updates import notification_manager, together
 from horovod.common.exceptions import NoPlaceError
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.store.client import StoreClient, StoreError, StoreRefused, StoreTimeout
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _start_alone(
 ) -> tuple[Job, "Engine"]:
     peer = describe(env, settings, process_sets, dynamic, [], "", [])
     sets = check_agreement([peer])
-    formed = Formed({}, [-1, *shared_memory.make_bells(1)])
+    formed = Formed({}, [-1, *engine_start.make_bells(1)])
     job = make_job(0, [env.hostname], [os.getpid()], dynamic, settings.flag("HOROVOD_ELASTIC"))
     job = replace(job, given_sets=sets)
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract.settings import Settings
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.telemetry.exporters import Exporter, open_exporters
 from horovod.common.telemetry.message_bus import Handler, MessageBus
 from horovod.common.telemetry.sentence import sentence

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract import descriptors
 from horovod.common.contract.reports import new_door
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.telemetry import explain
 from horovod.common.telemetry.facts import Facts, Rank, Waiting
 from horovod.common.telemetry.message_bus import ALL_RANKS, MessageBus

@@ -13,7 +13,7 @@ from horovod.common.contract import live, reports
 from horovod.common.contract.log import warner
 from horovod.common.contract.reasons import PIPE, ReportPipe
 from horovod.common.contract.settings import Settings
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.telemetry import timeline
 from horovod.common.telemetry.hang import ExplainListener, Hangs
 from horovod.common.telemetry.message_bus import Handler, MessageBus

@@ -17,7 +17,7 @@ from horovod.common.contract.setting import steps_of
 from horovod.common.contract.settings import Settings
 from horovod.common.devices import libraries
 from horovod.common.devices.libraries import Missing
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.timeline import read
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract import reasons
 from horovod.common.contract.settings import Settings
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.telemetry.message_bus import MessageBus
 from horovod.common.training_loop.observations import OFF, training
 

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple, TypeVar
 
 from horovod.common.contract.log import warn_user
-from horovod.common.job import Job
+from horovod.common.frontends import Job
 from horovod.common.ops import Average, op_name
 from horovod.common.process_sets import ProcessSet
 from horovod.common.util import split_list

@@ -51,8 +51,8 @@ from horovod.runner.agent.relay import EACH_LASTING, Streams
 from horovod.runner.agent.state import GIVE_UP, TERM_GRACE, HostPhase, HostState
 from horovod.runner.agent.workers import WorkerTable
 from horovod.runner.base import linux
-from horovod.runner.base.errors import AgentError
-from horovod.runner.base.signals import WARNING
+from horovod.runner.base.job_result import AgentError
+from horovod.runner.base.linux import WARNING
 
 
 def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int]) -> StartJob:

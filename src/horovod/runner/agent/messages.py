@@ -23,7 +23,7 @@ from horovod.common.contract import cgroups
 from horovod.common.contract.private_files import Secret
 from horovod.common.network.connecting import free_port
 from horovod.common.network.interfaces import Interface, scan
-from horovod.runner.base.errors import AgentError
+from horovod.runner.base.job_result import AgentError
 from horovod.runner.plan.settings import WorkerOptions
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from horovod.runner.agent.messages import CHUNK, ByteWriter, Report, Spawn, StreamData, StreamEnd, StreamOpen
 from horovod.runner.base import linux
-from horovod.runner.base.errors import AgentError
+from horovod.runner.base.job_result import AgentError
 
 READ_SIZE = 1 << 16
 EACH = 2  # maximum number of simultaneous connections of a worker to the store in a job of fixed size

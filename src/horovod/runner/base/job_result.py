@@ -1,9 +1,21 @@
-"""Job result, and descriptions of process exit statuses."""
+"""Launcher error, job result, and descriptions of process exit statuses."""
 
 from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field
+
+
+class LaunchError(ValueError):
+    """Error raised if a job cannot start as requested, because a flag, host, variable or file is invalid."""
+
+
+class AgentError(RuntimeError):
+    """Error raised if an agent cannot start, exits too early, or sends an invalid message."""
+
+
+class OutcomeError(RuntimeError):
+    """Error that `horovod.run` raises if a function's result or exception cannot be sent to the caller."""
 
 
 @dataclass

@@ -13,11 +13,11 @@ from typing import Any
 from horovod.common.contract import boot
 from horovod.runner.base.arguments import ARGUMENTS, Names
 from horovod.runner.base.job_result import JobResult
-from horovod.runner.base.signals import SignalQueue, interrupts
+from horovod.runner.base.linux import SignalQueue, interrupts
 from horovod.runner.cluster.gathering import Arrived, Gathering
 from horovod.runner.command import cli
 from horovod.runner.elastic.finder import Found, NotFound
-from horovod.runner.function import outcome, package
+from horovod.runner.function import outcome
 from horovod.runner.job.job import ElasticJob, FixedJob, Job
 from horovod.runner.output.output import OutputSink, StreamOutput, standard_output
 from horovod.runner.plan import hosts
@@ -106,7 +106,7 @@ class Call:
 
         Raises TypeError if the function does not accept them or pickling fails.
         """
-        self.payload = package.pack(function, args, {} if kwargs is None else kwargs, "fn")
+        self.payload = outcome.pack(function, args, {} if kwargs is None else kwargs, "fn")
 
 
 @dataclass(frozen=True)

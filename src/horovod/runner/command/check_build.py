@@ -13,7 +13,7 @@ from importlib import metadata
 from importlib.util import find_spec
 
 from horovod._version import __version__
-from horovod.common.devices import libraries, mpi_libraries, nvml, versions
+from horovod.common.devices import libraries, mpi_libraries, nvml
 from horovod.common.devices.libraries import Library
 
 
@@ -92,9 +92,9 @@ def _devices(environ: Mapping[str, str]) -> list[str]:
     library = libraries.nccl(environ)
     if not isinstance(library, Library):
         return [*lines, f"no NCCL: {library.reason}"]
-    code = versions.of_nccl(library)
-    old = versions.too_old(code) if code else "its version is not known"
-    return [*lines, f"NCCL {versions.text_of(code)}, {library.path} ({library.source})", *([old] if old else [])]
+    code = libraries.of_nccl(library)
+    old = libraries.too_old(code) if code else "its version is not known"
+    return [*lines, f"NCCL {libraries.text_of(code)}, {library.path} ({library.source})", *([old] if old else [])]
 
 
 def report(verbose: bool = False) -> str:

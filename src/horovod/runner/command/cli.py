@@ -16,7 +16,7 @@ from horovod.common.contract.log import warn_user
 from horovod.common.contract.notices import misspelt_sentences, notices, sentences
 from horovod.common.contract.setting import is_off
 from horovod.common.contract.settings import BY_NAME, Settings
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command import command_line, config_file, elastic_flags, flags
 from horovod.runner.command.config_file import Config
 from horovod.runner.command.flags import FLAGS, GROUPS, Flag

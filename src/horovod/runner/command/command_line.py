@@ -11,7 +11,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command.flags import FLAGS, Flag
 
 # Flags of other launchers, without dashes, and the advice to show for them.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from horovod.common.contract.setting import Setting
 from horovod.common.contract.settings import TABLE
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command.flags import FLAGS, Flag
 
 if TYPE_CHECKING:

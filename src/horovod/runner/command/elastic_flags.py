@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from horovod.common.contract.settings import Settings
 from horovod.runner.base.arguments import FLAGS, Names
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.plan import allocations, hosts
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 

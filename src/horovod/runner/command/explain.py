@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from horovod.common.contract import descriptors, reports
 from horovod.runner.base import linux
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 
 _MARKS = (
     b"HOROVOD_GLOO_RENDEZVOUS_PORT",

@@ -22,8 +22,7 @@ from pathlib import Path
 import msgspec
 
 from horovod._bounded_server import BoundedServer, HttpRequest
-from horovod.runner.base.errors import LaunchError
-from horovod.runner.base.job_result import JobResult, describe_status
+from horovod.runner.base.job_result import JobResult, LaunchError, describe_status
 from horovod.runner.dashboard.sink import DashboardSink
 from horovod.runner.dashboard.state import State
 from horovod.runner.plan.settings import LaunchSettings

@@ -9,9 +9,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from horovod.common.devices import libraries, nvml, trying, versions, visible
-from horovod.common.devices.libraries import Library
-from horovod.common.devices.versions import text_of, too_old
+from horovod.common.devices import libraries, nvml, trying, visible
+from horovod.common.devices.libraries import Library, text_of, too_old
 from horovod.runner.doctor import container
 from horovod.runner.doctor.report import FAIL, WARN, DeviceReport, Finding, HostAnswer, Place
 
@@ -48,12 +47,12 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
         jit=libraries.of_system(libraries.JIT, environ),
         cache=cache[:4000],
         cache_error=cache_error[:4000],
-        torch_cuda=versions.torch_cuda(),
+        torch_cuda=libraries.torch_cuda(),
         nccl=library.path[:4000] if isinstance(library, Library) else "",
         nccl_source=library.source if isinstance(library, Library) else "",
         nccl_version=code,
         nccl_error=nccl_error[:4000],
-        nccl_packages=versions.installed(),
+        nccl_packages=libraries.installed(),
         nvtx=nvtx.path[:4000] if isinstance(nvtx, Library) else "",
         mps=_mps(environ),
         direct=_direct(root),
@@ -68,8 +67,8 @@ def _nccl(library: Library | libraries.Missing) -> tuple[int, str]:
     """
     if not isinstance(library, Library):
         return 0, library.reason if libraries.NCCL_VARIABLE in library.reason else ""
-    code, error = versions.load_elsewhere(library.path)
-    return code or versions.of_nccl(library), f"{library.path} cannot be loaded: {error}" if error else ""
+    code, error = libraries.load_elsewhere(library.path)
+    return code or libraries.of_nccl(library), f"{library.path} cannot be loaded: {error}" if error else ""
 
 
 def _cache(environ: Mapping[str, str]) -> tuple[str, str]:
@@ -249,9 +248,9 @@ def alike(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
     yield from _compare("GPU", "models", names, "all ranks wait for the slowest")
     drivers = {host: report.survey.driver for host, report in with_gpus}
     yield from _compare("GPU", "drivers", drivers, "install the same one")
-    versions = {host: text_of(report.nccl_version) for host, report in with_gpus if report.nccl_version}
+    libraries = {host: text_of(report.nccl_version) for host, report in with_gpus if report.nccl_version}
     yield from _compare(
-        "NCCL", "versions", versions, "ranks use NCCL together only where all have the same version; install one"
+        "NCCL", "versions", libraries, "ranks use NCCL together only where all have the same version; install one"
     )
 
 

@@ -19,9 +19,8 @@ import msgspec
 
 from horovod.common.contract import boot
 from horovod.runner.agent.messages import Report
-from horovod.runner.base.errors import LaunchError
-from horovod.runner.base.job_result import JobResult
-from horovod.runner.base.signals import SignalQueue
+from horovod.runner.base.job_result import JobResult, LaunchError
+from horovod.runner.base.linux import SignalQueue
 from horovod.runner.command import cli, elastic_flags
 from horovod.runner.doctor import findings, mpi, table
 from horovod.runner.doctor.report import FAIL, Diagnosis, Finding, HostAnswer, HostReport

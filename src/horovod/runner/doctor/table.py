@@ -6,8 +6,8 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 
 from horovod._version import __version__
+from horovod.common.devices.libraries import text_of
 from horovod.common.devices.nvml import Gpu, Survey
-from horovod.common.devices.versions import text_of
 from horovod.common.devices.visible import shown_cpus
 from horovod.runner.command import check_build
 from horovod.runner.doctor import container, mpi

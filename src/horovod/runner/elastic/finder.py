@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from horovod.runner.base.arguments import FLAGS, Names
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.elastic.script import ScriptRun
 
 EVERY = 1.0  # Seconds between two runs of the discovery script

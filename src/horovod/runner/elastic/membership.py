@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from horovod.runner.elastic import messages, workers
+from horovod.runner.elastic import actions, workers
 from horovod.runner.elastic.actions import (
     ACCUSED,
     CERTAIN,
@@ -102,7 +102,7 @@ class Membership:
         """
         if not slots and not certain:
             if not self._told_none:
-                self._say(messages.no_host(by, self.workers.any_started))
+                self._say(actions.no_host(by, self.workers.any_started))
             self._told_none = True
             return self._decide(now)
         self._told_none = False
@@ -171,7 +171,7 @@ class Membership:
             worker.noticed_end = True
             worker.came()
             self._break(f"{worker} has noticed its end", now)
-            worker.expect(now + self._patience, messages.does_not_come(self._patience))
+            worker.expect(now + self._patience, actions.does_not_come(self._patience))
             self._accuse(lost, now)
         return self._decide(now)
 
@@ -253,7 +253,7 @@ class Membership:
         self._idle_since, self._told_waiting = None, False
         new = [member for member in self.members if not member.survivor]
         numbers = {member.number for member in self.members}
-        if self._last_members and (said := messages.members(len(numbers), new, not self._last_members <= numbers)):
+        if self._last_members and (said := actions.members(len(numbers), new, not self._last_members <= numbers)):
             self._say(said)
         self._last_members = numbers
         for member in self.members:
@@ -270,7 +270,7 @@ class Membership:
         self.phase = Phase.GATHERING
         self._idle_since = now if self._idle_since is None else self._idle_since
         for member in self.workers.of(Life.WORKING):
-            member.expect(now + self._patience, messages.does_not_come(self._patience))
+            member.expect(now + self._patience, actions.does_not_come(self._patience))
 
     def _accuse(self, lost: Collection[int], now: float) -> None:
         for number in lost:
@@ -287,7 +287,7 @@ class Membership:
         barred = self._blacklist.bars(worker.host, now)
         away = self._blacklist.failed(worker.host, now)
         self._say(
-            f"{worker} failed: {how}{messages.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
+            f"{worker} failed: {how}{actions.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
         )
         # If the host is only a part of a machine, such as a lost Spark task, it never returns. Its exclusion is then
         # not worth a message.
@@ -315,7 +315,7 @@ class Membership:
             else:
                 self._spawn(now)
                 if self._ran:  # Before the first epoch, the elastic timeout of the job covers all workers that start.
-                    silent = messages.silent(self.limits.timeout, self._names)
+                    silent = actions.silent(self.limits.timeout, self._names)
                     self.workers.expect_starts(now, self.limits.timeout, silent)
                 self._go_on(now)
         out, self._out = self._out, []
@@ -344,7 +344,7 @@ class Membership:
         slots = sum(usable.values()) + self.workers.outside(usable)
         if not self._ran and slots < self.limits.start:
             if slots != self._told_slots and (usable or not self.workers.any_started):
-                self._say(messages.too_few_slots(slots, self.limits.start, len(usable)))
+                self._say(actions.too_few_slots(slots, self.limits.start, len(usable)))
             self._told_slots = slots
             return
         if self._resets.used_up and self.workers.survivors >= self.limits.least:
@@ -369,14 +369,14 @@ class Membership:
         elif now >= (hopeless := self._hopeless_at(len(waiting), now)):
             self._end(
                 False,
-                messages.hopeless(self._blacklist.barred(self._slots, now), len(waiting), self._needed, self._names),
+                actions.hopeless(self._blacklist.barred(self._slots, now), len(waiting), self._needed, self._names),
             )
         elif left <= 0:
             self._end(
-                False, messages.too_long(self.workers, len(waiting), self._needed, self.limits.timeout, self._names)
+                False, actions.too_long(self.workers, len(waiting), self._needed, self.limits.timeout, self._names)
             )
         elif self.phase is Phase.GATHERING and not (self._told_waiting or busy or hopeless < math.inf):
-            self._say(messages.waiting(len(waiting), self.limits.least, left, self._names))
+            self._say(actions.waiting(len(waiting), self.limits.least, left, self._names))
             self._told_waiting = True
 
     def _let_go(self, now: float) -> None:
@@ -429,7 +429,7 @@ class Membership:
         places = workers.places(ordered)
         if self._ran and places.keys() != self._last_members:
             if self._resets.used_up:
-                return self._end(False, messages.too_many_changes(self._resets.done, self._names))
+                return self._end(False, actions.too_many_changes(self._resets.done, self._names))
             self._resets.done += 1
         self.epoch += 1
         self._fresh = not any(worker.holds for worker in waiting)

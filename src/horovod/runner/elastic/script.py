@@ -17,8 +17,7 @@ from collections.abc import Sequence
 
 from horovod.common.contract import boot
 from horovod.runner.base.arguments import FLAGS, Names
-from horovod.runner.base.errors import LaunchError
-from horovod.runner.base.job_result import describe_status
+from horovod.runner.base.job_result import LaunchError, describe_status
 from horovod.runner.plan import allocations
 
 MOST = 65536  # Maximum number of slots per host, which equals the maximum number of ranks per job

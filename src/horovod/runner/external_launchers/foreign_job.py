@@ -18,7 +18,7 @@ from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import TAIL_LIMIT
 from horovod.runner.base import linux
 from horovod.runner.base.job_result import JobResult, describe_status
-from horovod.runner.base.signals import SignalQueue
+from horovod.runner.base.linux import SignalQueue
 from horovod.runner.dashboard import open_sink
 from horovod.runner.external_launchers import mpi_output
 from horovod.runner.job.policy import TERM_GRACE, Policy

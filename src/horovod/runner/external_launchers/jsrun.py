@@ -14,9 +14,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 from horovod.common import launchers
-from horovod.runner.base.errors import LaunchError
-from horovod.runner.base.job_result import JobResult
-from horovod.runner.base.signals import SignalQueue
+from horovod.runner.base.job_result import JobResult, LaunchError
+from horovod.runner.base.linux import SignalQueue
 from horovod.runner.external_launchers import foreign_job, mpi
 from horovod.runner.plan.hosts import Host, Slot
 from horovod.runner.plan.settings import LaunchSettings, MpiOptions

@@ -20,9 +20,8 @@ from pathlib import Path
 
 from horovod.common.contract import worker_env
 from horovod.common.contract.reasons import PIPE
-from horovod.runner.base.errors import LaunchError
-from horovod.runner.base.job_result import JobResult
-from horovod.runner.base.signals import SignalQueue
+from horovod.runner.base.job_result import JobResult, LaunchError
+from horovod.runner.base.linux import SignalQueue
 from horovod.runner.external_launchers import foreign_job
 from horovod.runner.function import outcome
 from horovod.runner.function.worker import FOLDER, FUNCTION, result_name

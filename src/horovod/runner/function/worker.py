@@ -22,7 +22,7 @@ import zmq  # noqa: F401
 from horovod.common.contract import private_files
 from horovod.common.contract.worker_env import WORKER, WorkerEnv
 from horovod.runner.agent.workers import FUNCTION_FD, RESULT_FD
-from horovod.runner.base.errors import OutcomeError
+from horovod.runner.base.job_result import OutcomeError
 from horovod.runner.function import outcome
 
 FOLDER = "HOROVOD_RUN_FOLDER"

@@ -29,8 +29,7 @@ from horovod.runner.agent.messages import (
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.base.job_result import describe_status
-from horovod.runner.elastic import messages
-from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Phase, Say, Spawn, Standstill
+from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Phase, Say, Spawn, Standstill, outside_run
 from horovod.runner.elastic.finder import Found, Source
 from horovod.runner.elastic.limits import Blacklist, Limits, Newcomers
 from horovod.runner.elastic.membership import Membership
@@ -328,7 +327,7 @@ class ElasticAttempt(AgentAttempt):
             else:
                 victims = sum(self.endings.suffers(end.rank) for end in self.endings.ends)
                 left = self._membership.workers.hold_state
-                self._watch.fail(action.text + ("" if left else messages.outside_run(victims)))
+                self._watch.fail(action.text + ("" if left else outside_run(victims)))
 
     def _form(self, action: Form) -> None:
         self._roster.form(action.places)

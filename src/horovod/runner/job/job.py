@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.runner.attribution import first_failure
 from horovod.runner.base import linux
 from horovod.runner.base.job_result import JobResult
-from horovod.runner.base.signals import SignalQueue
+from horovod.runner.base.linux import SignalQueue
 from horovod.runner.dashboard import open_sink
 from horovod.runner.job.attempt import Attempt
 from horovod.runner.job.orders import make_fleet, remote_of, store_connections

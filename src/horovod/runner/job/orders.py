@@ -17,7 +17,7 @@ from horovod.common.contract.descriptors import make_room
 from horovod.common.contract.worker_env import TORCH_PLACE, WorkerEnv
 from horovod.runner.agent.messages import CHUNK, Payload, Request, StartJob, StartWorker, Worker
 from horovod.runner.base import linux
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.job import terminal
 from horovod.runner.plan import environment, hosts
 from horovod.runner.plan.hosts import Slot, common_addresses, common_interfaces

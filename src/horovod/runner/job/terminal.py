@@ -8,7 +8,7 @@ import termios
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
 

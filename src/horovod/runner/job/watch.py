@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
-from horovod.runner.base.signals import WARNING, SignalQueue
+from horovod.runner.base.linux import WARNING, SignalQueue
 from horovod.runner.job.policy import Action, Late, Launch, Phase, Policy, Stop
 from horovod.runner.output.display import Screen
 from horovod.runner.output.rank_files import RankFileError

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 
 SECONDS = 30.0
 """Time limit in seconds for an answer."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.kubernetes import flags, manifests, pods, request
 from horovod.runner.kubernetes.api import Api, ApiError
 from horovod.runner.kubernetes.follow import Follower, Lost

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command import command_line
 from horovod.runner.command.flags import FLAGS as JOB_FLAGS
 from horovod.runner.command.flags import Flag, Value, flag_names

@@ -19,9 +19,8 @@ from types import FrameType
 import msgspec
 
 from horovod._version import __version__
-from horovod.runner.base.errors import AgentError, LaunchError
-from horovod.runner.base.job_result import JobResult
-from horovod.runner.base.signals import SignalQueue
+from horovod.runner.base.job_result import AgentError, JobResult, LaunchError
+from horovod.runner.base.linux import SignalQueue
 from horovod.runner.cluster import ArrivalError, Gathering, JobOptions, run_command
 from horovod.runner.command import cli
 from horovod.runner.kubernetes.manifests import TOKEN_VARIABLE

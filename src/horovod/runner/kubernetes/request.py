@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.base.linux import SHM_DEFAULT
 from horovod.runner.command import cli
 from horovod.runner.command.command_line import through_env

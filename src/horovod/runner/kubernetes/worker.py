@@ -22,8 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 from horovod.common.network.interfaces import Endpoint, network_identity
-from horovod.runner.base.linux import SHM_DEFAULT
-from horovod.runner.base.signals import WARNING
+from horovod.runner.base.linux import SHM_DEFAULT, WARNING
 from horovod.runner.cluster import ArrivalError, Ticket, become_agent
 from horovod.runner.kubernetes.manifests import (
     LAUNCHER_HOST,

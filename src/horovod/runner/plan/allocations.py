@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from horovod.common import launchers
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.plan.hosts import Host
 
 # `sinfo` states (column %T, without suffixes) of nodes that Slurm has removed or is about to remove.

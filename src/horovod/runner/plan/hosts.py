@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from horovod.common.network.interfaces import Interface
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 
 _HOST_RULES = "a name has letters, digits, '_', '.' and '-' (or is [IPv6]), slots are at least 1"
 _HOSTFILE_FORM = "'name slots=N', 'name:N' or, for one slot, 'name'"

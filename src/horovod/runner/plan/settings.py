@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horovod.runner.base.arguments import FLAGS, Names
-from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.job_result import LaunchError
 from horovod.runner.plan.hosts import Host, Slot, is_local
 
 if TYPE_CHECKING:

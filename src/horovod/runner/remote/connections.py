@@ -28,7 +28,7 @@ from horovod.runner.agent.messages import (
     StreamEnd,
     frame,
 )
-from horovod.runner.base.errors import AgentError
+from horovod.runner.base.job_result import AgentError
 from horovod.runner.plan.hosts import Host, Slot
 
 READ_SIZE = 1 << 18

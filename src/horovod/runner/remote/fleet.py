@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from horovod._version import __version__
 from horovod.runner.agent.messages import Alive, Hello, Report, StreamData, StreamEnd, Watch
-from horovod.runner.base.errors import AgentError
-from horovod.runner.base.job_result import describe_status
+from horovod.runner.base.job_result import AgentError, describe_status
 from horovod.runner.remote import routes, ssh
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.heartbeats import Heartbeats, silent

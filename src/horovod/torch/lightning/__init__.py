@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 import horovod.torch as hvd
-from horovod.torch.lightning.package import NAMES, package_of
-from horovod.torch.lightning.strategy import make_class
+from horovod.torch.lightning.strategy import NAMES, make_class, package_of
 
 __all__ = ["HorovodStrategy"]
 

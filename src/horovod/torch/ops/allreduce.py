@@ -8,7 +8,7 @@ import torch
 from horovod._core import KIND_ALLREDUCE, WIRE_NONE
 from horovod.common.compression import check_wire
 from horovod.common.frontends import TORCH as face
-from horovod.common.job import operation_on_rank
+from horovod.common.frontends import operation_on_rank
 from horovod.common.ops import Adasum, Sum, check_differentiable, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_allreduce

@@ -18,7 +18,7 @@ import torch
 
 from horovod.common.dtypes import class_name, is_immutable, library_of
 from horovod.common.frontends import TORCH as face
-from horovod.common.job import add_rank
+from horovod.common.frontends import add_rank
 from horovod.torch.ops import devices, handles
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""Handles of operations in flight. A handle is an integer.
+"""Handles of operations in flight, which are integers, and operations without tensors: ``join`` and ``barrier``.
 
 A handle's record keeps the tensors alive, because the engine reads and writes their memory until the work is done. An
 operation can also be abandoned, by an interrupt during a wait, a failure while a device is still working, or a
@@ -10,12 +10,59 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from horovod._core import KIND_BARRIER
+from horovod.common import dtypes
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.frontends import TORCH as face
 from horovod.common.frontends import state
+from horovod.common.ops import Sum
+from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import devices, repeats, tracing
 from horovod.torch.ops.repeats import Repeat
+from horovod.torch.ops.tensors import set_id
 from horovod.torch.ops.tracing import state as _profiler
+
+joins = 0
+"""Number of completed calls of ``join``. It changes on all ranks at the same point of the program."""
+
+
+def join(device: int = -1) -> int:
+    """Declare that this rank has no more data, and block until every rank has called ``join``.
+
+    Meanwhile this rank contributes zeros to allreduces with ``Sum`` and ``Average``. ``Average`` still divides by the
+    number of all ranks. Joined ranks do not affect the results of ``Min``, ``Max`` and ``Product``. Other collectives
+    fail while a rank has joined.
+
+    Args:
+        device (int): Ignored; accepted for compatibility with scripts written for GPUs.
+
+    Returns:
+        int: The rank that joined last.
+
+    Raises:
+        HorovodInternalError: A rank was lost.
+    """
+    global joins
+    work = face.require_engine().join()
+    wait(work, None)
+    joins += 1
+    return work.sizes[0]
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Block until every rank of the process set has called ``barrier``.
+
+    Args:
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Raises:
+        ValueError: This rank is not in the process set, or Horovod is not initialized.
+        HorovodInternalError: A rank was lost.
+    """
+    number = set_id(process_set, "barrier")
+    work = face.run(KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
+    wait(work, None)
+
 
 # Maximum seconds per wait. Between waits, Python runs signal handlers (Ctrl-C), and a forked child checks whether its
 # engine still exists.

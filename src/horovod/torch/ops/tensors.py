@@ -11,7 +11,7 @@ import torch
 
 from horovod.common import dtypes, ops
 from horovod.common.frontends import TORCH as face
-from horovod.common.job import operation_on_rank
+from horovod.common.frontends import operation_on_rank
 from horovod.common.ops import check_reduction as check_op_of
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops import devices
