@@ -61,8 +61,8 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<int64_t> shape;
-  // For an alltoall, the number of rows to send to each set rank. For add_set, the ranks of the new set; only these
-  // ranks send the request if it has a name. For remove_set, the id of the set.
+  // For an alltoall, the number of rows to send to each rank of the set. For add_set, the ranks of the new set; only
+  // these ranks send the request if it has a name. For remove_set, the id of the set.
   std::vector<int64_t> splits;
   // Group name and number of operations in the group, for grouped operations.
   std::string group;
@@ -101,10 +101,10 @@ struct Response {
   // Shape of the tensor of each operation in `names`. Ranks that have called join() need the shapes, because they have
   // no request.
   std::vector<std::vector<int64_t>> shapes;
-  // Numbers whose meaning depends on the kind. For an allgather: the first dimension of each name's tensor on each set
-  // rank. For an alltoall: the matrix of splits, one row per sender. For a join: the last rank to join. For add_set:
-  // the id, the generation and the ranks. For remove_set: 1 if the set was removed or 0 if not, and the id. For
-  // adopt_schedule: the values of the new tuning (Tuning::values), or nothing if the tuning does not change.
+  // Numbers whose meaning depends on the kind. For an allgather: the first dimension of the tensor of each name on each
+  // rank of the set. For an alltoall: the matrix of splits, one row per sender. For a join: the last rank to join. For
+  // add_set: the id, the generation and the ranks. For remove_set: 1 if the set was removed or 0 if not, and the id.
+  // For adopt_schedule: the values of the new tuning (Tuning::values), or nothing if the tuning does not change.
   std::vector<int64_t> sizes;
   // Error with which these operations fail on every rank, or ok.
   Status error;

@@ -32,13 +32,13 @@ class Backend {
   // All ranks must return the same answer.
   virtual bool may_be_guarded(const Comm&, size_t count, DType) const = 0;
 
-  // Broadcast `bytes` bytes at `data`. `root` is a set rank.
+  // Broadcast `bytes` bytes at `data`. `root` is the index of the root in the set.
   virtual Status broadcast(Comm&, std::byte* data, size_t bytes, int root) = 0;
-  // Gather the contributions of all ranks. `bytes` holds the size of each set rank's contribution.
+  // Gather the contributions of all ranks. `bytes` holds the size of the contribution of each rank of the set.
   virtual Status allgather(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes) = 0;
   virtual Status alltoall(Comm&, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out,
                           std::span<const size_t> recv_bytes) = 0;
-  // Reduce `in` and scatter the result. `counts` holds the number of elements that each set rank receives.
+  // Reduce `in` and scatter the result. `counts` holds the number of elements that each rank of the set receives.
   virtual Status reducescatter(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp,
                                const Scale&) = 0;
   virtual Status barrier(Comm&) = 0;

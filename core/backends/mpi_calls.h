@@ -17,7 +17,7 @@ class MpiCalls {
   MpiCalls(mpi::Session* session, std::vector<int> world);
   ~MpiCalls();
 
-  // Return the MPI_COMM_WORLD rank of each set rank.
+  // Return the MPI_COMM_WORLD rank of each rank of the set.
   std::vector<int> members_of(const Comm& comm) const;
 
   // Select the MPI communicator for the ranks of `comm`, and create it on first use. Creating a communicator is a

@@ -1,6 +1,6 @@
-// Floating-point mode of the current thread. A thread that drives the engine might flush denormals to zero, as XLA's
-// threads and torch.set_flush_denormal do, or use another rounding mode. Without a common mode, ranks would compute
-// different bits.
+// Floating-point mode of the current thread. A thread that runs the engine's progress loop might flush denormals to
+// zero, as XLA's threads and torch.set_flush_denormal do, or use another rounding mode. Without a common mode, ranks
+// would compute different bits.
 #pragma once
 #include <cstdint>
 

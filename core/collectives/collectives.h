@@ -79,7 +79,7 @@ Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float
 
 // ---- Algorithms of the other collectives ----------------------------------------------------------------------------
 
-// Broadcast `bytes` bytes at `data` from set rank `root`.
+// Broadcast `bytes` bytes at `data` from the rank with index `root` in the set.
 using Broadcast = Status(Comm&, std::byte* data, size_t bytes, int root);
 Broadcast broadcast_shm;
 // Broadcast along a binomial tree.

@@ -44,7 +44,7 @@ class Scratch {
 struct Comm {
   int rank = 0;
   int size = 1;
-  // Link to each set rank. The link is null for this rank, and for all ranks if `node` is set.
+  // Link to each rank of the set. The link is null for this rank, and for all ranks if `node` is set.
   std::vector<Link*> links;
   // Shared memory of the host. Set if all ranks are on this host.
   NodeGroup* node = nullptr;
@@ -66,12 +66,12 @@ struct Comm {
   // Smallest number of ranks on any host of the process set.
   int slices = 0;
 
-  // Global rank of each set rank, for error messages.
+  // Global rank of each rank of the set, for error messages.
   std::vector<int> global_ranks;
-  // Label of each set rank, for error messages. If empty, ranks appear as "rank 3".
+  // Label of each rank of the set, for error messages. If empty, ranks appear as "rank 3".
   std::vector<std::string> labels;
 
-  // Return the set rank of a global rank, or -1 if that rank is not in the set.
+  // Return the index in the set of a global rank, or -1 if that rank is not in the set.
   int rank_of(int global) const;
 };
 

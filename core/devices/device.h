@@ -1,9 +1,9 @@
 // A Device is the interface to the memory, streams, events, copies and kernels of one accelerator. The engine's device
 // code uses only this interface. core/devices/cuda, on the CUDA driver, is the only implementation.
 //
-// No call waits for the device unless its comment says so. Every call needs a Turn on the calling thread. The Turn
-// makes the device's context current, and lets the thread use the device while another stream is being captured into a
-// graph.
+// No call waits for the device unless its comment says so. The calling thread must have entered the device by creating
+// a Turn object. The Turn makes the device's context current, and lets the thread use the device while another stream
+// is being captured into a graph.
 #pragma once
 #include <array>
 #include <cstddef>

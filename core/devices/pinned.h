@@ -1,8 +1,8 @@
 // Pool of a device's pinned memory. It keeps memory between operations, because pinning can wait for all work on the
 // device. It never shrinks, because unpinning can wait for kernels of a collective that waits for a lost rank.
 // Unpinning would then keep this thread from notifying the other ranks. Users therefore limit how much memory they use
-// at a time (engine/device/host_staged_path.h), except for tensors that cannot be split. Not thread-safe. Needs a Turn
-// on the device.
+// at a time (engine/device/host_staged_path.h), except for tensors that cannot be split. Not thread-safe. Callers must
+// have entered the device (Device::Turn).
 #pragma once
 #include <map>
 #include <memory>

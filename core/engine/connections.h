@@ -1,5 +1,5 @@
 // Connections of this rank: its topology, data links and shared memory, with one Comm for each process set that the
-// rank belongs to. Used only by the thread that drives the engine.
+// rank belongs to. Used only by the thread that runs the engine's progress loop.
 #pragma once
 #include <map>
 #include <memory>

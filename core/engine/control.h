@@ -119,7 +119,7 @@ constexpr bool goes_down(FrameType t) {
 inline constexpr FrameType kLastFrameType = FrameType::observer_message_down;
 
 // Counts of messages (including relayed ones) and bytes exchanged with the neighbours in the control tree. Written by
-// the driving thread, readable from any thread.
+// the thread that runs the progress loop, readable from any thread.
 class ControlTraffic {
  public:
   struct Read {

@@ -55,7 +55,7 @@ class Counters final : public Observer {
   void worked(uint64_t nanoseconds) override;
 
  private:
-  // The event callbacks below run on the driving thread, one at a time.
+  // The event callbacks below run on the thread that runs the progress loop, one at a time.
 #define HVD_COUNTER(name) Counter name##_;
   HVD_COUNTERS(HVD_COUNTER)
 #undef HVD_COUNTER

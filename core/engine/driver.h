@@ -72,7 +72,8 @@ class Driver {
   // Leave the job: send a goodbye with `reason`, fail pending operations, and wait briefly until the neighbours have
   // received the goodbye.
   void leave(const std::string& reason);
-  // Ask the driving thread to stop and to abandon any collective in flight. Callable from other threads.
+  // Ask the thread that runs the progress loop to stop and to abandon any collective in flight. Callable from other
+  // threads.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
   // Change the fusion threshold and the size thresholds (`tuning`) of all ranks. Callable from any thread, but only on

@@ -36,7 +36,7 @@ class Engine {
   Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
                 const Place* place = nullptr);
   // Submit an operation for a caller that never waits. When the operation is done, `on_done` is called once, with the
-  // operation and `context`, on the thread that drives the engine. This can happen before this function returns.
+  // operation and `context`, on the thread that runs the progress loop. This can happen before this function returns.
   // `on_done` can submit operations but must not wait.
   Status submit_unattended(Request request, const std::byte* in, std::byte* out, void (*on_done)(Operation&, void*), void* context);
   // Submit an operation for a caller that will wait immediately. The engine's thread is not woken, because the caller

@@ -71,8 +71,8 @@ class Operation {
   std::atomic<int64_t> first_poll{0};
   // True once a caller blocks on the operation. Requests are then no longer batched.
   std::atomic<bool> awaited{false};
-  // Callback that replaces a waiting caller. It is called once, when the operation is done, on the thread that drives
-  // the engine. It can submit operations but must not wait.
+  // Callback that replaces a waiting caller. It is called once, when the operation is done, on the thread that runs the
+  // progress loop. It can submit operations but must not wait.
   void (*on_done)(Operation& op, void* context) = nullptr;
   void* context = nullptr;
 

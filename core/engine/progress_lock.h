@@ -40,8 +40,8 @@ class Watchdog {
 // negotiation can report which ranks are missing.
 inline constexpr double kImpatientAfter = 2;
 
-// Lock that decides whether the engine's thread or a waiting caller drives the engine (runs its progress loop). A
-// caller that drives saves the several microseconds that waking the thread takes.
+// Lock that decides whether the engine's thread or a waiting caller "drives" the engine (runs its progress loop). A
+// caller that does so saves the several microseconds that waking the thread takes.
 //
 // The engine's thread stays in run(). It runs iterations of the progress loop (turns) while operations progress. Then
 // park() sleeps without the lock until the wakeup event, a message or a timeout. A caller in drive() runs turns until

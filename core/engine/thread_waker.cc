@@ -11,8 +11,8 @@ namespace hvd {
 namespace {
 
 // Nanoseconds between a submission and the wakeup of the sleeping thread. Within this time, a program that submits and
-// then waits starts to drive the engine itself. Waking the thread earlier, perhaps on the same core, would only slow
-// the program down.
+// then waits starts to run the progress loop itself. Waking the thread earlier, perhaps on the same core, would only
+// slow the program down.
 constexpr long kRingAfterNs = 30'000;
 
 void drain_fd(int fd) {

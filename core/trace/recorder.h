@@ -1,8 +1,8 @@
 // The flight recorder is an Observer that keeps the last operations of a rank's engine in a ring buffer. It is always
 // on. trace/dump.h reads it after a failure, on a signal, or on request. It also provides statistics about steps.
 //
-// The thread that drives the engine writes entries, in about 50 ns each, and any thread can read them at the same time.
-// Each entry has a version, which reveals whether the entry was overwritten while it was being read.
+// The thread that runs the engine's progress loop writes entries, in about 50 ns each, and any thread can read them at
+// the same time. Each entry has a version, which reveals whether the entry was overwritten while it was being read.
 #pragma once
 #include <array>
 #include <atomic>

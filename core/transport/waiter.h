@@ -1,7 +1,7 @@
-// The thread that drives an engine waits only through the Waiter: for a byte from a link, a peer's counter in shared
-// memory, or a submission. It spins briefly (cheap when the peer runs on another core), then yields, then sleeps in
-// poll(2) on the engine's wakeup event, the relevant sockets and the control plane. A dead peer, a shutdown or a
-// deadline therefore ends every wait.
+// The thread that runs an engine's progress loop waits only through the Waiter: for a byte from a link, a peer's
+// counter in shared memory, or a submission. It spins briefly (cheap when the peer runs on another core), then yields,
+// then sleeps in poll(2) on the engine's wakeup event, the relevant sockets and the control plane. A dead peer, a
+// shutdown or a deadline therefore ends every wait.
 //
 // Example:
 //   Wait wait(waiter, 30, "data from rank 3");

@@ -12,7 +12,7 @@
 //   3. When "NAME/hosts" is complete, the part is copied back and NCCL gathers it, in the same order on all ranks. The
 //      tensors are then unpacked. The program's operation counts as done once all this is launched.
 //
-// Not thread-safe; used only by the thread that drives the engine.
+// Not thread-safe; used only by the thread that runs the engine's progress loop.
 #pragma once
 #include <list>
 #include <map>

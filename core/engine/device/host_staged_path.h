@@ -50,7 +50,7 @@ double resting_seconds_after(Clock::time_point begun);
 // New copies start only while pinned memory is available, up to a limit. All ranks process operations in the same
 // order, so the memory in use is always released eventually.
 //
-// Not thread-safe; used only by the thread that drives the engine.
+// Not thread-safe; used only by the thread that runs the engine's progress loop.
 class HostStagedPath {
  public:
   // `memory` is the maximum number of bytes of pinned memory in use at a time. Less is used if less is available. The

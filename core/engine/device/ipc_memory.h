@@ -56,7 +56,8 @@ class StreamCounters {
 // The engine allocates the buffer itself, because a framework could free its memory while a peer has the memory open.
 // The buffer is freed only after all peers have closed it, possibly after this rank's engine has ended; see retire().
 //
-// Not thread-safe. Used only by the thread that drives the engine, which must hold a Turn on the device.
+// Not thread-safe. Used only by the thread that runs the engine's progress loop, which must have entered the device
+// (Device::Turn).
 
 // Identity and location of this process. Ranks that are threads of one process use each other's pointers directly.
 struct Whereabouts {

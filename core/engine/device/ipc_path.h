@@ -19,7 +19,7 @@
 // puts one window (step 1), works on the window before it (step 3), and takes the window before that (step 5). Every
 // wait is for a call made earlier, so waits cannot form a cycle, even across process sets.
 //
-// Not thread-safe; used only by the thread that drives the engine.
+// Not thread-safe; used only by the thread that runs the engine's progress loop.
 #pragma once
 #include <map>
 #include <memory>

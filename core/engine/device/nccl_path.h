@@ -2,7 +2,7 @@
 // host memory (engine/device/host_staged_path.h) if NCCL cannot execute them, if NCCL would compute different bits, or
 // while the set's communicator is not ready (nccl_sets.h).
 //
-// Not thread-safe; used only by the thread that drives the engine.
+// Not thread-safe; used only by the thread that runs the engine's progress loop.
 #pragma once
 #include <array>
 #include <memory>

@@ -76,7 +76,7 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 // responses in the same order, so their messages match. Once the set uses NCCL or the host permanently, the ranks send
 // no more messages.
 //
-// Not thread-safe; used only by the thread that drives the engine.
+// Not thread-safe; used only by the thread that runs the engine's progress loop.
 
 // Properties of a process set, equal on all its ranks.
 struct NcclSet {

@@ -34,9 +34,9 @@ _ALWAYS = 1 << 40
 class Sweep:
     """Plan for measuring one tuned size.
 
-    A tuned size is a threshold below which a particular algorithm is used. With two ``values``, one engine never uses
-    this algorithm, and the other engine uses it for all sizes. The result is then the largest size in ``cases`` up to
-    which the second engine is faster. More than two values are candidates for the tuned size, and the value that is
+    With two ``values``, the tuned size is a threshold up to which a particular algorithm is used. The first value
+    disables the algorithm, and the second enables it for all sizes. The result is the largest size in ``cases`` up to
+    which the second value is faster. More than two values are candidates for the tuned size, and the value that is
     fastest over all cases is the result.
 
     Attributes:

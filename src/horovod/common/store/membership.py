@@ -35,7 +35,7 @@ class Came:
         epoch: Previous epoch of the worker, or 0 if there is none.
         lost: Workers of the previous epoch that this worker has lost.
         facts: Encoded properties of the worker.
-        in_sync: True if the worker's state has missed nothing since the last sync.
+        in_sync: True if the worker's state includes all changes since the last sync.
         holds: True if the worker's state contains the progress of training. None means unknown.
     """
 

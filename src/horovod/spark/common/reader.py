@@ -21,7 +21,7 @@ BLOCK_BYTES = 16 << 20
 """Largest size, as arrays, of a row group that is read at once; larger ones are read in parts."""
 
 Batch = dict[str, Any]
-"""NumPy arrays by column; dimension 0 is rows."""
+"""Map from column names to NumPy arrays, whose dimension 0 is the rows."""
 
 
 class TableFiles(ParquetFiles):
