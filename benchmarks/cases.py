@@ -28,14 +28,14 @@ def resnet50() -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Case:
-    """Benchmark case, one row of the result tables.
+    """A benchmark case: one row of the result tables.
 
     Attributes:
-        kind: "allreduce" for one tensor, "many" or "resnet" for a set of tensors, or a network in TRAINING for a
-            training step.
-        label: Name in tables.
-        bytes: Size of the data; for a training step, the number of examples per rank.
-        inner: Number of operations per sample. The sample is their mean time.
+        kind: "allreduce" for one tensor, "many" or "resnet" for a set of tensors, or the name of a network in TRAINING
+            for a training step.
+        label: Name of the case in the tables.
+        bytes: Size of the data in bytes. For a training step, the number of examples per rank.
+        inner: Number of operations per sample. A sample is their mean duration.
         samples: Number of samples.
     """
 
@@ -79,7 +79,7 @@ TRAINING = {"char_gpt": (64, "characters"), "resnet18": (1, "images")}
 
 
 def training_steps() -> list[Case]:
-    """Return the benchmark cases that are training steps, with several batch sizes for each network."""
+    """Return the benchmark cases that measure training steps, with several batch sizes per network."""
     shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "resnet18": ((1, 8), (4, 4), (16, 3))}
     return [
         Case(kind, f"{kind}, {batch} a rank", batch, 1, samples)
@@ -100,8 +100,8 @@ def _training(mode: str) -> dict[str, list[str]]:
     return {kind: [mode] for kind in TRAINING}
 
 
-# For each column of the tables: the job to run, and the modes for each kind of case. A cell shows the best mode. DDP
-# runs in the processes of the gloo job.
+# For each column of the tables: the job to run, and the modes to try for each kind of case. A cell shows the result of
+# the fastest mode. DDP runs in the processes of the gloo job.
 COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": ("horovod", {"allreduce": ["allreduce_"], **_sets("async"), **_training("step")}),
     # Horovod's optimizer with default arguments. Unlike the column "horovod", it includes autograd's work.

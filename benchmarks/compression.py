@@ -38,7 +38,7 @@ class Curve:
 
 
 def parse(output: str) -> Curve:
-    """Parse a run's output; raise ValueError if any result is missing."""
+    """Parse a run's output. Raise ValueError if any result is missing."""
     losses = {int(step): float(loss) for step, loss in re.findall(r"step +(\d+)/\d+  loss ([\d.]+|nan)", output)}
     held_out = re.search(r"final held-out loss ([\d.]+|nan)", output)
     sent = re.search(r"bytes sent by rank 0: (\d+)", output)
@@ -51,7 +51,7 @@ def parse(output: str) -> Curve:
 
 def table(curves: dict[str, Curve], steps: int) -> str:
     """Return a Markdown table of all compressors, with bytes relative to the first compressor."""
-    # Skip the first entry, which is the loss of a single step.
+    # Skip the first loss, because it covers only a single step.
     marks = sorted(next(iter(curves.values())).losses)[1:]
     head = ["compression", *(f"step {m}" for m in marks), "held-out", "bytes a step", "share", "ranks equal"]
     rows = [head, ["---"] * len(head)]
@@ -65,7 +65,7 @@ def table(curves: dict[str, Curve], steps: int) -> str:
 
 
 def run(way: str, args: argparse.Namespace) -> Curve:
-    """Run a job; raise subprocess errors if it fails or takes longer than ``--timeout`` seconds."""
+    """Run a job. Raise a subprocess error if it fails or takes longer than ``--timeout`` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--steps", args.steps, "--log-every", args.every, "--compression", way, "--no-progress"]
         command = [

@@ -67,12 +67,12 @@ def middle(runs: Sequence[Figures]) -> Figures:
 
 
 def busy(role: Figures) -> float:
-    """Return the CPU time of one rank per step in microseconds."""
+    """Return one rank's CPU time per step, in microseconds."""
     return float(role["engine_us"] + role["program_us"])
 
 
 def of_root(case: Figures, way: str) -> float:
-    """Return the messages or bytes of rank 0 per step, including readiness votes.
+    """Return how many messages or bytes rank 0 sends or receives per step, including readiness votes.
 
     ``way`` is "sent", "received", "sent_bytes" or "received_bytes". Votes have the same cost on all ranks; see
     engine/schedule_sync.h.

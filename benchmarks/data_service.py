@@ -1,4 +1,4 @@
-"""Measure the time that data workers save: a pass over a slow dataset with zero, one and two of them.
+"""Measure how much time data workers save, by timing a pass over a slow dataset with zero, one and two of them.
 
     python benchmarks/data_service.py [--elements 200] [--slow 0.02] [--step 0.005] [--workers 0 1 2]
 
@@ -49,7 +49,7 @@ def train(elements: int, slow: float, step: float, configfile: str | None) -> fl
 
 
 def measure(workers: int, options: list[str], folder: str) -> float:
-    """Run a training process with the given number of data workers, and return its result in seconds."""
+    """Run a training process with the given number of data workers, and return the measured time in seconds."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
     environ = {**os.environ, **quiet}
     configfile = os.path.join(folder, f"compute-{workers}.json")

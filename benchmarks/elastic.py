@@ -68,9 +68,9 @@ class Kills:
 
 
 def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
-    """Kill workers in several jobs, a few in each job.
+    """Kill workers in several jobs, with only a few kills per job.
 
-    Each job has few kills, because each wait rereads the workers' whole event files.
+    There are few kills per job because each wait rereads the workers' entire event files.
     """
     flags = ["-np", str(RANKS), "--min-np", "2", "--max-np", str(RANKS)]
     for first in range(0, count, KILLS_A_JOB):
@@ -234,7 +234,7 @@ def main() -> None:
                 # Print each result immediately. The table follows at the end of the run.
                 print("\n".join(of_part), file=sys.stderr)
             except SystemExit as error:
-                # Report the failure, but keep the results of the other parts.
+                # Report the failure, but keep the results of the other benchmarks.
                 print(error, file=sys.stderr)
                 rows.append(row(name, "failed", "-"))
                 failed = True

@@ -10,7 +10,7 @@ from report import quantile
 
 @dataclass(frozen=True)
 class Line:
-    """Event recorded by a worker, one line of its file.
+    """Event recorded by a worker: one line of its event file.
 
     ``at`` is the time in seconds on the monotonic clock, which all processes of this machine share.
     """
@@ -66,10 +66,10 @@ def recovery(lines: Sequence[Line], pids: Collection[int], at: float) -> float |
 
 
 def lost(lines: Sequence[Line], pids: Collection[int], at: float) -> int:
-    """Return the largest number of steps that any worker had to repeat.
+    """Return how many steps the workers had to repeat after a failure at time `at`.
 
-    This is the difference between the highest step that any worker had finished and the first step after `at`. Only
-    workers that had begun before `at` count.
+    Steps are counted from the lowest step with which a worker resumed to the highest step that any worker had finished
+    before.
     """
     firsts = [first for pid in pids if (first := first_step_after(lines, pid, at))]
     began = min(first.at for first in firsts)

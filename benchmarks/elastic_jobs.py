@@ -91,7 +91,7 @@ class Job:
     def until_train(self, size: int, steps: int = 10, but: Collection[int] = ()) -> dict[int, int]:
         """Wait until `size` workers have completed `steps` steps each, and return their ranks by process id.
 
-        Workers with a process id in `but` are ignored.
+        Workers whose process id is in `but` are ignored.
         """
         there: dict[int, int] = {}
 

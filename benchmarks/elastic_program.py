@@ -1,4 +1,4 @@
-"""Worker of elastic.py: the same small training for all peers, which records its progress in a separate file."""
+"""Worker of elastic.py: runs the same small training with each compared library and records its progress in a file."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Notes:
 
 
 def model_of(width: int, extra: int = 0) -> Any:
-    """Create a small model with a frozen parameter of `extra` bytes, which makes the state larger.
+    """Create a small model whose state is enlarged by a frozen parameter of `extra` bytes.
 
-    It is a parameter instead of a buffer, because buffers are copied in each step.
+    The data are a parameter instead of a buffer, because DDP copies buffers in each step.
     """
     import torch
 
@@ -63,8 +63,8 @@ def horovod(options: argparse.Namespace, notes: Notes) -> None:
 
     torch.set_num_threads(1)
     model = model_of(options.width, options.extra)
-    # Create the optimizer before init. The first optimizer of a process takes a second, for which the other ranks would
-    # wait.
+    # Create the optimizer before init. Creating the first optimizer of a process takes about a second, during which the
+    # other ranks would have to wait.
     optimizer = optimizer_of(model)
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -91,7 +91,7 @@ def horovod(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def bare(options: argparse.Namespace, notes: Notes) -> None:
-    """Run steps of one small allgather each, without a framework, so that many workers fit on one machine."""
+    """Run steps that each perform one small allgather, without a framework, so that many workers fit on one machine."""
     from horovod.common import frontends
     from horovod.common.basics import HorovodBasics, failures
     from horovod.common.elastic import ObjectState, run_fn

@@ -55,7 +55,7 @@ class Way:
 
 
 def ways() -> list[Way]:
-    """Return all thresholds combined with the default window, and all windows with the default threshold."""
+    """Return the settings to compare: every threshold with the default window, then every other window."""
     found = [Way(threshold, 1.0) for threshold in THRESHOLDS]
     return found + [Way(THRESHOLDS[-1], window) for window in WINDOWS if window != 1.0]
 
@@ -85,7 +85,7 @@ class Steps:
     def step(self, engine: EngineColumn, paced: bool) -> Callable[[], float]:
         """Return a function that runs a step and returns its duration in seconds.
 
-        The time of a simulated backward pass is subtracted.
+        The time spent in a simulated backward pass is subtracted.
         """
         submits = [
             engine.submitter(f"allreduce.{self.name}.{i}", memory, count)
@@ -123,7 +123,7 @@ def measure(
         local: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
         for turn in range(rounds):
             for key, (run, barrier) in runs.items():
-                # The engine builds a schedule in the first steps, so run them before measuring.
+                # The engine builds its schedule during the first steps, so run those before measuring.
                 for _ in range(5 if turn == 0 else 1):
                     run()
                 for _ in range(samples):

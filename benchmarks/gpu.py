@@ -110,7 +110,7 @@ def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
         timed(run, place, 2)
         hvd.barrier()
         rates[name] = nbytes / statistics.median(timed(run, place, 7))
-    # Count both bytes read and bytes written. Measure one rank at a time, because the ranks share the GPU.
+    # Count bytes read as well as bytes written. Measure one rank at a time, because the ranks share the GPU.
     for rank in range(hvd.size()):
         hvd.barrier()
         if rank == hvd.rank():
@@ -143,7 +143,7 @@ def measure(nbytes: int, place: Place) -> Seconds:
 
 
 def call_seconds(nbytes: int, place: Place) -> float:
-    """Return the median seconds for calling an asynchronous operation while the GPU is busy."""
+    """Return the median time, in seconds, that calling an asynchronous operation takes while the GPU is busy."""
     x = torch.zeros(max(1, nbytes // 4), device=place.device)
     taken = []
     for _ in range(40):
@@ -159,7 +159,7 @@ def call_seconds(nbytes: int, place: Place) -> float:
 
 
 def slowest(ranks: list[Seconds]) -> Seconds:
-    """Return the duration of each round on its slowest rank."""
+    """Return the duration of each round, measured on the slowest rank."""
     return {name: [max(values) for values in zip(*(r[name] for r in ranks), strict=True)] for name in ranks[0]}
 
 
@@ -191,7 +191,7 @@ def allreduces(place: Place, quick: bool, few: bool) -> dict[str, Any]:
 def continuation(place: Place, quick: bool) -> dict[str, Any]:
     """Measure NCCL allreduces of 4 KiB with the engine and with torch.distributed.
 
-    Times are measured from the call until the stream continues with later work.
+    Times are measured from the call until the stream proceeds to the next operation.
     """
     meet("nccl" if place.cuda else "gloo")
     ours, theirs = (torch.zeros(KIB, device=place.device) for _ in range(2))
@@ -202,7 +202,7 @@ def continuation(place: Place, quick: bool) -> dict[str, Any]:
     inner, rounds, warm_up = (5, 3, 20) if quick else (30, 5, 200)
     medians: Seconds = {name: [] for name in every}
     for run in every.values():
-        # Wait until the NCCL communicator is ready, because operations run on the host before that.
+        # Wait until the NCCL communicator is ready, because operations run on the host until then.
         timed(run, place, warm_up)
     by_the_host = TORCH.engine.stats()["operations"]
     timed(every["horovod"], place, 3)
@@ -235,7 +235,7 @@ def network(quick: bool) -> tuple[str, torch.nn.Module, tuple[int, ...]]:
 def training_steps(place: Place, quick: bool) -> dict[str, Any]:
     """Measure the mean duration of a training step with and without DistributedOptimizer.
 
-    Each step is timed twice: until the calls return, and until the GPU is done.
+    Each step is timed twice: until the calls return, and until the GPU has finished.
     """
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)

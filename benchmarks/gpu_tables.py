@@ -31,7 +31,7 @@ def microseconds(values: list[float]) -> str:
 
 
 def share_of_memory(nbytes: int, seconds: float, run: dict[str, Any]) -> str:
-    """Return an allreduce's speed as a percentage of a copy within the GPU, or an empty string."""
+    """Return an allreduce's memory traffic rate as a percentage of the rate of a copy within GPU memory, or ""."""
     rate = run["bare copies"].get("on the device", 0.0)
     if not run["by ipc"] or not rate or nbytes < 16 * MIB:
         return ""
@@ -65,9 +65,9 @@ def steps(run: dict[str, Any]) -> str:
 
 
 def continuations(run: dict[str, Any]) -> str:
-    """Return a table of the time that the engine adds to NCCL.
+    """Return a table of the time that the engine adds to NCCL's.
 
-    Absolute times mean little with two ranks on one GPU.
+    Only the difference is meaningful, because two ranks share one GPU.
     """
     ours, theirs = (run["seconds"][name] for name in ("horovod", "NCCL alone"))
     added = 1e6 * (statistics.median(ours) - statistics.median(theirs))

@@ -1,4 +1,4 @@
-"""Measure allreduce between hosts with Horovod and gloo, in alternation within one run.
+"""Measure allreduce between hosts with Horovod and gloo, whose measurements are interleaved within one run.
 
     python benchmarks/hosts.py --hosts 2 [--ranks 1] [--rate 1000] [--sizes ...] [--rounds 3]
         [--variant "ring:HOROVOD_ALGORITHM=allreduce=ring" ...]
@@ -32,7 +32,7 @@ _PEERS = {OURS: "ours", GLOO: "torch_dist"}
 
 @dataclass(frozen=True)
 class Column:
-    """Column of the table: a peer (horovod or gloo) and its additional environment variables."""
+    """A column of the results table: the measured library (horovod or gloo), and the environment variables to add."""
 
     name: str
     kind: str
@@ -49,7 +49,7 @@ def parse_variant(text: str) -> Column:
 
 
 def gbit(hosts: int, nbytes: int, seconds: float) -> float:
-    """Return the bus bandwidth in Gbit/s, which is comparable to the rate of a link.
+    """Return the bus bandwidth in Gbit/s, which can be compared with the rate of a network link.
 
     In an allreduce of N bytes, each of H hosts must send 2 (H-1)/H N bytes.
     """
@@ -59,7 +59,7 @@ def gbit(hosts: int, nbytes: int, seconds: float) -> float:
 def environments(
     column: Column, hosts: int, ranks: int, rendezvous: tuple[str, int], key_file: str
 ) -> list[dict[str, str]]:
-    """Return additional environment variables for each rank. The ranks of a host are consecutive."""
+    """Return the environment variables to add for each rank. The ranks of a simulated host are consecutive."""
     size = hosts * ranks
     result = []
     for rank in range(size):
@@ -86,7 +86,7 @@ def environments(
 
 
 class HostJob(Job):
-    """Job without a launcher. Each of its processes is a rank."""
+    """Job that is started without a launcher. Each of its processes is a rank."""
 
     def cpu_seconds(self) -> float:
         """Return the CPU seconds used by the ranks, with a resolution of 10 ms."""

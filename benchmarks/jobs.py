@@ -1,4 +1,4 @@
-"""Jobs of the peers, with their commands, environments and requirements."""
+"""Jobs that run the compared libraries: their commands, environments and requirements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def missing(job: str, mpi_prefix: str) -> str:
-    """Return the reason why this job cannot run on this machine, or an empty string."""
+    """Return why this job cannot run on this machine, or an empty string if it can."""
     if job.startswith("horovod") and not importlib.util.find_spec("horovod"):
         return "horovod is not installed"
     if job == "limit":
@@ -69,5 +69,5 @@ def commands(
 
 
 def start(name: str, np: int, mpi_prefix: str, pin: bool = True) -> Job:
-    """Start a job by name and return it. Raises JobError."""
+    """Start the job with the given name and return it. Raises JobError if it cannot start."""
     return Job(name, np, lambda path: commands(name, np, path, mpi_prefix, pin))

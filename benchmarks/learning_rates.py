@@ -1,4 +1,4 @@
-"""Measure how the learning rate should grow with the number of workers, on handwritten digits and on text.
+"""Measure how to scale the learning rate with the number of workers, on handwritten digits and on text.
 
     python benchmarks/learning_rates.py [--samples 30000] [--seeds 3] [--workers 1,2,4,8,16,32] [--optimizers SGD,LARS]
     python benchmarks/learning_rates.py --study growth      # a growing batch instead of a falling rate
@@ -39,9 +39,9 @@ RATES = {
 }
 DEFAULT = "SGD,SGD with momentum,Adam"
 RULES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
-# Fraction of all steps during which the learning rate grows.
+# Fraction of all steps that are used for learning rate warm-up.
 WARM_UP = 0.1
-# Fractions of all samples after which the learning rate falls, or the batch grows, by FACTOR.
+# Fractions of the training samples after which the learning rate is divided, or the batch size multiplied, by FACTOR.
 DROPS = (0.5, 0.75)
 FACTOR = 4
 
@@ -144,7 +144,7 @@ def scaling(args: argparse.Namespace) -> None:
 
 
 def growth(args: argparse.Namespace) -> None:
-    """Compare lowering the learning rate with growing the batch by the same factors."""
+    """Compare decaying the learning rate with increasing the batch size by the same factors."""
     row(["optimizer", "constant", f"rate falls by {FACTOR}, twice", f"batch grows by {FACTOR}, twice", "steps"])
     row(["---"] * 5)
     for name in args.optimizers.split(","):

@@ -131,7 +131,7 @@ def sizes_of(options: argparse.Namespace) -> list[int]:
 
 
 def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
-    """Return additional environment variables for a column's ranks."""
+    """Return the environment variables to add for the ranks of a table column."""
     folder = Path(options.launcher).absolute().parent.parent
     packages = next(folder.glob("lib/python3.*/site-packages"))
     library = os.environ.get("HOROVOD_MPI_LIBRARY") or next(str(path) for path in folder.glob("lib/libmpi.so.*"))
@@ -145,15 +145,14 @@ def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
     }
     if options.apart:
         made["HOROVOD_TRANSPORT"] = "tcp"
-    # Disable busy-waiting, because ranks on different simulated hosts do not notice that they share this machine's
-    # cores.
+    # Disable busy-waiting, because ranks on different simulated hosts cannot tell that they share this machine's cores.
     if options.ranks > (os.cpu_count() or 1):
         made["HOROVOD_SPIN"] = "0"
     return made
 
 
 def command(options: argparse.Namespace, column: str, given: dict[str, str]) -> list[str]:
-    """Return the command that starts a column's job."""
+    """Return the command that starts the job for one column of the results table."""
     open_mpi = (Path(options.launcher).parent / "prterun").exists()
     words = [str(Path(options.launcher).absolute())]
     if open_mpi:
@@ -193,7 +192,7 @@ def place(options: argparse.Namespace) -> Iterator[Run]:
 
 
 def job(run: Run, options: argparse.Namespace, column: str) -> dict[str, list[float]]:
-    """Run a column's job and return its results; raise RuntimeError with its output if it fails."""
+    """Run the job for a table column and return its results. Raise RuntimeError with its output if it fails."""
     given = variables(options, column)
     words = command(options, column, given)
     done = run(words, given)

@@ -1,10 +1,10 @@
-"""Simulated hosts: network namespaces on one bridge, with optional limits of rate and delay.
+"""Simulated hosts: network namespaces on one bridge, with optional rate limits and delays.
 
 With a delay, peers/switch.c takes the place of the bridge, because not every kernel has netem. The switch needs a C
 compiler.
 
-This leaves no named namespaces on the machine. This process enters a new network namespace, which contains the bridge.
-Another process holds each host's namespace, and always ends when this process ends. Needs root, iproute2 and
+No named namespaces are left behind on the machine. This process enters a new network namespace, which contains the
+bridge. Another process holds each host's namespace, and always exits when this process exits. Needs root, iproute2 and
 util-linux.
 """
 
@@ -45,7 +45,7 @@ def shaping(rate_mbit: float, delay_free_burst: int = 256 << 10) -> list[str]:
 
 
 def run(*command: str) -> None:
-    """Run a command; raise RuntimeError with its output if it fails."""
+    """Run a command. Raise RuntimeError with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")

@@ -28,8 +28,8 @@ from horovod.torch import monitoring
 from horovod.torch.reducer.submissions import Norms
 
 MIB = 1 << 20
-# Number of warm-up steps, after which the engine repeats its schedule without negotiation, and number of measured
-# steps.
+# Number of warm-up steps and number of measured steps. After the warm-up, the engine repeats its schedule without
+# negotiation.
 SETTLE, STEPS = 100, 400
 ACCOUNTED = 5000
 
@@ -40,7 +40,7 @@ def stats() -> dict[str, float]:
 
 
 def resident() -> dict[str, int]:
-    """Return the resident memory of this process in bytes, private ("RssAnon") or shared ("RssShmem")."""
+    """Return this process's resident memory in bytes, keyed by "RssAnon" (private) and "RssShmem" (shared)."""
     with open("/proc/self/status") as status:
         lines = dict(line.split(":", 1) for line in status)
     return {name: int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem")}
@@ -75,7 +75,7 @@ def agreeing() -> list[str]:
 
 
 def memory() -> list[str]:
-    """Measure by how much allreduces of 256 MiB increase the memory of the process.
+    """Measure how much allreduces of 256 MiB increase the memory of the process.
 
     The data are one tensor, 8 tensors, or 256 fused tensors.
     """
@@ -95,9 +95,9 @@ def memory() -> list[str]:
 
 
 def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
-    """Measure repeated barriers, which involve only a Python call and the engine's work.
+    """Measure repeated barriers, whose cost is a Python call and the engine's overhead.
 
-    With several ranks, the time includes waiting for other ranks. A job of one rank measures the engine alone.
+    With several ranks, the time includes waiting for other ranks. With one rank, there is no such waiting.
     """
     assert state.engine is not None
     work = state.engine.run(_core.KIND_BARRIER, "repeated", 0, 0, (), 0, 1, 0, 1.0, 1.0, 0, None, "", 0)
@@ -110,7 +110,7 @@ def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
             again(0, 0)
             wait()
         spent.append((time.thread_time_ns() - before) / operations)
-    # Discard the first measurement, in which the engine does not know yet that the operation repeats.
+    # Discard the first measurement, in which the engine does not yet know that the operation repeats.
     deciles = statistics.quantiles(spent[1:], n=10)
     median = f"{statistics.median(spent[1:]):.0f} ns ({deciles[0]:.0f}-{deciles[-1]:.0f})"
     return [f"| CPU time of an operation that repeats, of the calling thread | {median} |"]
@@ -200,7 +200,7 @@ def observers_cpu() -> float:
                 if task in python or comm.read().strip() in ("hvd-answer", "hvd-timeline"):
                     used += int(figures.read().split()[0]) * 1e-9
         except FileNotFoundError:
-            # Ignore threads that have ended.
+            # Ignore threads that have exited.
             continue
     return used
 

@@ -50,7 +50,7 @@ def run(
 ) -> str:
     """Run a job with one rank on each of the first ``count`` hosts, and return rank 0's output.
 
-    ``more`` has additional environment variables. If the job fails, this raises RuntimeError with the output.
+    ``more`` contains environment variables to add. Raises RuntimeError with the output if the job fails.
     """
     key = make_key()
     server = StoreServer(key, host=namespaces.GATEWAY)

@@ -2,7 +2,7 @@
 
     python benchmarks/planner_program.py --width 256 --layers 8 --steps 10 --out FILE [--profile] [--compression NAME]
 
-Rank 0 writes the seconds and the CPU seconds of its steps. With ``--profile``, it writes the profile of a step instead.
+Rank 0 writes the wall-clock and CPU time of its steps. With ``--profile``, it writes the profile of a step instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Layer(torch.nn.Module):
 
 
 def train(args: argparse.Namespace, compression: str) -> dict[str, Any]:
-    """Return the seconds of all steps after the warm-up, and the CPU seconds that this process used in them."""
+    """Return the wall-clock time of each step after the warm-up, and the CPU time of this process in all of them."""
     model = torch.nn.Sequential(*(Layer(args.width, args.seconds) for _ in range(args.layers)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     optimizer = hvd.DistributedOptimizer(

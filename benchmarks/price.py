@@ -39,8 +39,8 @@ CASES = {
 }
 RECORDER, STEPS, HANGS, TIMELINE = "flight recorder", "step accounting", "hang explainer", "timeline"
 DEFAULTS = frozenset({RECORDER, STEPS, HANGS})
-# For each comparison: the observers that are on in the outer blocks of steps, those that are on in the middle blocks,
-# and the tolerated relative difference of the step times.
+# For each comparison, whose blocks of steps are outer, inner, inner, outer: the observers enabled in the outer blocks,
+# the observers enabled in the inner blocks, and the tolerated relative difference in step time.
 COMPARISONS: dict[str, tuple[frozenset[str], frozenset[str], float]] = {
     "nothing": (frozenset(), frozenset(), 0.01),
     RECORDER: (frozenset(), frozenset({RECORDER}), 0.01),
@@ -91,7 +91,7 @@ def run(step: Step, steps: int) -> list[float]:
 def walk(switches: Switches, name: str, step: Step, settle: int, steps: int) -> list[float]:
     """Run one comparison, which consists of four blocks of steps, and return each block's median step time in seconds.
 
-    All ranks change observers at the same step, because steps contain collectives.
+    All ranks enable or disable observers at the same step, because steps contain collectives.
     """
     outer, inner, _ = COMPARISONS[name]
     medians = []
@@ -116,7 +116,7 @@ def background(switches: Switches, name: str, step: Step, steps: int) -> float:
 
 
 def ratio(figures: Sequence[float]) -> float:
-    """Return the step time in the two middle blocks of a comparison, relative to that in its two outer blocks."""
+    """Return the step time of a comparison's two middle blocks, relative to that of its two outer blocks."""
     return (figures[1] + figures[2]) / (figures[0] + figures[3])
 
 
@@ -128,8 +128,8 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
     """
     ordered = sorted(values)
     n = len(ordered)
-    # Number of values to drop at each end of the sorted list, and the probability that the true median is outside of
-    # the remaining range.
+    # Number of values to drop at each end of the sorted list, and the probability that the median of the distribution
+    # lies outside the range of the values that are kept.
     left_out, outside = 0, 2 / 2**n
     while left_out < (n - 1) // 2:
         outside += 2 * math.comb(n, left_out + 1) / 2**n
@@ -148,7 +148,7 @@ def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches
     """
     what, mode = CASES[case]
     step = peer.prepare(what, mode)
-    # Warm up until the engine's schedule runs.
+    # Warm up until the engine has learned its schedule of operations and follows it.
     run(step, 60)
     usual = hvd.broadcast_object(median(run(step, 10)), root_rank=0)
     run(step, 60)
@@ -216,7 +216,7 @@ def go_first(policy: int) -> None:
 def keep_memory() -> None:
     """Make malloc keep freed memory, so that each step uses the same memory.
 
-    The duration of a ResNet-18 block varies by a quarter with the physical pages that it uses.
+    The duration of a ResNet-18 block varies by up to 25 % with the physical pages that it uses.
     """
     libc = ctypes.CDLL(None)
     # Set M_TRIM_THRESHOLD (-1), and set M_MMAP_THRESHOLD (-3) to its maximum.
@@ -240,7 +240,7 @@ def main() -> None:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % len(cores)]})
     keep_memory()
-    # Allow starting a timeline, although none is being written yet.
+    # Allow a timeline to be started later, although none is being written yet.
     os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
     peer = Peer()
     all_found = {}

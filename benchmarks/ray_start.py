@@ -31,7 +31,7 @@ REST = 4.0
 
 
 class Plain:
-    """Actor for measuring Ray without Horovod."""
+    """Actor used to measure Ray without Horovod."""
 
     def call(self) -> int:
         import numpy as np
@@ -78,9 +78,9 @@ def by_horovod(workers: int) -> float:
 
 
 def cluster(workers: int) -> tuple[Cluster, Any]:
-    """Start a cluster of three raylets and connect to it.
+    """Start a cluster of three raylets, connect to it, and return it with its last raylet.
 
-    The result is the cluster and the last raylet, which has half of the CPUs.
+    The last raylet has half of the CPUs.
     """
     first, last = 1, workers // 2
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": first, "include_dashboard": False})
@@ -93,7 +93,7 @@ def cluster(workers: int) -> tuple[Cluster, Any]:
 def start(runs: int, workers: int) -> None:
     made, _ = cluster(workers)
     rays, ours, loads = [], [], []
-    # Warm up, so that files are loaded from disk.
+    # Warm up, so that files are cached when the measurement starts.
     by_ray(workers), by_horovod(workers)
     for _ in range(runs):
         for measure, values in ((by_ray, rays), (by_horovod, ours)):

@@ -73,7 +73,7 @@ class Run:
     def one(
         self, np: int, job: Job, column: str, case: Case, mode: str, turn: int, state: dict[str, float]
     ) -> list[float]:
-        """Measure samples of a case, and return the seconds of each."""
+        """Take samples of a case, and return the duration of each in seconds."""
         request = {"case": asdict(case), "mode": mode, "warm_up": (3 if turn == 0 else 1) * case.inner}
         samples = slowest(job.ask(request, timeout=self.args.timeout))
         record: dict[str, Any] = {
@@ -190,7 +190,7 @@ def main() -> None:
         run = Run(args, out)
         for np in args.np:
             parts.append(run.measure(np, cases))
-            # Write each result immediately, so that an interrupt loses none.
+            # Write each result immediately, so that none is lost if the run is interrupted.
             print(parts[-1] + "\n", flush=True)
     print(run.machine())
     if args.markdown:

@@ -1,4 +1,4 @@
-"""Compare ways to divide a model among the ranks: memory of each rank and time of a step, with Adam on CPUs.
+"""Compare the memory per rank and the time per step of ways to divide a model among ranks, with Adam on CPUs.
 
     horovodrun -np 2 python benchmarks/sharded.py [--layers 2] [--width 1024] [--rounds 10] [--json FILE]
 
@@ -63,8 +63,8 @@ def step(model: torch.nn.Module, optimizer: Any, windows: torch.Tensor) -> None:
 
 
 def resident(key: str) -> int:
-    """Return this process's resident bytes (``VmRSS``), or the peak (``VmHWM``) since `forget_peak`."""
-    # Return free memory to the system, so that it is not counted.
+    """Return this process's resident memory in bytes (``VmRSS``), or its peak (``VmHWM``) since `forget_peak`."""
+    # Return free memory to the system, so that the measurement does not count it.
     ctypes.CDLL(None).malloc_trim(0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status[key].split()[0]) * 1024
@@ -82,7 +82,7 @@ def state_bytes(optimizer: Any) -> int:
 
 
 def highest(values: list[float], name: str) -> list[float]:
-    """Return the maximum over all ranks of each value."""
+    """For each value, return the maximum over all ranks."""
     result: list[float] = hvd.allreduce(torch.tensor(values, dtype=torch.float64), op=hvd.Max, name=name).tolist()
     return result
 

@@ -31,7 +31,7 @@ SECONDS = 180
 
 
 def first_allreduce() -> float:
-    """Run an allreduce on this rank, and return the time at which it ends, in seconds since 1970."""
+    """Run an allreduce on this rank, and return its completion time as a Unix timestamp."""
     import numpy as np
 
     import horovod.numpy as hvd
@@ -149,7 +149,7 @@ def main() -> None:
     context = SparkContext(conf=conf)
     context.setLogLevel("OFF")
     wait_for(lambda: context._jsc.sc().statusTracker().getExecutorInfos(), SECONDS)
-    # Warm up, so that the executors have already started Python.
+    # Warm up, so that the executors have already started their Python workers.
     measure_start(context, options.ranks)
     told: dict[str, list[float]] = {}
     for _ in range(options.repeats):

@@ -132,7 +132,7 @@ def peak_megabytes() -> float:
 
 
 def measure(way: str, folder: str, ranks: int) -> tuple[float, float, float]:
-    """Return the total MB/s of all ranks, the CPU seconds per GB, and the largest peak memory of any rank in MB."""
+    """Return the total throughput in MB/s, the CPU seconds per GB, and the largest peak memory of any rank in MB."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(ranks), context.Queue()
     workers = [

@@ -1,4 +1,4 @@
-"""Upper limit for the speed of an allreduce: each process sums its share of all vectors in place.
+"""Upper bound on allreduce speed: each process sums its share of all vectors in place.
 
 Every allreduce of vectors in shared memory must do at least this work, so none can be faster. The result is correct
 only because all vectors are zeros. Needs a C compiler and Python's standard library.
@@ -45,7 +45,7 @@ def compiled() -> ctypes.CDLL:
 def shared_file(rank: int, folder: str, nbytes: int) -> int:
     """Return a file descriptor of shared memory.
 
-    Rank 0 creates the memory, and the other ranks find it by a file in ``folder``.
+    Rank 0 creates the memory, and the other ranks locate it through a file in ``folder``.
     """
     note = Path(folder, "memory")
     if rank == 0:
@@ -67,7 +67,7 @@ class Peer:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.about = "bare loop in C, no synchronisation"
         self._library = compiled()
-        # Offset the vectors, so that they do not start in the same cache sets.
+        # Offset the vectors, so that they do not map to the same cache sets.
         self._stride = max(FULL) + (64 << 10)
         descriptor = shared_file(self.rank, os.environ["LIMIT_FOLDER"], HEADER + self.size * self._stride)
         self._memory = mmap.mmap(descriptor, HEADER + self.size * self._stride)

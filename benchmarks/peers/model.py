@@ -16,12 +16,12 @@ class _ReadyGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Any:
-        # Create a new alias of the memory in each step, because autograd then uses it as param.grad without copying.
+        # In each step, create a new alias of the memory, so that autograd uses it as param.grad without copying.
         return (None, *(gradient.detach() for gradient in ctx.gradients))
 
 
 class GradientsOnly(nn.Module):
-    """Module with parameters of the given shapes, whose backward pass returns prepared gradients."""
+    """Module with parameters of the given shapes, whose backward pass returns precomputed gradients."""
 
     def __init__(self, shapes: list[tuple[int, ...]]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Benchmark peer that uses Horovod's PyTorch frontend."""
+"""Benchmark of Horovod's PyTorch frontend."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Peer:
             gradient_as_bucket_view=bucket_views,
         )
 
-        # Do not call optimizer.step(), because the measurement of DDP omits it too.
+        # Do not call optimizer.step(), because the DDP measurement does not include it either.
         def step() -> None:
             model(None).backward()
             optimizer.synchronize()

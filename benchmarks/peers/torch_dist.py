@@ -1,4 +1,4 @@
-"""Benchmark peers that use torch.distributed on gloo, and DDP."""
+"""Benchmarks of torch.distributed with the gloo backend, and of DDP, to compare Horovod with."""
 
 from __future__ import annotations
 

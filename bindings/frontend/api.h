@@ -8,8 +8,8 @@
 
 extern "C" {
 
-// Both structures begin with their size, and new fields are only added at the end. A library refuses a table of another
-// version, or one with fewer bytes than the library knows. Fields beyond the size of a request count as zero.
+// Both structures begin with their size, and new fields are only added at the end. A library rejects a function table
+// that has another version or fewer bytes than the library expects. Fields beyond the size of a request count as zero.
 #define HVD_FRONTEND_API_VERSION 2
 
 // Kinds and wire formats use the codes KIND_* and WIRE_* of src/horovod/_core.pyi. Dtypes use the codes of
@@ -19,7 +19,7 @@ typedef struct HvdRequest {
   uint32_t bytes;
   // Kind of operation (KIND_*), or HVD_KIND_JOIN.
   int32_t kind;
-  // Code of the frontend (src/horovod/common/frontends.py). The operation names of each frontend are separate.
+  // Code of the frontend (src/horovod/common/frontends.py). Each frontend has its own namespace for operation names.
   int32_t frontend;
   // Name of the operation. If it is "" or null, ranks match the operation by order.
   const char* name;
@@ -56,7 +56,7 @@ typedef struct HvdRequest {
 
 enum HvdCode {
   HVD_OK = 0,
-  // The request was refused, for example because of an invalid argument.
+  // The request was rejected, for example because of an invalid argument.
   HVD_INVALID_ARGUMENT = 1,
   // The ranks disagree about the operation.
   HVD_MISMATCH = 2,
@@ -122,9 +122,9 @@ typedef struct HvdFrontendApi {
   // HVD_UNKNOWN_PROCESS_SET for an unknown set, and -2 for HVD_SET_RANK if this rank is not in the set.
   int32_t (*ask)(int32_t frontend, int32_t question, int32_t process_set);
 
-  // Write a name for an unnamed group to `name`. The requests of the group's operations must use this name. Groups of
-  // one kind are matched by the order in which the ranks of a set call this function. The name is empty if the frontend
-  // is not in the job.
+  // Write a name for an unnamed group to `name`. The requests of the group's operations must use this name. The n-th
+  // call of this function for a kind and a process set gives the same name on all ranks, so ranks must create their
+  // groups in the same order. The name is empty if the frontend is not in the job.
   void (*name_group)(int32_t frontend, int32_t kind, int32_t process_set, char* name, size_t name_bytes);
 } HvdFrontendApi;
 

@@ -14,7 +14,7 @@ namespace {
 
 Failure invalid(std::string message) { return {xla::kInvalidArgument, std::move(message)}; }
 
-// Reader of attributes by name and type. If an attribute is missing or has another type, the whole call is invalid.
+// Reads attributes by name and type. If an attribute is missing or has another type, the whole call is invalid.
 class Reader {
  public:
   explicit Reader(const xla::Attributes& attributes) : attributes_(attributes) {}
@@ -55,7 +55,7 @@ class Reader {
   std::string missing_;
 };
 
-// Return the engine's code of a dtype, or -1 if it has none.
+// Return the engine's code for a dtype, or -1 if the engine does not support it.
 int32_t engine_dtype(int32_t dtype) {
   switch (dtype) {
     case xla::kU8: return static_cast<int32_t>(DType::uint8);
@@ -140,8 +140,8 @@ Failure Call::read(const xla::CallFrame& frame) {
                    std::to_string(numbers.size()) + " numbers, " + std::to_string(frame.arguments.size) + " arguments and " +
                    std::to_string(frame.results.size) + " results");
   }
-  // How often this rank has run the current branch of the JAX program. The count is passed along in a token; it is 0
-  // outside of branches.
+  // Number of times that this rank has run the current branch of the JAX program. The number is passed along in a
+  // token; it is 0 outside of branches.
   int32_t token = 0;
   if (static_cast<size_t>(frame.arguments.size) > count) std::memcpy(&token, frame.arguments.buffers[count]->data, sizeof token);
   std::memcpy(frame.results.buffers[count]->data, &token, sizeof token);

@@ -1,5 +1,5 @@
-// One call of the foreign function. This class reads and checks XLA's call frame, and converts the frame to requests
-// for the engine.
+// One call of the library's XLA foreign function. The class reads and checks XLA's call frame, and converts it to
+// requests for the engine.
 #pragma once
 #include <array>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace hvd::jax {
 
-// Reason why a call was refused or failed. `code` is 0 if there was no failure.
+// Reason why a call was rejected or failed. `code` is 0 if there was no failure.
 struct Failure {
   int32_t code = 0;
   std::string message;
@@ -19,9 +19,9 @@ struct Failure {
 
 // Number of integer attributes per tensor: kind, frontend, op, root, process set and wire.
 constexpr size_t kNumbers = 6;
-// Extra kind of operation that returns its argument without communication.
+// Additional kind of operation, which returns its argument without communication.
 constexpr int32_t kPassOn = -1;
-// Extra kind of operation that returns how often this rank has run the call in this job, without communication.
+// Additional kind of operation, which returns how often this rank has run the call in this job, without communication.
 constexpr int32_t kCount = -2;
 
 // Requests for all tensors of a call, submitted together. They point into this object and into XLA's frame, so both
@@ -45,11 +45,11 @@ class Call {
 
   const HvdFrontendApi& api_;
   std::vector<std::string> names_, groups_;
-  // Name of an extra operation in which the ranks compare how often they have run the current branch. Empty if they do
-  // not compare it.
+  // Name of an additional operation, which checks that all ranks have run the current branch equally often. Empty if no
+  // check is needed.
   std::string steps_;
-  // Data of the branch-count comparison. count_ holds the number of times that this rank has run the branch, and its
-  // negative. most_ holds the maximum of each value over all ranks, which shows whether all counts are equal.
+  // Data of that check. count_ holds the number of times that this rank has run the branch, and its negative. most_
+  // holds the maximum of each value over all ranks, which shows whether all ranks have the same number.
   std::array<int64_t, 2> count_{}, most_{};
   // Shape of the tensors count_ and most_: a single dimension of two elements.
   int64_t pair_ = 2;

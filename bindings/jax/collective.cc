@@ -1,5 +1,5 @@
-// src/horovod/_jax/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md). A call takes
-// any number of tensors and submits all of them. It then waits, driving the engine on XLA's thread. This library
+// src/horovod/_jax/_jax.so: collectives as a foreign function that XLA calls on the CPU (docs/adr/0012-jax.md). A call
+// takes any number of tensors and submits all of them. It then waits, driving the engine on XLA's thread. This library
 // declares XLA's interface itself (xla_ffi.h) and reaches the engine through a function table (frontend/api.h), so it
 // is built without jaxlib and Python.
 #include <array>
@@ -17,7 +17,7 @@ namespace {
 // Function table of the engine. It is set before the first call and never removed.
 std::atomic<const HvdFrontendApi*> engine{nullptr};
 
-// Length of one wait in seconds. Waits are repeated until the engine's own timeout.
+// Seconds per wait. Waits are repeated until the operation finishes or the engine's own timeout expires.
 constexpr double kSlice = 1.0;
 
 int32_t error_code(int32_t code) {
@@ -48,7 +48,7 @@ class Operations {
   }
   Operations(const Operations&) = delete;
 
-  // Submit the other tensors even if one is refused, because other ranks wait for them.
+  // Submit the remaining tensors even if one is rejected, because other ranks wait for them.
   void start() {
     const std::vector<HvdRequest>& requests = call_.requests();
     started_.reserve(requests.size());
@@ -88,7 +88,7 @@ class Operations {
   Failure failure_;
 };
 
-// Refuse processes with several devices. XLA would run the program once per device, but the process is only one rank.
+// Reject processes with several devices. XLA would run the program once per device, but the process is only one rank.
 Failure check_device(const xla::CallFrame& frame, int32_t devices) {
   if (devices == 1) return {};
   std::string which = "unknown to this jaxlib, one of " + std::to_string(devices);
@@ -96,7 +96,7 @@ Failure check_device(const xla::CallFrame& frame, int32_t devices) {
     xla::DeviceOrdinalArgs args{};
     args.struct_size = xla::size_up_to(args, args.device_ordinal);
     args.context = frame.context;
-    // This XLA function cannot fail here, because the context is that of the current call. Its result is not checked.
+    // Ignore the result, because this XLA function cannot fail here: the context belongs to the current call.
     frame.api->device_ordinal_get(&args);
     if (args.device_ordinal == 0) return {};
     which = std::to_string(args.device_ordinal);
@@ -116,8 +116,8 @@ Failure run(const xla::CallFrame& frame) {
   return operations.wait();
 }
 
-// Answer XLA's request for the interface version, made when a function is registered. Version 0.1 is the first one, and
-// nothing newer is needed.
+// Answer XLA's request for the interface version, which it makes when a function is registered. The first version, 0.1,
+// is sufficient.
 bool answered_metadata(xla::CallFrame* frame) {
   xla::Extension* extension = frame->extensions;
   if (!extension || extension->type != xla::kMetadataExtension) return false;
@@ -133,8 +133,8 @@ bool answered_metadata(xla::CallFrame* frame) {
 
 #define HVD_EXPORT extern "C" __attribute__((visibility("default")))
 
-// `address` is the result of horovod._core.frontend_api(). Return 0 if attached, or 1 if the table has another version
-// or is smaller.
+// Set the function table of the engine. `address` is the result of horovod._core.frontend_api(). Return 0 on success,
+// or 1 if the table has another version or is too small.
 HVD_EXPORT int hvd_jax_attach(uintptr_t address) {
   const auto* api = reinterpret_cast<const HvdFrontendApi*>(address);
   if (!api || api->version != HVD_FRONTEND_API_VERSION || api->bytes < sizeof(HvdFrontendApi)) return 1;

@@ -1,7 +1,7 @@
 // Declarations of the parts of XLA's C interface for foreign functions (FFI) that are used here. They are written by
-// hand, so that one library works with every jaxlib and is built without any. The layouts have not changed from jaxlib
-// 0.4.38 (interface 0.1) to 0.10 (0.3). XLA guarantees that fields are only added at the end of a struct; `struct_size`
-// shows which ones exist.
+// hand, so that one library works with every jaxlib and can be built without jaxlib. The layouts have not changed from
+// jaxlib 0.4.38 (interface 0.1) to 0.10 (0.3). XLA guarantees that fields are only added at the end of a struct;
+// `struct_size` shows which ones exist.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -101,7 +101,7 @@ struct Attributes {
 struct Error;
 struct Context;
 
-// Error codes with the values of absl::StatusCode.
+// Error codes. They have the same values as absl::StatusCode.
 enum ErrorCode : int32_t { kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9, kUnimplemented = 12, kInternal = 13 };
 
 struct ErrorArgs {
@@ -138,7 +138,7 @@ enum Stage : int32_t { kExecute = 3 };
 struct CallFrame {
   size_t struct_size;
   Extension* extensions;
-  // XLA's interface; can be null when XLA asks for metadata.
+  // XLA's function table. It can be null when XLA asks for metadata.
   const Api* api;
   Context* context;
   int32_t stage;

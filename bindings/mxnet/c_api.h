@@ -27,14 +27,14 @@ struct Device {
   int32_t number = 0;
 };
 
-// Queue for the worker threads that respect priorities (FnProperty::kCPUPrioritized).
+// Queue of the worker threads that execute operations by priority (FnProperty::kCPUPrioritized).
 constexpr int kPrioritized = 3;
 
 using Run = void (*)(void* run_context, void* on_complete, void* parameter);
 using Delete = void (*)(void* parameter);
 
-// Functions of MXNet, each as X(name without the prefix MX, arguments). All of them return 0, or -1 on an error that
-// last_error() describes.
+// List of MXNet's functions, each as X(name without the prefix MX, arguments). All of them return 0, or -1 on an error
+// that last_error() describes.
 #define HVD_MXNET_FUNCTIONS(X)                                                                                                      \
   X(EnginePushAsyncND, (Run, void* parameter, Delete, Device*, Handle* read, int reads, Handle* written, int writes, int* property, \
                         int priority, const char* name, bool wait))                                                                 \
@@ -58,8 +58,8 @@ struct CApi {
 
 // Return the functions of the loaded MXNet. They are null until find_c_api() has succeeded.
 const CApi& mx();
-// Look up the functions in `library`, a handle from dlopen. Return "" or the name of the first function that is
-// missing.
+// Look up the functions in `library`, a handle from dlopen. Return "" on success, or the name of the first function
+// that is missing.
 std::string find_c_api(void* library);
 
 inline std::string last_error() { return mx().GetLastError(); }

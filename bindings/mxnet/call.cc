@@ -34,8 +34,8 @@ std::vector<int64_t> shape_of(Handle array) {
   return std::vector<int64_t>(shape, shape + std::max(dimensions, 0));
 }
 
-// Add an array, unless one with the same memory is in the list. MXNet's engine requires that no variable is listed
-// twice.
+// Add an array, unless the list already contains one that shares its memory. MXNet's engine requires that no variable
+// is listed twice.
 void add(std::vector<Handle>* arrays, Handle array) {
   for (Handle other : *arrays) {
     if (chunk_of(other) == chunk_of(array)) return;
@@ -104,14 +104,14 @@ void Call::push(std::unique_ptr<Call> call, int32_t priority) {
   turns().enter(call->turn, call.get());
   Call* given = call.release();
   const std::string title = std::string("horovod_") + kNames[given->common.kind];
-  // Do not delete the call if this fails, because MXNet's engine has already deleted it with delete_call().
+  // Do not delete the Call object if this fails, because MXNet's engine has already deleted it with delete_call().
   check(mx().EnginePushAsyncND(run_call, given, delete_call, &cpu, read.data(), static_cast<int>(read.size()), written.data(),
                                static_cast<int>(written.size()), &property, priority, title.c_str(), false));
 }
 
 Call::~Call() {
-  // Start the next operation with the same name. This also runs if MXNet deletes the call unexecuted because an array
-  // has an error.
+  // Start the next operation with the same name. This destructor also runs if MXNet discards the call without executing
+  // it because an array has an error.
   if (Call* next = turns().leave(turn, this)) next->start();
 }
 

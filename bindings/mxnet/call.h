@@ -12,14 +12,14 @@
 
 namespace hvd::mxnet {
 
-// Code of the MXNet frontend (src/horovod/common/frontends.py).
+// Number that identifies the MXNet frontend (src/horovod/common/frontends.py).
 constexpr int32_t kFrontend = 4;
 
-// Request from horovod.mxnet. The codes are those of HvdRequest.
+// Request from horovod.mxnet. Its numeric codes are those of HvdRequest.
 struct Order {
   int32_t kind, op, root, process_set, wire, priority;
   double prescale, postscale;
-  // Name of the whole operation, used to order operations (turns.h) and in error messages.
+  // Name of the operation as a whole, used to order operations (turns.h) and in error messages.
   const char* name;
   // `grouped` is nonzero for a group of operations; `count` is the number of tensors.
   int32_t grouped, count;
@@ -27,20 +27,20 @@ struct Order {
   const char* const* names;
   const int32_t* dtypes;
   const Handle* in;
-  // Output arrays; equal to `in` for an in-place operation. For allgather and alltoall, one array stands for the
-  // results of all tensors.
+  // Output arrays; equal to `in` for an in-place operation. For allgather and alltoall, this is a single placeholder
+  // array, on which users of the results of all tensors depend.
   const Handle* out;
   const int64_t* splits;
   int32_t splits_count;
 };
 
-// Received data whose size was unknown before the operation.
+// Received data, whose size is unknown before the operation has completed.
 struct Gathered {
   struct Piece {
     std::vector<std::byte> bytes;
     std::vector<int64_t> sizes;
   };
-  // Received data of each tensor.
+  // Data received for each tensor.
   std::vector<Piece> pieces;
 };
 
@@ -73,14 +73,15 @@ struct Call {
   std::string turn;
   bool grouped = false;
   std::vector<Member> members;
-  // MXNet array that stands for the gathered data.
+  // MXNet placeholder array, on which users of the gathered data depend.
   Array result;
   std::vector<int64_t> splits;
   std::shared_ptr<Gathered> gathered;
 
-  // Start the operation, or wait for its turn (turns.h). Called when the arrays are ready.
+  // Start the operation, or wait until earlier operations with the same name have finished (turns.h). Called when the
+  // arrays are ready.
   void run(const OnComplete& done);
-  // Start the operation. All earlier operations with the same name have finished.
+  // Start the operation. Call this only after all earlier operations with the same name have finished.
   void start();
   void keep(Member* member, const HvdResult& result);
   void one_less();

@@ -26,8 +26,8 @@ int say(const std::string& text, char* to, size_t bytes) {
 
 using hvd::mxnet::Gathered;
 
-// `address` is the HvdFrontendApi from horovod._core.frontend_api(), and `library` is MXNet's handle from dlopen.
-// Return 0 if ready. If not, `message` receives the reason.
+// Connect this library to the engine and to MXNet. `address` is the HvdFrontendApi from horovod._core.frontend_api(),
+// and `library` is MXNet's handle from dlopen. Return 0 on success. Otherwise, `message` receives the reason.
 HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message, size_t bytes) {
   const auto* api = reinterpret_cast<const HvdFrontendApi*>(address);
   if (!api || api->version != HVD_FRONTEND_API_VERSION || api->bytes < sizeof(HvdFrontendApi)) {

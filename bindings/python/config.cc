@@ -43,7 +43,7 @@ std::unique_ptr<Link> link_over(int fd) {
   return link;
 }
 
-// Decorator that encrypts those links for which Python has passed a key.
+// Decorator that encrypts the links for which Python has passed a key.
 class Encryption {
  public:
   explicit Encryption(const Config& c) : keys_(c.link_keys) {
@@ -65,7 +65,7 @@ class Encryption {
   Cipher cipher_{};
 };
 
-// Descriptors that have no owner yet. They are closed if the creation of the engine fails halfway.
+// File descriptors that are not yet owned by the engine. They are closed if the creation of the engine fails halfway.
 class Unclaimed {
  public:
   explicit Unclaimed(const Config& c) : fds_(c.event_fds.begin(), c.event_fds.end()) {

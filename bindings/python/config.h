@@ -28,7 +28,7 @@ struct Config {
   std::string algorithm, tuning;
   // True if ranks of one host can access each other's GPU memory.
   bool cuda_ipc = true;
-  // Path of the CUDA driver library. Empty for the loader's default.
+  // Path of the CUDA driver library, or an empty string for the loader's default.
   std::string cuda_library;
   // Kinds of operations that NCCL can execute.
   std::vector<int> nccl_kinds;
@@ -39,7 +39,7 @@ struct Config {
   std::vector<std::string> nccl_candidates;
   // Rank in MPI_COMM_WORLD of each rank. Empty if MPI is not used.
   std::vector<int> mpi_ranks;
-  // True to let MPI do reductions where it can, in any order.
+  // True to let MPI perform reductions where it can. MPI can add the ranks' values in any order.
   bool mpi_reduces = false;
   int spins = 2000, cpu = -1, log_level = 3;
   // Number of entries in the flight recorder; 0 disables it.
@@ -56,12 +56,12 @@ struct Config {
   void encrypt(int fd, const nb::bytes& send_key, const nb::bytes& receive_key);
 };
 
-// Create the options. Descriptors are moved to the options or closed. Raises ValueError for an inconsistent
-// configuration.
+// Create the options. File descriptors are moved to the options or, on an error, closed. Raises ValueError for an
+// inconsistent configuration.
 EngineOptions make_options(const Config& config);
 
-// Return a sink that passes messages of this severity (LogLevel) or above to Python's sink. Callable from any thread
-// that can take the GIL.
+// Return a log sink that passes messages of this severity (LogLevel) or above to the logger in Python. The sink can be
+// called from any thread that can take the GIL.
 LogSink log_from(int least);
 
 }  // namespace hvd::python

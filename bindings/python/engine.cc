@@ -13,7 +13,7 @@
 namespace hvd::python {
 namespace {
 
-// Seconds between two checks for Ctrl-C.
+// Seconds between checks for Ctrl-C.
 constexpr double kSignalSlice = 0.2;
 
 struct Work {
@@ -25,8 +25,8 @@ struct Work {
   Work(std::shared_ptr<Engine> e, OperationPtr o, std::string n) : engine(std::move(e)), op(std::move(o)), name(std::move(n)) {}
   Work(Work&&) = default;
   ~Work() {
-    // Release the GIL, because destroying the last reference ends the engine, and the engine's thread might need the
-    // GIL to log a message.
+    // Release the GIL, because dropping the last reference shuts down the engine, and the engine's thread might need
+    // the GIL to log a message.
     if (engine.use_count() != 1) return;
     nb::gil_scoped_release nogil;
     engine.reset();
@@ -214,7 +214,8 @@ PyEngine::~PyEngine() {
   if (!engine) return;
   nb::gil_scoped_release nogil;
   signal_watch.reset();
-  // Close the timeline while the GIL is released, because its thread might need to log.
+  // Close the timeline while the GIL is released, because the timeline's writer thread might need the GIL to log a
+  // message.
   timeline.reset();
   engine.reset();
 }

@@ -27,7 +27,7 @@ struct PyEngine {
   std::shared_ptr<StepMeter> steps;
   // Running timeline, or null if there is none.
   std::shared_ptr<Timeline> timeline;
-  // Most recently created mailbox. This pointer is weak, as is that of the answerer below.
+  // Most recently created mailbox. This pointer and `answerer` are weak, so they keep nothing alive.
   std::weak_ptr<Mailbox> mailbox;
   std::weak_ptr<Answerer> answerer;
   int rank, size, log_level;
@@ -36,7 +36,7 @@ struct PyEngine {
 
   explicit PyEngine(const Config& config);
   ~PyEngine();
-  // Leak everything in a forked child. The threads do not exist there, so destructors must not run.
+  // In a forked child, leak everything. The threads do not exist there, so destructors must not run.
   void abandon();
   // Return the engine. Raises an error in a forked child.
   Engine& live();

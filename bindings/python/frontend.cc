@@ -22,11 +22,11 @@ static_assert(HVD_KIND_JOIN == static_cast<int>(Kind::join) && HVD_KIND_BARRIER 
 static_assert(HVD_KIND_ALLGATHER == static_cast<int>(Kind::allgather) && HVD_KIND_ALLTOALL == static_cast<int>(Kind::alltoall));
 static_assert(HVD_INTERNAL == static_cast<int>(Code::internal) && HVD_SHUTDOWN == static_cast<int>(Code::shutdown));
 
-// State of the function table. It is never destroyed, because threads of other libraries can use it at exit.
+// State of the function table. It is never destroyed, because threads of other libraries can use it during exit.
 struct Current {
   std::mutex mutex;
   std::shared_ptr<Engine> engine;
-  // Answers to queries about ranks and sizes, indexed by HvdQuestion.
+  // Ranks and sizes that ask() reports, indexed by HvdQuestion.
   std::array<int, 4> places{};
   // Number of engines created in this process.
   int32_t jobs = 0;
@@ -204,8 +204,8 @@ void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_r
 }
 
 void abandon_current() {
-  // Leak the lock and the engine. In a forked child, another thread of the parent might have held the lock, and no part
-  // of the engine must be destroyed.
+  // Deliberately leak the lock and the engine. In a forked child, another thread of the parent might have held the
+  // lock, and no part of the engine must be destroyed.
   Current& c = current();
   new (&c.mutex) std::mutex;
   new std::shared_ptr<Engine>(std::move(c.engine));

@@ -6,10 +6,10 @@
 
 namespace hvd::python {
 
-// Set the engine and the ranks for the function table of other frontends. A null engine means that none is running.
+// Set the engine and the ranks that the function table uses. A null engine means that none is running.
 void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_rank, int local_size);
-// Set whether a frontend is in the job. Calls of other frontends fail with "not initialized" or "shut down". At first,
-// no frontend is in the job.
+// Set whether a frontend has joined the job. Until it has, its calls of the function table fail with "not initialized";
+// after it has left, with "shut down". Initially, no frontend has joined.
 void serve_frontend(uint8_t frontend, bool in);
 // Drop the engine in a forked child without destroying it.
 void abandon_current();

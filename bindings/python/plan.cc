@@ -55,7 +55,7 @@ CostModel model_of(const std::map<std::string, double>& values) {
       model.*member = value;
     }
     if (!known) refuse("names in model must be alpha, beta, gamma, local_alpha or local_beta, got '" + name + "'");
-    // The negated condition also rejects NaN.
+    // The condition is negated, so that it also rejects NaN.
     if (!(value >= 0)) refuse("model: " + name + " must be 0 or more seconds, got " + std::to_string(value));
   }
   return model;

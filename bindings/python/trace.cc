@@ -146,8 +146,8 @@ void listen(PyEngine& self, const std::string& part, bool on) {
   }
 }
 
-// Return a function that sends a message. Only observers use it, and they receive no events after the engine is
-// destroyed.
+// Return a function that sends a message to the observers of a rank. Only observers call it. The engine outlives these
+// calls, because observers receive no events after its destruction.
 std::function<void(ObserverMessage)> speaker(PyEngine& self) {
   return [engine = &self.live()](ObserverMessage note) { (void)engine->post_message(std::move(note)); };
 }
@@ -257,7 +257,8 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
     auto signal = std::make_shared<EndSignal>(self.live().failures());
     if (signal->fd() < 0) raise_os_error(Status(Code::internal, "an eventfd for the end of the job cannot be created"));
     self.live().observers().add(signal);
-    // Trigger the signal now if the job has already ended, because observers added later get no event.
+    // If the job has already ended, trigger the signal now, because observers that are added later receive no event for
+    // it.
     if (!self.live().ended().ok()) signal->give();
     return signal;
   })

@@ -93,7 +93,7 @@ enum : TF_Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPreconditio
   X(void*, TensorData, (const TF_Tensor*))                                                                                             \
   X(void, DeleteTensor, (TF_Tensor*))
 
-// Optional functions, used to run kernels asynchronously and to tell loop iterations apart.
+// Functions that some TensorFlow versions lack. They run kernels asynchronously and distinguish loop iterations.
 #define HVD_TF_OPTIONAL_FUNCTIONS(X)                                                                   \
   X(TF_KernelBuilder*, NewAsyncKernelBuilder,                                                          \
     (const char*, const char*, void* (*)(TF_OpKernelConstruction*), TF_ComputeAsync, void (*)(void*))) \
@@ -110,10 +110,10 @@ struct CApi {
 
 // Return the functions of the loaded TensorFlow. They are null until find_c_api() has succeeded.
 const CApi& tf();
-// Look up the functions. Return "" or the name of the first function that is missing.
+// Look up the functions. Return "" on success, or the name of the first function that is missing.
 const char* find_c_api();
 
-// TF_Status that is deleted at the end of the scope.
+// Owner of a TF_Status, which is deleted at the end of the scope.
 class TfStatus {
  public:
   TfStatus() : it_(tf().NewStatus()) {}

@@ -77,8 +77,8 @@ bool take_input(Call* call, Member* m) {
   const int n = tf().NumDims(m->in);
   m->shape.resize(static_cast<size_t>(n));
   for (int d = 0; d < n; ++d) m->shape[static_cast<size_t>(d)] = tf().Dim(m->in, d);
-  // Reject scalars here only for reducescatter. For other kinds, the engine rejects scalars on all ranks, because
-  // perhaps only one rank has passed a scalar.
+  // Reject scalars here only for reducescatter. For other kinds, the engine rejects scalars on all ranks, because it is
+  // possible that only one rank has passed a scalar.
   if (m->shape.empty() && call->kernel->kind == kReducescatter) {
     call->fail(kInvalidArgument, "the tensor must have at least one dimension, got a scalar");
     return false;
@@ -86,8 +86,8 @@ bool take_input(Call* call, Member* m) {
   return true;
 }
 
-// Reuse the memory of an input for its output, if only one other reference exists. TensorFlow keeps the kernel's input
-// alive until the kernel is done, so this reference can be dropped.
+// Reuse the memory of an input for its output, if TensorFlow's own reference is the only other one. TensorFlow keeps
+// the kernel's input alive until the kernel is done, so our reference can be dropped.
 bool forward(Call* call, Member* m, const void** in) {
   *in = tf().TensorData(m->in);
   tf().DeleteTensor(std::exchange(m->in, nullptr));
@@ -115,7 +115,7 @@ bool allocate_scattered(Call* call, Member* m) {
   const int32_t set = call->kernel->process_set;
   const int32_t n = api->ask(kFrontend, HVD_SET_SIZE, set), place = api->ask(kFrontend, HVD_SET_RANK, set);
   std::vector<int64_t> shape = m->shape;
-  // If the process set is invalid, keep the input's shape for the output. The engine will refuse the operation anyway.
+  // If the process set is invalid, use the input's shape for the output. The engine will reject the operation anyway.
   if (n > 0 && place >= 0) shape[0] = shape[0] / n + (place < shape[0] % n ? 1 : 0);
   m->out = allocate(call, m->index, tf().TensorType(m->in), item_size(m->dtype), shape);
   return m->out != nullptr;

@@ -60,8 +60,8 @@ bool prepare(Call* call, Member* m, HvdRequest* q) {
   return true;
 }
 
-// Do all checks that need no engine, for all tensors, before submitting the first one. If a check failed later, half of
-// a group would wait for the other half forever.
+// For all tensors, do all checks that need no engine before submitting the first tensor. If a check failed later, the
+// submitted tensors of a group would wait forever for the remaining ones.
 bool prepare_all(Call* call, std::vector<HvdRequest>* requests) {
   const Kernel& k = *call->kernel;
   const int n = k.kind == kJoin ? 1 : k.grouped ? tf().NumInputs(call->ctx) : 1;
@@ -99,7 +99,7 @@ std::string group_name(const Call& call) {
   return name;
 }
 
-// Submit all tensors. `submit` is one of the engine's two functions for submission. If a tensor is refused, the call
+// Submit all tensors with `submit`, one of the engine's two functions for submission. If a tensor is rejected, the call
 // fails.
 template <class Submit>
 void submit_all(Call* call, std::vector<HvdRequest>& requests, Submit submit) {
@@ -142,10 +142,10 @@ void warn_once(const char* why) {
                why);
 }
 
-// Execute a node. `done` is null for a synchronous kernel.
+// Execute a kernel. `done` is null for a synchronous kernel.
 void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
   const bool must_block = blocking() == Blocking::yes || !done || !Done::readable(done);
-  // A caller that waits drives the engine itself, which saves two wakeups.
+  // A waiting caller drives the engine itself, which saves two wakeups.
   const bool block = must_block || k.awaited;
   if (must_block) {
     set_blocking(Blocking::yes);
@@ -206,7 +206,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   }
 }
 
-// Run an asynchronous kernel once, to find out if kernels have to block TensorFlow's threads (see blocking()).
+// Run an asynchronous kernel once, to find out whether kernels must block TensorFlow's threads (see blocking()).
 void probe(void* kernel, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
   Call call;
   call.kernel = static_cast<Kernel*>(kernel);
@@ -227,7 +227,7 @@ void* create(TF_OpKernelConstruction* c) {
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
-// Request host memory for the tensors of GPU kernels, too. TensorFlow copies them.
+// Request host memory for the tensors of GPU kernels too. TensorFlow copies the tensors.
 std::string add(const char* op, const char* device, TF_KernelBuilder* builder, const std::vector<const char*>& arguments) {
   if (std::strcmp(device, "GPU") == 0) {
     for (const char* argument : arguments) tf().KernelBuilder_HostMemory(builder, argument);

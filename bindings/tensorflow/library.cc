@@ -9,7 +9,7 @@
 namespace hvd::tensorflow {
 namespace {
 
-// Leak the text on purpose, because another thread can read it at exit.
+// Leak the text deliberately, because another thread can read it during exit.
 std::string& trouble() {
   static std::string* const it = new std::string;
   return *it;
@@ -30,7 +30,8 @@ __attribute__((constructor)) void load() {
 
 extern "C" {
 
-// `address` is the HvdFrontendApi from horovod._core.frontend_api(). Return 0 if ready.
+// Connect this library to the engine. `address` is the HvdFrontendApi from horovod._core.frontend_api(). Return 0 on
+// success.
 __attribute__((visibility("default"))) int hvd_tf_attach(uintptr_t address) {
   const auto* api = reinterpret_cast<const HvdFrontendApi*>(address);
   if (!hvd::tensorflow::trouble().empty()) return 1;
@@ -50,7 +51,7 @@ __attribute__((visibility("default"))) const char* hvd_tf_trouble() { return hvd
 // Return -1 if no collective has run yet, 0 if collectives run asynchronously, and 1 if they block TensorFlow's
 // threads.
 __attribute__((visibility("default"))) int hvd_tf_blocking() { return static_cast<int>(hvd::tensorflow::blocking()); }
-// Set whether kernels block TensorFlow's threads. Without this call, the first kernel that runs decides.
+// Set whether kernels block TensorFlow's threads. Without this call, the first kernel to run determines this.
 __attribute__((visibility("default"))) void hvd_tf_set_blocking(int blocking) {
   hvd::tensorflow::set_blocking(blocking ? hvd::tensorflow::Blocking::yes : hvd::tensorflow::Blocking::no);
 }

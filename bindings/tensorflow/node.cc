@@ -53,7 +53,7 @@ class Attributes {
 };
 
 // Return a node's name without the numbers that TensorFlow adds when it inlines functions, as in
-// "cond/then/_12/cond/y". The numbers count other nodes of the graph, so they can differ between ranks. Names are
+// "cond/then/_12/cond/y". The numbers count other nodes of the graph, so they can differ between ranks. Names remain
 // unique without them.
 std::string without_counts(const std::string& node) {
   std::string name;
@@ -91,8 +91,8 @@ std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruc
   a.number("postscale_factor", "postscale_bits", &k->postscale);
   k->name = a.text("tensor_name");
   const bool unnamed = a.flag("unnamed");
-  // Eager operations have no name or a name chosen by the program, and the caller's thread waits for them. Operations
-  // in graphs get the names of their nodes.
+  // Eager operations are unnamed or named by the program, and the calling thread waits for them. Operations in graphs
+  // get the names of their nodes.
   k->awaited = unnamed || !k->name.empty();
   if (k->name.empty() && !unnamed) {
     const bool scoped = !a.flag("ignore_name_scope");
@@ -105,7 +105,7 @@ std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruc
 }
 
 // In a loop, several iterations of a node can be in flight at the same time (10 by default in TensorFlow). The names
-// distinguish a limited number of iterations and then repeat, so that steps look alike.
+// distinguish a limited number of iterations and then repeat, so that every step uses the same names.
 std::string name_in_loop(const Kernel& k, TF_OpKernelContext* ctx) {
   constexpr int64_t kWindow = 32;
   if (k.name.empty() || !tf().GetIterId || !tf().GetFrameId) return k.name;
@@ -114,8 +114,8 @@ std::string name_in_loop(const Kernel& k, TF_OpKernelContext* ctx) {
   // Outside of loops, the name of the operation needs no suffix.
   if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;
   char suffix[48];
-  // Add TensorFlow's frame id to the name only for nested loops. It is a hash of the outer iterations and of the loops'
-  // names, which contain numbers that TensorFlow adds when it inlines functions.
+  // Add TensorFlow's frame id to the name only for nested loops. The id is a hash of the outer iterations and of the
+  // loops' names, which contain numbers that TensorFlow adds when it inlines functions.
   const auto shown = static_cast<unsigned long long>(k.nested ? frame : 0);
   std::snprintf(suffix, sizeof suffix, "@%llx.%d", shown, static_cast<int>(iteration % kWindow));
   return k.name + suffix;

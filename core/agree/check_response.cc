@@ -22,7 +22,7 @@ uint64_t row_bytes(const std::vector<int64_t>& shape, DType dtype) {
   return bytes;
 }
 
-// True if no row count is negative and all rows together fit into the address space.
+// True if no row count is negative and the total size does not exceed the address space.
 bool possible(const int64_t* rows, size_t count, size_t stride, uint64_t row) {
   uint64_t total = 0, bytes = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -91,7 +91,7 @@ Status check_set_change(const Response& r, int world) {
     good = good && id > 0 && s.size() > 2 && s[2] >= 0 && s.back() < world;
     for (size_t i = 3; i < s.size(); ++i) good = good && s[i - 1] < s[i];
   } else {
-    // s[0] is 0 if no set was removed; the id s[1] then has no meaning.
+    // For remove_set, s[0] is 1 if a set was removed, or 0 if not. The id s[1] is only valid if one was removed.
     good = good || s[0] == 0;
     good = good && (s[0] == 0 || id > 0);
   }

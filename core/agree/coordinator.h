@@ -1,5 +1,6 @@
-// Coordinator on rank 0. It merges the requests of all ranks into one order of operations that every rank follows, and
-// detects schedules in that order. It owns no connections: the driver sends the messages that the coordinator returns.
+// Coordinator on rank 0. It merges the requests of all ranks into a single order of operations that every rank follows,
+// and detects schedules in that order. It owns no connections: the driver sends the messages that the coordinator
+// returns.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -33,7 +34,7 @@ class Coordinator {
   // Return to negotiation after the schedule has run `rounds` rounds.
   void fall_back(uint64_t rounds, double now);
 
-  // Set the fusion threshold for later decisions, and the tuning (Tuning::values) that all ranks adopt with the next
+  // Set the fusion threshold for future responses, and the tuning (Tuning::values) that all ranks adopt with the next
   // schedule. If `leaves_schedule` is true, leaving the current schedule does not count as a deviation.
   void retune(size_t fusion_threshold, std::vector<int64_t> tuning, bool leaves_schedule) {
     options_.threshold = fusion_threshold;
@@ -41,11 +42,11 @@ class Coordinator {
     retuned_ = leaves_schedule;
   }
 
-  // Record a rank's position in the running schedule, for jobs with several nodes. Return true if `go`, the position
-  // that all ranks have reached, has advanced.
+  // Record a rank's position in the running schedule, for jobs with several nodes. `go` receives the position that all
+  // ranks have reached. Return true if it has advanced.
   bool on_ready(int rank, uint64_t id, uint64_t position, uint64_t* go);
-  // Record that a rank leaves the schedule. Return true for the first rank that does so. The caller must then broadcast
-  // `final`, the last position of the schedule.
+  // Record that a rank leaves the schedule. Return true if this rank is the first to leave. In this case, the caller
+  // must broadcast `final`, the position at which all ranks leave the schedule.
   bool on_revoke(uint64_t id, uint64_t* final);
 
   Negotiator& negotiator() { return negotiator_; }
@@ -77,7 +78,7 @@ class Coordinator {
   // Number of operations in the running schedule.
   size_t operations_ = 0;
   bool revoked_ = false;
-  // True while the ranks leave a schedule to apply new tuning (retune()).
+  // True while the ranks are leaving a schedule so that new tuning values can be applied (retune()).
   bool retuned_ = false;
   // Tuning to send with the next schedule. Empty before retune() is called.
   std::vector<int64_t> tuning_;

@@ -19,7 +19,7 @@ std::vector<int64_t> gather_sizes(Kind kind, const std::vector<RankRequest>& by_
 namespace {
 
 // Return the bytes of an operation that count towards the fusion threshold. For an allgather, this is the size of the
-// result. Impossible sizes must not overflow here; every rank rejects them later (check_response.h).
+// result. Impossible sizes must not overflow this computation. Every rank rejects them later (check_response.h).
 size_t bytes_to_fuse(const Request& like, const Response& r) {
   if (r.kind != Kind::allgather || !r.error.ok()) return like.bytes();
   size_t bytes = 0;
@@ -89,8 +89,8 @@ void Negotiator::settle(const Key& key) {
   std::sort(p.by_rank.begin(), p.by_rank.end(), [](const RankRequest& a, const RankRequest& b) { return a.rank < b.rank; });
   const Request& like = p.by_rank.front().request;
   Ready ready;
-  // A fence is a number that grows whenever the program of a rank waits. Use the fence of the set's first rank, because
-  // the numbers of different ranks are not comparable.
+  // A fence is a counter that increases each time the program of a rank waits. Use the fence of the set's first rank,
+  // because the counters of different ranks are not comparable.
   ready.fence = like.fence;
   ready.unnamed = like.unnamed;
   ready.response = decide(key, p);
@@ -99,7 +99,7 @@ void Negotiator::settle(const Key& key) {
   settle_removed();
 }
 
-// Fail the pending operations of removed sets, because these operations can never complete.
+// Fail the pending operations of removed process sets, because these operations can never complete.
 void Negotiator::settle_removed() {
   while (!removed_.empty()) {
     const uint32_t id = removed_.back();
@@ -246,14 +246,14 @@ void Negotiator::release(const GroupKey& key, Group* group) {
   ++units_;
   for (Ready& member : members) {
     if (!group->error.ok()) member.response.error = group->error.with("group '" + key.name + "'");
-    // Give all operations of the group the same fence, because operations with different fences are never fused. The
-    // fences differ if another thread waited for an unrelated operation while the group was being submitted.
+    // Give all operations of the group the same fence, because only operations with equal fences are fused. The fences
+    // differ if another thread waited for an unrelated operation while the group was being submitted.
     member.fence = fence;
     push(std::move(member), units_);
   }
 }
 
-// Fail the held operations of every group that contains `key`.
+// Fail every group that contains `key`, including the operations held until the group is complete.
 void Negotiator::spoil(const Key& key, const Status& why) {
   for (const GroupKey& g : groups_of(key, pending_.at(key))) {
     Group& group = groups_[g];
@@ -306,8 +306,8 @@ void Negotiator::clear_pending() {
 }
 
 bool Negotiator::may_be_scheduled(const std::vector<Ready>& period) const {
-  // Propose no schedule while a group has failed. Adopting one would call clear_pending(), which deletes the group's
-  // error, but operations of the group that arrive later must fail with this error.
+  // Propose no schedule while a group has failed. Adopting one would delete the group's error, with which operations of
+  // the group that arrive later must fail.
   for (const auto& [key, group] : groups_) {
     if (!group.error.ok()) return false;
   }
@@ -348,7 +348,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     }
     out.push_back(std::move(w));
   };
-  // Groups already reported because one of their named operations is waiting.
+  // Groups that have already been reported through one of their named operations.
   std::set<GroupKey> told;
   for (const auto& [key, p] : pending_) {
     if (p.decided) continue;

@@ -1,4 +1,4 @@
-// Negotiator of the coordinator. It collects the ranks' requests and decides which operations are ready and in which
+// The coordinator's negotiator. It collects the ranks' requests and decides which operations are ready and in which
 // order. It does no I/O, starts no threads, and receives the time as an argument.
 //
 // One negotiator serves all process sets, so operations have one total order and overlapping sets cannot deadlock
@@ -28,7 +28,7 @@ class Negotiator {
   // Record that `rank` is ready for `request`.
   void add_request(int rank, Request request, double now);
 
-  // Return the operations that have become ready since the last call, in order and not yet fused.
+  // Return the operations that have become ready since the last call, in order and before fusion.
   std::vector<Ready> take_ready();
 
   // Drop all requests that are not ready, because a schedule takes over. Ranks send these requests again if the
@@ -58,10 +58,10 @@ class Negotiator {
   // Return the keys (see key_of()) of all pending operations.
   std::vector<std::string> keys() const;
 
-  // Fail operations that can never become ready because the ranks' programs have diverged. Two operations diverge if
-  // they have the same base name but different kinds, and disjoint sets of ranks requested them before `since`. Groups
-  // with the same name but different sizes diverge in the same way. take_ready() returns the errors, which name both
-  // operations.
+  // Fail operations that can never become ready because the ranks' programs have diverged. Two operations have diverged
+  // if they have the same base name but different kinds, both have been waiting since before the time `since`, and no
+  // rank has requested both. Groups with the same name but different sizes diverge in the same way. take_ready()
+  // returns the errors, which name both operations.
   void fail_diverged(double since);
 
  private:
@@ -74,21 +74,21 @@ class Negotiator {
   struct Pending {
     std::vector<RankRequest> by_rank;
     double first = 0;
-    // Decision on the operation. It is set once all ranks have requested the operation, and sent when the group is
-    // complete.
+    // Response to the operation. It is set once all ranks have requested the operation, and sent once the whole group
+    // is ready.
     std::optional<Ready> decided;
   };
   struct GroupKey {
     uint32_t set;
     uint8_t frontend;
-    // Number of operations in the group. Part of the key, because ranks that disagree about the size mean different
-    // groups.
+    // Number of operations in the group. It is part of the key, because requests with different sizes refer to
+    // different groups.
     uint32_t size;
     std::string name;
     auto operator<=>(const GroupKey&) const = default;
   };
   struct Group {
-    // Number of operations of the group that all ranks have requested.
+    // Number of operations in the group that have been requested by all ranks.
     uint32_t decided = 0;
     // Keys of the group's operations that are ready but held until the group is complete.
     std::vector<Key> held;
@@ -106,12 +106,12 @@ class Negotiator {
     std::set<GroupKey> groups;
   };
   struct Joined {
-    // Ranks that have called join(), in the order of their calls. Never empty.
+    // Ranks that have called join(), in the order of their calls. There is at least one.
     std::vector<int> ranks;
     double last = 0;
   };
 
-  // Decide the operation if all necessary ranks have requested it.
+  // If all required ranks have requested the operation, create its response.
   void settle(const Key& key);
   bool complete(const Key& key, const Pending& p) const;
   Response decide(const Key& key, Pending& p);
@@ -135,7 +135,7 @@ class Negotiator {
   ProcessSetTable table_;
   // All requests without a response. Every waiting operation is either here or in joined_.
   std::map<Key, Pending> pending_;
-  // Groups of which at least one operation has been requested by all ranks.
+  // Groups with at least one operation that all ranks have requested.
   std::map<GroupKey, Group> groups_;
   // True if ranks disagree about the size of any group.
   bool any_over_ = false;

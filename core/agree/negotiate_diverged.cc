@@ -73,7 +73,7 @@ Ready failure_of(const Request& like, const Status& why) {
 
 }  // namespace
 
-// Fail a pending operation, unless the coordinator has already decided its response.
+// Fail a pending operation, unless the coordinator has already determined its response.
 void Negotiator::fail(const Key& key, const Status& why) {
   const auto it = pending_.find(key);
   if (it == pending_.end() || it->second.decided) return;
@@ -173,8 +173,8 @@ void Negotiator::fail_diverged(double since) {
       if (!groups_.count(g)) whole.insert(g);
     }
   }
-  // Delete the entries of these groups. More operations have arrived than the group's size allows, so a later group
-  // with the same name must start with an empty entry.
+  // Delete the entries of these groups, which have received more operations than their size allows, so that a later
+  // group with the same name starts with an empty entry.
   for (const GroupKey& g : whole) groups_.erase(g);
 }
 

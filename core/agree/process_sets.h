@@ -1,4 +1,4 @@
-// Table of the existing process sets, as decided by the coordinator. It does no I/O and starts no threads.
+// Table of the existing process sets, as decided by the coordinator. Does no I/O and starts no threads.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -18,8 +18,8 @@ struct ProcessSetTable {
   // Return the id of the process set with exactly these ranks, or -1.
   int64_t find(const std::vector<int>& ranks) const;
 
-  // Add the set of `ranks`. `world` is the number of ranks in the job. On return, `sizes` holds the id, the generation
-  // and the ranks of the new set, as in a response.
+  // Add a process set that contains `ranks`. `world` is the number of ranks in the job. On return, `sizes` holds the
+  // id, the generation and the ranks of the new set, as in a response.
   Status add(const std::vector<int64_t>& ranks, int world, std::vector<int64_t>* sizes);
   // Remove a process set. Return false if the set does not exist or is the global set.
   bool remove(uint32_t id);

@@ -75,7 +75,7 @@ struct Request {
 
   int64_t elements() const;
   size_t bytes() const { return static_cast<size_t>(elements()) * size_of(dtype); }
-  // True if the requests are equal in all fields that must repeat from step to step in a schedule. Only the numbers of
+  // True if the requests agree in all fields that a schedule requires to be the same in every step. Only the numbers of
   // unnamed operations can differ.
   bool same_signature(const Request& other) const;
   uint64_t signature_hash() const;
@@ -101,21 +101,22 @@ struct Response {
   // Shape of the tensor of each operation in `names`. Ranks that have called join() need the shapes, because they have
   // no request.
   std::vector<std::vector<int64_t>> shapes;
-  // Numbers whose meaning depends on the kind. For an allgather: the first dimension of the tensor of each name on each
-  // rank of the set. For an alltoall: the matrix of splits, one row per sender. For a join: the last rank to join. For
-  // add_set: the id, the generation and the ranks. For remove_set: 1 if the set was removed or 0 if not, and the id.
-  // For adopt_schedule: the values of the new tuning (Tuning::values), or nothing if the tuning does not change.
+  // Numbers whose meaning depends on the kind. For an allgather: the first dimension of each tensor in `names` on each
+  // rank of the process set. For an alltoall: the matrix of splits, one row per sender. For a join: the last rank to
+  // join. For add_set: the id, the generation and the ranks. For remove_set: 1 if the set was removed or 0 if not, and
+  // the id. For adopt_schedule: the values of the new tuning (Tuning::values), or nothing if the tuning does not
+  // change.
   std::vector<int64_t> sizes;
   // Error with which these operations fail on every rank, or ok.
   Status error;
-  // The encoded schedule. Only used for adopt_schedule.
+  // The encoded schedule. Used only by adopt_schedule.
   std::string payload;
 };
 
-// Return a request with every field that can be derived from the response: all except names, shapes and splits.
+// Return a request with all fields that can be derived from the response, which are all but names, shapes and splits.
 Request request_like(const Response& response);
 
-// Return a key that is unique in the job. A name alone is unique only within one set and frontend.
+// Return a key that is unique within the job. A name alone is unique only within one process set and frontend.
 inline std::string key_of(uint32_t set, uint8_t frontend, const std::string& name) {
   return std::to_string(set) + (frontend == 0 ? "/" : '.' + std::to_string(frontend) + '/') + name;
 }

@@ -34,7 +34,7 @@ struct ScheduleEntry {
   uint8_t frontend = 0;
 };
 
-// Operations in a fixed order that all ranks repeat without negotiation, grouped into buckets.
+// A fixed sequence of operations, grouped into buckets, that all ranks repeat without negotiation.
 struct Schedule {
   uint64_t id = 0;
   // Unit of execution that starts as a whole: one response, or all responses of a group that needs several. A rank

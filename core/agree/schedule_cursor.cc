@@ -46,8 +46,8 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
               [&](uint32_t a, uint32_t b) { return number_of(schedule_->entries[a].name) < number_of(schedule_->entries[b].name); });
     for (uint32_t e : stream.entries) slots_[e].stream = &stream;
   }
-  // The entries of a name are already in the order of submission, because a program can reuse a name only after the
-  // earlier operation with this name has completed.
+  // Entries with the same name are already in the order of submission, because a program can reuse a name only after
+  // the earlier operation with this name has completed.
   for (auto& [key, stream] : by_name_) {
     for (uint32_t e : stream.entries) slots_[e].stream = stream.entries.size() > 1 ? &stream : nullptr;
   }
@@ -130,7 +130,7 @@ const Schedule::Bucket& ScheduleCursor::peek(std::vector<void*>* tokens) const {
 bool ScheduleCursor::stuck(const void* token) const {
   if (!anything_mine()) return false;
   const uint64_t n = schedule_->buckets.size();
-  // Skip complete buckets, because they wait only for other ranks.
+  // Skip complete buckets, because they are waiting only for other ranks.
   for (uint64_t position = executed_; position < ready_; ++position) {
     for (uint32_t e : schedule_->buckets[position % n].entries) {
       if (!slots_[e].waiting.empty() && slots_[e].waiting.front() == token) return false;

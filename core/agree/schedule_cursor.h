@@ -1,5 +1,5 @@
-// Position of this rank in a schedule. The cursor matches submissions with entries and counts the buckets for which
-// this rank is ready. It does no I/O and starts no threads.
+// Position of this rank in a schedule. The cursor matches submissions to schedule entries and counts the buckets for
+// which this rank is ready. It does no I/O and starts no threads.
 //
 // A submission goes through these steps:
 //   1. find() returns the submission's entry, if the schedule has one.
@@ -55,10 +55,10 @@ class ScheduleCursor {
   // Return the same bucket and tokens as take(), but do not remove them.
   const Schedule::Bucket& peek(std::vector<void*>* tokens) const;
 
-  // True if this operation waits in a bucket that this rank has not completed. The wait would never end, so the caller
-  // must leave the schedule.
+  // True if this operation waits in a bucket that this rank has not completed. Waiting for it would never end, so the
+  // caller must leave the schedule.
   bool stuck(const void* token) const;
-  // Return the tokens of all submissions that offer() has stored and take() has not removed.
+  // Return the tokens of all submissions that offer() has accepted and take() has not yet removed.
   std::vector<void*> outstanding() const;
 
  private:
@@ -78,7 +78,7 @@ class ScheduleCursor {
     std::vector<void*> waiting;
     uint32_t bucket = 0;
     bool mine = false;
-    // True if a token of this entry has been taken but not finished.
+    // True if one of this entry's tokens has been taken but not finished.
     bool running = false;
     Stream* stream = nullptr;
   };

@@ -9,8 +9,8 @@ void ScheduleDetector::reset() { log_.clear(); }
 // Number of operations after which the detector again accepts short repeating sequences. The program might have changed
 // by then, for example from training to validation.
 constexpr size_t kRecovery = 128;
-// Number of operations that a schedule must last to count as good. A schedule that ended earlier was probably part of a
-// longer repeating sequence.
+// Minimum number of operations that a good schedule runs. A schedule that ended earlier was probably part of a longer
+// repeating sequence.
 constexpr uint64_t kBrief = 1024;
 
 void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
@@ -53,9 +53,9 @@ void ScheduleDetector::feed(const Ready& ready, uint64_t identity) {
   }
 }
 
-// Return a form of the period that does not depend on the timing of the ranks. Each process set's operations are split
-// at the points where the program waits, and each section is sorted by hash. Sections and unnamed operations keep their
-// order.
+// Return a canonical form of a sequence of operations, so that sequences which differ only in the ranks' timing are
+// equal. Each process set's operations are split at the points where the program waits, and each section is sorted by
+// hash. The order of sections and of unnamed operations is kept.
 ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) const {
   Shape shape;
   std::map<uint32_t, uint64_t> fence;
@@ -75,8 +75,8 @@ ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) co
   return shape;
 }
 
-// True if the last `p` operations consist of a repeated sequence of fewer than least_ operations, which must not be
-// proposed.
+// True if the last `p` operations are repetitions of a sequence of fewer than least_ operations. Such a sequence is too
+// short to become a schedule.
 bool ScheduleDetector::repeats_within(size_t p) const {
   const size_t n = log_.size();
   auto sum = [&](size_t from, size_t to) {

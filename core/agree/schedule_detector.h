@@ -19,7 +19,7 @@ class ScheduleDetector {
   // any) and the signature on all ranks. For operations that cannot be scheduled (errors, joins, process sets), call
   // reset() instead.
   void feed(const Ready& ready, uint64_t identity);
-  // Forget all operations that the detector has seen.
+  // Discard all operations seen so far.
   void reset();
 
   // Return the operations of the last period, in order. A period is a sequence of operations that occurred twice in a
@@ -35,7 +35,7 @@ class ScheduleDetector {
  private:
   struct Token {
     uint64_t identity;
-    // Sum of the hashes (`identity`) of all operations up to and including this one.
+    // Sum of the hashes (`identity`) of all operations since reset(), up to and including this one.
     uint64_t prefix;
     Ready ready;
   };

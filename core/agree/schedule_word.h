@@ -8,14 +8,14 @@
 
 namespace hvd {
 
-// Number of bits in a position. The highest position is reserved for ranks that take no part in any bucket; other ranks
-// do not wait for them.
+// Number of bits in a position. The highest position is reserved for ranks that take no part in any bucket, so that
+// other ranks do not wait for them.
 inline constexpr int kPositionBits = 38;
 inline constexpr uint64_t kNoPart = (uint64_t{1} << kPositionBits) - 1;
 
 // Position of a rank in a schedule. Layout from the highest bit: 25 bits of schedule id, the frozen bit, then the
-// position. The rank is ready for all buckets below its position. Once the frozen bit is set, the position stays the
-// same until the next schedule.
+// position. The rank is ready for all buckets below its position. Once the frozen bit is set, the position does not
+// change until the next schedule.
 struct ScheduleWord {
   uint64_t bits = 0;
 
@@ -34,7 +34,8 @@ struct ScheduleWord {
 inline uint64_t last_position(std::span<const ScheduleWord> words, const std::vector<std::vector<int>>& members) {
   uint64_t at = kNoPart;
   for (const ScheduleWord& w : words) at = w.position() < at ? w.position() : at;
-  // This loop ends after at most one round over the buckets, because each round contains a bucket of the slowest rank.
+  // This loop ends after at most one pass over the buckets, because the rank with the lowest position takes part in one
+  // of them.
   for (;; ++at) {
     for (int rank : members[at % members.size()]) {
       if (words[static_cast<size_t>(rank)].position() <= at) return at;

@@ -40,7 +40,7 @@ Status StallCheck::check(const Negotiator& negotiator, double now, const LogSink
   const auto waiting = negotiator.waiting(now - (warning_ > 0 ? warning_ : shutdown_));
   if (waiting.empty()) return {};
 
-  // Names of the operations that wait for each missing rank.
+  // Names of the operations that are waiting for each missing rank.
   std::map<int, std::vector<std::string>> missing;
   bool ended = false;
   double longest = 0;

@@ -29,18 +29,16 @@ class StallCheck {
 };
 
 // Stall check of each rank for its own waits, in addition to rank 0's check. When rank 0 reports a stall, it sends the
-// keys of all operations that it knows to be waiting. Each rank itself reports any of its waits that rank 0 does not
-// know of or no longer reports. Every long wait is then reported, even if rank 0 fails. The check does no I/O except
-// for logging.
+// keys of all operations that it knows to be waiting. Each rank then reports those of its waits that rank 0 has not
+// listed, so that every long wait is reported, even if rank 0 fails. The check does no I/O except for logging.
 
 class LocalStallCheck {
  public:
-  // `warning` and `shutdown` are the same timeouts in seconds as those of StallCheck. `label` names this rank in error
-  // messages.
+  // `warning` and `shutdown` are timeouts in seconds, as in StallCheck. `label` names this rank in error messages.
   LocalStallCheck(double warning, double shutdown, std::string label) : warning_(warning), shutdown_(shutdown), label_(std::move(label)) {}
 
   struct Waiting {
-    // Unique key of the waiting operation. Empty if rank 0 cannot know the operation yet.
+    // Unique key of the waiting operation, or empty if rank 0 cannot have heard of it yet.
     std::string key;
     // Description of the waiting operation, for error messages.
     std::string what;
@@ -54,7 +52,7 @@ class LocalStallCheck {
   // error means that the shutdown timeout has passed and the job must end.
   Status check(const std::vector<Waiting>& waiting, const std::string& why, double now, const LogSink& log);
 
-  // Seconds between two stall checks.
+  // Seconds between stall checks.
   static constexpr double kLook = 1.0;
   // Return the number of seconds that this rank waits for rank 0's report before it reports a stall itself.
   double grace() const;

@@ -18,7 +18,7 @@ struct Disagreement {
   std::string what, left, right;
 };
 
-// Return the first difference between two requests that must agree. In the result, `what` is empty if they agree.
+// Return the first mismatch between two requests that must agree. If they agree, `what` is empty.
 Disagreement compare(const Request& a, const Request& b) {
   if (a.kind != b.kind) return {"operation", name_of(a.kind), name_of(b.kind)};
   if (a.device != b.device) return {"device of the tensor", std::string(name_of(a.device)), std::string(name_of(b.device))};

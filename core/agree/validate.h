@@ -13,8 +13,8 @@ struct RankRequest {
   Request request;
 };
 
-// Return ok, or Code::mismatch with a message that names the tensor, both ranks and both values. `labels[r]` names
-// global rank r.
+// Return ok, or Code::mismatch with a message that names the tensor, both ranks and both values. `labels[r]` is the
+// label of global rank r in messages.
 Status validate(const std::vector<RankRequest>& requested, const std::vector<std::string>& labels);
 
 // Check on the submitting rank that the request is valid before sending it. Return Code::invalid_argument with a
