@@ -216,7 +216,7 @@ def go_first(policy: int) -> None:
 def keep_memory() -> None:
     """Make malloc keep freed memory, so that each step uses the same memory.
 
-    The duration of a ResNet-18 block varies by up to 25 % with the physical pages that it uses.
+    The duration of a ResNet-18 block varies by 25 % with the physical pages that it uses.
     """
     libc = ctypes.CDLL(None)
     # Set M_TRIM_THRESHOLD (-1), and set M_MMAP_THRESHOLD (-3) to its maximum.

@@ -36,8 +36,8 @@ class ScheduleCursor {
   // True if the name of this entry occurs several times in a round.
   bool repeated(uint32_t entry) const { return slots_[entry].stream != nullptr; }
   // Add a submission for the entry that find() returned. Return false, and store nothing, if the schedule expects a
-  // different request. The cursor stores `token` without using it. `completed` is set to true if this submission
-  // completed a bucket.
+  // different request. `token` identifies the submission to the caller; the cursor does not use it. `completed` is set
+  // to true if this submission completed a bucket.
   bool offer(uint32_t entry, const Request& request, void* token, bool* completed);
   // Add a submission without comparing its request, because an equal request was already accepted for this entry. Must
   // not be used for entries whose name occurs several times in a round (repeated()).
