@@ -6,7 +6,7 @@
 
 namespace hvd {
 
-// Return the inputs as contiguous memory that can be reduced in place. Several inputs are packed into comm.scratch.
+// Return the inputs as one contiguous buffer that can be reduced in place. Several inputs are packed into comm.scratch.
 std::byte* pack(Comm& comm, const Segments& segments, DType d);
 // Write the scaled result to the outputs of all segments.
 void unpack(const Segments& segments, DType d, std::byte* data, const Scale& scale);

@@ -7,7 +7,8 @@
 
 namespace hvd {
 
-// plan/algorithms.h describes `override_text`. Return Code::invalid_argument if it cannot be parsed.
+// Create the backend for tensors in host memory. For the syntax of `override_text`, see plan/algorithms.h. Return
+// Code::invalid_argument if it cannot be parsed.
 Status make_host_backend(const std::string& override_text, std::unique_ptr<Backend>* out);
 
 }  // namespace hvd

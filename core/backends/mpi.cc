@@ -1,7 +1,7 @@
-// Mapping of collectives to MPI operations. MPI only moves bytes. This file adds the values itself, in the canonical
-// order (collectives/reduce.h), because MPI libraries guarantee no order: they choose it by size and number of
-// processes. It also adds integers itself, although their order does not matter, because MPI_Iallreduce was measured to
-// be slower.
+// Mapping of collectives to MPI operations. MPI only moves bytes. Reductions are computed in this file, in the
+// canonical order (collectives/reduce.h), because MPI libraries guarantee no order: they choose it by size and number
+// of processes. This includes reductions of integers, although their order does not matter, because MPI_Iallreduce was
+// measured to be slower.
 //
 // Operations use these MPI calls:
 //   - A small allreduce uses MPI_Iallgather, and every rank adds all contributions.
@@ -11,8 +11,8 @@
 //   - If a host has several ranks, they use shared memory within the host and one of the above between hosts
 //     (collectives/allreduce_hierarchical.cc).
 //
-// Each operation is split into pieces. Pieces bound the memory that MPI uses, keep counts within MPI's ints, and
-// restart the timeout.
+// Each operation is split into pieces, which bounds the memory that MPI uses and keeps counts within the int type of
+// MPI. The timeout applies to each piece.
 #include "backends/mpi.h"
 
 #include <algorithm>
@@ -29,14 +29,14 @@ namespace {
 
 using mpi::Handle;
 
-// Maximum number of data bytes that ranks add to a readiness vote. A vote is a small message over the engine's own
-// connections, so this much data costs almost no extra time.
+// Maximum bytes of an operation's data that are sent together with a readiness vote. A vote is a small message over the
+// engine's own connections, so this much data costs almost no extra time.
 constexpr size_t kRides = 4 << 10;
 // Maximum bytes received per rank for an allreduce with MPI_Iallgather, which sends fewer messages but more bytes.
 constexpr size_t kSmall = 256 << 10;
 
-// Return the number of bytes that one rank handles in one piece of an operation. Pieces are small enough for copies to
-// stay in the cache, and large enough to avoid small messages.
+// Return the number of bytes that one rank handles at a time. Pieces of this size are small enough for copies to stay
+// in the cache, and large enough to avoid small messages.
 size_t piece_of(size_t ranks) { return std::clamp<size_t>(ranks << 19, 2 << 20, 8 << 20); }
 
 class MpiBackend final : public Backend {
@@ -221,8 +221,8 @@ class MpiBackend final : public Backend {
     return {};
   }
 
-  // Compute how many bytes of each part are moved in the round that starts at byte `first` of the parts. Return the
-  // sum.
+  // Compute how many bytes of each part are moved in the round that starts at offset `first` of each part, and return
+  // their sum.
   static size_t cut(std::span<const size_t> parts, size_t first, size_t block, std::vector<size_t>* out) {
     out->clear();
     for (const size_t bytes : parts) out->push_back(std::min(block, bytes - std::min(first, bytes)));
@@ -241,7 +241,7 @@ class MpiBackend final : public Backend {
     }
     return packed;
   }
-  // Copy the parts of one round from `packed`, where they are consecutive, to their final places.
+  // Copy the parts of one round from `packed`, where they are consecutive, to their final positions in `all`.
   static void spread(const std::byte* packed, std::span<const size_t> round, std::byte* all, std::span<const size_t> parts, size_t first) {
     for (size_t i = 0; i < parts.size(); all += parts[i++]) {
       if (round[i]) std::memcpy(all + first, packed, round[i]);

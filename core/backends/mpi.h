@@ -9,9 +9,9 @@
 
 namespace hvd {
 
-// `host` executes the operations that do not use MPI. `world[r]` is the MPI_COMM_WORLD rank of rank r of the job. If
-// `reduces` is true, MPI can reduce integers, float32 and float64 in allreduces, in any order. The session must live
-// until the process ends.
+// Create the backend that uses MPI. `host` is the backend for operations that do not use MPI. `world[r]` is the
+// MPI_COMM_WORLD rank of rank r of the job. If `reduces` is true, MPI can reduce integers, float32 and float64 in
+// allreduces, in any order. The session must live until the process exits.
 std::unique_ptr<Backend> make_mpi_backend(mpi::Session* session, std::vector<int> world, bool reduces, std::unique_ptr<Backend> host);
 
 }  // namespace hvd

@@ -30,13 +30,13 @@ struct Parts {
 
 }  // namespace
 
-// Buffers of an MPI operation. MPI reads the count arrays until the operation completes, so they must stay in place
-// like the data.
+// Buffers of an MPI operation. MPI reads the count arrays until the operation completes, so they must not be moved or
+// freed before, just like the data.
 struct MpiCalls::Memory {
   Scratch scratch;
   Parts out, in;
 
-  // Keep the memory until the process ends. It stays reachable, so that leak checkers do not report it.
+  // Keep the memory until the process exits. It stays reachable, so that leak checkers do not report it.
   static void leave_behind(std::unique_ptr<Memory> memory) {
     static auto* const mutex = new std::mutex;
     static auto* const all = new std::vector<std::unique_ptr<Memory>>;

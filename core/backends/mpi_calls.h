@@ -1,7 +1,7 @@
-// Execution of MPI operations, one at a time. This class polls MPI_Test, because nothing can interrupt a blocking MPI
-// call. MPI writes only to memory of this class, never to a tensor: after a rank is lost, an abandoned operation cannot
-// be cancelled and might continue to write. Its memory is leaked on purpose, and the session becomes unusable. MPI
-// might still read freed tensors, but no rank receives those bytes.
+// Runs MPI operations, one at a time. This class polls MPI_Test, because a blocking MPI call cannot be interrupted. MPI
+// writes only to memory of this class, never to a tensor: after a rank is lost, an abandoned operation cannot be
+// cancelled and might continue to write. Its memory is leaked on purpose, and the session becomes unusable. MPI might
+// still read freed tensors, but no rank receives those bytes.
 #pragma once
 #include <memory>
 #include <vector>
@@ -21,7 +21,7 @@ class MpiCalls {
   std::vector<int> members_of(const Comm& comm) const;
 
   // Select the MPI communicator for the ranks of `comm`, and create it on first use. Creating a communicator is a
-  // blocking MPI call. Like all calls, it is abandoned if the waiter reports an error or the timeout passes.
+  // blocking MPI call. Like all calls here, it is abandoned if `comm.waiter` reports an error or the timeout expires.
   Status enter(const Comm& comm, mpi::Handle* out);
   // Release the communicator that belongs to this process set.
   void forget(const Comm& comm);
@@ -29,8 +29,8 @@ class MpiCalls {
   // The functions below may be called only within session.use().
 
   enum Slot { kSend, kReceive, kMine, kResult, kSlots };
-  // Return memory for this slot, aligned to 64 bytes. It stays valid until the next call for the slot, and its contents
-  // are undefined.
+  // Return memory for `slot`, aligned to 64 bytes. It stays valid until the next call for the same slot, and its
+  // contents are undefined.
   std::byte* memory(Slot slot, size_t bytes);
 
   // Receive buffers must come from memory(). A send buffer must be different from the receive buffer, because Open MPI

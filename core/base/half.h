@@ -26,7 +26,7 @@ HVD_ON_DEVICE constexpr float half_to_float(uint16_t h) {
   uint32_t bits = (magnitude << 13) + (112u << 23);
   // Set all exponent bits for infinity and NaN.
   bits += magnitude >= 0x7c00 ? 112u << 23 : 0;
-  // Make a NaN quiet.
+  // Convert a signaling NaN to a quiet NaN.
   bits |= magnitude > 0x7c00 ? 0x00400000 : 0;
   return std::bit_cast<float>(sign | (magnitude < 0x0400 ? tiny : bits));
 }
@@ -38,7 +38,7 @@ HVD_ON_DEVICE constexpr uint16_t float_to_half(float f) {
   // Below 2^-14, round to a multiple of 2^-24. The addition does this, because 2^-24 is the unit in the last place of a
   // float32 at 0.5.
   const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
-  // A carry from the fraction into the exponent gives the right result.
+  // If rounding carries from the fraction into the exponent, the result is still correct.
   uint32_t h = (magnitude - (112u << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;
   h = magnitude < 0x38800000 ? tiny : h;
   // Values of 2^16 and above become infinity.

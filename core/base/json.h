@@ -33,7 +33,7 @@ void append_member(std::string* out, std::string_view name, Integer value) {
   append_json(out, value);
 }
 
-// The template accepts only bool itself, because pointers would otherwise convert to bool.
+// The template accepts only bool, because pointers would otherwise be converted to bool implicitly.
 template <std::same_as<bool> Truth>
 void append_member(std::string* out, std::string_view name, Truth value) {
   append_name(out, name);

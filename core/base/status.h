@@ -12,7 +12,7 @@ namespace hvd {
 // Kinds of errors, with the Python exception for each.
 enum class Code : unsigned char {
   ok = 0,
-  // The call was refused, and the engine continues. Python raises ValueError.
+  // The call was rejected, and the engine continues. Python raises ValueError.
   invalid_argument,
   // The ranks disagree about an operation, and the engine continues. Python raises RanksDisagreeError.
   mismatch,
@@ -20,7 +20,7 @@ enum class Code : unsigned char {
   shutdown,
   // A peer died or closed its connection. Python raises HorovodInternalError.
   peer_lost,
-  // No progress within the transport timeout. Python raises HorovodInternalError.
+  // No progress was made within the transport timeout. Python raises HorovodInternalError.
   timeout,
   // A bug in this library. Python raises HorovodInternalError.
   internal,
@@ -40,7 +40,7 @@ class [[nodiscard]] Status {
     return body_ ? body_->message : none;
   }
   int rank() const { return body_ ? body_->rank : -1; }
-  // Return the same error with `context` in front of the message: "context: message".
+  // Return the same error with its message prefixed by `context`: "context: message".
   Status with(std::string_view context) const { return ok() ? *this : Status(code(), std::string(context) + ": " + message(), rank()); }
 
  private:

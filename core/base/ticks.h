@@ -22,8 +22,8 @@ inline uint64_t ticks() {
 #endif
 }
 
-// Linear map from time stamps to Clock, defined by reading both clocks twice. The constructor takes the first
-// reading. The map's error is the error of the readings divided by the time between them: below 1 us after one
+// Linear map from time stamps to Clock, defined by two readings of both clocks. The constructor makes the first
+// reading. The error of the map is the error of a reading divided by the time between the two: below 1 us after one
 // second.
 class TickScale {
  public:
@@ -45,7 +45,7 @@ class TickScale {
     double ns_per_tick_ = 1;
   };
   Line line() const {
-    // Minimum nanoseconds between the first and the second reading of the clocks.
+    // Minimum time in nanoseconds between the first and the second reading of the clocks.
     constexpr int64_t kLeast = 2'000'000;
     Line line;
     do {

@@ -41,7 +41,7 @@ class Reader {
     std::memcpy(value, at_, sizeof *value);
     at_ += sizeof *value;
   }
-  // Read an enumeration. Reject codes above `last`, because the data come from another process.
+  // Read an enum value. Reject values above `last`, because the data come from another process.
   template <class T>
     requires std::is_enum_v<T>
   void get(T* value, T last) {

@@ -80,8 +80,8 @@ Sums operator+(const Sums& x, const Sums& y) {
   return s;
 }
 
-// Compute the factors for a (+) b = a * units[0]^2 * factors[0] + b * units[1]^2 * factors[1]. The units are 1 unless
-// one operand is so much smaller than the other that its factor would overflow a double.
+// Factors of the sum a (+) b = a * units[0]^2 * factors[0] + b * units[1]^2 * factors[1]. The units are scaling
+// constants: 1, unless one operand is so much smaller than the other that its factor would overflow a double.
 struct Factors {
   double units[2] = {1, 1}, factors[2] = {1, 1};
 
@@ -135,11 +135,11 @@ class Adasum {
   // Index of the first element of part p of tensor t, stored at starts_[p * tensors() + t]. The last entry is the total
   // number of elements.
   size_t* starts_;
-  // Values of all tensors in the accumulation type (float32 or float64).
+  // Values of all tensors, converted to the accumulation type (float32 or float64).
   std::byte* wide_;
   // Result in the tensors' own type. It shares the memory of wide_ if the two types are equal.
   std::byte* narrow_;
-  // Dot products of each tensor, from this rank and from its partner.
+  // Dot products for each tensor: those of this rank, and those received from its partner.
   Sums *sums_, *received_;
   // Bytes sent to and received from each rank in shared memory.
   std::vector<size_t> sent_bytes_, received_bytes_;
@@ -211,7 +211,8 @@ Status Adasum::trade(int step, ConstBytes out, Bytes in) {
 Status Adasum::run() {
   pack();
   const int steps = std::countr_zero(parts_);
-  // path[k] is the range of elements shared with the partner of step k. This rank reduces the range path[steps].
+  // path[k] is the range of parts that this rank and its partner of step k combine. Each of the two keeps one half of
+  // it. path[steps] is the range whose final values this rank computes.
   Range path[32];
   path[0] = {0, parts_};
   for (int k = 0; k < steps; ++k) {
@@ -253,8 +254,8 @@ Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
   return {};
 }
 
-// Add the dot products of the ranks whose numbers differ only in bits 0 to `step`. Together, these ranks hold both
-// whole operands.
+// Add the dot products over the group of ranks whose numbers agree in all bits above bit `step`. Together, these ranks
+// hold both whole operands.
 Status Adasum::add_sums(int step) {
   const size_t bytes = tensors() * sizeof(Sums);
   for (int k = 0; k <= step; ++k) {

@@ -7,8 +7,7 @@
 namespace hvd {
 namespace {
 
-// Size in bytes of a block within a slice. It is chosen so that the data read from and written to all ranks stay in the
-// L1 cache.
+// Size in bytes of a block within a slice. It is chosen so that the block's data of all ranks fit in the L1 cache.
 constexpr size_t kArenaBlockBytes = 8 << 10;
 
 }  // namespace

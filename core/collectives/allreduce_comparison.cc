@@ -1,9 +1,10 @@
 // Naive allreduce for comparison only. Every rank sends all its data to every other rank and adds all contributions
-// itself. It takes one step and sends P - 1 times the data per rank. The algorithm table never chooses it.
+// itself. It takes a single step, in which each rank sends P - 1 times its data. The algorithm table never chooses it.
 //
 // In the notation of plan/cost.h, the cost is (P-1) * (alpha + N * (beta + gamma)). The latencies (alpha) overlap
-// within a window of peers. Large data are sent in rounds, which bounds the memory for contributions that wait for
-// reduction. Values are added in the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added
+// In the notation of plan/cost.h, the cost is (P-1) * (alpha + N * (beta + gamma)). The latencies (alpha) overlap
+// within a window of peers. Large data are sent in rounds, which bounds the memory for contributions that have not been
+// added yet. Values are added in the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added
 // in float32.
 #include <algorithm>
 #include <vector>
@@ -38,8 +39,8 @@ Status allreduce_naive(Comm& comm, std::byte* data, size_t count, DType d, Reduc
 // chooses it.
 //
 // In the notation of plan/cost.h, the cost is (P-1) * (2 * alpha + N * (2 * beta + gamma)), all of it at rank 0. Large
-// data are sent in rounds, which bounds the memory for contributions that wait for reduction. Values are added in the
-// canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in float32.
+// data are sent in rounds, which bounds the memory for contributions that have not been added yet. Values are added in
+// the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in float32.
 
 namespace {
 

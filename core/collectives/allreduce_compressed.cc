@@ -144,7 +144,7 @@ class CodedAllreduce {
   const WireFormat format_;
   const Scale& scale_;
   const Parts parts_;
-  // Encoded bytes of the slice that each rank owns.
+  // For each rank, the encoded size in bytes of the slice that it owns.
   std::span<size_t> bytes_;
   // Encoded size in bytes of the data that each rank sends to this rank. All values are equal, because every rank sends
   // this rank's slice.
@@ -206,7 +206,7 @@ class Slices {
   }
 
  private:
-  // Copy all inputs to `wide`: for each slice in turn, its part of every tensor.
+  // Copy all inputs to `wide`, slice by slice. Each slice contains its part of every tensor.
   void gather_in(float* wide) const {
     for (size_t s = 0; s < parts_.n; ++s) {
       for (const CodedRun& run : runs_) {

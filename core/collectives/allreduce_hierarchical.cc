@@ -63,7 +63,7 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
   for (int i = 0; i < local.size; ++i) memory[i] = begin(i + 1) - begin(i);
 
   std::byte* wide = widened(comm, kSlotHierarchyWide, data, count, d);
-  // This rank's slice. No other rank uses its memory from here on.
+  // Memory of this rank's slice. No other rank accesses it from here on.
   std::byte* slice = wide + first * size_of(acc);
   if (local.size > 1) {
     std::byte* sum = comm.scratch->get(kSlotHierarchySlice, mine * size_of(acc));

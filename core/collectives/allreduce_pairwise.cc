@@ -130,7 +130,7 @@ class Direct {
   size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }
 
   std::string text() const {
-    // In the error message, prefer a rank whose contribution is missing, because all ranks wait for that rank.
+    // In the error message, prefer a rank whose contribution is missing, because all other ranks wait for it.
     for (const Exchange& e : exchanges_) {
       if (!e.missing.empty()) return pending_text(comm_, e.peer, !e.give.empty(), e.peer, true);
     }

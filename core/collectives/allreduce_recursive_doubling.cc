@@ -20,7 +20,7 @@ Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, R
   const Bytes mine = v.mine(0, v.count);
   const Combine combine = v.combine(theirs_is_sum, op, place < fold.place);
   if (!sum) return exchange_combine(comm, peer, v.outgoing(false, 0, v.count), peer, mine, combine);
-  // Add the peer's values only after the exchange, because data must not change while they are sent.
+  // Add the peer's values only after the exchange, because a buffer must not change while it is being sent.
   std::byte* theirs = comm.scratch->get(kSlotTheirs, mine.size());
   if (theirs_is_sum) return swap_combine(comm, peer, mine, theirs, combine);
   HVD_RETURN_IF_ERROR(exchange(comm, peer, mine, peer, {theirs, v.count * size_of(v.d)}));
@@ -53,7 +53,7 @@ Status double_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceO
 Status allreduce_recursive_doubling(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
   if (count == 0 || comm.size == 1) return {};
   const Fold fold = Fold::of(comm.rank, comm.size);
-  // With two ranks, add 16-bit values directly, because a single addition rounds only once.
+  // With two ranks, add 16-bit values directly: there is only one addition, so there is only one rounding.
   const AllreduceValues v = comm.size == 2 ? AllreduceValues{data, data, count, d, d} : AllreduceValues::of(comm, data, count, d);
   HVD_RETURN_IF_ERROR(fold_in(comm, fold, v, op));
   if (fold.place >= 0) {

@@ -4,9 +4,9 @@
 // slice as soon as it has combined the slice's first block.
 //
 // In the notation of plan/cost.h, the cost is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. Slice i
-// starts at rank i + 1 and is added along the ring, so the position of an element decides the order of its additions.
-// All ranks get bitwise identical results, but these differ from the results of other algorithms and change with
-// fusion. By default, the ring is therefore not used for floats on more than two ranks (plan/algorithms.h). 16-bit
+// starts at rank i + 1 and is added along the ring, so the position of an element determines the order of its
+// additions. All ranks get bitwise identical results, but these differ from the results of other algorithms and change
+// with fusion. By default, the ring is therefore not used for floats on more than two ranks (plan/algorithms.h). 16-bit
 // floats are sent as 16 bits in the first step and in the second pass, and as float32 while they are sums. Source: P.
 // Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 #include "collectives/collectives.h"

@@ -90,8 +90,8 @@ Status Job::direct(const SubBuffers& subs) {
   return run_rounds(node_, ceil_div(data_.total, step), 0, stage_in, take_out);
 }
 
-// Reduce this rank's slice of a round: elements [first, first + count) of the data. In the staging areas, the slice
-// begins at element `at` of the round's sub-buffer.
+// Reduce the slice of the data that this rank reduces in this round: elements [first, first + count). In the
+// sub-buffers of all ranks, the slice begins at element `at`.
 void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count) {
   reduced_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
     const size_t block = kShmBlockBytes / element_;
@@ -111,9 +111,9 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
   });
 }
 
-// Each rank publishes its stages in this order: staged 0, staged 1, reduced 0, staged 2, reduced 1, ..., reduced last.
-// The numbers are rounds. The results of a round are copied out one round later, when all ranks have most likely
-// published them.
+// Each rank announces its progress in this order: round 0 staged, round 1 staged, round 0 reduced, round 2 staged,
+// round 1 reduced, ..., last round reduced. A rank copies out the results of a round one round later, when all ranks
+// have most likely announced that they have reduced it.
 //
 // With kSlicedDepth = 5 sub-buffers, no rank has to wait before it overwrites a sub-buffer. Round m overwrites the data
 // of round m - 5. When this rank stages round m, it has already reduced round m - 2, so every rank had staged round m -

@@ -20,7 +20,7 @@ uint64_t header_word(const NodeGroup::Stage& stage, int member, size_t i) {
   return word;
 }
 
-// Write this rank's header. Word 0 is the largest number of bytes for any receiver. Word 1 + i is the number of bytes
+// Write this rank's header. Word 0 is the largest number of bytes for any other rank. Word 1 + i is the number of bytes
 // for rank i.
 void write_header(const NodeGroup::Stage& stage, int me, std::span<const size_t> send_bytes) {
   uint64_t largest = 0;

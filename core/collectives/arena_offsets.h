@@ -1,6 +1,6 @@
 // Allreduce of tensors in arenas, which all ranks of a host can access directly (transport/arena.h). Before a large
-// allreduce in shared memory, each rank writes the arena offsets of its pieces to the start of its staging area.
-// Private to this layer.
+// allreduce in shared memory, each rank writes the arena offsets of its pieces to the start of its staging area. This
+// header is private to the collectives layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace hvd {
 
-// Arena offsets of one rank's pieces, stored at the start of the rank's staging area.
+// Offsets in one rank's arena (shared memory) of the tensors, or pieces of a fused operation, that the rank reduces.
+// The rank stores them at the start of its staging area, where the other ranks read them.
 struct ArenaOffsets {
   static constexpr size_t kMax = 63;
   // Number of pieces, or 0 if any piece is outside this rank's arena or not reduced in place.

@@ -23,8 +23,8 @@ Status barrier_shm(Comm& comm) {
 // algorithms for barrier synchronization", Int. J. Parallel Programming 17(1), 1988.
 
 Status barrier_dissemination(Comm& comm) {
-  // Content of the barrier's messages. Other data are unlikely to contain this value, so ranks that are out of step are
-  // detected.
+  // Content of the barrier's messages. Other messages are unlikely to contain this value, so ranks that are out of step
+  // are detected.
   std::byte round{0x40};
   for (int distance = 1; distance < comm.size; distance *= 2) {
     const int to = (comm.rank + distance) % comm.size, from = (comm.rank - distance + comm.size) % comm.size;

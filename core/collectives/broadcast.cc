@@ -1,7 +1,8 @@
-// Broadcast over shared memory: the root stages a chunk, and the other ranks copy it out and publish that they have. Up
-// to kDepth chunks are in flight. In the notation of shm.h, the cost is a + R m at the root and X m + W m at the other
-// ranks, at the same time except for the first chunk. The root serves all ranks directly, because forwarding gains
-// nothing in shared memory. The other n - 1 ranks read the root's staging area from the last-level cache.
+// Broadcast over shared memory: the root copies a chunk to its staging area, and the other ranks copy it out and
+// announce when they have done so. Up to kDepth chunks are in flight. In the notation of shm.h, the cost is a + R m at
+// the root and X m + W m at the other ranks. The two overlap, except for the first chunk. The other n - 1 ranks all
+// read the root's staging area, from the last-level cache, because forwarding between them gains nothing in shared
+// memory.
 #include <bit>
 
 #include "collectives/collectives.h"
@@ -25,8 +26,8 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
   for (size_t k = 0; k < rounds; ++k) {
     const size_t at = k * step, some = std::min(step, bytes - at);
     if (node.me() == root) {
-      // Wait until the other ranks have copied out chunk k - kDepth. For these ranks, stage j means that j chunks are
-      // copied out.
+      // Wait until the other ranks have copied out chunk k - kDepth. For these ranks, stage j means that j chunks have
+      // been copied out.
       if (k >= kDepth) HVD_RETURN_IF_ERROR(node.await_all(k - kDepth + 1));
       copy_bytes(subs.at(root, k), data + at, some, false);
     } else {
@@ -40,7 +41,7 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
 }
 
 // Binomial tree: the root sends to the rank at half the size of the set. Each of the two then serves one half of the
-// set in the same way. No algorithm takes fewer steps, so this one is best for small data.
+// set in the same way. No algorithm needs fewer steps, so this is the best one for small data.
 //
 // In the notation of plan/cost.h, the cost is ceil(log2(P)) * (alpha + N * beta). Source: R. Thakur, R. Rabenseifner,
 // W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
@@ -48,7 +49,7 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
 Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   if (bytes == 0 || comm.size == 1) return {};
   const unsigned size = static_cast<unsigned>(comm.size);
-  // Return this rank's place in the tree, counted from the root.
+  // This rank's position in the tree, relative to the root.
   const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);
   auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
   // A rank's parent is the rank whose binary number has the lowest 1 bit cleared. A rank's children have one additional

@@ -13,7 +13,7 @@ namespace hvd {
 namespace {
 
 constexpr uint32_t kInfinity = 0x7f800000;
-// Lower bound for a block's largest magnitude. Below it, the inverse of the scale would be infinite.
+// Lower bound for a block's largest magnitude. For smaller values, the inverse of the scale would overflow to infinity.
 constexpr float kLeastMagnitude = 0x1p-100f;
 // Bits to clear in a scale. An encoded value has 7 bits and a truncated scale has 17, which add up to the 24 bits of a
 // float32 significand. Truncating the scale also keeps 127 * scale below the largest float.

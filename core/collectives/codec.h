@@ -27,7 +27,7 @@ inline constexpr size_t kCodeBlock = 256;
 // Return the number of values in the smallest unit of encoded data. Data can be split only between units.
 constexpr size_t code_unit(WireFormat f) { return f == WireFormat::int8 ? kCodeBlock : 32; }
 
-// Return the encoded size of `count` values in bytes.
+// Return the size in bytes of `count` encoded values.
 constexpr size_t coded_bytes(WireFormat f, size_t count) {
   switch (f) {
     case WireFormat::none: return count * sizeof(float);
@@ -41,12 +41,12 @@ constexpr size_t coded_bytes(WireFormat f, size_t count) {
 void encode_floats(WireFormat, std::byte* to, const float* from, size_t count);
 void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 
-// Helpers for the two compressed allreduces. Tensors are split into runs, which are processed in batches. Private to
-// this layer.
+// Helpers for the two compressed allreduces, which split tensors into runs of elements and process the runs in batches.
+// They are private to the collectives layer.
 
-// Run: a contiguous range of elements of one float32 tensor.
+// A run: a contiguous range of elements of one float32 tensor.
 struct CodedRun {
-  // Input values of the run, or null for zeros.
+  // Input values of these elements, or null if all are zero.
   const std::byte* in;
   // Memory for the results of these elements, or null to discard them.
   std::byte* out;
@@ -61,8 +61,8 @@ struct CodedRun {
   }
 };
 
-// Split of every tensor into n parts, where part i belongs to rank i. The split depends only on the tensor, not on the
-// other fused tensors. Parts begin where encoded data can be split, so that neither the blocks nor the owner of a
+// The division of every tensor into n parts, of which part i belongs to rank i. It depends only on the tensor, not on
+// the other fused tensors. Parts begin where encoded data can be split, so that neither the blocks nor the owner of a
 // residual depends on fusion.
 struct Parts {
   WireFormat format;
@@ -80,7 +80,7 @@ struct Parts {
 
 // Maximum number of elements processed at a time (16 MiB). This bounds the scratch memory.
 inline constexpr size_t kCodedBatch = 4 << 20;
-// Number of elements converted at a time, chosen to stay in the L1 cache. It is a multiple of every code_unit().
+// Number of elements converted at a time. They fit in the L1 cache. The number is a multiple of every code_unit().
 inline constexpr size_t kCodedStep = 1024;
 
 // Call each(runs) for batches of at most kCodedBatch elements. Every tensor is split at multiples of kCodedBatch from
@@ -107,7 +107,7 @@ Status in_batches(const Segments& data, std::span<float* const> residuals, Each 
   return runs.empty() ? Status() : each(std::span<const CodedRun>(runs));
 }
 
-// Call visit(first, count) for consecutive steps that cover [0, count).
+// Call visit(first, count) for consecutive ranges of at most kCodedStep elements that cover [0, count).
 template <class Visit>
 void in_steps(size_t count, Visit visit) {
   for (size_t at = 0; at < count; at += kCodedStep) visit(at, std::min(kCodedStep, count - at));

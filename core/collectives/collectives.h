@@ -3,7 +3,7 @@
 //
 // Counts are numbers of elements of dtype `d`. Every rank of the comm calls a function with matching arguments. The
 // function returns when this rank's output is complete and its input can be reused. After an error the job is unusable,
-// and the engine ends it.
+// and the engine shuts it down.
 #pragma once
 #include <functional>
 #include <span>
@@ -39,13 +39,14 @@ Status allreduce_shm(Comm&, const Segments&, DType, ReduceOp, const Scale&);
 // Allreduce over links, in place on `count` contiguous elements. 16-bit floats accumulate in float32.
 using Allreduce = Status(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 Allreduce allreduce_recursive_doubling, allreduce_rabenseifner;
-// Allreduce by direct reduce-scatter, then direct allgather.
+// Allreduce as a direct reduce-scatter, followed by a direct allgather.
 Allreduce allreduce_pairwise;
 // Allreduce along a ring of ranks.
 Allreduce allreduce_ring;
 Allreduce allreduce_hierarchical;
-// Algorithms for comparison only; they are never chosen. In the naive algorithm, every rank sends to every rank. The
-// driver algorithm gathers at rank 0 and broadcasts. The tree algorithm does a binomial reduce, then a broadcast.
+// Algorithms for comparison only; they are never chosen automatically. In the naive algorithm, every rank sends to
+// every rank. The driver algorithm gathers at rank 0 and broadcasts. The tree algorithm does a binomial reduce, then a
+// broadcast.
 Allreduce allreduce_naive, allreduce_driver, allreduce_tree;
 inline constexpr Implementation<Allreduce> kAllreduces[] = {{Algorithm::recursive_doubling, allreduce_recursive_doubling},
                                                             {Algorithm::rabenseifner, allreduce_rabenseifner},
@@ -66,14 +67,15 @@ Status allreduce_rabenseifner_sums(Comm&, float* sums, std::byte* result, size_t
 using BetweenHosts = std::function<Status(Comm& cross, std::byte* data, size_t count, DType, ReduceOp)>;
 Status allreduce_hierarchical_by(const BetweenHosts&, Comm&, std::byte* data, size_t count, DType, ReduceOp);
 
-// Adasum on segments, each of which is one tensor. It works in place or out of place, over links or in comm.node. It
-// supports only floats, and the number of ranks must be a power of two.
+// Adasum on segments, each of which holds one tensor. It works in place or out of place, over links or through
+// comm.node. It supports only floats, and the number of ranks must be a power of two.
 Status allreduce_adasum(Comm&, const Segments&, DType, const Scale&);
 
-// Sum float32 segments with encoded messages, in place or out of place. `residuals` is empty or has one pointer per
-// piece, which can be null. A residual holds `count` values, which are added to the contribution. The quantization
-// error of the encoded contribution then replaces them. The first function runs over links or in comm.node. The second
-// uses float32 within hosts (comm.local) and encoded data between hosts (comm.cross).
+// Sum float32 tensors, in place or out of place, while messages between ranks are encoded in fewer bits. `residuals` is
+// empty or has one pointer per piece, which can be null. A residual holds `count` values, which are added to this
+// rank's contribution. The contribution's quantization error is then stored in their place. The first function runs
+// over links or through comm.node. The second uses float32 within hosts (comm.local) and encoded data between hosts
+// (comm.cross).
 Status allreduce_compressed(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 
@@ -89,8 +91,8 @@ Broadcast broadcast_pipelined;
 inline constexpr Implementation<Broadcast> kBroadcasts[] = {
     {Algorithm::tree, broadcast_tree}, {Algorithm::pipelined, broadcast_pipelined}, {Algorithm::shm, broadcast_shm}};
 
-// Allgather: `in` has bytes[rank] bytes, and `out` receives the contributions of all ranks in rank order. `in` can
-// already be at its place in `out`.
+// Allgather: `in` has bytes[rank] bytes, and `out` receives the contributions of all ranks in rank order. `in` may
+// already be in its final position within `out`.
 using Allgather = Status(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
 Allgather allgather_shm, allgather_ring;
 inline constexpr Implementation<Allgather> kAllgathers[] = {{Algorithm::shm, allgather_shm}, {Algorithm::ring, allgather_ring}};

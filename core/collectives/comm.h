@@ -20,13 +20,13 @@
 
 namespace hvd {
 
-// Scratch memory that only grows and is kept between operations. Not thread-safe. Each use has a separate slot, so
+// Scratch memory. It is reused between operations and never shrinks. Not thread-safe. Each use has a separate slot, so
 // nested algorithms do not overwrite each other's data.
 class Scratch {
  public:
   // Return the memory of a slot, at least `bytes` bytes. It is aligned to 64 bytes and has undefined contents.
   std::byte* get(int slot, size_t bytes);
-  // Return the number of bytes held. Callable from any thread.
+  // Return the number of bytes of scratch memory allocated. Callable from any thread.
   size_t held() const { return held_.load(std::memory_order_relaxed); }
 
  private:
@@ -46,7 +46,7 @@ struct Comm {
   int size = 1;
   // Link to each rank of the set. The link is null for this rank, and for all ranks if `node` is set.
   std::vector<Link*> links;
-  // Shared memory of the host. Set if all ranks are on this host.
+  // Shared memory of the host. Set only if all ranks are on this host.
   NodeGroup* node = nullptr;
   Waiter* waiter = nullptr;
   Scratch* scratch = nullptr;
@@ -61,7 +61,8 @@ struct Comm {
   // host; its `node` is set. Both pointers are null unless the set spans several hosts and a host has several of its
   // ranks.
   Comm* local = nullptr;
-  // Comm of the ranks with this rank's local index on all hosts. Null if the index is not below `slices`.
+  // Comm of the ranks on all hosts that have the same local index as this rank. Null if the index is not below
+  // `slices`.
   Comm* cross = nullptr;
   // Smallest number of ranks on any host of the process set.
   int slices = 0;
@@ -85,8 +86,8 @@ Status recv_from(Comm& comm, int peer, Bytes data);
 // same rank, and either buffer can be empty.
 Status exchange(Comm& comm, int to, ConstBytes out, int from, Bytes in);
 
-// Run many transfers at the same time, as in a pairwise all-to-all, and return when all are complete. Each peer has at
-// most one transfer. The spans are empty afterwards.
+// Run several transfers concurrently, as in a pairwise all-to-all, and return when all are complete. Each peer has at
+// most one transfer. On return, the spans are empty.
 struct Transfer {
   int peer;
   // Bytes to send to this peer.
@@ -101,10 +102,10 @@ Status exchange_all(Comm& comm, std::span<Transfer> transfers);
 // Concatenation of several tensors of one dtype. A fused operation works on it without packing the tensors first.
 struct Segments {
   struct Piece {
-    // Input values of the piece. Null stands for zeros, for a rank that has called join().
+    // Input values of the piece. Null if this rank has called join() and contributes zeros.
     const std::byte* in;
-    // Memory for the result of the piece; equal to `in` for an in-place operation. Null discards the result, for a rank
-    // that has called join().
+    // Memory for the result of the piece; equal to `in` for an in-place operation. Null if this rank has called join()
+    // and needs no result.
     std::byte* out;
     size_t count;
   };

@@ -49,7 +49,7 @@ class Scaler {
     fits_ = divisor_ > 0 && divisor_ == static_cast<int64_t>(divisor_);
   }
   Wide operator()(Wide x) const {
-    // Skip the 128-bit divisions below if possible, because they call a library function.
+    // Avoid the 128-bit divisions below if possible, because they are library calls.
     if (factor_ == 1.0) {
       const auto narrow = static_cast<int64_t>(x);
       return fits_ && x == narrow ? Wide{narrow / static_cast<int64_t>(divisor_)} : x / divisor_;

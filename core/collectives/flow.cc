@@ -90,7 +90,8 @@ Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const C
 
 namespace {
 
-// Make one pass around the ring. If `raw` is not null, step 0 sends its 16-bit floats instead of the values at `base`.
+// Make one pass around the ring. If `raw` is not null, step 0 sends the 16-bit floats at `raw` instead of the values at
+// `base`.
 Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine, const std::byte* raw,
             DType d) {
   const int n = comm.size, next = (comm.rank + 1) % n, previous = (comm.rank + n - 1) % n;
@@ -110,7 +111,7 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
     halves.wire = d;
   }
   Inflow in(comm, previous, combine);
-  // Current step of the receiving and of the sending side. Step s receives slice(s + 1), and step s + 1 sends it on.
+  // Current steps of the receiving and the sending side. Step s receives slice(s + 1), and step s + 1 forwards it.
   int receiving = 0, sending = 0;
   // Bytes of the current slice that have been sent.
   size_t sent = 0;

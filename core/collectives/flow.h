@@ -15,8 +15,8 @@ namespace hvd {
 Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved);
 Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved);
 
-// Return descriptions for error messages. peer_name() returns, for example, "rank 3 (host a, pid 17)"; pending_text()
-// returns "data from rank 3 (...) and rank 4 (...) to take data".
+// Describe peers and pending transfers for error messages. For example, peer_name() returns "rank 3 (host a, pid 17)",
+// and pending_text() returns "data from rank 3 (...) and rank 4 (...) to take data".
 std::string peer_name(const Comm& comm, int peer);
 std::string pending_text(const Comm& comm, int to, bool sending, int from, bool receiving);
 
@@ -62,14 +62,15 @@ class Inflow {
   void start(Bytes target, const Combine* combine);
   Status advance(bool& moved);
   bool done() const { return ready_ == target_.size(); }
-  // Return the number of leading bytes of the memory range that are final.
+  // Return the number of leading bytes of the memory range that have their final values.
   size_t ready() const { return ready_; }
 
  private:
   Comm& comm_;
   int from_;
   const Combine* combine_;
-  // Memory range for the data (target_), block that is arriving (window_), and missing bytes of that block (rest_).
+  // target_ is the memory range for the data, window_ the block that is arriving, and rest_ the part of it still
+  // missing.
   Bytes target_, window_, rest_;
   size_t ready_ = 0;
   void open_window();
@@ -94,8 +95,8 @@ Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, i
 Status ring_pass_halves(Comm& comm, const std::byte* data, DType d, std::byte* base, std::span<const size_t> offsets, int first,
                         ReduceOp op);
 
-// Receive `data` from rank `from` and forward it to rank `to` while it arrives. `from` is negative at the source, and
-// `to` is negative at the last rank.
+// Receive `data` from rank `from` and forward it to rank `to` while it arrives. `from` is negative on the rank that is
+// the source, and `to` is negative on the last rank.
 Status relay(Comm& comm, int from, int to, Bytes data);
 
 // ---- Conversion of 16-bit floats ------------------------------------------------------------------------------------
@@ -123,7 +124,8 @@ enum LinkSlot : int {
   kSlotOffsets,
   kSlotCounts,
   kSlotSources,
-  // Slot for the float32 copy of a hierarchical allreduce. It stays in use while another algorithm runs between hosts.
+  // Scratch slot for the float32 copy of a hierarchical allreduce. It stays in use while another algorithm runs between
+  // hosts.
   kSlotHierarchyWide,
   kSlotHierarchySlice,
   kSlotHierarchyCounts,
@@ -149,12 +151,12 @@ enum LinkSlot : int {
 
 inline constexpr int kPairwiseWindow = 16;
 
-// Return the maximum bytes of a contribution that one rank sends in a round. The contributions of all `ranks` ranks
-// wait at the rank that reduces them, so together they take about 16 MiB. The result is a multiple of every element
-// size.
+// Return the maximum number of bytes of a contribution that one rank sends per round. The contributions of all `ranks`
+// ranks wait at the rank that reduces them, so together they take about 16 MiB. The result is a multiple of every
+// element size.
 constexpr size_t block_of_contributions(size_t ranks) { return std::clamp<size_t>((16u << 20) / ranks / 64 * 64, 64 << 10, 2 << 20); }
 
-// Run the transfer that transfer(peer) returns, for every other rank of the set.
+// For every other rank of the process set, run the transfer that transfer(peer) returns.
 template <class F>
 Status with_every_peer(Comm& comm, F transfer) {
   for (int begin = 0; begin < comm.size; begin += kPairwiseWindow) {
@@ -180,7 +182,7 @@ struct Fold {
   int places;
   // Number of rank pairs that were folded into one rank each (r in the description of Fold).
   int folded;
-  // Place of this rank among the ranks that remain after folding, or -1 if another rank takes part on its behalf.
+  // Index of this rank among the ranks that remain after folding, or -1 if another rank takes part on its behalf.
   int place;
 
   static Fold of(int rank, int size) {

@@ -9,9 +9,9 @@
 // progress as possible and returns.
 //
 // In the notation of plan/cost.h, the cost is log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is not a
-// power of two (collectives/flow.h). Values are added in the canonical order (collectives/reduce.h).
-// allreduce_recursive_doubling.cc gives the source of recursive doubling. Adding a vote as a second, small operand of a
-// global reduction is a standard construction.
+// power of two (collectives/flow.h). Values are added in the canonical order (collectives/reduce.h). For the source of
+// recursive doubling, see allreduce_recursive_doubling.cc. Adding a vote as a second, small operand of a global
+// reduction is a standard construction.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -54,17 +54,17 @@ class GuardedAllreduce {
 
   // Append the file descriptors to poll while advance() makes no progress.
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
-  // Return a description for error messages, for example "data from rank 3".
+  // Describe for error messages what advance() waits for, for example "data from rank 3".
   std::string waits_for() const;
 
  private:
   enum class Then : uint8_t { nothing, combine_mine_first, combine_theirs_first, take };
   struct Step {
     int peer;
-    // Number of the step. Both ranks of a step use the same number.
+    // Number of the step. The two ranks that exchange messages in a step use the same number.
     uint32_t number;
     bool sends;
-    // Action for the received message. `nothing` means that no message is received in this step.
+    // What to do with the received message. `nothing` means that no message is received in this step.
     Then then;
   };
   void plan();
@@ -80,7 +80,7 @@ class GuardedAllreduce {
   ReduceOp op_ = ReduceOp::sum;
   std::vector<Step> steps_;
   size_t at_ = 0;
-  // Memory of the outgoing and the incoming message, each a header followed by data.
+  // Memory of the outgoing and the incoming message. Each message is a header followed by data.
   std::byte *mine_ = nullptr, *theirs_ = nullptr;
   ConstBytes out_;
   Bytes in_;

@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-// Number of reductions that have kernels: sum, min, max and product, in this order.
+// Number of reductions that have kernels. They are sum, min, max and product, in this order.
 inline constexpr int kReduceOps = 4;
 constexpr int op_index(ReduceOp op) {
   switch (op) {
@@ -29,7 +29,8 @@ struct Kernels {
   const char* name;
   // Reduction kernels, indexed by [dtype][op][k - 1] for k sources.
   Reduce reduce[kDTypeCount][kReduceOps][kFusedSources];
-  // Kernels for 16-bit floats (0: float16, 1: bfloat16) that leave the result in float32, and the conversion back.
+  // Kernels that reduce 16-bit floats (0: float16, 1: bfloat16) to a float32 result, and kernels that convert float32
+  // back to 16 bits.
   Reduce widen[2][kReduceOps][kFusedSources];
   Reduce narrow[2];
   // Kernels for blocks of int8 (codec.h). magnitude() returns the largest bit pattern of |x|. quantize() computes x *
@@ -45,7 +46,7 @@ struct Kernels {
   void (*dots[2])(const std::byte* a, const std::byte* b, size_t n, double unit_a, double unit_b, double* sums);
   void (*blend[2])(std::byte* dst, const std::byte* a, const std::byte* b, size_t n, const double* units, const double* factors);
   double (*largest)(const double* x, size_t n);
-  // Copy bytes without memcpy, for the reason given at kCopyFrom (reduce.cc).
+  // Copy bytes without memcpy. For the reason, see kCopyFrom (reduce.cc).
   void (*copy)(std::byte* dst, const std::byte* src, size_t bytes);
   // Copy with stores that bypass the cache, if the instruction set has them. The caller must call stream_fence()
   // afterwards.

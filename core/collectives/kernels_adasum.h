@@ -73,7 +73,7 @@ void adasum_blend_loop(std::byte* dst, const std::byte* a, const std::byte* b, s
   });
 }
 
-// The maximum is independent of the assignment of elements to lanes. NaN is ignored, because it never compares larger.
+// The maximum does not depend on how elements are assigned to lanes. NaN is ignored, because it never compares greater.
 double adasum_largest_loop(const double* x, size_t n) {
   double most = 0;
   for (size_t i = 0; i < n; ++i) {

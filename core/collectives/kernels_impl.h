@@ -63,8 +63,8 @@ using FloatVec = Vector<float>;
 using WordVec = Vector<uint32_t>;
 using IntVec = Vector<int32_t>;
 
-// Return all ones in the lanes where a > b. Both values must be below 2^31, because SSE2 and AVX2 compare only signed
-// words.
+// Return a mask with all bits set in the lanes where a > b. Both values must be below 2^31, because SSE2 and AVX2
+// compare only signed words.
 HVD_INLINE WordVec greater(WordVec a, uint32_t b) { return same_bits<WordVec>(same_bits<IntVec>(a) > static_cast<int32_t>(b)); }
 
 // Convert between 16-bit values in memory and words. On x86, this uses intrinsics, because GCC splits
@@ -299,7 +299,7 @@ void copy_loop(std::byte* dst, const std::byte* src, size_t bytes) {
     memcpy(dst + 2 * kWidth, &c, kWidth);
     memcpy(dst + 3 * kWidth, &d, kWidth);
 #if defined(__x86_64__)
-    // Keep GCC from turning this loop into a call of memcpy.
+    // Keep GCC from turning this loop into a call to memcpy.
     asm volatile("" ::: "memory");
 #endif
   }

@@ -39,7 +39,7 @@ const Kernels* find_kernels(std::string_view name) {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");
   // Read the CPUID bit directly, because clang before version 16 does not accept the name "f16c". The "avx2" check
-  // already shows that the operating system saves the registers.
+  // already ensures that the operating system saves the registers.
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
   const bool avx2 = __builtin_cpu_supports("avx2") && f16c;
@@ -88,8 +88,8 @@ void scale_bools(std::byte* dst, const std::byte* src, size_t n, const Scale& sc
 
 double multiplier(const Scale& scale) { return scale.factor / static_cast<double>(scale.divisor); }
 
-// Partial values in the canonical order. After the first step, `count` of them remain. Partial value i covers the
-// sources [start(i), start(i + 1)).
+// First step of the canonical order (see reduce.h), which adds neighbouring sources in pairs until a power of two of
+// values is left. After it, `count` values remain. Value i is the sum of the sources [start(i), start(i + 1)).
 struct Plan {
   size_t count, pairs;
   explicit Plan(size_t sources) : count(std::bit_floor(sources)), pairs(sources - count) {}
@@ -196,7 +196,8 @@ void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte
   const size_t step = kBlockBytes / size_of(accumulator(d));
   for (block.at = 0; block.at < n; block.at += step) {
     block.n = std::min(step, n - block.at);
-    // Use separate memory if the result still has to be narrowed or streamed, because dst can be one of the sources.
+    // Use separate memory if the result must still be converted to a narrower type or streamed, because dst can be one
+    // of the sources.
     alignas(64) std::byte result[kBlockBytes], wide[kBlockBytes];
     std::byte* target = dst + block.at * element;
     std::byte* out = streaming ? result : target;

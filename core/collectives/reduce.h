@@ -44,8 +44,8 @@ double largest(const double* x, size_t n);
 void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t n, const Scale& scale,
                  bool streaming = false);
 
-// Copy large data for staging. `streaming` requests stores that bypass the cache, for outputs that are not read soon.
-// The source and destination must not overlap.
+// Copy large data for staging. `streaming` requests stores that bypass the cache, for outputs that will not be read
+// soon. The source and destination must not overlap.
 void copy_bytes(std::byte* dst, const std::byte* src, size_t bytes, bool streaming);
 
 // Canonical order. The order of additions must not depend on the algorithm, fusion or timing, because bits would then
@@ -54,8 +54,8 @@ void copy_bytes(std::byte* dst, const std::byte* src, size_t bytes, bool streami
 // and so on. Recursive doubling and Rabenseifner's algorithm follow this order by design; direct algorithms follow it
 // through reduce_many.
 
-// Return the name of the implementation in use, for example "avx2" (isa), or select one for tests (force_isa).
-// force_isa() returns false if this CPU cannot run the implementation.
+// isa() returns the name of the implementation in use, for example "avx2". force_isa() selects an implementation for
+// tests; it returns false if this CPU cannot run the implementation.
 std::string_view isa();
 bool force_isa(std::string_view name);
 

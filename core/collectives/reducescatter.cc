@@ -65,7 +65,7 @@ Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::s
 
 namespace {
 
-// Return the number of elements of each slice that one round covers.
+// Return the number of elements of each slice that are processed per round.
 size_t round_count(int size, DType d) { return block_of_contributions(static_cast<size_t>(size)) / size_of(d); }
 
 }  // namespace

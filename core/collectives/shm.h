@@ -27,9 +27,10 @@ constexpr size_t round_down(size_t n, size_t multiple) { return n / multiple * m
 constexpr size_t ceil_div(size_t n, size_t d) { return (n + d - 1) / d; }
 
 // Outputs of at least Tuning::stream_bytes bypass the cache, except outputs that were just read (in place). In the
-// cache, a large output would evict useful data, and each store would first read the line.
+// cache, a large output would evict useful data, and every store would first have to read its cache line.
 
-// Sub-buffers of the staging halves of all ranks. Round k uses sub-buffer k % count, at the same offset on every rank.
+// Each rank divides half of its staging area into sub-buffers. Round k uses sub-buffer k % count, at the same offset on
+// every rank.
 struct SubBuffers {
   NodeGroup::Stage stage;
   size_t count;
@@ -81,7 +82,8 @@ Status run_rounds(NodeGroup& node, size_t rounds, size_t staged, StageIn&& stage
   return {};
 }
 
-// Iterator over the pieces in a range of Segments. It remembers its position, so ascending ranges need no search.
+// Iterator over the pieces in a range of Segments. It remembers its position, so visiting ascending ranges needs no
+// search.
 class PieceWalk {
  public:
   explicit PieceWalk(const Segments& data) : data_(data) {}
