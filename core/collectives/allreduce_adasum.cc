@@ -108,7 +108,7 @@ class Adasum {
 
  private:
   struct Range {
-    // Parts lo to hi - 1 of every tensor. Each tensor is split into one part per rank.
+    // Range of parts, lo to hi - 1, of every tensor. Each tensor is split into one part per rank.
     size_t lo, hi;
     Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
   };

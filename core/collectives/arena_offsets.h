@@ -14,7 +14,7 @@ namespace hvd {
 // The rank stores them at the start of its staging area, where the other ranks read them.
 struct ArenaOffsets {
   static constexpr size_t kMax = 63;
-  // Number of pieces, or 0 if any piece is outside this rank's arena or not reduced in place.
+  // Number of pieces. It is 0 if any piece lies outside this rank's arena or is not reduced in place.
   uint64_t count = 0;
   uint64_t offset[kMax];
 };

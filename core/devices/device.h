@@ -1,5 +1,5 @@
 // A Device is the interface to the memory, streams, events, copies and kernels of one accelerator. The engine's device
-// code uses only this interface. core/devices/cuda, on the CUDA driver, is the only implementation.
+// code uses only this interface. The only implementation is core/devices/cuda, which uses the CUDA driver API.
 //
 // No call waits for the device unless its comment says so. The calling thread must have entered the device by creating
 // a Turn object. The Turn makes the device's context current, and lets the thread use the device while another stream
@@ -40,7 +40,7 @@ class Device {
   // such a stream.
   virtual Status capturing(Stream stream, bool* out) = 0;
 
-  // Take an event from the pool. An event that was never recorded counts as reached.
+  // Take an event from the pool. An event that has never been recorded is treated as reached.
   virtual Status take_event(Event* out) = 0;
   // Return an event to the pool. The caller must not make any stream wait for it afterwards.
   virtual void give_back(Event event) = 0;
@@ -70,8 +70,8 @@ class Device {
   virtual Status open(const Handle& handle, void** out) = 0;
   virtual void close(void* memory) = 0;
 
-  // Make existing host memory, in whole pages, accessible to the device at the address `on_device`. Both calls can wait
-  // for all work on the device.
+  // Map existing host memory, in whole pages, into the device's address space, and store the address there in
+  // `on_device`. Registering and unregistering can wait for all work on the device.
   virtual Status register_host(std::byte* memory, size_t bytes, std::byte** on_device) = 0;
   virtual void unregister_host(std::byte* memory) = 0;
   // Operations on 32-bit words in registered memory, in stream order. write_word() writes a word after all earlier work
@@ -80,8 +80,8 @@ class Device {
   virtual Status write_word(std::byte* word, uint32_t value, Stream stream) = 0;
   virtual Status await_word(const std::byte* word, uint32_t value, Stream stream) = 0;
 
-  // Allocate host memory that the device accesses directly. This can wait for the device, so it is called only when a
-  // PinnedPool grows.
+  // Allocate host memory that the device accesses directly. This can wait for work on the device, so it is called only
+  // when a PinnedPool grows.
   virtual Status pin(size_t bytes, std::byte** out) = 0;
   virtual void unpin(std::byte* memory) = 0;
 
@@ -90,11 +90,11 @@ class Device {
   // Later calls return the result of the first call. An error explains why this driver and device cannot run the
   // kernels.
   virtual Status load_kernels() = 0;
-  // Launch kernel number `kernel` of kernels::all() in stream order. Requires load_kernels(). The call copies the
-  // parameters.
+  // Launch the kernel with index `kernel` in kernels::all(), in stream order. Requires load_kernels(). The parameters
+  // are copied before the call returns.
   virtual Status launch(size_t kernel, const void* parameters, kernels::Geometry geometry, Stream stream) = 0;
 
-  // Scope in which the calling thread can use the device.
+  // RAII scope in which the calling thread can use the device.
   class Turn {
    public:
     explicit Turn(Device& device) : device_(device), status_(device.enter(&mode_)) {}

@@ -1,8 +1,8 @@
 // Pool of a device's pinned memory. It keeps memory between operations, because pinning can wait for all work on the
-// device. It never shrinks, because unpinning can wait for kernels of a collective that waits for a lost rank.
-// Unpinning would then keep this thread from notifying the other ranks. Users therefore limit how much memory they use
-// at a time (engine/device/host_staged_path.h), except for tensors that cannot be split. Not thread-safe. Callers must
-// have entered the device (Device::Turn).
+// device. It never shrinks, because unpinning can wait for kernels of a collective that waits for a lost rank, which
+// would block the thread that must notify the other ranks. Users therefore limit how much memory they use at a time
+// (engine/device/host_staged_path.h), except for tensors that cannot be split. Not thread-safe. Callers must have
+// entered the device (Device::Turn).
 #pragma once
 #include <map>
 #include <memory>
@@ -33,8 +33,8 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
     size_t bytes_;
   };
 
-  // Take a block of at least `bytes` bytes with undefined contents. Release the block only when no copy from or to it
-  // is in flight.
+  // Take a block of at least `bytes` bytes with undefined contents from the pool. Release the block only when no copy
+  // from or to it is in flight.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
   // Return the number of bytes of pinned memory, both used and free.
   size_t held() const { return held_; }

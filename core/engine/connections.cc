@@ -17,12 +17,12 @@ int index_of(const std::vector<int>& v, int x) { return static_cast<int>(std::fi
 SpinPolicy spin_policy(const Settings& settings) {
   SpinPolicy policy;
   policy.spins = settings.spins;
-  // With more ranks than cores, spinning takes CPU time from the peer that this rank waits for. Yield instead.
+  // If there are more ranks than cores, spinning takes CPU time from the peer that this rank waits for. Yield instead.
   if (settings.spins == 0) policy.yields = 200;
   return policy;
 }
 
-// Interval between checks, as a fraction of the heartbeat timeout. A host can count as lost up to one interval too
+// Interval between checks, as a fraction of the heartbeat timeout. A host can be declared lost up to one interval too
 // early.
 constexpr double kLook = 0.1;
 

@@ -33,7 +33,7 @@ class Connections {
   // Return an error that names a rank if its host has not acknowledged data within the heartbeat timeout. Cheap to call
   // often, because connections are checked only at intervals.
   Status look_for_silence();
-  // Return the number of seconds within which look_for_silence() must be called again while this rank waits for peers.
+  // Return how soon, in seconds, look_for_silence() must be called again while this rank waits for peers.
   double between_looks() const { return look_every_ > 0 && !one_node_ ? look_every_ : kForever; }
   const std::vector<int>& locals() const { return locals_; }
   // Return the child of rank 0 whose subtree of the control tree contains `rank`.
@@ -55,7 +55,7 @@ class Connections {
 
  private:
   struct SetComms {
-    // Shared-memory group of those ranks in the process set that are on this node.
+    // Shared-memory group of the process set's ranks on this node.
     std::unique_ptr<NodeGroup> group;
     Comm comm, local, cross;
   };

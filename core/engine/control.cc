@@ -33,7 +33,7 @@ Control::Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::m
     n->number = static_cast<uint32_t>(children_.size());
     children_.push_back(std::move(n));
   }
-  // Maximum number of children for which calling recv(2) on each is cheaper than one epoll_wait(2) for all.
+  // Up to this many children, calling recv(2) on each is cheaper than one epoll_wait(2) for all.
   constexpr size_t kMany = 2;
   if (children_.size() <= kMany) return;
   for (auto& child : children_) child->watched = !child->link->in_memory() && watch_.add(child->link->fd(), child->number);

@@ -40,7 +40,8 @@ class SocketSet {
   void want_room(int socket, uint32_t number, bool wanted) { (void)change(EPOLL_CTL_MOD, socket, number, wanted); }
   void remove(int socket) { (void)change(EPOLL_CTL_DEL, socket, 0, false); }
 
-  // Call see(number) for each socket that is readable or writable. Some sockets can be left for the next call.
+  // Call see(number) for each socket that is readable or writable. A call might not report every ready socket; the next
+  // call then reports the remaining ones.
   template <class See>
   void look(See see) {
     if (epoll_ < 0) return;
@@ -78,9 +79,9 @@ enum class FrameType : uint8_t {
   responses = 2,
   // Message to rank 0 with the sender's position in a schedule.
   ready = 3,
-  // Message from rank 0 to all ranks with the position that all ranks have reached.
+  // Message from rank 0 to all ranks with the position that every rank has reached.
   go = 4,
-  // Message to rank 0 that the sender wants to leave the schedule.
+  // Message that tells rank 0 that the sender wants to leave the schedule.
   revoke = 5,
   // Message from rank 0 to all ranks with the position at which they leave the schedule.
   revoked = 6,
@@ -94,9 +95,9 @@ enum class FrameType : uint8_t {
   ack = 10,
   // Message from rank 0 to all ranks that lists the operations waiting at rank 0.
   stalled = 11,
-  // Message from an observer of the sender to the observers of rank 0.
+  // Message from an observer on the sending rank to the observers on rank 0.
   observer_message_up = 12,
-  // Message from an observer of rank 0 to the observers of other ranks.
+  // Message from an observer on rank 0 to the observers on other ranks.
   observer_message_down = 13,
 };
 

@@ -35,7 +35,8 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     {
       const Turn turn(*this);
-      // If the context is not usable, leave everything to the driver: the process is ending, or the context has failed.
+      // If the context is not usable, free nothing: the process is exiting or the context has failed, and the driver
+      // cleans up.
       if (!turn.status().ok()) return;
       for (Event event : events_) driver_.event_destroy(event);
       kernels_.unload();

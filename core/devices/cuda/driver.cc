@@ -19,7 +19,7 @@ bool find(void* handle, const char* symbol, Function* out) {
   return *out != nullptr;
 }
 
-// Return the usual cause of a cuInit failure, for the error message.
+// Return the most common cause of a cuInit failure, for the error message.
 const char* hint(int code) {
   switch (code) {
     case 3: return "; the process was forked from one that had used the GPU: start it by 'spawn' or 'forkserver'";
@@ -65,8 +65,8 @@ Status CudaDriver::check(int code, const char* what) const {
 }
 
 Status cuda_driver(const std::string& library, const CudaDriver** out) {
-  // Leak the mutex on purpose, so that it stays valid during exit handlers. In a child of a process that has used the
-  // driver, calls return error 3.
+  // Leak the mutex on purpose, so that it stays valid during exit handlers. If a process has used the driver and then
+  // forks, driver calls in the child return error 3 (CUDA_ERROR_NOT_INITIALIZED).
   static std::mutex& mutex = *new std::mutex;
   static Loaded* loaded = nullptr;
   std::lock_guard lock(mutex);

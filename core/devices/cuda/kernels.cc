@@ -21,7 +21,7 @@ const char* kernel_hint(int code) {
 }  // namespace
 
 Status CudaKernels::load_module() {
-  // Numbers of CUDA's JIT compiler options.
+  // Values of the CUDA JIT compiler's option enumeration.
   constexpr int kErrorLog = 5, kErrorLogBytes = 6;
   std::vector<char> log(16 << 10);
   int options[] = {kErrorLog, kErrorLogBytes};

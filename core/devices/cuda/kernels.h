@@ -1,4 +1,4 @@
-// The kernels of core/kernels, loaded into a CUDA context once and launched by number.
+// The kernels of core/kernels, which are loaded into a CUDA context once and launched by index.
 #pragma once
 #include <functional>
 #include <mutex>

@@ -10,7 +10,7 @@ Status Accelerator::open(const Place& place, std::shared_ptr<Device>* out) {
   if (!device_) {
     HVD_RETURN_IF_ERROR(open_cuda_device(cuda_library_, place.ordinal, &device_));
     const Device::Turn turn(*device_);
-    // Ignore a failure to load the kernels. Operations that need kernels report it later.
+    // Ignore a failure to load the kernels here. Operations that need kernels will report it.
     if (kernels_ && turn.status().ok()) static_cast<void>(device_->load_kernels());
   }
   if (device_->ordinal() != place.ordinal) {

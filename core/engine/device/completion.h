@@ -1,5 +1,5 @@
-// Completion of a launched device operation: an event that the device reaches when the result is ready. The host waits
-// only for the launch; the caller's stream waits for the event.
+// Completion of a launched device operation. It is signaled by an event that the device reaches when the result is
+// ready. The host waits only for the launch; the caller's stream waits for the event.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -48,8 +48,8 @@ class Completion {
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->reached(event_, out);
   }
-  // Mark the result as failed, even if the device later reaches the event. Call this once, before anything that lets
-  // the event fire.
+  // Mark the result as failed, even if the device later reaches the event. Call this once, before doing anything that
+  // allows the device to reach the event.
   void fail(Status why) const {
     why_ = std::move(why);
     failed_.store(true, std::memory_order_release);
@@ -74,8 +74,8 @@ class DeferredRelease {
   void keep(std::shared_ptr<const Completion> until, std::shared_ptr<void> memory);
   // Release memory that the device no longer uses, oldest first. An error means that the device has failed.
   Status sweep();
-  // Call sweep() repeatedly for a few seconds, until all memory is released. Memory that is still held after that is
-  // never freed. After a device failure, no memory is freed.
+  // Call sweep() repeatedly until all memory is released, for at most a few seconds. Memory that is still in use after
+  // that is never freed. After a device failure, no memory is freed.
   ~DeferredRelease();
 
  private:
@@ -87,7 +87,7 @@ class DeferredRelease {
 // completions that are not ready are marked as failed, regardless of their events.
 class PendingCompletions {
  public:
-  // Add the completion of an operation. `what` describes the operation in error messages.
+  // Add the completion of an operation to those that fail() marks. `what` describes the operation in error messages.
   void add(const std::shared_ptr<const Completion>& completion, std::string what);
   void fail(const Status& why);
 

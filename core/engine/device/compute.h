@@ -25,14 +25,14 @@ class Compute {
   // Device::load_kernels()). An error means that this device cannot run the kernels.
   Status load() { return device_->load_kernels(); }
 
-  // Maximum number of sources and of destinations of a reduction.
+  // Maximum number of sources, and of destinations, in one reduction.
   static constexpr size_t kMax = kernels::kMostSources;
-  // True if a kernel exists for the operation. Adasum is the only operation without one.
+  // True if there is a kernel for the operation. Only Adasum has none.
   static bool reduces(ReduceOp op) { return kernels::op_of(op).has_value(); }
 
-  // Combine elements [begin, end) of all sources, scale them, and store them at the same place in each destination. For
-  // an average, `op` is sum and `scale` holds the divisor. A destination can be one of the sources, but must not partly
-  // overlap a source.
+  // Combine elements [begin, end) of all sources, scale them, and store them at the same positions in each destination.
+  // For an average, `op` is sum and `scale` holds the divisor. A destination can be one of the sources, but must not
+  // partly overlap a source.
   Status reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
                 uint64_t begin, uint64_t end, const Scale& scale, Device::Stream stream);
 
@@ -48,8 +48,8 @@ class Compute {
   };
   // True if pack() can convert from dtype `from` to dtype `to`.
   static bool casts(DType from, DType to) { return kernels::pack_of(from, to).has_value(); }
-  // Execute all moves, with one launch for every 512 moves. Each value is converted, scaled and rounded once. If the
-  // types are equal, a source can also be the destination.
+  // Execute all copies in `moves`, with one kernel launch per 512 copies. Each value is converted, scaled and rounded
+  // once. If the types are equal, a source can also be the destination.
   Status pack(DType from, DType to, std::span<const Move> moves, const Scale& scale, Device::Stream stream);
 
  private:

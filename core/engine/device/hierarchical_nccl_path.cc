@@ -10,8 +10,8 @@
 namespace hvd {
 namespace {
 
-// Maximum size of a part in bytes. Large enough for copies to reach the speed of the PCIe link, and small enough for
-// several parts to be in flight.
+// Maximum size of a part in bytes. Parts of this size are large enough for copies to reach the speed of the PCIe link,
+// and small enough for several parts to be in flight.
 constexpr size_t kMaxOfPart = size_t{4} << 20;
 
 size_t total_of(const Response& r) {
@@ -186,7 +186,7 @@ Status HierarchicalNcclPath::bring(Flight& flight, Part* part) {
   return {};
 }
 
-// State of one pass over all operations in flight, oldest first.
+// State of one call of advance(), which checks all operations in flight, oldest first.
 struct HierarchicalNcclPath::Look {
   bool moved = false;
   // True if no pinned memory was left for a part. Later parts must then wait, so that all ranks serve the oldest part
@@ -225,7 +225,7 @@ Status HierarchicalNcclPath::look(Flight& flight, Look* how) {
     if (how->full) break;
     if (Status s = pool_->take(bytes, &part.pinned); !s.ok()) {
       if (used == 0) return s;
-      // Stop copying: no more pinned memory is available.
+      // Stop copying, because no more pinned memory is available.
       staged_memory_ = used;
       how->full = true;
       break;

@@ -37,15 +37,15 @@ namespace hvd {
 class HierarchicalNcclPath {
  public:
   // `staged_memory` is the maximum number of bytes of pinned memory in use at a time. At least one part is always
-  // allowed. Less memory is used if less is available. The caller, not this class, checks `options.by_hosts`.
+  // allowed. If less memory is available, the limit shrinks. The caller, not this class, checks `options.by_hosts`.
   HierarchicalNcclPath(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common, size_t staged_memory,
                        Submissions* submissions, const Observers* observers)
       : wanted_(options.kinds[static_cast<size_t>(Kind::allreduce)]), host_(host), log_(log), sets_(options, host, std::move(log), common),
         staged_memory_(staged_memory), submissions_(submissions), observers_(observers) {}
   ~HierarchicalNcclPath() { take_all(); }
 
-  // True if `response` can use this path, judging by the response alone. This is false, for example, while a rank has
-  // joined.
+  // True if the response itself permits the use of this path. It does not, for example, while a rank has joined.
+  // Whether the process set and the devices permit it is decided by eligible().
   bool fits(const Response& response, const Comm& comm) const;
   // Decide whether the response uses this path. All ranks of the set must call this for the same responses in the same
   // order, and only for responses for which fits() is true. An error ends the job.
@@ -55,7 +55,8 @@ class HierarchicalNcclPath {
     const auto it = settled_.find(set);
     return it != settled_.end() && it->second.eligibility == Eligibility::no;
   }
-  // Start the response with this rank's operations, in the order of response.names. An error ends the job.
+  // Start executing the response with this rank's operations, given in the order of response.names. An error ends the
+  // job.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
   // Advance the operations in flight. Return true if any operation made progress. An error in `status` ends the job.
@@ -69,9 +70,10 @@ class HierarchicalNcclPath {
   Status look() { return launched_.empty() ? Status() : launched_.look(sets_).with(device_->description()); }
 
   void forget(uint32_t set);
-  // Remove and return all operations in flight at the end of the job. Their memory is kept while the device uses it.
+  // Remove and return all operations that are still in flight when the job ends. Their memory is kept while the device
+  // uses it.
   std::vector<OperationPtr> take_all();
-  // End the communicators: destroy them if `why` is ok, or abort them if it is an error.
+  // Shut down the communicators: destroy them if `why` is ok, or abort them if it is an error.
   void end(const Status& why);
   void await_end() { sets_.await_end(); }
 
@@ -132,7 +134,7 @@ class HierarchicalNcclPath {
   const bool wanted_;
   Backend* const host_;
   const LogSink log_;
-  // Process sets with the NCCL communicators of the ranks on this host.
+  // Process sets and their NCCL communicators, each of which connects the ranks on this host.
   NcclSets sets_;
   size_t staged_memory_;
   Submissions* const submissions_;
@@ -147,7 +149,7 @@ class HierarchicalNcclPath {
   std::list<Flight> flights_;
   // Number of unnamed operations started so far in each process set. The number is the same on all ranks of the set.
   std::map<uint32_t, uint64_t> begun_;
-  // Error of a launch that has failed since the last call of advance().
+  // Error of a launch that failed after the last call of advance().
   Status failure_;
   LaunchedOperations launched_;
   DeferredRelease deferred_;

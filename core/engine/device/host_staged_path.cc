@@ -10,8 +10,8 @@ namespace hvd {
 
 namespace {
 
-// Maximum size of a piece in bytes. Large enough for copies to reach the speed of the PCIe link, and small enough for
-// several pieces to be in flight.
+// Maximum size of a piece in bytes. Pieces of this size are large enough for copies to reach the speed of the PCIe
+// link, and small enough for several pieces to be in flight.
 constexpr size_t kPiece = size_t{4} << 20;
 
 size_t cache_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -45,8 +45,8 @@ Status HostStagedPath::start(const Response& r, const Comm& comm, std::vector<Op
   if (status.ok()) status = open();
   if (!status.ok()) return status.with(device_->description());
   flight.carrier = new_carrier(flight.operations);
-  // If the program gave the operation no name, add a number to the name that the schedule uses for it, because several
-  // such operations can be in flight with the same name.
+  // If the program did not name the operation, add a number to the name that the schedule uses for it, because several
+  // such operations with the same name can be in flight.
   const bool unnamed = flight.operations.front()->request.unnamed;
   const std::string suffix = unnamed ? "/staged." + std::to_string(begun_[r.set]) : "/staged";
   if (divisible(r)) {
@@ -77,8 +77,8 @@ HostStagedPath::Part& HostStagedPath::add_part(Request request, const Operation&
   part.load = flight->loads.size() - 1;
   ++flight->loads.back().end;
   ++flight->loads.back().open;
-  // Keep parts of different windows (sets of tensors that are copied together) from being fused: store the window's
-  // number in the lower bits of the fence, because operations with different fences are never fused.
+  // Keep parts of different windows (sets of tensors that are copied together) from being fused. Operations are fused
+  // only if their fences are equal, so store the window's number in the lower bits of the fence.
   constexpr uint64_t kWeak = (uint64_t{1} << kWeakFenceBits) - 1;
   request.fence = (op.request.fence & ~kWeak) | (window_ & kWeak);
   part.host = host_part(std::move(request), std::move(name), flight->carrier);
@@ -152,7 +152,7 @@ Status HostStagedPath::bring_all() {
       if (!room(load)) return {};
       if (Status s = pool_->take(load.bytes, &load.block); !s.ok()) {
         if (pool_->used() == 0) return s;
-        // Stop copying: no more pinned memory is available.
+        // Stop copying, because no more pinned memory is available.
         memory_ = pool_->used();
         return {};
       }
@@ -163,7 +163,8 @@ Status HostStagedPath::bring_all() {
 }
 
 Status HostStagedPath::bring(Flight& flight, Loaded& load) {
-  // Start the copies in the order of the operations, because an input can depend on the results of earlier operations.
+  // Start the copies in the order of the operations, because the input of one can depend on the results of earlier
+  // ones.
   if (flight.brought == 0) {
     for (const OperationPtr& op : flight.operations) HVD_RETURN_IF_ERROR(device_->wait(down_, op->on_device->ready));
   }
@@ -198,8 +199,8 @@ bool HostStagedPath::advance(std::vector<Done>* done, Status* status) {
   return moved;
 }
 
-// Check whether the copies of an operation have completed. If one has not, set `copying` to true. Later copies on the
-// same stream then need no check, because they cannot have completed.
+// Check whether the copies of an operation have completed. If any of them has not, set `copying` to true. Later copies
+// on the same stream then need no check, because they cannot have completed.
 Status HostStagedPath::look(Flight& flight, bool* moved, bool* copying) {
   for (Part& part : flight.parts) {
     if (part.load >= flight.brought) break;
@@ -257,8 +258,8 @@ std::vector<OperationPtr> HostStagedPath::take_all() {
   std::vector<OperationPtr> out;
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
-  // Copies can be in flight in both directions and can access the program's memory. The program therefore waits for a
-  // completion that covers both streams.
+  // Copies can be in flight in both directions and can access the program's memory. Make the program wait for an event
+  // that follows the work of both streams.
   std::shared_ptr<const Completion> down, both;
   const bool known = turn.status().ok() && pool_ && Completion::record(device_, down_, &down).ok() && down->order(up_).ok() &&
                      Completion::record(device_, up_, &both).ok();

@@ -23,7 +23,7 @@ uint64_t new_carrier(const std::vector<OperationPtr>& operations);
 // `in` and `out`, and calls Submissions::expect().
 OperationPtr host_part(Request request, std::string name, uint64_t carrier);
 
-// Submit a part whose data are ready. If the engine refuses it, the part completes immediately with the error.
+// Submit a part whose data are ready. If the engine rejects it, the part completes immediately with the error.
 void submit_host_part(const OperationPtr& part, Submissions* submissions, const Observers& observers);
 
 // Return the maximum number of seconds to sleep before checking copies again. The oldest copy in flight started at
@@ -33,7 +33,7 @@ double resting_seconds_after(Clock::time_point begun);
 // Host-staged path, which executes device operations through host memory. It works for every device and interconnect.
 // Each operation of the program becomes two operations of the engine, one on the device and one on the host.
 //
-// An operation goes through these steps:
+// The steps of an operation:
 //   1. Once the ranks have agreed on the device operation, start() copies its data to pinned memory, without waiting
 //      for the device.
 //   2. When the copy has arrived, advance() submits the operation "NAME/staged" on host memory. It is negotiated and
@@ -53,21 +53,22 @@ double resting_seconds_after(Clock::time_point begun);
 // Not thread-safe; used only by the thread that runs the engine's progress loop.
 class HostStagedPath {
  public:
-  // `memory` is the maximum number of bytes of pinned memory in use at a time. Less is used if less is available. The
-  // limit must exceed what one bucket of a schedule needs, because the bucket would otherwise wait forever.
+  // `memory` is the maximum number of bytes of pinned memory in use at a time. If less is available, the limit shrinks.
+  // The limit must exceed what one bucket of a schedule needs, because the bucket would otherwise wait forever.
   HostStagedPath(size_t memory, Submissions* submissions, const Observers* observers)
       : memory_(memory), submissions_(submissions), observers_(observers) {}
   ~HostStagedPath();
 
-  // Start `response` with this rank's operations, in the order of response.names. The list is empty if this rank has
-  // called join(). All ranks of the set must call this for the same responses in the same order. An error ends the job.
+  // Start executing `response` with this rank's operations, given in the order of response.names. The list is empty if
+  // this rank has called join(). All ranks of the set must call this for the same responses in the same order. An error
+  // ends the job.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
-  // Forget the state of a process set. Called for a new set, because an earlier set with the same id might have had
+  // Delete the state of a process set. Called for a new set, because an earlier set with the same id might have had
   // other ranks.
   void forget(uint32_t set) { begun_.erase(set); }
 
-  // Operations that have been launched or have failed.
+  // Operations of one response whose results have been launched, or that have failed with `status`.
   struct Done {
     std::vector<OperationPtr> operations;
     Status status;
@@ -77,7 +78,8 @@ class HostStagedPath {
   bool idle() const { return flights_.empty(); }
   // Return the maximum number of seconds to sleep before advance() must be called again.
   double resting_seconds() const;
-  // Remove and return all operations in flight at the end of the job. Their memory is kept while the device uses it.
+  // Remove and return all operations that are still in flight when the job ends. Their memory is kept while the device
+  // uses it.
   std::vector<OperationPtr> take_all();
 
  private:
@@ -149,7 +151,7 @@ class HostStagedPath {
   // Streams for copies to the host (down) and back to the device (up).
   Device::Stream down_ = nullptr, up_ = nullptr;
   std::deque<Flight> flights_;
-  // Number of responses so far, for each process set.
+  // Number of responses started so far in each process set.
   std::map<uint32_t, uint64_t> begun_;
   // Number of the current fusion window. A window covers a limited number of bytes that are copied together. Parts of
   // different windows are never fused.

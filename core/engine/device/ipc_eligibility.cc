@@ -10,12 +10,12 @@
 namespace hvd {
 namespace {
 
-// Seconds to wait for an earlier job's unfinished work.
+// Seconds to wait for unfinished work of an earlier job.
 constexpr double kStuckFor = 3;
-// Maximum number of ranks on a host: SegmentHeader::let_go has one bit per rank.
+// Maximum number of ranks per host. SegmentHeader::let_go has one bit per rank.
 constexpr int kMaxLocals = 64;
 
-// Fixed-size text in which ranks exchange the reason for a failure.
+// Fixed-size text buffer with which ranks exchange the reason for a failure.
 struct Text {
   char bytes[400] = "";
   void set(const std::string& text) { std::snprintf(bytes, sizeof bytes, "%s", text.c_str()); }
@@ -118,8 +118,8 @@ Status IpcPath::offer(Set* set, Comm& comm) {
   std::vector<Offer> offers;
   HVD_RETURN_IF_ERROR(say(comm, mine, &offers));
   Verdict verdict{};
-  // If any rank has failed, all ranks stop here. Otherwise, every rank now has the memory description (card) of every
-  // other rank.
+  // If any rank has failed, all ranks stop here. Otherwise, every rank now has the description (Card) of every other
+  // rank's memory.
   const bool all_can = std::all_of(offers.begin(), offers.end(), [](const Offer& o) { return !o.why_not.bytes[0]; });
   if (all_can) {
     if (const Status s = meet(comm, offers); !s.ok()) verdict.why_not.set(s.message());

@@ -24,7 +24,8 @@ namespace {
 // Maximum seconds for reading a peer's test pattern. Reading can be slow, because processes that share a device take
 // turns.
 constexpr double kProbeWithin = 5;
-// Minimum size of an allocation in bytes. Smaller allocations share a block, and a handle would expose the whole block.
+// Minimum size of an allocation in bytes. CUDA would place smaller allocations in a block together with other data, and
+// an IPC handle gives access to the whole block.
 constexpr size_t kGranule = size_t{2} << 20;
 
 // Write this rank's test pattern. The other ranks read it to check their access.
@@ -50,7 +51,7 @@ Whereabouts whereabouts() {
   return {token, ids.st_ino, ::getpid()};
 }
 
-// Resources that remain after the end of a job (Exchange::retire). They are released in two steps: the peers' memory is
+// Resources left over after a job has ended (Exchange::retire). They are released in two steps: the peers' memory is
 // closed once this rank's device has finished, and this rank's memory is freed once the peers have closed it.
 struct Exchange::Retired {
   std::shared_ptr<Segment> segment;
@@ -64,7 +65,7 @@ struct Exchange::Retired {
   int local_rank = 0;
   bool closed = false;
 
-  // Close the peers' memory if this rank's device has finished.
+  // Close the peers' memory once this rank's device no longer uses it.
   void let_go() {
     const Device::Turn turn(*device);
     if (closed || !turn.status().ok()) return;
@@ -130,7 +131,7 @@ Status Exchange::make_all() {
   return counters_->tell(kWritten, probing_);
 }
 
-// Allocate the slots and the pattern. If memory is short, use smaller slots.
+// Allocate the slots and the test pattern. If too little memory is available, use smaller slots.
 Status Exchange::allocate() {
   void* memory = nullptr;
   for (size_t slot = slot_bytes_;; slot = slot / 2 / kGranule * kGranule) {
@@ -240,7 +241,7 @@ void Exchange::retire(bool release) {
   const Device::Turn turn(*device_);
   // Leak the memory, because the device has failed.
   if (!turn.status().ok()) return leave_behind(std::move(left.words));
-  // Record events after the work of both streams. If that fails, the resources are never released.
+  // Record events after the pending work on both streams. If that fails, the resources are never released.
   std::shared_ptr<const Completion> probed;
   const bool known = Completion::record(device_, probing_, &probed).ok() && probed->order(stream_).ok() &&
                      Completion::record(device_, stream_, &left.last).ok();

@@ -19,7 +19,7 @@ class StreamCounters {
   static constexpr size_t kMax = 8;
 
   // Open the counters of one rank on this host. Ranks that are threads of this process share the registration of the
-  // memory. This can wait for the device.
+  // memory. The call can wait for work on the device.
   static Status open(std::shared_ptr<Segment> segment, const std::shared_ptr<Device>& device, int local_rank,
                      std::unique_ptr<StreamCounters>* out);
   StreamCounters(const StreamCounters&) = delete;
@@ -75,7 +75,7 @@ class Exchange {
   static constexpr int kSlots = 2;
   static constexpr size_t kPatternBytes = 64;
 
-  // Card that describes a rank's memory. Each rank sends its card to its peers.
+  // Description of a rank's memory, which each rank sends to its peers.
   struct Card {
     Whereabouts where;
     int32_t local_rank;
@@ -127,14 +127,14 @@ class Exchange {
   Status meet(int rank, const Card& card);
 
   std::byte* slot(const Peer& peer, uint64_t window) const { return peer.memory + window % kSlots * peer.slot_bytes; }
-  // Publish the counter `word` (kReady or kDone) for the window's slot, or wait for a peer's counter, both in stream
-  // order.
+  // tell() publishes a counter (kReady or kDone) for the window's slot, and await() waits for a peer's counter. Both
+  // act in stream order.
   Status tell(Word word, uint64_t window) { return counters_->tell(word + window % kSlots, stream_); }
   Status await(const Peer& peer, Word word, uint64_t window) { return counters_->await(peer.local_rank, word + window % kSlots, stream_); }
   const Peer& me() const { return me_; }
   const Peer& peer(int rank) const { return peers_.at(rank); }
   Device::Stream stream() const { return stream_; }
-  // True if the device had too little memory for slots of the requested size. Valid after prepare().
+  // True if the device did not have enough memory for slots of the requested size. Valid after prepare().
   bool scarce() const { return scarce_; }
 
   // Retire this exchange at the end of the job. All resources are kept until the device has finished the work on the
@@ -162,7 +162,7 @@ class Exchange {
   std::shared_ptr<Device> device_;
   Device::Stream stream_ = nullptr, probing_ = nullptr;
   bool scarce_ = false;
-  // Host buffer for writing and reading the pattern.
+  // Host buffer that is used to write and read the test patterns.
   std::byte* pinned_ = nullptr;
   std::shared_ptr<StreamCounters> counters_;
   Peer me_;

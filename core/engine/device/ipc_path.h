@@ -1,10 +1,10 @@
 // IPC path, which executes operations on GPU tensors among ranks of one host that access each other's device memory
-// (CUDA IPC). It is used if several ranks share one GPU, which NCCL refuses, or if NCCL is not available. Reductions
-// use the engine's own kernels, which add in the same order as the CPU, so results are bitwise identical.
+// (CUDA IPC). It is used if several ranks share one GPU, which NCCL does not support, or if NCCL is not available.
+// Reductions use the engine's own kernels, which add in the same order as the CPU, so results are bitwise identical.
 //
 // The first operation of a process set decides whether the set uses this path. The ranks exchange their location and
-// device, open the others' buffers and read a pattern from them. If all ranks succeed, the set uses IPC. If any rank
-// fails, the set permanently uses host memory.
+// device, open each other's buffers and read a test pattern from them. If all ranks succeed, the set uses IPC. If any
+// rank fails, the set permanently uses host memory.
 //
 // Tensors are processed in windows (engine/device/splitting.h). Each rank works on its own stream. None of the
 // following steps waits for the device:
@@ -15,9 +15,9 @@
 //   4. Host barrier.
 //   5. Take: a rank waits for `done` of the ranks that wrote or read its own buffer, and unpacks the buffer.
 //
-// A window is a part of the tensors that fits in one slot. Windows use two slots in turn. Between two barriers, a rank
-// puts one window (step 1), works on the window before it (step 3), and takes the window before that (step 5). Every
-// wait is for a call made earlier, so waits cannot form a cycle, even across process sets.
+// A window is a part of the tensors that fits in one slot of a buffer. Windows alternate between two slots. Between two
+// barriers, a rank does step 1 for window n, step 3 for window n - 1, and step 5 for window n - 2. Every wait is for a
+// call made earlier, so waits cannot form a cycle, even across process sets.
 //
 // Not thread-safe; used only by the thread that runs the engine's progress loop.
 #pragma once
@@ -47,8 +47,8 @@ class IpcPath {
   // Decide whether `response` uses this path. All ranks of the set must call this for the same responses in the same
   // order. `device` is this rank's device, or null if it has none yet. An error ends the job.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // Launch the response with this rank's operations, in the order of response.names. The list is empty if this rank has
-  // called join().
+  // Launch the response with this rank's operations, given in the order of response.names. The list is empty if this
+  // rank has called join().
   Status start(const Response& response, Comm& comm, const std::vector<OperationPtr>& operations);
 
   // True while launched work might be unfinished. The driver must then call look() every resting_seconds() seconds. If
@@ -57,12 +57,12 @@ class IpcPath {
   static double resting_seconds() { return kLook; }
   Status look();
 
-  // Forget the state of a process set that was created or removed.
+  // Delete the state of a process set that was created or removed.
   void forget(uint32_t set) { sets_.erase(set); }
-  // Shut down the path after the job has ended with `why`. If `well` is true, all ranks have launched the unfinished
-  // work, so it will complete. If false, the work has failed.
+  // Shut down the path after the job has ended with the error `why`. `well` is true if all ranks have launched the
+  // unfinished work, so that it will complete, and false if the work has failed.
   void end(const Status& why, bool well);
-  // Wait up to two seconds until this rank's device has finished and the peers' memory is closed.
+  // Wait up to two seconds until this rank's device is idle and the peers' memory is closed.
   void await_end();
 
  private:

@@ -19,7 +19,7 @@ std::string name_of(const Comm& comm, size_t rank) { return "rank " + std::to_st
 uint64_t host_id() {
   const char* const text = std::getenv("NCCL_HOSTID");
   if (!text) return 0;
-  // Initial value of FNV-1a, a hash that is the same in every process.
+  // Initial value of the FNV-1a hash. In contrast to std::hash, FNV-1a gives the same result in every process.
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : std::string_view(text)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return hash;
@@ -106,8 +106,8 @@ std::string NcclSets::why_not(const Comm& comm, const std::vector<Record>& all) 
   return "";
 }
 
-// Warn that ranks share a GPU, usually because the program has not selected a GPU per rank. Whichever path is used,
-// these ranks take turns on the GPU. The warning is not repeated if a rank has logged it for another set.
+// Warn that ranks share a GPU, usually because the program does not select a different GPU for each rank. Whichever
+// path is used, such ranks take turns on the GPU. The warning is not repeated if a rank has logged it for another set.
 void NcclSets::warn_of_sharing(const Comm& comm, const std::vector<Record>& all) {
   constexpr size_t kMaxNamed = 8;
   std::string ranks;

@@ -11,8 +11,9 @@ namespace {
 
 constexpr size_t kLeast = size_t{64} << 10, kGrain = 512;
 
-// Return the size class of a block. There are two classes per power of two. If requested sizes grow slowly, all blocks
-// together are then smaller than four times the last block.
+// Return the size to allocate for a block of `bytes` bytes: one of two size classes per power of two. Size classes
+// limit the waste when the requested sizes grow slowly: all blocks together then take less than four times the size of
+// the last one.
 size_t class_of(size_t bytes) {
   const size_t step = std::bit_floor(std::max(bytes, kLeast)) / 2;
   return (std::max(bytes, kLeast) + step - 1) / step * step;
@@ -88,7 +89,7 @@ void GpuMemory::give_back(std::byte* data, size_t bytes, bool pinned) {
 
 void LaunchedOperations::add(std::shared_ptr<const Completion> completion, std::string what) {
   constexpr size_t kMany = 64;
-  // Release finished operations, because each one holds a device event. look() reports errors.
+  // Release finished operations early, because each one holds a device event. Errors are reported by look().
   if (all_.size() >= kMany) static_cast<void>(sweep());
   if (all_.empty()) next_look_ = Clock::now() + std::chrono::milliseconds(1);
   all_.push_back({std::move(completion), std::move(what)});

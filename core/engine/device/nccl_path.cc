@@ -25,7 +25,7 @@ Status NcclPath::eligible(const Response& r, Comm& comm, const std::shared_ptr<D
   *yes = set_ && fits(r) && kinds_[static_cast<size_t>(r.kind)];
   if (!*yes || (r.kind != Kind::allreduce && r.kind != Kind::reducescatter)) return {};
   const nccl::Reduction how = reduction(*set_, r, comm);
-  // The engine's kernels do the scaling that NCCL cannot do, in the output memory. Scaling before a reduction is
+  // Scaling that NCCL cannot do is done by the engine's kernels, in the output memory. Scaling before a reduction is
   // therefore possible only if each output is as large as its input.
   const bool before = how.before.identity() || (set_->kernels && r.kind == Kind::allreduce);
   *yes = how.possible() && before && (how.after.identity() || set_->kernels);
@@ -36,7 +36,7 @@ Status NcclPath::start(const Response& r, const Comm& comm, const std::vector<Op
   const Device::Turn turn(*device_);
   Status status = turn.status();
   if (status.ok()) status = launch(*set_, r, comm, operations);
-  // Record the completion even after a failure, because part of the work might be in flight.
+  // Record the completion event even after a failure, because part of the work might be in flight.
   if (turn.status().ok()) {
     const Status remembered = remember(described(r), operations);
     if (status.ok()) status = remembered;
@@ -64,7 +64,7 @@ void NcclPath::end(const Status& why, bool all_take_part) {
   launched_.clear();
 }
 
-// Part of the NCCL path that launches each kind of operation.
+// The part of the NCCL path that launches the individual kinds of operations.
 
 namespace {
 
@@ -103,8 +103,8 @@ Status NcclPath::broadcast(const NcclSet& set, const Response& r, const Comm& co
   return bytes > 0 ? nccl::broadcast(*set.communicator, stream(), op.out, bytes, root) : Status();
 }
 
-// Allocate the result only now, because its size was not known earlier. The program copies it to its own tensor in
-// stream order.
+// Allocate the result here, because its size was not known earlier. The program copies it to its own tensor in stream
+// order.
 Status NcclPath::make_output(size_t bytes, Operation* op) {
   std::shared_ptr<GpuMemory::Block> block;
   if (bytes > 0) HVD_RETURN_IF_ERROR(sets_.memory().take(bytes, &block));
@@ -166,8 +166,8 @@ Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& co
   if (operations.empty()) return allreduce_zeros(set, how, counts, size_of(r.dtype), packing);
 
   std::shared_ptr<GpuMemory::Block> buffer;
-  // `in` holds the copies before the reduction: into the buffer, or directly to the results. `out` holds the copies
-  // after it, from the buffer to the results.
+  // `in` lists the copies made before the reduction: into the fusion buffer, or directly to the results. `out` lists
+  // the copies made after it, from the buffer to the results.
   std::vector<Compute::Move> in, out;
   std::vector<nccl::Piece> pieces;
   if (packing.bytes > 0) {

@@ -23,7 +23,7 @@ struct Around {
   static void leave(void* self) { static_cast<Around*>(self)->device->leave(mode); }
 };
 
-// Return the hooks for NCCL's helper threads. Each device has one set of hooks, which lives as long as the process.
+// Return the functions that NCCL's helper threads call to enter and leave the device. They live as long as the process.
 nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
   static std::mutex& mutex = *new std::mutex;
   static auto& all = *new std::map<Device*, Around>;
@@ -34,8 +34,9 @@ nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
 // A rank's progress in creating a communicator.
 enum class Made : uint8_t { not_yet, yes, failed, late };
 
-// Return this rank's progress in creating communicator `c`. `first` is the communicator that might be warming up, and
-// kernels of other communicators must not run during the warm-up.
+// Return this rank's progress in creating communicator `c`. Until `first`, the communicator that is warmed up, is
+// ready, a new communicator does not count as created, because kernels of other communicators must not run during the
+// warm-up.
 Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool late) {
   using State = nccl::Communicator::State;
   const bool waits = c.state() == State::making || (c.state() == State::ready && first.state() == State::making);
@@ -43,8 +44,9 @@ Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool 
   return c.state() == State::ready ? Made::yes : Made::failed;
 }
 
-// True if the ranks of the set should exchange their states again at the set's n-th response. Each exchange costs a
-// host collective, so it takes place at every response at first, and less often later.
+// True if the ranks of the set should tell each other again, at the set's n-th response, how far they are in creating
+// the communicator. Each exchange costs a host collective, so it takes place at every response in the beginning and
+// less often later.
 bool asks_again(uint64_t n) {
   constexpr uint64_t kOften = 32, kMax = 64;
   return n % std::clamp<uint64_t>(std::bit_floor(n) / kOften, 1, kMax) == 0;
@@ -84,10 +86,10 @@ Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, ncc
   }
   if (!common_->stream) HVD_RETURN_IF_ERROR(device_->make_stream(&common_->stream));
   if (warm_up) {
-    // The ranks launch the warm-up of a communicator at different points between other operations. The warm-up
-    // therefore has a separate stream, and runs only if there are no other communicators: kernels that wait for each
-    // other in different orders can deadlock. Communicators of later sets connect at their first operation, which waits
-    // until the warm-up is over (made_of).
+    // Ranks launch the warm-up of a communicator at different times relative to other operations, and kernels that wait
+    // for each other in different orders can deadlock. The warm-up therefore has a separate stream, and runs only if
+    // there are no other communicators. Communicators of later sets connect at their first operation, which waits until
+    // the warm-up is over (made_of).
     first->bytes = nccl::warm_up_bytes(comm.size);
     HVD_RETURN_IF_ERROR(device_->make_stream(&first->stream));
     HVD_RETURN_IF_ERROR(memory_->take(first->bytes, &warmed_.emplace_back()));
@@ -224,7 +226,8 @@ void NcclSets::await_end() {
     l.ending->wait();
     if (!l.ending->leaked()) continue;
     all_over = false;
-    // Abort the communicators. Their kernels might wait for another rank forever and block the freeing of memory.
+    // Abort the communicators, because their kernels might wait for another rank forever and block the freeing of
+    // memory.
     if (!l.aborted)
       abort(l.communicators,
             Status(Code::timeout, "NCCL did not end its communicators within " + std::to_string(std::lround(kEndWithin)) + " s"));

@@ -64,13 +64,12 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
   size_t pinned_ = 0;
 };
 
-// NCCL communicators of process sets. This class decides whether a set can have a communicator, creates it, and ends
-// it.
+// NCCL communicators of process sets. This class decides whether a set can have a communicator, creates it, and shuts
+// it down.
 //
-// A process set starts undecided. First, its ranks inform each other whether they have a GPU and NCCL. If any rank
-// lacks them, the set permanently uses the host. If all have them, the ranks create the communicator and inform each
-// other when it is ready. Once it is ready on all ranks, the set uses NCCL. After a timeout, the set permanently uses
-// the host.
+// A process set starts undecided. First, its ranks tell each other whether they have a GPU and NCCL. If any rank lacks
+// them, the set permanently uses the host. If all have them, the ranks create the communicator and tell each other when
+// it is ready. Once it is ready on all ranks, the set uses NCCL. After a timeout, the set permanently uses the host.
 //
 // The ranks of a set exchange these messages with host collectives, at most once per response. They process the same
 // responses in the same order, so their messages match. Once the set uses NCCL or the host permanently, the ranks send
@@ -82,7 +81,7 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 struct NcclSet {
   std::shared_ptr<nccl::Communicator> communicator;
   int version = 0;
-  // Minimum compute capability of the ranks' GPUs.
+  // Lowest compute capability among the ranks' GPUs.
   int capability = 0;
   // True if the engine can launch its own kernels.
   bool kernels = false;
@@ -105,27 +104,27 @@ class NcclSets {
   NcclSets(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common)
       : options_(options), host_(host), log_(std::move(log)), common_(common) {}
 
-  // Return the communicator of process set `id`, whose comm is `comm`. Return null if any rank of the set does not have
-  // the communicator yet or never will. All ranks of the set must call this for the same responses in the same order.
-  // `device` is this rank's device, or null if it has none yet. An error ends the job.
+  // Return the NCCL communicator of process set `id`. `comm` is the set's host communicator. Return null if any rank of
+  // the set does not have the NCCL communicator yet or never will. All ranks of the set must call this for the same
+  // responses in the same order. `device` is this rank's device, or null if it has none yet. An error ends the job.
   Status find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& device, const NcclSet** out);
 
-  // True if find() will never return a communicator for the set. All ranks of the set return the same answer.
+  // True if find() will never return a communicator for the set. All ranks of the set get the same result.
   bool gives_up(uint32_t id) const;
 
-  // Return the stream for the work of all communicators, or null before the first communicator exists.
+  // Return the stream that all communicators share, or null before the first communicator exists.
   Device::Stream stream() const { return common_->stream; }
   GpuMemory& memory() const { return *memory_; }
   Compute& compute() const { return *compute_; }
   // Return an asynchronous NCCL error of any process set, or ok.
   Status async_error() const;
 
-  // Forget a process set that was created or removed. Its communicator is destroyed on a separate thread.
+  // Delete the state of a process set that was created or removed. Its communicator is destroyed on a separate thread.
   void forget(uint32_t id);
-  // End all communicators: destroy them if `why` is ok, or abort them if it is an error. An abort includes
-  // communicators that are already being destroyed, because their destruction can wait for a lost rank.
+  // Shut down all communicators: destroy them if `why` is ok, or abort them if it is an error. Communicators that are
+  // already being destroyed are aborted too, because their destruction can wait for a lost rank.
   void end(const Status& why);
-  // Wait a few seconds for the communicators to end. Then free their memory, or leak it if a communicator did not end.
+  // Wait a few seconds for the communicators to shut down. Then free their memory, or leak it if one did not shut down.
   void await_end();
 
  private:
@@ -166,7 +165,7 @@ class NcclSets {
   const LogSink log_;
   std::shared_ptr<Device> device_;
   const nccl::Library* library_ = nullptr;
-  // Reason why no NCCL library was loaded, or empty if one was.
+  // Reason why no NCCL library was loaded. Empty if one was loaded.
   std::string why_not_;
   bool looked_ = false;
   NcclCommon* const common_;
@@ -181,21 +180,21 @@ class NcclSets {
   std::vector<Leaving> leaving_;
 };
 
-// Launched NCCL operations that might be unfinished. They are polled at intervals, because NCCL errors do not trigger a
-// wakeup.
+// Launched NCCL operations that might be unfinished. They are polled periodically, because NCCL errors do not wake up
+// the thread.
 class LaunchedOperations {
  public:
   // Add a launched operation. `what` describes the operation in error messages.
   void add(std::shared_ptr<const Completion> completion, std::string what);
   bool empty() const { return all_.empty(); }
 
-  // Return the number of seconds between two calls of look(). look() returns the error of an operation, or an
+  // Return the interval, in seconds, at which to call look(), which returns the error of an operation or an
   // asynchronous NCCL error of a process set.
   static double resting_seconds() { return kLook; }
   Status look(const NcclSets& sets);
 
   // Mark unfinished operations as failed at the end of the job, regardless of their events. Call this before NCCL is
-  // aborted. `why` is the reason for the end of the job.
+  // aborted. `why` is the error with which the job has ended.
   void fail(const Status& why);
   void clear() { all_.clear(); }
 

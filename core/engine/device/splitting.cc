@@ -71,9 +71,9 @@ std::vector<PartPlan> plan_parts(size_t total, size_t members, size_t element, s
   return plan;
 }
 
-// Maximum size in bytes of a tensor that is packed with others.
+// Maximum size in bytes of a tensor that is packed together with others.
 constexpr size_t kSmall = size_t{256} << 10;
-// Minimum number of small tensors that are packed. Packing fewer does not pay off.
+// Minimum number of small tensors for which packing pays off.
 constexpr size_t kFew = 4;
 // Maximum size in bytes of the buffer for packed tensors.
 constexpr size_t kMax = size_t{64} << 20;

@@ -1,6 +1,6 @@
-// Plans for splitting and packing tensors on devices: pieces for host memory, windows for buffers that ranks share,
-// parts for the ranks of a host, and small tensors in one NCCL operation. The functions only compute plans and move no
-// data.
+// Plans for splitting and packing tensors on devices. Tensors are split into pieces that are copied to host memory,
+// into windows that fit in the buffers that ranks share, or into one part per rank of a host. Small tensors are packed
+// into one NCCL operation. The functions only compute plans and move no data.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Piece {
   size_t number = 0;
   // Byte range of the piece in its tensor.
   size_t first = 0, bytes = 0;
-  // Byte offset of the piece in the memory that all pieces of a batch (Load) share.
+  // Byte offset of the piece in the memory of its Load, the batch of pieces that are copied together.
   size_t at = 0;
 };
 
@@ -38,7 +38,7 @@ std::vector<Load> cut(std::span<const size_t> tensors, size_t most);
 // Plan for moving tensors through buffers of fixed size that all ranks of a set can access, and for sharing the work.
 // All ranks compute the same plan.
 
-// Window: the parts of the tensors that are in a buffer at the same time.
+// Window: those parts of the tensors that are in a buffer at the same time.
 struct Window {
   // Elements [first, first + count) of a tensor, located at byte offset `at` of the buffer.
   struct Part {
@@ -49,9 +49,9 @@ struct Window {
   size_t bytes = 0;
 };
 
-// Split concatenated tensors, given by their numbers of elements, into windows of at most `bytes` bytes. Each part
-// begins at a multiple of 256 bytes, which is fast for kernels; `bytes` must also be a multiple of 256. Empty tensors
-// are skipped.
+// Split concatenated tensors, given by their numbers of elements, into windows of at most `bytes` bytes. Each part of a
+// tensor begins at a multiple of 256 bytes, an alignment that makes kernels fast; `bytes` must also be a multiple of
+// 256. Empty tensors are skipped.
 std::vector<Window> windows_of(std::span<const size_t> elements, size_t element_bytes, size_t bytes);
 
 // Rule for sharing the work of a reduction between ranks. On a single device, one rank reduces a whole window and the
@@ -75,16 +75,17 @@ struct PartPlan {
   size_t part = 0;
 };
 
-// Return consecutive ranges that cover `total` elements. Each range has `members` parts of at most `most` bytes. The
-// last range can extend beyond the end. Parts begin at multiples of 256 bytes, which is fast for kernels. If `total` is
-// 0, the result is empty.
+// Split `total` elements into consecutive ranges. Each range consists of `members` parts of at most `most` bytes each.
+// The last range can extend beyond the end. Parts begin at multiples of 256 bytes, an alignment that makes kernels
+// fast. If `total` is 0, the result is empty.
 std::vector<PartPlan> plan_parts(size_t total, size_t members, size_t element, size_t most);
 
 // Plan of which tensors of a response are packed into one buffer for NCCL, and which are reduced in place. All ranks
 // compute the same plan.
 //
 // Packing costs two launches and two more passes over the data, but each tensor in an NCCL group has a cost, too. The
-// plan therefore packs many small tensors, but not few or large ones. The limits are estimates, not measurements.
+// plan therefore packs many small tensors, but leaves large tensors and small numbers of tensors unpacked. The limits
+// are estimates, not measurements.
 struct Packing {
   // Indices of the tensors that are packed, and of those that are not.
   std::vector<size_t> packed, apart;
@@ -98,7 +99,7 @@ struct Packing {
 // available.
 Packing plan_packing(std::span<const size_t> bytes, bool possible);
 
-// Round up a buffer offset to a multiple that is fast for kernels and NCCL.
+// Round a buffer offset up to an alignment that is fast for kernels and NCCL.
 constexpr size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace hvd
