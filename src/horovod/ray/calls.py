@@ -32,9 +32,9 @@ class CallResult:
     """Event that reports that a call in a worker has finished.
 
     Attributes:
-        turn: Identifier of the set of calls that were started together, one in each worker.
+        turn: Identifier of a batch of calls that were started together, one per worker.
         number: Number of the worker.
-        value: Return value, if the call succeeded.
+        value: Value that the function returned, or None if the call failed.
         error: Exception, or None if the call succeeded.
     """
 
@@ -55,11 +55,11 @@ class CallResult:
 
     @property
     def cause(self) -> BaseException | None:
-        """Exception that the called function raised, or None."""
+        """Exception raised by the called function, or None."""
         return self.error.cause if isinstance(self.error, RayTaskError) else self.error
 
     def words(self) -> str:
-        """Return a description of the failure as one line."""
+        """Describe in one line why the call failed."""
         if self.died:
             return f"its process has died: {_reason(str(self.error))}"
         said = str(self.cause)
@@ -137,7 +137,7 @@ class LostWorker:
 
 @dataclass(frozen=True)
 class LogMessage:
-    """Event that reports a call of ``ray_logger.log`` on rank 0. A ``value`` of None marks the end of the messages."""
+    """Event that reports a call to ``ray_logger.log`` on rank 0. A ``value`` of None marks the end of the messages."""
 
     value: Any
 
@@ -187,7 +187,7 @@ class CallbackListener:
             return
 
         def heard(future: Future[Any]) -> None:
-            if future.exception() is None:  # After the queue was shut down, reading from it raises an exception.
+            if future.exception() is None:  # Reading from a queue that has been shut down raises an exception.
                 told = future.result()
                 self._box.put(LogMessage(None if told == self._end else told))
                 if told != self._end:
@@ -196,7 +196,7 @@ class CallbackListener:
         queue.actor.get.remote().future().add_done_callback(heard)
 
     def tell(self, event: LogMessage) -> None:
-        """Call all callbacks with the value of the message."""
+        """Call all callbacks with the message's value."""
         if event.value is not None:
             for callback in self._callbacks:
                 callback(event.value)

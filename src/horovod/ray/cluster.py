@@ -33,10 +33,10 @@ def require() -> None:
 
 
 def address(nics: Collection[str]) -> str:
-    """Return the address of this host at which workers can reach the driver.
+    """Return the address at which workers can reach the driver on this host.
 
     Args:
-        nics: Network interfaces to use. If empty, use the same address as Ray.
+        nics: Network interfaces to use. If empty, use the address that Ray uses.
 
     Raises:
         ValueError: If this host has none of the interfaces.
@@ -115,7 +115,7 @@ def assignments(
 
 
 class HostNames:
-    """Table of node names. A name is the node's address, plus a part of its id if nodes share an address.
+    """Table of node names. A node's name is its address, plus a part of its id if several nodes share that address.
 
     A node keeps its name while the table exists. The table does not access the cluster.
     """
@@ -146,13 +146,13 @@ class HostNames:
 
 
 def slots(nodes: Sequence[Mapping[str, Any]], names: HostNames, cpus: int, gpus: int) -> dict[str, int]:
-    """Return the number of workers that fit on each live node, by name. Omit nodes on which no worker fits.
+    """Return a mapping from node name to the number of workers that fit on that live node.
 
     Args:
         nodes: Result of ``ray.nodes()``.
-        names: HostNames of the nodes.
-        cpus: Number of CPUs of a worker.
-        gpus: Number of GPUs of a worker.
+        names: Table of the nodes' names.
+        cpus: Number of CPUs per worker.
+        gpus: Number of GPUs per worker.
     """
     found = {}
     for node in nodes:
@@ -181,10 +181,10 @@ class RayHostDiscovery(HostDiscovery):
         """HostNames of the nodes, by which hosts are known."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return the number of slots by host name.
+        """Return a mapping from host name to number of slots.
 
-        A host name is the address of the node. If several nodes have the same address, a part of the id is appended to
-        all names but the first.
+        The host name is the node's address. If several nodes share an address, a part of the node id is appended to all
+        names but the first.
         """
         return slots(ray.nodes(), self.names, self._cpus, self._gpus)
 

@@ -78,7 +78,7 @@ class RayExecutor:
         self._workers: WorkerGroup | None = None
         self._job: ElasticJob | None = None
         if min_workers is not None:
-            # Copy the settings, because other executors can use the same object.
+            # Copy the settings, because other executors may use the same object.
             self._settings = settings = dataclasses.replace(settings)
             settings.names = _NAMES
             settings.min_num_proc = integer("min_workers", min_workers, 1)
@@ -133,7 +133,7 @@ class RayExecutor:
 
     @property
     def num_workers(self) -> int:
-        """Number of workers. For an elastic job, this is the initial number."""
+        """Number of workers; in an elastic job, the initial number."""
         return len(self._plan.places) if self._job is None else self._job.limits.start
 
     def start(
@@ -207,7 +207,10 @@ class RayExecutor:
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Call ``fn(*args, **kwargs)`` on each rank without waiting. Return Ray references to the results, by rank."""
+        """Call ``fn(*args, **kwargs)`` on each rank without waiting.
+
+        Return Ray object references to the results, in rank order.
+        """
         return self._require("run_remote").send("execute", _function(fn, args, kwargs))
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
@@ -227,9 +230,9 @@ class RayExecutor:
         return self._require("execute_single").call_first("execute", fn)
 
     def shutdown(self) -> None:
-        """Stop the workers. Further calls have no effect. After an interrupt (Ctrl-C), it can be called again.
+        """Stop the workers. Later calls have no effect, except that a call interrupted by Ctrl-C can be repeated.
 
-        Methods that wait in other threads, such as ``start`` and ``run``, raise RuntimeError.
+        Methods that are waiting in other threads, such as ``start`` and ``run``, raise RuntimeError.
         """
         if (workers := self._workers) is not None:
             self._end(workers)

@@ -1,7 +1,8 @@
 """Elastic jobs on Ray, which add and remove workers when the slots of the cluster change.
 
-``horovod.runner.external_workers.workers`` makes the decisions about membership, as in horovodrun's elastic jobs.
-The workers are actors on nodes instead of processes on hosts. Actors are started for one ``run``, and end with it.
+``horovod.runner.external_workers.workers`` decides which workers belong to the job, as in horovodrun's elastic jobs.
+The workers are actors on nodes instead of processes on hosts. Each ``run`` starts its own actors and stops them at the
+end.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _END = 10.0  # Killed workers get _END seconds to exit.
 
 
 class _Over:
-    """Event that reports a call of ``shutdown``."""
+    """Event that reports a call to ``shutdown``."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class _Found:
 
 
 class ElasticJob:
-    """Elastic job for which each ``run`` starts its own workers.
+    """Elastic job in which each ``run`` starts its own workers.
 
     Attributes:
         limits: Limits on the number of workers and on the changes per run.
@@ -93,24 +94,23 @@ class ElasticJob:
         self._variables, self._executable = dict(variables), executable
 
     def forget(self) -> None:
-        """Stop the runs in other threads, and reject new runs until ``prepare`` is called."""
+        """Stop the runs in progress in other threads, and reject new runs until ``prepare`` is called."""
         self._variables = None
         for box in list(self._boxes.values()):
             box.put(_Over())
 
     def run(self, func: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
-        """Call ``func(executable)`` in each worker, while workers can be added and removed.
+        """Call ``func(executable)`` in each worker. Workers can be added and removed during the run.
 
         Args:
             func: Function to call in each worker.
             callbacks: Functions to call with the messages of ``ray_logger.log``.
 
         Returns:
-            Results of the workers at the end of the job, by rank.
+            Results of the workers that were in the job at its end, in rank order.
 
         Raises:
-            RuntimeError: If a callback calls this method, or if ``forget`` was called before or is called during the
-                run.
+            RuntimeError: If a callback calls this method, or if ``forget`` is called before or during the run.
             WorkerError: If the job fails.
         """
         me = threading.get_ident()
@@ -268,7 +268,7 @@ class _Run:
     def _set_to_work(self, number: int) -> None:
         """Call the function in a worker.
 
-        The worker must already have its assignment, or hvd.init() starts another job.
+        The worker must already have its rank assignment. Otherwise, hvd.init() would start a separate job.
         """
         actor = self._actors[number]
         if self._ear is not None and self._ear.queue is not None:
@@ -295,7 +295,7 @@ class _Run:
             self._stop.wait(_EVERY)
 
     def start(self, number: int, host: str) -> None:
-        """Start an actor on the node with this name."""
+        """Start worker `number` as an actor on the node named `host`."""
         node = self._names.node(host) or cluster.find(ray.nodes(), host)
         if node is None:
             self._box.put(CallResult("", number, error=RuntimeError(f"Ray has no node that goes by the name {host}")))
@@ -309,12 +309,12 @@ class _Run:
         """Kill a worker. A later event reports its exit."""
         if number in self._actors:
             ray.kill(self._actors[number], no_restart=True)
-            # Report the exit here, because no liveness connection of this worker exists yet that could report it.
+            # Report the exit here, because this worker does not have a liveness connection yet that could report it.
             if number not in self._joined:
                 self._box.put(LostWorker(number))
 
     def say(self, text: str) -> None:
-        """Print a message to the stderr of this program if `verbose` is set."""
+        """Print a message to this program's stderr if `verbose` is set."""
         if self._settings.verbose:
             print(f"horovod: {text}", file=sys.stderr, flush=True)
 
@@ -326,7 +326,7 @@ class _Run:
         self._servers.forget(number)
 
     def _note(self, event: Any) -> None:
-        """Record that a worker has exited after the end of the run. The job's membership ignores it."""
+        """Record that a worker has exited after the end of the run. The exit no longer changes the job's membership."""
         if isinstance(event, LostWorker):
             self._joined.discard(event.number)
 

@@ -1,4 +1,4 @@
-"""Messages from workers to the driver. A worker calls ``log``, and the driver calls the callbacks of ``run``."""
+"""Messages from workers to the driver. A worker calls ``log``; the driver then calls the callbacks of ``run``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _queue: Any = None
 
 
 def configure(queue: Any) -> None:
-    """Set the destination of log messages. Executors with callbacks call this function themselves.
+    """Set the destination of log messages. Executors with callbacks call this function automatically.
 
     Args:
         queue: Object with a method ``put``, or None to discard messages.

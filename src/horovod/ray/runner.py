@@ -1,4 +1,4 @@
-"""Classes ``RayExecutor`` and ``BaseHorovodWorker``, under the import path of the original Horovod."""
+"""The classes ``RayExecutor`` and ``BaseHorovodWorker``, at the import path that the original Horovod uses."""
 
 from typing import Any
 

@@ -19,13 +19,13 @@ _NO_SSH = "{} has no effect: Ray starts the workers, without ssh"
 
 @dataclass
 class Settings:
-    """Settings of an executor, created by ``create_settings`` of ``RayExecutor`` or ``ElasticRayExecutor``.
+    """Executor settings, created by ``RayExecutor.create_settings`` or ``ElasticRayExecutor.create_settings``.
 
     ``min_num_proc`` and all attributes after it are only for elastic jobs.
 
     Attributes:
-        timeout_s: Seconds for workers to start and to reach the driver.
-        placement_group_timeout_s: Seconds for Ray to reserve resources.
+        timeout_s: Seconds within which workers must start and reach the driver.
+        placement_group_timeout_s: Seconds within which Ray must reserve the resources.
         nics: Network interfaces to use. If empty, any interface can be used.
         strategy: Ray's placement strategy.
         discovery: Object that finds hosts, used with ``override_discovery=False``.
@@ -55,7 +55,7 @@ class Settings:
         seconds("elastic_timeout", self.elastic_timeout, LONGEST)
         check_range(self.cooldown_range)
         # Actors start slowly, especially the first actor on a node. Wait for all of them, because a late worker would
-        # change the ranks.
+        # change the rank assignment.
         gather = min(self.timeout_s, self.elastic_timeout / 2)
         return Limits(start, least, most, self.reset_limit, self.elastic_timeout, gather=gather, names=self.names)
 
@@ -93,9 +93,9 @@ def make(
 
 
 def needs(of: str, cpus: Any, use_gpu: bool, gpus: Any) -> tuple[int, int]:
-    """Return the numbers of CPUs and GPUs per worker or slot.
+    """Return the number of CPUs and the number of GPUs per worker or slot.
 
-    ``of`` is "worker" or "slot", for messages.
+    ``of`` is "worker" or "slot"; error messages use it in the names of the arguments.
 
     Raises:
         ValueError: If the arguments are invalid or contradict each other.

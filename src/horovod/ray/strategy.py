@@ -1,4 +1,4 @@
-"""Worker placement: the resources to request from Ray, and messages if the cluster lacks resources."""
+"""Worker placement: the resources to request from Ray, and the error messages if the cluster lacks them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-_JOINING = 5.0  # Seconds to wait for more nodes before the cluster is reported as too small
+_JOINING = 5.0  # Seconds to wait for more nodes before reporting that the cluster is too small
 
 Resources = Mapping[str, float]
 
@@ -26,9 +26,9 @@ class PlacementPlan:
 
     Attributes:
         bundles: Resources to reserve. All resources of a bundle are on the same node.
-        strategy: Ray's placement strategy. Empty for an existing placement group.
-        places: Index of the bundle of each worker. -1 means any bundle.
-        asked: Description of the request, for messages.
+        strategy: Ray's placement strategy, or an empty string for an existing placement group.
+        places: Bundle index of each worker, or -1 for any bundle.
+        asked: Description of the request, for error messages.
     """
 
     bundles: Sequence[Resources]
@@ -41,7 +41,7 @@ class PlacementPlan:
 
 
 def resources(cpus: int, gpus: int, workers: int = 1) -> dict[str, float]:
-    """Return the resources of a number of workers, in Ray's format."""
+    """Return the resources that the given number of workers needs, in Ray's format."""
     return {"CPU": float(cpus * workers)} | ({"GPU": float(gpus * workers)} if gpus else {})
 
 
@@ -55,7 +55,7 @@ def colocated(hosts: int, per_host: int, cpus: int, gpus: int) -> PlacementPlan:
 
 
 def loose(workers: int, cpus: int, gpus: int, strategy: str) -> PlacementPlan:
-    """Return a plan for a number of workers, without a fixed number of nodes.
+    """Return a plan for the given number of workers on any number of nodes.
 
     With the strategy PACK, the workers use as few nodes as possible. With SPREAD, they use as many as possible.
     STRICT_PACK fails unless all workers fit on one node. STRICT_SPREAD fails unless each worker gets its own node.
@@ -89,7 +89,7 @@ def _times(bundle: Resources, has: Resources) -> int:
 
 
 def lacking(plan: PlacementPlan, nodes: Sequence[Resources]) -> str:
-    """Return a message if the nodes are too small for the plan even when they are idle, or an empty string."""
+    """Return an error message if the plan does not fit on the nodes even when idle, or else an empty string."""
     rooms = [_times(plan.bundles[0], node) for node in nodes]
     if plan.strategy == "STRICT_SPREAD":
         room = sum(1 for one in rooms if one)
@@ -154,7 +154,7 @@ class Reservation:
 
 
 def current_group(use: bool) -> PlacementGroup | None:
-    """Return the placement group in which this program runs, or None if there is none or if ``use`` is False."""
+    """Return the placement group in which this program runs, or None if it runs in none or ``use`` is False."""
     return get_current_placement_group() if use else None
 
 
@@ -210,7 +210,7 @@ def lives(node: Mapping[str, Any]) -> bool:
 
 
 def grows() -> bool:
-    """Return True if the cluster has an autoscaler, or if this is unknown."""
+    """Return True if the cluster has an autoscaler, or if this cannot be determined."""
     try:
         from ray._private.state import state
 

@@ -66,7 +66,7 @@ class HorovodBackend(Backend):
         self._servers: ExternalWorkers | None = None
 
     def on_start(self, worker_group: Any, backend_config: HorovodConfig) -> None:
-        """Assign ranks to the workers. Raises RuntimeError if a worker does not match the others."""
+        """Assign ranks to the workers. Raises RuntimeError if the versions or settings of the workers differ."""
         self._close()
         try:
             self._assign(worker_group, backend_config)

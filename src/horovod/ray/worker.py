@@ -1,4 +1,4 @@
-"""Classes of the Ray actors in which ranks run."""
+"""Ray actor classes in which ranks run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horovod.runner.external_workers.assignment import Assignment, ExternalWorke
 
 
 class BaseHorovodWorker:
-    """Process of a rank. ``ray.remote`` converts this class to an actor.
+    """Process in which one rank runs. ``ray.remote`` turns this class into an actor class.
 
     Attributes:
         executable: Object that ``start_executable`` created from the user's class, or None.
@@ -40,7 +40,7 @@ class BaseHorovodWorker:
         return described()[1]
 
     def hostname(self) -> str:
-        """Return the name of this process's host."""
+        """Return the name of the host on which this process runs."""
         return socket.gethostname()
 
     def get_gpu_ids(self) -> list[str]:
@@ -56,7 +56,7 @@ class BaseHorovodWorker:
         return dict(os.environ)
 
     def set_queue(self, queue: Any) -> None:
-        """Set the queue for messages of ``ray_logger.log``. None discards the messages."""
+        """Set the queue that receives the messages of ``ray_logger.log``, or None to discard them."""
         ray_logger.configure(queue)
 
     def start_executable(
@@ -65,7 +65,7 @@ class BaseHorovodWorker:
         executable_args: Sequence[Any] | None = None,
         executable_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Create the object ``executable_cls(*executable_args, **executable_kwargs)``. Do nothing without a class."""
+        """Instantiate the user's class with the given arguments. Do nothing if no class is given."""
         if executable_cls is not None:
             self.executable = self._do(lambda: executable_cls(*(executable_args or ()), **(executable_kwargs or {})))
 
@@ -104,7 +104,7 @@ class ElasticWorker(BaseHorovodWorker):
     """Worker for one run of an elastic job."""
 
     def work(self, func: Callable[[Any], Any]) -> Any:
-        """Call ``func(worker)`` and return its result. Then leave the job, like a process that exits."""
+        """Call ``func(worker)`` and return its result. Then leave the job, as an exiting process would."""
         value = self._do(lambda: func(self))
         self.leave()
         return value

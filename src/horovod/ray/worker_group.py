@@ -61,7 +61,7 @@ class WorkerGroup:
         self._reservation: Reservation | None = None
         self._servers: ExternalWorkers | None = None
         self._box: Mailbox[Event] = Mailbox()
-        self._turn = threading.RLock()  # `_turn` is the lock of the thread that reads the mailbox.
+        self._turn = threading.RLock()  # `_turn` is held by the thread that reads the mailbox.
         self._listener: int | None = None  # `_listener` is the id of the thread that reads the mailbox, or None.
         self._over = False  # `_over` is True once `shutdown` was called, even during `start`.
         self._joined: dict[int, Any] = {}  # `_joined` contains the ranks whose liveness connections report their exit.
@@ -72,15 +72,15 @@ class WorkerGroup:
     # Start
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Start the workers, and wait until all of them have ranks. After an exception, call ``shutdown``.
+        """Start the workers, and wait until all of them have ranks assigned. After an exception, call ``shutdown``.
 
         Args:
             variables: Additional environment variables for all workers.
 
         Raises:
             ValueError, TimeoutError: If the cluster lacks resources. See ``strategy.find_room``.
-            RuntimeError: If a worker does not start or does not match the others, or if another thread calls
-                ``shutdown``.
+            RuntimeError: If a worker does not start, if the versions or settings of the workers differ, or if another
+                thread calls ``shutdown``.
         """
         size = len(self._plan.places)
         self._reservation = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
@@ -130,13 +130,13 @@ class WorkerGroup:
         self._ask(refs, self._joined, "did not join the job", _LATE)
 
     def _ask(self, refs: Sequence[Any], answers: dict[int, Any], trouble: str, longer: float = 0.0) -> list[Any]:
-        """Wait for the answers of all workers, and return them by worker number.
+        """Wait for the answers of all workers, and return them ordered by worker number.
 
         Args:
-            refs: Ray references of the answers, by number of the worker.
-            answers: Dict to which arriving answers are added.
-            trouble: Description of the failure if there is no answer, for messages.
-            longer: Seconds to add to the timeout.
+            refs: Ray references to the answers, ordered by worker number.
+            answers: Dict to which answers are added as they arrive, keyed by worker number.
+            trouble: What a worker that does not answer failed to do, for error messages.
+            longer: Seconds by which to extend the timeout.
 
         Raises:
             RuntimeError: If a call fails.
@@ -148,7 +148,7 @@ class WorkerGroup:
             watch(ref, turn, number, self._box)
         while len(answers) < len(refs):
             failed: list[CallResult] = []
-            # Process events of other calls as well, because they can report lost workers.
+            # Also process events of other calls, because they can report lost workers.
             for event in self._box.take(deadline)[0]:
                 self._mark_lost(event)
                 if isinstance(event, CallResult) and event.turn == turn:
@@ -172,10 +172,10 @@ class WorkerGroup:
     # Calls
 
     def send(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of all workers, and return Ray references to the results, by rank.
+        """Call a method on all workers, and return Ray references to the results, in rank order.
 
         Raises:
-            RuntimeError: If there are no workers, or a worker was lost.
+            RuntimeError: If there are no workers, or if a worker was lost.
         """
         self.require()
         return [getattr(worker, method).remote(*args) for worker in self.workers]
@@ -227,7 +227,7 @@ class WorkerGroup:
             raise RuntimeError("there are no workers: call start() first, and do not call this after shutdown()")
 
     def call(self, method: str, *args: Any, callbacks: Sequence[Callback] | None = None) -> list[Any]:
-        """Call a method of all workers, and return the results by rank.
+        """Call a method on all workers, and return the results in rank order.
 
         Args:
             method: Name of the method.
@@ -235,8 +235,8 @@ class WorkerGroup:
             callbacks: Functions to call with the messages of ``ray_logger.log``.
 
         Raises:
-            WorkerError: If a worker fails. The other workers first get a few seconds to end. The error contains the
-                first worker that failed on its own. It is also an instance of the class of the exception that this
+            WorkerError: If a worker fails. The other workers get a few seconds to finish first. The error names the
+                first worker that failed on its own, and is also an instance of the class of the exception that this
                 worker raised.
             RuntimeError: If a callback calls this method, or if workers are missing.
         """
@@ -254,7 +254,7 @@ class WorkerGroup:
                         worker.set_queue.remote(None)
 
     def call_first(self, method: str, *args: Any) -> Any:
-        """Call a method of rank 0 only, and return its result. Otherwise, it behaves like ``call``."""
+        """Call a method on rank 0 only, and return its result. Otherwise, this method behaves like ``call``."""
         with self._listening():
             self.require()
             return self._gather({0: getattr(self.workers[0], method).remote(*args)})[0]
@@ -272,7 +272,7 @@ class WorkerGroup:
                 if isinstance(event, LogMessage):
                     if ear is not None:
                         ear.tell(event)
-                    self._require_workers()  # Raise an error if a callback has shut down the workers.
+                    self._require_workers()  # A callback may have shut down the workers.
                     continue
                 self._mark_lost(event)
                 if isinstance(event, LostWorker) and event.number in refs:
@@ -306,7 +306,7 @@ class WorkerGroup:
             self._dead.setdefault(event.number, event.how)
             if event.still:
                 self._still[event.number] = event.still
-                # Kill the stopped worker, because the other ranks would wait for it.
+                # Kill the suspended worker. Otherwise, the other ranks would wait for it.
                 self._kill(self.workers[event.number])
         elif isinstance(event, CallResult) and event.died and event.number not in self._still:
             self._dead[event.number] = event.words()
@@ -314,8 +314,7 @@ class WorkerGroup:
     def _first_error(self, done: Mapping[int, CallResult], gone: set[int]) -> BaseException | None:
         """Return the error of the worker that failed first, or None.
 
-        Lost workers take precedence over workers that raised their own exception, which take precedence over all
-        others.
+        The order of precedence is: lost workers, workers that raised their own exception, all others.
         """
         failed = [one for _, one in sorted(done.items()) if one.error is not None]
         for rank in sorted(gone):
@@ -333,16 +332,15 @@ class WorkerGroup:
     # End
 
     def shutdown(self) -> None:
-        """Stop the workers and release their resources. Further calls have no effect, even after an interrupt.
+        """Stop the workers and release their resources. Can be called repeatedly, also after an interrupt.
 
-        If another thread is inside ``start``, ``start`` raises RuntimeError there.
-
-        If ``start`` is running in another thread, it raises RuntimeError.
+        If another thread is inside ``start``, that call raises RuntimeError.
         """
         self._over = True
-        if ray.is_initialized():  # If Ray is already shut down, the workers are gone.
+        if ray.is_initialized():  # Ray removes the workers when it shuts down.
             self._release_workers()
-        # Another thread can hold this lock while it waits for workers. It stops soon, because they were killed.
+        # Another thread may hold this lock while it waits for workers. It will stop soon, because the workers were
+        # killed.
         mine = self._turn.acquire(timeout=_END)
         try:
             self._close(mine)

@@ -1,4 +1,4 @@
-"""Function `horovod.run`, which calls a Python function on each rank of a new job."""
+"""The function `horovod.run`, which calls a Python function on each rank of a new job."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def run(
         Results of all ranks in rank order. For an elastic job, results of ranks 0 to `min_num_proc - 1` at its end.
 
     Raises:
-        WorkerError: A process has failed or ended without a result. The error is a RuntimeError and contains the rank
-            that failed first and its exit code. If this rank raised an exception, the error is also an instance of the
-            exception's class, and contains the traceback.
-        TypeError: The function or an argument cannot be pickled.
-        ValueError: An argument is invalid, contradicts another argument, or requests an unsupported feature.
-        KeyboardInterrupt: The user interrupted the job. The ranks are interrupted first. The exception is raised when
-            they have ended, after at most `HOROVOD_GRACE_SECONDS`.
+        WorkerError: If a process has failed or ended without a result. The error is a RuntimeError and contains the
+            rank that failed first and its exit code. If this rank raised an exception, the error is also an instance of
+            the exception's class, and contains the traceback.
+        TypeError: If the function or an argument cannot be pickled.
+        ValueError: If an argument is invalid, contradicts another argument, or requests an unsupported feature.
+        KeyboardInterrupt: If the user interrupted the job. The ranks are interrupted first. The exception is raised
+            when they have ended, after at most `HOROVOD_GRACE_SECONDS`.
     """
     for old, new, value in (
         ("np", "num_proc", np),

@@ -114,7 +114,7 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         Namespace for `_run`, with the value of each flag and the command as `command`. Absent flags are None.
 
     Raises:
-        ValueError: A flag is unknown, or its value is invalid.
+        ValueError: If a flag is unknown, or its value is invalid.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     namespace, command = cli.parse(words)
@@ -128,8 +128,8 @@ def _run(args: argparse.Namespace) -> None:
     In the main thread, signals end the job in the same way as a job of `horovodrun`.
 
     Raises:
-        ValueError: The job cannot be started as requested.
-        RuntimeError: The job has failed. The message contains the rank that failed first.
+        ValueError: If the job cannot be started as requested.
+        RuntimeError: If the job has failed. The message contains the rank that failed first.
     """
     with given_back() as take_signals:
         result = _started(args, True, take_signals)

@@ -61,7 +61,7 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     """Return the generated op wrappers, such as ``horovod_allreduce``, and the library's C functions.
 
     Raises:
-        ImportError: The library cannot be loaded. The message says why.
+        ImportError: If the library cannot be loaded. The message says why.
     """
     try:
         from horovod import _core
@@ -122,7 +122,7 @@ def check_not_compiled(operation: str) -> None:
     """Raise an error if the current function is being traced for XLA (jit_compile=True).
 
     Raises:
-        NotImplementedError: XLA will compile the function. The message names ``operation``.
+        NotImplementedError: If XLA will compile the function. The message names ``operation``.
     """
     if _in_xla_context(tf.compat.v1.get_default_graph()):
         raise NotImplementedError(

@@ -35,7 +35,7 @@ def as_tensor(value: Any, operation: str) -> tf.Tensor:
     """Return ``value`` as a tensor.
 
     Raises:
-        ArgumentError: The dtype is not supported.
+        ArgumentError: If the dtype is not supported.
     """
     tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
     if tensor.dtype not in DTYPES:
@@ -47,7 +47,7 @@ def as_tensors(values: Any, operation: str) -> list[tf.Tensor]:
     """Return ``values`` as a list of tensors with the same dtype.
 
     Raises:
-        ArgumentError: ``values`` is not a list, or its tensors differ in dtype.
+        ArgumentError: If ``values`` is not a list, or its tensors differ in dtype.
     """
     if isinstance(values, tf.Tensor) or not hasattr(values, "__iter__"):
         refuse(f"{operation}: tensors must be a list of tensors, got a {type(values).__name__}")
@@ -86,8 +86,8 @@ def set_id(process_set: ProcessSet | int, operation: str) -> int:
     """Return the id of a registered process set.
 
     Raises:
-        ArgumentError: The set is not registered. The message names the operation, the rank and the set.
-        NotInitialized: Called eagerly before ``init``.
+        ArgumentError: If the set is not registered. The message names the operation, the rank and the set.
+        NotInitialized: If called eagerly before ``init``.
     """
     who = operation_on_rank(face, operation)
     if face.engine is None and _executing_eagerly():
@@ -118,8 +118,8 @@ def check_reduction(
     """Check that a reduction supports the dtype, the scale factors and the process set.
 
     Raises:
-        ArgumentError: The dtype does not support the reduction or the factors.
-        NotImplementedError: ``op`` is Adasum and the size of the set is not a power of two.
+        ArgumentError: If the dtype does not support the reduction or the factors.
+        NotImplementedError: If ``op`` is Adasum and the size of the set is not a power of two.
     """
     who = operation_on_rank(face, operation)
     ops.check_scale(who, prescale, postscale)
@@ -134,7 +134,7 @@ def check_root(root_rank: Any, operation: str) -> int:
     """Return ``root_rank`` as an int. The engine checks later that the root is in the process set.
 
     Raises:
-        ArgumentError: ``root_rank`` is not an integer.
+        ArgumentError: If ``root_rank`` is not an integer.
     """
     if isinstance(root_rank, bool) or not hasattr(root_rank, "__index__"):
         refuse(f"{operation}: root_rank must be the world rank of a member, an int, got {root_rank!r}")
@@ -145,7 +145,7 @@ def as_splits(splits: Any) -> tf.Tensor:
     """Convert the splits of an alltoall to a tensor.
 
     Raises:
-        ArgumentError: ``splits`` is not a list or 1-D tensor of int32, or is empty.
+        ArgumentError: If ``splits`` is not a list or 1-D tensor of int32, or is empty.
     """
     try:
         dtype = getattr(splits, "dtype", tf.int32)
@@ -166,7 +166,7 @@ def check_scatter(operation: str, tensor: tf.Tensor, op: int, prescale: float, p
     """Check the arguments of a reducescatter.
 
     Raises:
-        ArgumentError: The tensor, the op or a factor is not supported.
+        ArgumentError: If the tensor, the op or a factor is not supported.
     """
     who = operation_on_rank(face, operation)
     ops.check_scatter(who, dtypes.CODES[tensor.dtype.name], tensor.shape.rank, op, ArgumentError, ReduceOpError)

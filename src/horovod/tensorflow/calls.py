@@ -137,9 +137,9 @@ def allgather(
         tf.Tensor: Concatenated tensor.
 
     Raises:
-        ValueError: An argument is invalid. Also a tf.errors.InvalidArgumentError.
-        tf.errors.UnknownError: A rank was lost, or Horovod was shut down.
-        tf.errors.FailedPreconditionError: Ranks disagree, or Horovod is not initialized.
+        ValueError: If an argument is invalid. Also a tf.errors.InvalidArgumentError.
+        tf.errors.UnknownError: If a rank was lost, or Horovod was shut down.
+        tf.errors.FailedPreconditionError: If ranks disagree, or Horovod is not initialized.
     """
     tensor = as_tensor(tensor, "allgather")
     naming = name_arguments("HorovodAllgather", tensor, name, ignore_name_scope)

@@ -93,11 +93,11 @@ def allreduce(
         tf.Tensor or tf.IndexedSlices: Reduced tensor, of the same dtype if it is dense.
 
     Raises:
-        ValueError: An argument is invalid. Also a tf.errors.InvalidArgumentError.
-        NotImplementedError: IndexedSlices with an ``op`` other than ``Sum`` or ``Average``, or with a scale factor, or
-            ``Adasum`` on a number of ranks that is not a power of two.
-        tf.errors.UnknownError: A rank was lost, or Horovod was shut down.
-        tf.errors.FailedPreconditionError: Ranks disagree, or Horovod is not initialized.
+        ValueError: If an argument is invalid. Also a tf.errors.InvalidArgumentError.
+        NotImplementedError: If ``tensor`` is IndexedSlices and ``op`` is not ``Sum`` or ``Average`` or a scale factor
+            is given, or if ``op`` is ``Adasum`` and the number of ranks is not a power of two.
+        tf.errors.UnknownError: If a rank was lost, or Horovod was shut down.
+        tf.errors.FailedPreconditionError: If ranks disagree, or Horovod is not initialized.
     """
     op = resolve_op(op, average, operation_on_rank(face, "allreduce"))
     if weight is not None:

@@ -166,7 +166,7 @@ class TensorFlowState(ObjectState):
         **kwargs: Further attributes and their initial values.
 
     Raises:
-        ValueError: ``variables`` is missing in eager mode, which has no global variables, or an attribute cannot be
+        ValueError: If ``variables`` is missing in eager mode, which has no global variables, or an attribute cannot be
             copied.
     """
 
@@ -213,7 +213,7 @@ class TensorFlowState(ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: The state has other attributes or variables. The message names them.
+            ValueError: If the state has other attributes or variables. The message names them.
         """
         self._check_loaded(state_dict, ["variables", *self._attributes()])
         values = state_dict["variables"]

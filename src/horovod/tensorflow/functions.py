@@ -43,7 +43,7 @@ def _check_one_kind(variables: Sequence[Any]) -> None:
     """Check that a single operation can overwrite all variables in a list.
 
     Raises:
-        ArgumentError: The variables differ in kind, device or dtype. The message says how.
+        ArgumentError: If the variables differ in kind, device or dtype. The message says how.
     """
     kinds = {"resource" if _is_resource(variable) else "reference" for variable in variables}
     if len(kinds) > 1:
@@ -74,8 +74,8 @@ def broadcast_(
         list: In graphs, the assignments to run. In eager mode the variables are already assigned.
 
     Raises:
-        ValueError: Resource and reference variables are mixed, variables are on several devices, or reference variables
-            have several dtypes. Also a tf.errors.InvalidArgumentError.
+        ValueError: If resource and reference variables are mixed, variables are on several devices, or reference
+            variables have several dtypes. Also a tf.errors.InvalidArgumentError.
     """
     variables = list(variables)
     if variables:
@@ -152,7 +152,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
         tf.Operation: Op to run once.
 
     Raises:
-        RuntimeError: Called in eager mode, which has no global variables.
+        RuntimeError: If called in eager mode, which has no global variables.
     """
     if _executing_eagerly():
         raise RuntimeError(
@@ -209,7 +209,7 @@ def broadcast_object(
         Any: The root's object.
 
     Raises:
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If ranks disagree, or a rank was lost.
     """
     del session
     return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face)
@@ -250,7 +250,7 @@ def allgather_object(
         list[Any]: Objects in the order of ranks within the process set.
 
     Raises:
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If ranks disagree, or a rank was lost.
     """
     del session
     return objects.allgather_object(obj, name or "allgather_object", process_set, face)
@@ -278,11 +278,11 @@ def check_in_sync(
         str: SHA-256 of the compared values, in hexadecimal.
 
     Raises:
-        OutOfSyncError: Values differ. Raised on all ranks. The message names the first difference, as in
+        OutOfSyncError: If values differ. Raised on all ranks. The message names the first difference, as in
             ``model.weights[3]``, the ranks, and small values.
-        ValueError: An argument contains nothing that can be compared.
-        RuntimeError: Called in a graph or tf.function.
-        HorovodInternalError: A rank was lost.
+        ValueError: If an argument contains nothing that can be compared.
+        RuntimeError: If called in a graph or tf.function.
+        HorovodInternalError: If a rank was lost.
     """
     if not tf.executing_eagerly():
         raise RuntimeError("check_in_sync works in eager code only, not in graphs and tf.functions")

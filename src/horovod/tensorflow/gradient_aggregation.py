@@ -128,7 +128,7 @@ class LocalGradientAggregationHelper:
             name (str): Prefix for the names of the variables.
 
         Raises:
-            ValueError: The number of passes is not a positive integer.
+            ValueError: If the number of passes is not a positive integer.
         """
         self.backward_passes_per_step = check_passes(backward_passes_per_step)
         self.sparse_as_dense = sparse_as_dense
@@ -159,7 +159,8 @@ class LocalGradientAggregationHelper:
                 None if the variable never had a gradient.
 
         Raises:
-            ValueError: A gradient is an IndexedSlices and ``sparse_as_dense`` is False. The message names the variable.
+            ValueError: If a gradient is an IndexedSlices and ``sparse_as_dense`` is False. The message names the
+                variable.
         """
         gradients = [self._checked(gradient, variable) for gradient, variable in zip(grads, vars, strict=True)]
         if self.backward_passes_per_step == 1:

@@ -63,7 +63,7 @@ def DistributedGradientTape(
         tf.GradientTape: Distributed tape.
 
     Raises:
-        ValueError: An argument is invalid. The message names it.
+        ValueError: If an argument is invalid. The message names it.
     """
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"gradtape must be a tf.GradientTape, got a {type(gradtape).__name__}")
@@ -159,7 +159,7 @@ class _Distributed:
             source (tf.Variable): Variable.
 
         Raises:
-            ValueError: ``source`` is not a variable.
+            ValueError: If ``source`` is not a variable.
         """
         self._hvd.local.add(source)
 
@@ -221,7 +221,7 @@ def PartialDistributedGradientTape(
         tf.GradientTape: Distributed tape.
 
     Raises:
-        ValueError: An argument is invalid, or an entry of ``local_layers`` is not a layer.
+        ValueError: If an argument is invalid, or an entry of ``local_layers`` is not a layer.
     """
     layers = check_layers(local_layers)
     tape = DistributedGradientTape(
@@ -245,7 +245,7 @@ def check_layers(local_layers: Any) -> list[Any]:
     """Return the layers as a list.
 
     Raises:
-        ValueError: An entry is not a layer. The message names its type.
+        ValueError: If an entry is not a layer. The message names its type.
     """
     if local_layers is None:
         return []

@@ -71,7 +71,7 @@ def DistributedOptimizer(
         Optimizer: Distributed optimizer.
 
     Raises:
-        ValueError: An argument is invalid. The message names it. This includes ``Adasum`` with
+        ValueError: If an argument is invalid. The message names it. This includes ``Adasum`` with
             ``average_aggregated_gradients``, and a tf.compat.v1 optimizer with ``backward_passes_per_step`` above 1 in
             eager mode.
     """
@@ -227,7 +227,7 @@ class _DistributedOptimizer:
             var (tf.Variable): Variable.
 
         Raises:
-            ValueError: ``var`` is not a variable.
+            ValueError: If ``var`` is not a variable.
         """
         self._hvd.local.add(var)
 

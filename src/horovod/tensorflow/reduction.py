@@ -81,8 +81,8 @@ def make_allreduce_grads(
         on_total: Function that each reduction with weights calls with the total weight.
 
     Raises:
-        ValueError: An argument is invalid. The message names it.
-        NotImplementedError: Adasum on a number of ranks that is not a power of two.
+        ValueError: If an argument is invalid. The message names it.
+        NotImplementedError: If ``op`` is Adasum and the number of ranks is not a power of two.
     """
     op = check_op(op)
     check_weighted_op(op, weight)
@@ -130,7 +130,7 @@ def reduces(process_set: ProcessSet = global_process_set) -> bool:
     """Return True if this rank is in the process set and the set includes other ranks.
 
     Raises:
-        ValueError: Horovod is not initialized.
+        ValueError: If Horovod is not initialized.
     """
     return rules.anybody_else(process_set, face.require_job())
 
@@ -191,7 +191,7 @@ class LocalVariables:
         """Add a variable whose gradient is not reduced.
 
         Raises:
-            ValueError: ``variable`` is not a variable.
+            ValueError: If ``variable`` is not a variable.
         """
         if not is_variable(variable):
             raise ValueError(f"a local variable must be a variable, got a {type(variable).__name__}")

@@ -77,10 +77,10 @@ def save_checkpoint(path: str | os.PathLike[str], *, step: int, keep: int = 3, *
             by name. Their states must consist of tensors, numbers, strings and containers of these.
 
     Raises:
-        ValueError: An object has no ``state_dict``, or ``step`` or ``keep`` is invalid.
+        ValueError: If an object has no ``state_dict``, or ``step`` or ``keep`` is invalid.
         OSError: On rank 0, the file cannot be written. Other errors of the storage or of pickling are raised, too.
         RuntimeError: On the other ranks, rank 0 has raised an error.
-        HorovodInternalError: A rank was lost.
+        HorovodInternalError: If a rank was lost.
     """
     check_at_least("step", step, 0)
     check_at_least("keep", keep, 1)
@@ -109,11 +109,11 @@ def load_checkpoint(path: str | os.PathLike[str], *, step: int | None = None, **
         int: Step of the checkpoint; None if there is no checkpoint.
 
     Raises:
-        ValueError: The checkpoint has no state for a name. On rank 0 also if all checkpoints, or that of ``step``, are
-            damaged (``TornCheckpointError``) or may be another user's (``UntrustedCheckpointError``).
+        ValueError: If the checkpoint has no state for a name. On rank 0 also if all checkpoints, or that of ``step``,
+            are damaged (``TornCheckpointError``) or may be another user's (``UntrustedCheckpointError``).
         FileNotFoundError: On rank 0, ``step`` has no checkpoint.
         RuntimeError: On the other ranks, rank 0 has raised an error.
-        HorovodInternalError: A rank was lost.
+        HorovodInternalError: If a rank was lost.
     """
     _check_stateful(objects)
     found: Loaded | None = None

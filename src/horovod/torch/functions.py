@@ -71,9 +71,9 @@ def broadcast_optimizer_state(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: The optimizer is LBFGS, which does not keep its state by parameter; parameters differ between ranks;
-            or a tensor is not supported or cannot be created on some rank. Raised on every rank.
-        HorovodInternalError: A rank was lost.
+        ValueError: If the optimizer is LBFGS, which does not keep its state by parameter; parameters differ between
+            ranks; or a tensor is not supported or cannot be created on some rank. Raised on every rank.
+        HorovodInternalError: If a rank was lost.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
@@ -271,9 +271,9 @@ def broadcast_parameters(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: An entry is not supported or differs between ranks. Raised on every rank. The message names the rank
-            and the entry.
-        HorovodInternalError: Ranks disagree in another way, or a rank was lost.
+        ValueError: If an entry is not supported or differs between ranks. Raised on every rank. The message names the
+            rank and the entry.
+        HorovodInternalError: If ranks disagree in another way, or a rank was lost.
     """
     set_id(process_set, "broadcast_parameters")
     forms: dict[str, Form] = {}
@@ -332,7 +332,7 @@ def broadcast_object(
         Any: The root's object.
 
     Raises:
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If ranks disagree, or a rank was lost.
     """
     # Use a fixed default name. The original Horovod uses the name of the object's type, so a job hangs if some ranks
     # pass None.
@@ -351,7 +351,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         list[Any]: Objects in the order of ranks within the process set.
 
     Raises:
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If ranks disagree, or a rank was lost.
     """
     return objects.allgather_object(obj, name or "allgather_object", process_set, face=face)
 

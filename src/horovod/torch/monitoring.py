@@ -94,7 +94,7 @@ class Progress:
         If ranks are in different epochs, rank 0 only warns.
 
         Raises:
-            HorovodInternalError: The round has no correct result, or ranks are in different steps. The step count
+            HorovodInternalError: If the round has no correct result, or ranks are in different steps. The step count
                 restarts, because programs may continue after the error.
         """
         try:
@@ -399,11 +399,11 @@ def check_in_sync(
         str: SHA-256 of the compared values, in hexadecimal.
 
     Raises:
-        OutOfSyncError: Values differ. Raised on all ranks. The message names the first difference, such as
+        OutOfSyncError: If values differ. Raised on all ranks. The message names the first difference, such as
             ``scheduler.last_epoch`` or ``optimizer.state[3].exp_avg``, and the ranks, and shows the values if they are
             small.
-        ValueError: An argument contains nothing that can be compared.
-        HorovodInternalError: A rank was lost.
+        ValueError: If an argument contains nothing that can be compared.
+        HorovodInternalError: If a rank was lost.
     """
     return in_sync.check(
         lambda: in_sync.fingerprints(in_sync.named(objects, named, _name_of), _read, in_sync.check_ignore(ignore)),

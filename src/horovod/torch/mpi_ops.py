@@ -76,7 +76,7 @@ def step() -> None:
     The first call also starts to measure how long the program waits for its DataLoaders.
 
     Raises:
-        ValueError: Horovod is not initialized.
+        ValueError: If Horovod is not initialized.
     """
     monitoring.watch_data_loaders()
     _basics.step()

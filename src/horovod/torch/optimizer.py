@@ -102,8 +102,8 @@ def DistributedOptimizer(
         torch.optim.Optimizer: ``optimizer``.
 
     Raises:
-        ValueError: An argument is invalid. The message names it.
-        NotImplementedError: ``op`` is ``Adasum`` and the process set does not support it.
+        ValueError: If an argument is invalid. The message names it.
+        NotImplementedError: If ``op`` is ``Adasum`` and the process set does not support it.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"optimizer must be a torch.optim.Optimizer, got a {type(optimizer).__name__}")
@@ -183,7 +183,7 @@ class _Distributed:
             The result of the plain optimizer's ``step``.
 
         Raises:
-            HorovodInternalError: A reduction failed.
+            HorovodInternalError: If a reduction failed.
         """
         result = self._hvd.step(super().step, args, kwargs)  # type: ignore[misc]
         self._hvd.stepped(self, self._parameter_names)
@@ -200,7 +200,7 @@ class _Distributed:
         passes must call this method. Afterwards, call ``step`` within a ``with optimizer.skip_synchronize():`` block.
 
         Raises:
-            HorovodInternalError: A reduction failed.
+            HorovodInternalError: If a reduction failed.
         """
         self._hvd.synchronize()
         self._hvd.synchronized = True
@@ -209,7 +209,7 @@ class _Distributed:
         """Return a context manager in which ``step`` does not reduce gradients.
 
         Raises:
-            AssertionError: ``op`` is ``Adasum``, whose reduction is part of ``step``.
+            AssertionError: If ``op`` is ``Adasum``, whose reduction is part of ``step``.
         """
         if isinstance(self._hvd.reducer, DeltaReducer):
             raise AssertionError("skip_synchronize() cannot be used with op=Adasum, whose step() reduces the changes")
@@ -219,7 +219,7 @@ class _Distributed:
         """Reset the gradients like the plain optimizer.
 
         Raises:
-            AssertionError: Gradients are being reduced, because this was called from a hook during ``backward()``.
+            AssertionError: If gradients are being reduced, because this was called from a hook during ``backward()``.
         """
         reducer = self._hvd.reducer
         if reducer is not None and not self._hvd.in_step:
@@ -235,7 +235,7 @@ class _Distributed:
             passes (int): Number of backward passes per step, at least 1.
 
         Raises:
-            ValueError: ``passes`` is not a positive integer.
+            ValueError: If ``passes`` is not a positive integer.
         """
         passes = check_passes(passes)
         self._hvd.passes = passes
@@ -259,8 +259,8 @@ class _Distributed:
             param_group (dict): Parameter group as for ``torch.optim.Optimizer``.
 
         Raises:
-            ValueError: A parameter has a complex or 8-bit floating-point dtype, or ``compression`` does not support it.
-                The group is not added in this case.
+            ValueError: If a parameter has a complex or 8-bit floating-point dtype, or ``compression`` does not support
+                it. The group is not added in this case.
         """
         super().add_param_group(param_group)  # type: ignore[misc]
         try:

@@ -33,7 +33,7 @@ class SyncBatchNorm(_BatchNorm):
         track_running_stats (bool): Keep running statistics for evaluation. Default: True.
 
     Raises:
-        ValueError: The input has fewer than 2 dimensions, another dtype or another number of features, or all ranks
+        ValueError: If the input has fewer than 2 dimensions, another dtype or another number of features, or all ranks
             together have only one value per channel.
     """
 

@@ -67,7 +67,7 @@ def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int
         The request with the assigned GPUs and CPUs.
 
     Raises:
-        AgentError: The host has too few GPUs, or the CPUs near them are unknown.
+        AgentError: If the host has too few GPUs, or the CPUs near them are unknown.
     """
     if not job.gpus_per_worker and not job.gpu_affinity:
         return job
@@ -119,7 +119,7 @@ class Agent:
         self._payload = bytearray()
         self._state = HostState()
         self._relays = False  # `_relays` is True if this agent relays its workers' store connections.
-        self._limit = 0.0  # The launcher counts as lost after `_limit` seconds without a message (0: never).
+        self._limit = 0.0  # The launcher is considered lost after `_limit` seconds without a message. 0 means no limit.
         self._heard = self._looked = time.monotonic()
         self._next_word = 0.0  # Time at which the next heartbeat is due
         self._signals: list[int] = []
@@ -182,7 +182,7 @@ class Agent:
             pass
 
     def _patience(self) -> float | None:
-        """Return the seconds until the next timed action, or None if there is none."""
+        """Return the number of seconds until the next timed action, or None if none is scheduled."""
         if self._state.changes:
             return TICK
         due = self._workers.next_time()
@@ -222,7 +222,7 @@ class Agent:
         now = time.monotonic()
         if self._limit and self._requests is not None and now >= self._next_word:
             self._next_word = now + self._limit / 4
-            if not self._writer.pending:  # Send Alive only if no message is queued, because any message shows life.
+            if not self._writer.pending:  # Any message serves as a heartbeat, so Alive is sent only if none is queued.
                 self._writer.send(Alive())
             self._writer.flush()
 
@@ -233,7 +233,7 @@ class Agent:
         self._hear_no_more()
 
     def _hear_no_more(self) -> None:
-        """Stop the job, because the launcher has closed the request pipe. The launcher can still read reports."""
+        """Stop the job, because the launcher has closed the request pipe. It may still be reading reports."""
         self._requests = None
         self._streams.hang_up()
         self._stop(TERM_GRACE)

@@ -48,7 +48,7 @@ class HostFacts(msgspec.Struct, frozen=True):
 
 
 def gather() -> HostFacts:
-    """Collect the current information about this host."""
+    """Gather the current information about this host."""
     return HostFacts(
         hostname=socket.gethostname(),
         version=__version__,
@@ -64,14 +64,14 @@ def gather() -> HostFacts:
 def _interfaces() -> list[Interface]:
     try:
         return scan()
-    except OSError:  # A sandbox can forbid listing the network interfaces. Ranks that need one raise an error later.
+    except OSError:  # A sandbox may forbid listing the interfaces. Ranks that need one raise an error later.
         return []
 
 
 FRAME_LIMIT = 8 << 20  # A frame has at most FRAME_LIMIT bytes, so that a faulty peer cannot cause larger allocations.
 CHUNK = 1 << 20  # Functions, results and streams are sent in chunks of at most CHUNK bytes.
 MAGIC = b"\0HOROVOD AGENT 1\n"
-BANNER_LIMIT = 1 << 16  # Maximum number of bytes before the agent's first message, such as a login banner
+BANNER_LIMIT = 1 << 16  # Maximum number of bytes, such as of a login banner, before the agent's first message
 _HEADER = struct.Struct(">I")
 
 _Shown = list[tuple[str, Any]]
@@ -165,9 +165,9 @@ class KillWorker(msgspec.Struct, frozen=True, tag="kill_worker"):
 
 
 class PassOn(msgspec.Struct, frozen=True, tag="pass_on"):
-    """Request to send a warning signal to all processes of the job that handle this signal.
+    """Request to send a warning signal to every process of the job that handles it.
 
-    Processes without a handler do not get the signal, because it would kill them.
+    Other processes are skipped, because the signal would kill them.
     """
 
     signal: int
@@ -183,10 +183,10 @@ class StdinData(msgspec.Struct, frozen=True, tag="stdin"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """Request to stop all processes with SIGTERM, and with SIGKILL `grace` seconds later.
+    """Request to stop all processes with SIGTERM, followed by SIGKILL after `grace` seconds.
 
-    If `first` is a signal number (not 0), the ranks get that signal first. All processes then get SIGTERM after `grace`
-    seconds, and SIGKILL some seconds later.
+    If `first` is a signal number (not 0), the ranks receive that signal first. All processes then receive SIGTERM after
+    `grace` seconds, and SIGKILL a few seconds later.
     """
 
     grace: float
@@ -196,8 +196,8 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
     """Request to exchange heartbeats with the launcher.
 
-    The agent stops the job after `limit` seconds without a message from the launcher (0: no limit), and itself sends
-    Alive regularly.
+    The agent then sends Alive regularly, and stops the job after `limit` seconds without a message from the launcher. A
+    limit of 0 means no limit.
     """
 
     limit: float
@@ -258,7 +258,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     Attributes:
         rank: Rank of the worker.
         status: Exit code, or the negative signal number.
-        error: Reason why the worker could not be started, or an empty string.
+        error: Why the worker could not be started, or an empty string.
     """
 
     rank: int
@@ -274,7 +274,7 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
 
 
 class Notice(msgspec.Struct, frozen=True, tag="notice"):
-    """Report that the agent itself has decided to stop the job, for this `reason`."""
+    """Report that the agent itself has decided to stop the job. `text` is the reason."""
 
     text: str
 
@@ -296,7 +296,7 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
 
 
 class StreamData(msgspec.Struct, frozen=True, tag="data"):
-    """Data of a stream. `error` is True if the data comes from the stderr of a command."""
+    """Data from a stream. `error` is True if the data comes from the stderr of a command."""
 
     stream: int
     data: bytes
@@ -304,7 +304,7 @@ class StreamData(msgspec.Struct, frozen=True, tag="data"):
 
 
 class StreamEnd(msgspec.Struct, frozen=True, tag="end"):
-    """End of a stream. `status` is the exit status of the command.
+    """End marker of a stream. `status` is the exit status of the command.
 
     If the launcher sends a `status` other than 0 while the command is running, the agent kills the command.
     """
@@ -382,7 +382,7 @@ def frame(message: Request | Report) -> bytes:
 
 
 class ByteWriter:
-    """Queue of bytes for a non-blocking descriptor. `flush` writes as many bytes as possible."""
+    """Byte queue for writing to a non-blocking descriptor. `flush` writes as many bytes as possible."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)

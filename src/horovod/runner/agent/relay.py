@@ -23,11 +23,11 @@ EACH = 2  # maximum number of simultaneous connections of a worker to the store 
 # Maximum number of simultaneous connections of a worker to the store in an elastic job. One of them receives
 # notifications, and connections from the previous epoch can still be open.
 EACH_LASTING = 4
-# An agent accepts STRANGERS more connections than its workers need. Only the store can authenticate peers, so other
-# programs on the host could otherwise take all connections.
+# An agent accepts STRANGERS more connections than its workers need. The agent cannot authenticate peers (only the store
+# can), so other programs on the host could otherwise use up all connections.
 STRANGERS = 64
-ACCEPTS = 128  # One call accepts at most ACCEPTS connections, so that a flood of connections does not delay heartbeats.
-SENT_LIMIT = 64 << 20  # At most SENT_LIMIT bytes are queued for a peer that does not read.
+ACCEPTS = 128  # Maximum connections accepted per call, so that a flood of connections does not delay heartbeats
+SENT_LIMIT = 64 << 20  # Maximum number of bytes queued for a peer that does not read
 assert READ_SIZE <= CHUNK
 
 
@@ -124,7 +124,7 @@ class Streams:
         return {stream.popen.pid for stream in self._streams.values() if stream.popen is not None}
 
     def reaped(self, pid: int, status: int) -> bool:
-        """Record that a child process has exited. Return False if the process does not belong to a stream."""
+        """Record that a child process has exited. Return False if it does not belong to a stream."""
         for stream in self._streams.values():
             if stream.popen is not None and stream.popen.pid == pid:
                 stream.popen.returncode = status
@@ -235,7 +235,7 @@ class Streams:
             self._streams.pop(stream.number, None)
 
     def close(self) -> None:
-        """Close the listener and all connections of workers."""
+        """Close the listener and all worker connections."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None

@@ -29,7 +29,7 @@ LINGER = 0.2  # Children of exited workers, such as multiprocessing helpers, get
 
 
 class HostPhase(Enum):
-    """Phase of a job on one host."""
+    """Phase of a job on one host, as its agent sees it."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -62,17 +62,17 @@ class HostState:
         self.phase = HostPhase.WAITING
         self._started = False
         self._lasting = False
-        self._linger_until: float  # Time until which children of exited workers can exit on their own
+        self._linger_until: float  # Time until which the child processes of exited workers may exit on their own
         self._kill_at: float | None = None
-        self._asked: set[int] = set()  # `_asked` contains the processes that have received SIGTERM.
-        self._first = 0  # `_first` is the signal to send to the ranks before SIGTERM (0: none, or already sent).
-        # `_ranks` contains the processes that have received the first signal. It is None before that.
+        self._asked: set[int] = set()  # Pids of the processes that have received SIGTERM
+        self._first = 0  # Signal to send to the ranks before SIGTERM, or 0 if there is none or it was already sent
+        # Pids of the processes that have received `_first`, or None if it has not been sent.
         self._ranks: list[int] | None = None
-        self._term_at = 0.0  # Time at which SIGTERM follows the first signal.
+        self._term_at = 0.0  # Time at which SIGTERM is sent if `_first` was sent before
 
     @property
     def changes(self) -> bool:
-        """True if the caller must scan the process tree, because only exits of direct child processes are reported."""
+        """True if the caller must scan the process tree. Exits of the workers' own child processes are not reported."""
         return self.phase in (HostPhase.WINDING_DOWN, HostPhase.STOPPING)
 
     @property
@@ -93,10 +93,10 @@ class HostState:
         return first
 
     def stop(self, grace: float, now: float, first: int = 0) -> None:
-        """Begin to terminate all processes, with `grace` seconds between SIGTERM and SIGKILL.
+        """Start terminating all processes: SIGTERM now, and SIGKILL `grace` seconds later.
 
-        Later calls can only shorten the time. If `first` is given, the ranks get this signal first and have `grace`
-        seconds to exit. Then all processes get SIGTERM, and SIGKILL after TERM_GRACE more seconds.
+        If `first` is given, the ranks receive this signal now and have `grace` seconds to exit. All remaining processes
+        then receive SIGTERM, and SIGKILL TERM_GRACE seconds later. Repeated calls can only shorten the time.
         """
         if self.phase is HostPhase.FINISHED:
             return
@@ -119,8 +119,8 @@ class HostState:
 
         Args:
             now: Current time (monotonic, s).
-            running: True if any worker is running.
-            look: Function that returns all live processes of the job.
+            running: True if at least one worker is running.
+            look: Function that returns the pids of all live processes of the job.
         """
         runs_on = self.phase is HostPhase.RUNNING and (running or self._lasting)
         if runs_on or self.phase in (HostPhase.WAITING, HostPhase.FINISHED):
@@ -170,15 +170,15 @@ class HostState:
 def ranks_of(workers: Collection[int], called: Collection[int], parents: Mapping[int, int]) -> list[int]:
     """Return the processes that must receive a signal from the user, such as Ctrl-C.
 
-    A worker is the started command. This can be a shell or another wrapper around the rank, which is the process that
-    has called `hvd.init()`. Only the rank gets the signal. It needs its data loaders and other helpers to shut down,
-    and a wrapper might kill it instead of waiting. If no process of a worker has called `hvd.init()`, all its processes
-    get the signal, as from a terminal.
+    The command that was started for a worker may be a shell or another wrapper around the rank, which is the process
+    that has called `hvd.init()`. Only the rank receives the signal: its data loaders and other helpers must keep
+    running while it shuts down, and a wrapper might kill the rank instead of waiting for it. If no process of a worker
+    has called `hvd.init()`, all its processes receive the signal, as from a terminal.
 
     Args:
         workers: Process ids of the started commands.
-        called: Process ids that have reported a call of `hvd.init()`. Some might have ended or belong to another pid
-            namespace.
+        called: Process ids that have reported a call to `hvd.init()`. Some processes may have exited or belong to
+            another pid namespace.
         parents: Parent pid of each live process.
     """
     worker_of = {pid: worker for pid in parents if (worker := _worker(pid, workers, parents)) is not None}

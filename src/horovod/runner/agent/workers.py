@@ -42,7 +42,7 @@ LEFTOVERS = 1.0  # In elastic jobs, children of an exited worker get LEFTOVERS s
 DRAIN_LIMIT = 1 << 20
 
 
-# One call reads at most _AT_ONCE bytes, so that a worker that writes continuously cannot block the agent.
+# At most _AT_ONCE bytes are read per call, so that a worker that writes continuously cannot block the agent.
 _AT_ONCE = 16 * LIMIT
 
 
@@ -89,7 +89,7 @@ class _Process:
 
 
 class WorkerTable:
-    """Table of all workers on this host. It calls `report` to send reports to the launcher. No call blocks."""
+    """Table of all workers on this host. It sends reports to the launcher by calling `report`. No method blocks."""
 
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
@@ -97,9 +97,9 @@ class WorkerTable:
         self._job: StartJob
         # (Environment variable, descriptor) pairs for the files that all workers inherit.
         self._inherited: list[tuple[bytes, int]] = []
-        self._deaf_until = 0.0  # Warning signals are ignored until the time `_deaf_until`.
-        self._called: set[int] = set()  # `_called` contains the pids of all processes that have called hvd.init().
-        # `_left` maps the session id of an exited worker to the time at which its leftover processes are killed.
+        self._deaf_until = 0.0  # Warning signals are ignored until this time.
+        self._called: set[int] = set()  # Pids of all processes that have called hvd.init()
+        # Maps the session id of an exited worker to the time at which its leftover child processes are killed.
         self._left: dict[int, float] = {}
         self._key_file = b""
         self._pipe: ReportReader | None = None
@@ -153,10 +153,10 @@ class WorkerTable:
             job: The launcher's request to start the job.
             payload: Contents of a file that all workers inherit, or None.
             store: Address at which workers on this host reach the job's store, or None for the launcher's address.
-            between: Function to call before each start.
+            between: Function to call before each worker is started.
 
         Returns:
-            Rank and pid of each worker that has started.
+            (rank, pid) pairs of the workers that have started.
         """
         self.prepare(job, payload, store)
         pids = []
@@ -257,7 +257,7 @@ class WorkerTable:
         return process
 
     def give_stdin(self, data: bytes) -> None:
-        """Queue data for the worker that reads stdin. Empty data means the end of the input."""
+        """Queue data for the worker that reads stdin. Empty data marks the end of the input."""
         if self._stdin is None:
             self._report(StdinReady(open=False))
             return
@@ -265,7 +265,7 @@ class WorkerTable:
         self._stdin_ends = not data
 
     def feed_stdin(self) -> None:
-        """Write queued data to the worker's stdin. Request more from the launcher when all data is written."""
+        """Write queued data to the worker's stdin. Request more from the launcher once all of it has been written."""
         if self._stdin is None or not (self._stdin_data or self._stdin_ends):
             return
         try:
@@ -289,7 +289,7 @@ class WorkerTable:
         self._stdin_data.clear()
 
     def writable_fds(self) -> Iterator[int]:
-        """Yield the descriptor of the worker's stdin if it must be polled for output."""
+        """Yield the descriptor of the worker's stdin if the caller must poll it for writability."""
         if self._stdin is not None and self._stdin_data:
             yield self._stdin
 
@@ -427,7 +427,7 @@ class WorkerTable:
         """Kill the leftover child processes of workers that exited at least LEFTOVERS seconds ago."""
         for session in [pid for pid, at in self._left.items() if at <= now]:
             del self._left[session]
-            if self._processes[session].running:  # A new worker has the same pid, so do not kill its processes.
+            if self._processes[session].running:  # A new worker has reused the pid, so do not kill its processes.
                 continue
             for pid in linux.descendants(os.getpid(), session=session):
                 linux.send_signal(pid, signal.SIGKILL)

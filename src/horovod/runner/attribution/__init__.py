@@ -1,4 +1,4 @@
 """Failure attribution, which finds the rank that failed first and explains why.
 
-Only the module `endings` keeps state.
+`endings` is the only module with state.
 """

@@ -15,7 +15,7 @@ class Endings:
     """Collection of reports about how the ranks of a job exited.
 
     Attributes:
-        ends: One entry for each rank that has exited, in order of time.
+        ends: One entry for each rank that has exited, in chronological order.
         called: Ranks that have called hvd.init().
         pids: Process ids of the ranks that have called hvd.init().
     """

@@ -1,10 +1,10 @@
 """Attribution of a job's failure to the rank that failed first, based on how all ranks exited.
 
-If one worker fails, the collectives of all other workers also fail. Most workers therefore exit with
-HorovodInternalError and are only victims. The failure is attributed to the first rank that ended in another way, or
-that printed another exception before the job was stopped. If there is no such rank, it is attributed to the rank that
-the victims name. Workers report their reasons (`RankEnd.reason`). Without a report, the worker's last stderr output is
-used.
+If one worker fails, the collectives of all other workers also fail. Most workers are therefore victims: they exit with
+HorovodInternalError, but did not cause the failure. The failure is attributed to the first rank that exited in another
+way, or that printed another exception before the job was stopped. If there is no such rank, it is attributed to the
+rank that the victims name. Workers report why they exit (`RankEnd.reason`). Without a report, the worker's last stderr
+output is used.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def describe(accusation: Ending, reason: str, status: int, stopped: bool) -> str
     return f"it ended with exit code {status} without leaving the job (as os._exit does), while others still needed it"
 
 
-TAIL_LIMIT = 1 << 16  # The last TAIL_LIMIT bytes of each rank's stderr are kept.
+TAIL_LIMIT = 1 << 16  # Number of bytes that are kept from the end of each rank's stderr
 _SHOWN_LINES = 24
 _LAST_LINES = 8
 _HEADER = tracebacks.HEADER
@@ -91,10 +91,10 @@ _CHAINED = (
 )
 # Python prints "Exception ignored" for errors in destructors, which do not end the process.
 _IGNORED = "Exception ignored"
-_THREAD = "Exception in thread"  # Python prints "Exception in thread" for errors that end only a thread.
+_THREAD = "Exception in thread"  # Python prints this for exceptions that end only a thread, not the process.
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
-# TensorFlow raises UnknownError if a Horovod operation loses a peer, but also for unrelated errors. The error counts as
-# Horovod's only if its message contains the text _OURS.
+# TensorFlow raises UnknownError if a Horovod operation loses its connection to another rank, but also for unrelated
+# errors. The error is attributed to Horovod only if its message contains the text _OURS.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
 _OURS = "Horovod "
 # The debugger pdb raises BdbQuit if the user enters `q`, or at the end of its input.
@@ -151,7 +151,7 @@ class FirstFailure:
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Split text into lines as a terminal shows them. The \r of a progress bar begins a new line."""
+    r"""Split text into lines as a terminal shows them. A \r, as progress bars print it, starts a new line."""
     return re.split(r"\r\n|\n|\r", text)
 
 
@@ -161,8 +161,8 @@ def find_exception(tail: str) -> tuple[list[str], bool]:
     Exceptions that Python ignores are skipped. Tracebacks of threads are used only if there are no others.
 
     Returns:
-        Lines of the traceback, and True if the exception or one chained to it is a HorovodInternalError. Without a
-        traceback, there are no lines.
+        Lines of the traceback (empty if there is none), and whether the exception or one chained to it is a
+        HorovodInternalError.
     """
     lines = split_lines(tail)
     chains = _find_chains(lines)
@@ -231,7 +231,7 @@ def _ends_message(line: str) -> bool:
 
 
 def _rest_of_message(lines: Sequence[str]) -> list[str]:
-    """Return the part of an exception's message that follows a line ending in a colon and a blank line.
+    """Return the rest of an exception's message after a line that ends in a colon and is followed by a blank line.
 
     TensorFlow formats messages this way. The result omits stack traces, and ends with Horovod's last line if there is
     one.
@@ -250,7 +250,7 @@ def _exception_name(block: Sequence[str]) -> str:
 
 
 def _names(line: str) -> bool:
-    """Return True if the line can name the exception, because it is not indented like the lines of frames."""
+    """Return True if the line may name the exception. Unlike the lines of frames, such a line is not indented."""
     return not line.startswith((" ", "\t")) and not tracebacks.is_marks(line)
 
 
@@ -285,7 +285,10 @@ def has_culprit(ends: Sequence[RankEnd]) -> bool:
 
 
 def _reason(end: RankEnd, tail: str | None = None) -> Ending | None:
-    """Return the rank's report about its exit. Without a report, derive one from stderr, or from `tail` if given."""
+    """Return the rank's own report about its exit.
+
+    If there is none, derive one from `tail`, or from the rank's stderr if `tail` is None.
+    """
     if end.reason is not None:
         return end.reason
     return read(end.rank, *find_exception(end.tail if tail is None else tail))
@@ -409,7 +412,7 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _also_failed(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
-    """Return lines about ranks that also failed, but not as a consequence of the first failure."""
+    """Return lines that describe the ranks that failed independently of the first failure."""
     groups: dict[str, list[int]] = {}
     for end in ends:
         if end is not culprit and end.status != 0 and not end.stopped and not _is_consequence(end):

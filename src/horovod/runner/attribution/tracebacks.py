@@ -27,7 +27,7 @@ class _Frame:
 
 
 def is_marks(line: str) -> bool:
-    """Return True if the line contains only Python's `^` and `~` code markers. Some versions do not indent it."""
+    """Return True if the line contains only Python's `^` and `~` markers, which some versions do not indent."""
     return _MARKS.match(line) is not None
 
 
@@ -49,7 +49,7 @@ def shortened(lines: Sequence[str]) -> list[str]:
 
 
 def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
-    """Yield each frame of a traceback with its code lines, and all other lines unchanged."""
+    """Yield each frame of a traceback together with its source lines, and every other line unchanged."""
     index = 0
     while index < len(lines):
         match = _FRAME.match(lines[index])

@@ -1,1 +1,1 @@
-"""Launcher utilities for argument checks, Linux system calls, signals and errors."""
+"""Launcher utilities: argument checks, Linux system calls, signals and errors."""

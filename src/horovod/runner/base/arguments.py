@@ -11,9 +11,9 @@ from horovod.common.contract.log import warn_user
 
 
 def integer(name: str, value: Any, least: int) -> int:
-    """Return `value` if it is an integer of at least `least`.
+    """Return `value` if it is an integer greater than or equal to `least`. Otherwise, raise ValueError.
 
-    Raises ValueError if it is not. The error message calls the argument `name`.
+    The error message calls the argument `name`.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
@@ -21,9 +21,9 @@ def integer(name: str, value: Any, least: int) -> int:
 
 
 def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
-    """Return `value` as a float if it is above 0 and at most `most`.
+    """Return `value` as a float if it is above 0 and at most `most`. Otherwise, raise ValueError.
 
-    Raises ValueError if it is not. The error message calls the argument `name`.
+    The error message calls the argument `name`.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         finite, limit = ("finite ", "") if most == sys.float_info.max else ("", f" and at most {most:.0f}")
@@ -32,14 +32,14 @@ def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
 
 
 def interfaces(name: str, value: Any) -> list[str]:
-    """Return the names of the network interfaces in `value`.
+    """Parse `value` into a list of network interface names.
 
     Args:
-        name: Name of the argument, for messages.
+        name: Name of the argument, for error messages.
         value: Collection of names, comma-separated string of names, or None for no names.
 
     Raises:
-        ValueError: `value` has another type.
+        ValueError: If `value` is anything else.
     """
     names = value.split(",") if isinstance(value, str) else [] if value is None else value
     if not isinstance(names, Collection) or not all(isinstance(each, str) and each for each in names):

@@ -26,8 +26,7 @@ _TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.S
 class SignalQueue:
     """Queue of signals that stop a job or warn that it will be stopped soon. It installs handlers for these signals.
 
-    If SIGHUP was ignored at the start of the process (nohup), it stays ignored. Only the main thread can use this
-    class.
+    If SIGHUP was ignored when the process started (nohup), it stays ignored. Only the main thread can use this class.
 
     Attributes:
         fd: Descriptor that is readable when a signal has arrived.
@@ -91,13 +90,13 @@ def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
 
 @contextlib.contextmanager
 def interrupts(equals: Collection[str] = ()) -> Iterator[SignalQueue | None]:
-    """Yield a queue that receives only Ctrl-C, for a job inside a program that keeps running.
+    """Yield a queue that receives Ctrl-C while a job runs inside a program that continues after the job.
 
     If the user pressed Ctrl-C, the context manager raises KeyboardInterrupt on exit, after all ranks have exited. It
     yields None outside the main thread, or if the program has its own SIGINT handler.
 
     Args:
-        equals: Packages whose SIGINT handlers count as Python's default handler.
+        equals: Packages whose SIGINT handlers are treated like Python's default handler.
     """
     handler = signal.getsignal(signal.SIGINT)
     package = str(getattr(handler, "__module__", "")).partition(".")[0]
@@ -169,7 +168,7 @@ def dying_with(parent: int, cpus: Collection[int] = ()) -> Callable[[], None]:
 
 
 def _process_table() -> list[tuple[int, int, str, int]]:
-    """Return (pid, parent, state, session) of each process on this host."""
+    """Return (pid, parent, state, session) for each process on this host."""
     table = []
     for name in os.listdir("/proc"):
         if not name.isdecimal():
@@ -179,20 +178,20 @@ def _process_table() -> list[tuple[int, int, str, int]]:
                 content = file.read()
         except OSError:
             continue  # Skip a process that exited after /proc was listed.
-        # The second field is the command in parentheses. It can contain parentheses itself, so split after the last
-        # one.
+        # The second field of the file is the command name in parentheses. It can contain parentheses itself, so split
+        # after the last one.
         state, parent, _, session = content[content.rindex(b")") + 2 :].split(b" ", 4)[:4]
         table.append((int(name), int(parent), state.decode("ascii"), int(session)))
     return table
 
 
 def descendants(root: int, without: Collection[int] = (), session: int | None = None) -> list[int]:
-    """Return the live descendants of a process, children before grandchildren, without zombies.
+    """Return the live descendants of a process, excluding zombies, with children before grandchildren.
 
     Args:
         root: Pid of the process.
         without: Pids to omit together with all their descendants.
-        session: If given, return only processes of this session.
+        session: Session id. If given, return only processes of this session.
     """
     children: dict[int, list[tuple[int, bool]]] = {}
     for pid, parent, state, its_session in _process_table():
@@ -229,7 +228,7 @@ def check_proc() -> None:
 
 
 def parents() -> dict[int, int]:
-    """Return the parent pid of each live process on this host."""
+    """Return a mapping from the pid of each live process on this host to its parent's pid."""
     return {pid: parent for pid, parent, state, _ in _process_table() if state not in "ZX"}
 
 
@@ -281,7 +280,7 @@ def memory_file(name: str, content: bytes, sealed: bool) -> int:
     If `sealed` is True, the file can no longer be changed.
 
     Raises:
-        OSError: The file cannot be created or written.
+        OSError: If the file cannot be created or written.
     """
     fd = descriptors.create_memory_file(name)
     view = memoryview(content)

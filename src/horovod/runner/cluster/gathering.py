@@ -27,7 +27,7 @@ _TIME_OF_ITS_OWN = 2.0  # A new connection can replace the oldest unauthenticate
 _LOOK_AGAIN = 50  # The server then checks every _LOOK_AGAIN ms whether it can accept connections again.
 _BACKLOG = 1024
 _END_SECONDS = 5.0
-_LONGEST_POLL = 3600.0  # Longest single wait (s), because poll() accepts at most 24 days
+_LONGEST_POLL = 3600.0  # Longest single wait in seconds, because poll() accepts at most about 24 days
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Arrived:
 class Gathering:
     """Server that admits processes, which then become agents. It listens in a separate thread.
 
-    Only the thread that runs the job can call the methods, except `fail` and `closed`. `fd` is readable when `take` has
-    something to return.
+    All methods except `fail` and `closed` must be called from the thread that runs the job. `fd` is readable when
+    `take` has something to return.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Gathering:
             what: Name for a process in messages, such as "Spark task".
             nics: Network interfaces to listen on. The default is all.
             ports: Ports to listen on, in the format of HOROVOD_PORT_RANGE.
-            token: Token of 32 bytes that the processes already have, or None to create a new token.
+            token: 32-byte token that the processes already have, or None to create a new one.
 
         Raises:
-            ValueError: An interface or port does not exist.
-            AuthError: This Python installation does not support encryption.
+            ValueError: If an interface or port does not exist.
+            AuthError: If this Python installation does not support encryption.
         """
-        # Raise an error now if encryption is not supported. The thread of a connection could not report it to the
+        # Fail here if encryption is not supported, because the thread of a connection could not report the error to the
         # caller.
         Channel(accepts=True)
         self.what = what
@@ -108,17 +108,17 @@ class Gathering:
             return self._closed
 
     def fail(self, trouble: BaseException) -> None:
-        """Report that no more processes will connect, for the reason `trouble`. Thread-safe."""
+        """Record that no more processes will connect, and why. Thread-safe."""
         with self._lock:
             if self._trouble is None and not self._closed:
                 self._trouble = trouble
                 self._tell()
 
     def take(self) -> tuple[list[Arrived], list[str], BaseException | None]:
-        """Return what has happened since the last call.
+        """Return all events since the last call.
 
         Returns:
-            Admitted processes, messages about refused processes, and the error that was passed to `fail` or None.
+            Admitted processes, messages about rejected processes, and the error passed to `fail` or None.
         """
         with self._lock:
             if not self._closed:
@@ -139,8 +139,8 @@ class Gathering:
             advice: Advice for the error message, or a function that returns it.
 
         Raises:
-            TimeoutError: Too few processes have connected in time.
-            ArrivalError: A process was refused, for example because of its version of horovod.
+            TimeoutError: If too few processes have connected in time.
+            ArrivalError: If a process was refused, for example because of its version of horovod.
             BaseException: The error that was passed to `fail`.
         """
         until = time.monotonic() + seconds
@@ -205,8 +205,8 @@ class Gathering:
     def _has_room(self) -> bool:
         """Return True if another connection can be accepted.
 
-        At the limit, close the oldest unauthenticated connection to make room. Do not close a connection that is too
-        new, because legitimate processes can connect in bursts.
+        At the limit, close the oldest unauthenticated connection to make room. Never close a connection younger than
+        _TIME_OF_ITS_OWN seconds, because legitimate processes can connect in bursts.
         """
         with self._lock:
             if len(self._visits) >= _MOST:
@@ -265,7 +265,7 @@ class Gathering:
                 self._tell()
             elif sock not in self._visits:
                 return False
-            else:  # Restart the connection's minimum time, so that unauthenticated connections are closed first.
+            else:  # Protect the connection from `_has_room` again by resetting its age.
                 self._visits[sock] = _Visit(self._visits.pop(sock).thread, time.monotonic())
                 self._used.add(number)
         kept = False
@@ -295,9 +295,9 @@ class Gathering:
             os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
-        """Stop admitting processes. Disconnect the processes that `take` and `wait` have not returned.
+        """Stop admitting processes, and disconnect those that `take` and `wait` have not returned yet.
 
-        Further calls have no effect.
+        Can be called repeatedly.
         """
         with self._lock:
             if self._closed:

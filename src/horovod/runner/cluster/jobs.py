@@ -73,7 +73,7 @@ class ArrivalSource:
         for name in [name for name in self._way.waiting if name in self._here and self._here[name].connection.gone]:
             self.lost(name)
         if trouble is not None and not self._told:
-            self._told = True  # Report only once that no more agents will connect. The job continues without them.
+            self._told = True  # Report only once that no more agents will connect; the job continues.
             news = [*news, str(trouble)]
         if news:
             return NotFound("\n".join(news), first=False)
@@ -97,7 +97,7 @@ class ArrivalSource:
 
 
 class Call:
-    """Function and its arguments, serialized for the ranks."""
+    """A function and its arguments, serialized to be sent to the ranks."""
 
     def __init__(
         self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -147,15 +147,15 @@ class JobOptions:
 
 
 def run_fixed(gathering: Gathering, call: Call, num_proc: int, options: JobOptions) -> list[Any]:
-    """Call the function on `num_proc` ranks, and return the results by rank.
+    """Call the function on `num_proc` ranks, and return the results in rank order.
 
-    This function waits until enough agents are connected. The agents must have the numbers 0 to num_proc - 1. The
-    gathering is closed at the end.
+    This function waits until enough agents are connected. The agents must have the numbers 0 to num_proc - 1. No
+    further agents are admitted afterwards, because the function closes `gathering`.
 
     Raises:
-        TimeoutError: Too few agents have connected in time.
-        ArrivalError: An agent was refused, for example because of its version of horovod.
-        WorkerError: A rank or its agent has failed. See `horovod.run`.
+        TimeoutError: If too few agents have connected in time.
+        ArrivalError: If an agent was refused, for example because of its version of horovod.
+        WorkerError: If a rank or its agent has failed. See `horovod.run`.
         BaseException: The error that was passed to `Gathering.fail`.
     """
     here = gathering.wait(num_proc, options.start_timeout, options.advice)
@@ -175,9 +175,9 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, options: JobOptio
 
 
 def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, options: JobOptions) -> list[Any]:
-    """Call the function in an elastic job, in which each agent is one slot.
+    """Call the function in an elastic job in which each agent provides one slot.
 
-    The job begins when `elastic.start` agents are connected.
+    The job starts when `elastic.start` agents are connected.
 
     Returns:
         Results of the first `elastic.least` ranks of the last epoch.
@@ -216,7 +216,7 @@ def run_command(
         Result of the job, even if it has failed.
 
     Raises:
-        Exception: The agents did not connect. The errors are the same as those of `run_fixed`.
+        Exception: If the agents did not connect. The errors are the same as those of `run_fixed`.
     """
     way = arrived.Arrived()
     here = gathering.wait(settings.size, options.start_timeout, options.advice)
@@ -240,7 +240,7 @@ def run_command(
 
 
 def _run(call: Call, options: JobOptions, job: Job) -> JobResult:
-    """Run a job that calls the function. Ctrl-C in this process interrupts the ranks first."""
+    """Run a job that calls the function on each rank. If the user presses Ctrl-C, first interrupt the ranks."""
     with interrupts(options.handlers) as queue:
         return replace(job, signals=queue, payload=call.payload, results=True, output=options.sink()).run()
 

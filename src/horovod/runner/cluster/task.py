@@ -38,9 +38,9 @@ from horovod.runner.agent.messages import ByteWriter
 from horovod.runner.remote import ssh
 from horovod.runner.remote.arrived import ArrivedConnection
 
-PURPOSE = 101  # The handshake identifies agent connections by the number PURPOSE.
-HANDSHAKE_SECONDS = 10.0  # The handshake and each message before the agent's start take at most HANDSHAKE_SECONDS.
-_LIMIT = 1 << 16  # Each message before the agent starts has at most _LIMIT bytes.
+PURPOSE = 101  # Purpose code by which the handshake identifies connections from agents
+HANDSHAKE_SECONDS = 10.0  # Maximum duration of the handshake, and of each message before the agent starts
+_LIMIT = 1 << 16  # Maximum size of a message before the agent starts (bytes)
 _HEADER = struct.Struct(">I")
 
 
@@ -50,7 +50,7 @@ class ArrivalError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ticket:
-    """Permission to connect to the launcher as an agent.
+    """Ticket that permits a process to connect to the launcher as an agent.
 
     The cluster manager sends the ticket to the processes as a part of the serialized function. The ticket grants
     nothing else, and does not contain the job's key.
@@ -91,19 +91,19 @@ class Answer(msgspec.Struct, frozen=True):
     """The launcher's answer to an `Arrival`.
 
     Attributes:
-        refusal: Reason why the process is refused. Empty if it is admitted.
+        refusal: Reason why the process is rejected, or an empty string if it is admitted.
     """
 
     refusal: str = ""
 
 
 def place_of(number: int) -> Place:
-    """Encode a process number as a handshake `Place`."""
+    """Encode a process number as the `Place` that a peer sends in the handshake."""
     return Place(PURPOSE, 0, number + 1, 0)
 
 
 def number_of(place: Place) -> int:
-    """Decode the process number from a handshake `Place`."""
+    """Decode the process number from the `Place` that a peer sends in the handshake."""
     return place.source - 1
 
 
@@ -171,8 +171,8 @@ def become_agent(
             warns the workers that the job will end soon.
 
     Raises:
-        ArrivalError: The launcher cannot be reached or refuses this process. The message contains the addresses.
-        OSError: The agent cannot be started.
+        ArrivalError: If the launcher cannot be reached or refuses this process. The message contains the addresses.
+        OSError: If the agent cannot be started.
     """
     connection = _arrive(ticket, number, label)
     try:
@@ -262,8 +262,8 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
     assert agent.stdout is not None
     requests, reports = ByteWriter(agent.stdin.fileno()), agent.stdout.fileno()
     os.set_blocking(reports, False)
-    until: float | None = None  # `until` is the time at which relaying stops (None: no limit).
-    says = True  # `says` is False once the agent has sent its last message.
+    until: float | None = None  # Time at which relaying stops, or None if there is no limit yet
+    says = True  # True while the agent may still send messages
     while says or (connection.pending and not connection.ended):
         if until is None and (connection.ended or not says):
             until = time.monotonic() + END_SECONDS

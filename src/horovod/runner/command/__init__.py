@@ -1,1 +1,1 @@
-"""Command line and config file of horovodrun: parsing, help texts, and suggestions for mistakes."""
+"""Command line and config file of horovodrun: parsing, help texts, and corrections of mistyped flags."""

@@ -1,6 +1,6 @@
-"""Command `horovodrun --check-build`, which reports the features of this installation.
+"""The `horovodrun --check-build` command, which reports the features of this installation.
 
-It imports neither frameworks nor the engine. The table of frameworks is also used by `horovodrun --doctor`.
+It imports neither the frameworks nor the engine. `horovodrun --doctor` also uses the table of frameworks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Framework:
 
     @property
     def distributions(self) -> list[str]:
-        """Names of all pip distributions that contain the framework."""
+        """Names of all pip distributions that provide the framework."""
         return [name for names in self.modules.values() for name in names]
 
 
@@ -53,7 +53,7 @@ def described(versions: Mapping[str, str]) -> list[str]:
 
 
 def usable(distributions: Collection[str]) -> bool:
-    """Return True if one of the pip distributions contains a supported framework."""
+    """Return True if one of the pip distributions provides a supported framework."""
     return any(name in OF_DISTRIBUTION for name in distributions)
 
 
@@ -81,7 +81,7 @@ def _row(framework: Framework, found: Collection[str]) -> tuple[str, bool]:
 
 
 def _devices(environ: Mapping[str, str]) -> list[str]:
-    """Return lines that describe GPUs, driver and NCCL. CUDA and NCCL are not loaded."""
+    """Return lines that describe the GPUs, their driver and NCCL, without loading CUDA or NCCL."""
     survey = nvml.survey()
     if survey.gpus:
         names = ", ".join(f"{gpu.index} {gpu.name} ({gpu.capability[0]}.{gpu.capability[1]})" for gpu in survey.gpus)

@@ -80,10 +80,10 @@ def _add(target: argparse._ActionsContainer, flag: Flag) -> None:
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Parse the command line into the values of flags and the command. The value of an absent flag is None.
+    """Parse the command line into flag values and the command. The value of an absent flag is None.
 
     Raises:
-        LaunchError: A flag is unknown, or its value is invalid.
+        LaunchError: If a flag is unknown, or its value is invalid.
     """
     before, command = command_line.split(arguments)
     return make_parser().parse_args(before), command
@@ -98,7 +98,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         environ: The launcher's environment variables.
 
     Raises:
-        LaunchError: A flag is missing, is invalid, or contradicts another flag.
+        LaunchError: If a flag is missing, is invalid, or contradicts another flag.
     """
     config = Config()
     if namespace.config_file is not None:
@@ -126,7 +126,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         command = command_line.with_auto(command, namespace.lr_scale or "none")
         variables.setdefault(
             "PYTHONHASHSEED", environ.get("PYTHONHASHSEED", "0")
-        )  # All ranks must hash strings alike, so that they iterate over sets in the same order.
+        )  # All ranks must use the same hash seed to iterate over sets of strings in the same order.
     elif namespace.lr_scale is not None:
         raise LaunchError("--lr-scale has no effect without --auto: add --auto, or scale the rate in the program")
     given = chosen_hosts(namespace, environ)
@@ -173,7 +173,7 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
     that mistakes are reported once, before any process starts. A warning names variables that have no effect.
 
     Raises:
-        LaunchError: The value of a variable is invalid.
+        LaunchError: If the value of a variable is invalid.
     """
     try:
         checked = Settings.from_environ({**environ, **settings.variables})
@@ -210,12 +210,12 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
 
 
 def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], config: Config) -> dict[str, str]:
-    """Return the workers' variables that flags or the config file set. Flags take precedence.
+    """Return the workers' environment variables that are set by flags or the config file. Flags take precedence.
 
     A flag or key that has no effect without another one is omitted, with a warning.
     """
     given: dict[str, str] = {}
-    source: dict[str, str] = {}  # Maps each variable to the flag or config key that set it, as the user wrote it
+    source: dict[str, str] = {}  # Maps each variable to the flag or config key that set it, in the user's spelling
     for flag in FLAGS:
         value = getattr(namespace, flag.dest)
         if flag.variable is not None and value is not None:
@@ -238,7 +238,7 @@ def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], co
 
 
 def _is_on(name: str, given: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    """Return True if the setting of flag `name` is enabled by a flag, the config file or the environment."""
+    """Return True if a flag, the config file or the environment enables the setting that belongs to the flag `name`."""
     variable = _variable_of(name)
     return not is_off(given.get(variable, environ.get(variable, "")))
 
@@ -272,7 +272,7 @@ def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> di
         names: Names of the job's hosts.
 
     Raises:
-        LaunchError: This machine lacks one of the interfaces. This is checked only if the job runs on this machine
+        LaunchError: If this machine lacks one of the interfaces. This is checked only if the job runs on this machine
             alone.
     """
     here = bool(interfaces and names) and all(hosts.is_local(name) for name in set(names))
@@ -286,9 +286,9 @@ def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> di
 
 
 def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
-    """Return the hosts from -H or the host file. Raises LaunchError if they are invalid.
+    """Return the hosts from -H or the host file, or an empty list if neither is given.
 
-    The list is empty if neither is given.
+    Raises LaunchError if they are invalid.
     """
     if namespace.hosts is not None:
         return hosts.parse_hosts(namespace.hosts)
@@ -303,13 +303,13 @@ def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell
     Args:
         namespace: Values of the flags.
         environ: The launcher's environment variables.
-        tell: True to print the hosts on stderr.
+        tell: Whether to print the hosts on stderr.
 
     Returns:
         The hosts. An empty list means this machine, or hosts that a discovery script or jsrun finds later.
 
     Raises:
-        LaunchError: The hosts or the variables of the training service are invalid.
+        LaunchError: If the hosts or the variables of the training service are invalid.
     """
     given = given_hosts(namespace)
     if given or namespace.host_discovery_script or namespace.jsrun:
@@ -321,7 +321,7 @@ def machines_of_service(environ: Mapping[str, str]) -> allocations.Machines | No
     """Return the machines that SageMaker or Vertex AI lists in this container, or None if there are fewer than two.
 
     Raises:
-        LaunchError: The list of machines is invalid.
+        LaunchError: If the list of machines is invalid.
     """
     try:
         config = Path(allocations.SAGEMAKER_FILE).read_text(encoding="utf-8")
@@ -342,7 +342,7 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
         The hosts. The list is empty outside these services, and for a job on one machine.
 
     Raises:
-        LaunchError: The list of machines is invalid.
+        LaunchError: If the list of machines is invalid.
     """
     machines = machines_of_service(environ)
     if machines is None:

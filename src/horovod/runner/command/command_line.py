@@ -1,6 +1,6 @@
-"""Parser that splits a command line into flags and the command.
+"""Splitting of a command line into flags and the command. Flags can be abbreviated.
 
-argparse alone would interpret arguments of the command as flags of horovodrun. Flags can be abbreviated.
+On its own, argparse would interpret the command's arguments as flags of horovodrun.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def spellings() -> tuple[list[str], list[str]]:
-    """Return the names of all flags, and those one-letter names that accept a value without a space (`-p22`)."""
+    """Return all flag names, and the one-letter names that accept a value without a space (`-p22`)."""
     names = ["-h", "--help"]
     letters = []
     for flag in FLAGS:
@@ -104,7 +104,7 @@ def assigned(command: Sequence[str]) -> list[str]:
 
 
 def moved_number(command: Sequence[str]) -> str:
-    """Return `-np` with its value if the user wrote it after the command's name. Otherwise, return an empty string."""
+    """Return `-np` and its value if the user wrote them after the command's name, or else an empty string."""
     for index, word in enumerate(command[1:], 1):
         if word in ("-np", "-n", "--num-proc") and "".join(command[index + 1 : index + 2]).isdecimal():
             return f"{word} {command[index + 1]}"
@@ -114,7 +114,7 @@ def moved_number(command: Sequence[str]) -> str:
 
 
 def missing_script(command: Sequence[str]) -> str:
-    """Return the path of the Python script that the command runs, if it does not exist on this machine.
+    """Return the path of the Python script that the command runs, if it is missing on this machine.
 
     The result is empty if the script exists, or if the command does not show which file Python runs.
     """
@@ -123,8 +123,8 @@ def missing_script(command: Sequence[str]) -> str:
         return ""
     index = 1
     while index < len(program) and program[index].startswith("-"):
-        # With -c or -m, Python runs no script file. After an unknown option, the next argument could be its value
-        # instead of a script.
+        # With -c or -m, Python runs no script file. The argument after an unknown option could be the option's value
+        # rather than a script.
         if not _PLAIN_OPTION.fullmatch(program[index]):
             return ""
         index += 2 if program[index] in ("-W", "-X") else 1
@@ -169,7 +169,7 @@ def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
 
 def _reason(name: str) -> str:
     if not os.path.isfile(name):
-        return ""  # Report no error, because the script can exist on other hosts.
+        return ""  # Do not report an error, because the script may exist on other hosts.
     if not os.access(name, os.X_OK):
         return "this script is not executable"
     if "/" not in name:
@@ -184,10 +184,10 @@ def _reason(name: str) -> str:
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split the command line into flags with their full names, and the command.
 
-    The command begins after `--`, or at the first argument that is neither a flag nor a flag's value.
+    The command starts after `--`, or at the first argument that is neither a flag nor a flag's value.
 
     Raises:
-        LaunchError: A flag is unknown, or an abbreviation is ambiguous. The message suggests similar flags.
+        LaunchError: If a flag is unknown, or an abbreviation is ambiguous. The message suggests similar flags.
     """
     values = {name: flag.nargs if flag.value else 0 for flag in FLAGS for name in flag.names}
     flags: list[str] = []
@@ -206,7 +206,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def in_full(word: str) -> str:
-    """Return the full name of an abbreviated flag. Raises LaunchError if it is unknown or ambiguous."""
+    """Expand an abbreviated flag to its full name. Raises LaunchError if it is unknown or ambiguous."""
     if is_flag(word):
         return word
     given, equals, value = word.partition("=")
@@ -221,9 +221,9 @@ def in_full(word: str) -> str:
 
 
 def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
-    """Return the long flag names that begin with `given`.
+    """Return the long flag names that start with `given`.
 
-    Each name maps to its flag, and to False for the negated form (`--no-...`).
+    Each name is mapped to its flag and to a boolean, which is False for the negated form (`--no-...`).
     """
     known: dict[str, tuple[Flag | None, bool]] = {"--help": (None, True)}
     for flag in FLAGS:

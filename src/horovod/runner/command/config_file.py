@@ -1,4 +1,7 @@
-"""YAML file of `--config-file`, whose keys are names of settings. The values are converted to environment variables."""
+"""The YAML file passed with `--config-file`.
+
+Its keys are setting names. The values are converted to environment variables.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ class Config:
 
     Attributes:
         controller: Controller that the file selects, or None.
-        variables: Text of each environment variable.
-        keys: Key in the file that set each variable.
+        variables: Value of each environment variable.
+        keys: For each variable, the key in the file that set it.
     """
 
     controller: str | None = None
@@ -39,7 +42,10 @@ class Config:
 
 
 def read(path: str) -> Config:
-    """Read a config file. Raises LaunchError with the file, line, key and valid values if it is invalid."""
+    """Read a config file.
+
+    Raises LaunchError if it is invalid. The message names the file, line, key and valid values.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -50,7 +56,7 @@ def read(path: str) -> Config:
 def parse(text: str, path: str) -> Config:
     """Parse a config file's text. Raises LaunchError if it is invalid. `path` is used only in error messages."""
     try:
-        import yaml  # Import lazily, because most jobs have no config file.
+        import yaml  # Import lazily, because most jobs do not use a config file.
     except ImportError:
         raise LaunchError(f"--config-file {path}: PyYAML is not installed; `pip install pyyaml` adds it") from None
     try:
@@ -133,7 +139,7 @@ class _Reader:
     def _value(self, node: yaml.Node) -> object:
         try:
             return self._loader.construct_object(node, deep=True)
-        # The value is an impossible date, or has a tag that does not match, such as `!!bool maybe`.
+        # The value is an invalid date, or it does not match its tag, as in `!!bool maybe`.
         except (ValueError, LookupError, AttributeError, TypeError) as error:
             raise self._error(node, f"cannot be read: {type(error).__name__}: {error}") from None
 

@@ -49,7 +49,7 @@ def of_flags(
             and there is no discovery script.
 
     Raises:
-        LaunchError: A flag is invalid, or flags contradict each other.
+        LaunchError: If a flag is invalid, or flags contradict each other.
     """
     script = namespace.host_discovery_script
     if script is None and namespace.min_num_proc is None:
@@ -109,7 +109,7 @@ def make_settings(
         names: Names of the values in messages: flags or arguments.
 
     Raises:
-        LaunchError: A value is invalid.
+        LaunchError: If a value is invalid.
     """
     # Import lazily, because most jobs are not elastic.
     from horovod.runner.elastic.discovery import check_fixed
@@ -144,12 +144,12 @@ def make_settings(
 
 
 def with_variables(settings: LaunchSettings, checked: Settings) -> LaunchSettings:
-    """Add the timeout and the injected faults from environment variables to the settings of an elastic job.
+    """Add the timeout and the injected faults to an elastic job's settings, from environment variables.
 
-    In other jobs, only check the faults, so that a mistake is reported before the job starts.
+    In other jobs, only check the injected faults, so that a mistake is reported before the job starts.
 
     Raises:
-        LaunchError: The faults are invalid, or a variable is not supported in elastic jobs.
+        LaunchError: If the faults are invalid, or a variable is not supported in elastic jobs.
     """
     faults = _faults(checked.text("HOROVOD_CHAOS"))
     if settings.elastic is None:
@@ -163,7 +163,7 @@ def with_variables(settings: LaunchSettings, checked: Settings) -> LaunchSetting
 
 
 def _faults(text: str) -> tuple[Event, ...]:
-    """Parse the injected faults of HOROVOD_CHAOS, and check them as each rank would in hvd.init()."""
+    """Parse the injected faults listed in HOROVOD_CHAOS, and check them as each rank would in hvd.init()."""
     if text:
         # Import lazily, because most jobs have no injected faults.
         from horovod.chaos import plan

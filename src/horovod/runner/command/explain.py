@@ -30,7 +30,7 @@ def run(target: str) -> str:
         target: Pid of horovodrun or of a rank, the job's report folder, or the working directory of rank 0.
 
     Raises:
-        LaunchError: No job matches, several jobs match, or the job does not answer.
+        LaunchError: If no job or more than one job matches, or the job does not respond.
     """
     doors = reports.doors()
     pid = _only(target, _genuine(find(target, sorted({claimed for claimed, _ in doors})), doors))
@@ -55,13 +55,13 @@ def run(target: str) -> str:
 
 
 def _connect(pid: int, names: Sequence[str]) -> socket.socket:
-    """Connect to the first of the sockets `names` that was really created by process `pid`.
+    """Connect to the first socket in `names` that was created by process `pid`.
 
-    Names prove nothing, because any process can create a socket with any name.
+    The owner of each socket is checked, because any process can create a socket with any name.
 
     Raises:
-        TimeoutError: The process accepts no connection.
-        LaunchError: The process has created none of the sockets.
+        TimeoutError: If the process does not accept the connection.
+        LaunchError: If the process created none of the sockets.
     """
     end = time.monotonic() + _PATIENCE
     strangers: dict[str, str] = {}
@@ -131,7 +131,12 @@ def _user_of(pid: int) -> int | None:
 
 
 def find(target: str, doors: Sequence[int]) -> list[int]:
-    """Return the pids in `doors` that belong to the job `target`, which the user names by a pid or a folder."""
+    """Return the pids of the processes in `doors` that belong to the job that the user named.
+
+    Args:
+        target: Pid or folder that identifies the job.
+        doors: Pids of the processes that have an `--explain` socket.
+    """
     if os.path.isdir(target):
         pid = reports.process_of(target)
         if pid is not None:
@@ -167,7 +172,10 @@ def _folder_of(pid: int) -> str:
 
 
 def _marks_of(pid: int) -> dict[bytes, bytes]:
-    """Return the environment variables that identify the job of a rank. Empty if the process is not a rank."""
+    """Return the environment variables that identify the job of a rank.
+
+    The result is empty if the process is not a rank.
+    """
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             variables = dict(entry.partition(b"=")[::2] for entry in environ.read().split(b"\0"))

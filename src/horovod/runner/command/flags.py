@@ -151,7 +151,7 @@ def _setting(
     exclusive: str | None = None,
     needs: str | None = None,
 ) -> Flag:
-    """Create a flag for a setting from the table of settings."""
+    """Create a command-line flag for a setting in the settings table."""
     setting = BY_NAME[variable]
     switch = setting.kind == "bool"
     shown = default or ("" if switch or setting.default in (None, "") else _shown(setting))
@@ -334,8 +334,8 @@ EXAMPLES = (
     ("source <(horovodrun --completion bash)", "completion in this shell"),
 )
 _INDENT = 2
-_COLUMN = 34  # The descriptions begin at column _COLUMN.
-_MOST = 110  # The text has at most _MOST columns, because longer lines are hard to read.
+_COLUMN = 34  # Column at which the descriptions start
+_MOST = 110  # Maximum width of the text, because longer lines are hard to read
 
 
 def help_text(width: int | None = None, everything: bool = False) -> str:

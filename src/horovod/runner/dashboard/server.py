@@ -28,8 +28,8 @@ from horovod.runner.dashboard.state import State
 from horovod.runner.plan.settings import LaunchSettings
 
 HOST = "127.0.0.1"
-INTERVAL = 1.0  # A page is updated every INTERVAL seconds.
-PATIENCE = 5.0  # A request must arrive within PATIENCE seconds, and a page must receive each update within this time.
+INTERVAL = 1.0  # Seconds between two updates of a page
+PATIENCE = 5.0  # Timeout for receiving a request and for sending an update to a page (s)
 MOST_PAGES = 16
 _MOST_CONNECTIONS = 64
 _BUFFER = 256 << 10  # Size of a connection's send buffer in the kernel (bytes)
@@ -69,7 +69,7 @@ class Server:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Stop the server. Further calls have no effect."""
+        """Stop the server. Can be called repeatedly."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -146,7 +146,7 @@ class _Handler(HttpRequest):
         self.wfile.write(body)
 
     def _tell(self) -> None:
-        """Send server-sent events until the job has ended or the page stops reading."""
+        """Send server-sent events until the job ends or the browser stops reading."""
         if not self.server.pages.take():
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_PAGES} pages are open already")
             return
@@ -204,9 +204,9 @@ class Dashboard(DashboardSink):
         return time.monotonic() - self._began
 
     def _changes(self, version: int) -> tuple[int, bytes]:
-        """Return the changes since `version` and the new version.
+        """Return the new version, and the changes since `version` as JSON.
 
-        The changes are encoded without holding the lock, because the launcher's loop needs it.
+        The JSON is encoded after the lock is released, so that the launcher's loop does not wait for it.
         """
         with self._lock:
             changes = self._state.since(version, self._now())

@@ -38,4 +38,4 @@ class DashboardSink:
         """Report that the job has ended, wait briefly for pages to receive this, and stop serving."""
 
     def close(self) -> None:
-        """Stop serving, even if the job was not reported as ended. Further calls have no effect."""
+        """Stop serving, even if the end of the job was never reported. Can be called repeatedly."""

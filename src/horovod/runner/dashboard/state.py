@@ -1,7 +1,7 @@
-"""State of a job as the dashboard shows it. The launcher reports each event with its time.
+"""The state of a job that the dashboard shows. The launcher reports each event with its time.
 
-Memory use depends only on the number of ranks, not on the amount of output or reports. Each part stores the version of
-its last change, so that `since` can return only the changes that a page has not received yet.
+Memory use depends only on the number of ranks, not on the amount of output or reports. Each part of the state stores
+the version of its last change, so that `since` can return only the changes that a page has not received yet.
 
 `Series` and `Tail` hold the time series and the last output lines of a rank, both of bounded size.
 """
@@ -50,8 +50,8 @@ class Series:
     def since(self, version: int) -> dict[str, Any] | None:
         """Return the points that have changed since `version`, or None if there are none.
 
-        Each entry of `rows` is [seconds since the start, values...]. It replaces the earlier row with the same time. If
-        the interval between points (`width`) has changed, all earlier rows are obsolete.
+        The result contains `width`, the seconds between points, and `rows`. Each row is [seconds since the start,
+        values...], and replaces an earlier row with the same time. A change of `width` makes all earlier rows obsolete.
         """
         rows = [
             [number * self.width, *point.means()] for number, point in self._rows.items() if point.version > version
@@ -92,7 +92,7 @@ _NUMBERS = re.compile(r"\B(?=(?:\d{3})+$)")
 
 
 class Line(NamedTuple):
-    """Line of output, with the version of the dashboard's state in which it was added."""
+    """Output line, with the version of the dashboard's state in which it was added."""
 
     version: int
     stream: int
@@ -108,7 +108,7 @@ def shown(data: bytes, length: int) -> str:
 
 
 def text(words: str) -> str:
-    """Convert text to a single line without colors and control characters, cut like a line of output."""
+    """Convert text to a single line without colors and control characters, truncated like an output line."""
     data = words.replace("\n", " ").encode(errors="replace")
     return shown(data[:_HELD], len(data))
 
@@ -147,7 +147,7 @@ class _Open:
 
 
 class Tail:
-    """Last output lines of one rank, from stdout and stderr, in order of arrival."""
+    """The most recent output lines of one rank, from stdout and stderr, in order of arrival."""
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
@@ -183,7 +183,7 @@ class Tail:
 LINES = 100  # Number of output lines to keep for each rank. Large jobs keep fewer.
 _ALL_LINES = 20_000
 _LEAST_LINES = 20
-# One page update contains at most _AT_ONCE lines in total, but at least _LEAST_AT_ONCE for each rank.
+# A page update contains at most _AT_ONCE lines in total, but always allows _LEAST_AT_ONCE lines per rank.
 _AT_ONCE, _LEAST_AT_ONCE = 2000, 5
 NAMES = 100  # A job can report at most NAMES different values, such as the loss.
 _CHARTED = 8  # The history of the first _CHARTED values is kept.
@@ -253,7 +253,7 @@ class State:
         return self.version
 
     def phase(self, name: str) -> None:
-        """Set the job's phase, where `name` is a phase from `job.policy`."""
+        """Set the job's phase. `name` is a phase from `job.policy`."""
         phase = _PHASES.get(name, "running")
         if phase != self._job.phase and not self.ended:
             self._job.phase, self._job.version = phase, self._next()
@@ -321,7 +321,7 @@ class State:
         if overall == before:
             return
         job.overall, job.version = overall, self._next()
-        # The number of steps has decreased, because the script called hvd.init() again and counts from 0.
+        # A smaller number of steps means that the script called hvd.init() again and counts from 0.
         if before is None or overall.made < before.made:
             job.stepped = now if overall.made else None
             return
@@ -444,7 +444,7 @@ def _stacked(parts: live.Parts | None) -> list[float | None]:
 
 
 def _named(parts: live.Parts | None) -> Mapping[str, float | None] | None:
-    """Return the durations of a step's parts by name, rounded for display."""
+    """Return the durations of the parts of a step by name, rounded for display."""
     if parts is None:
         return None
     data, alone, hidden, exposed, step = (None if value is None else round(value, 7) for value in _stacked(parts))

@@ -54,9 +54,9 @@ def _kind(environ: Mapping[str, str], root: str) -> str:
 
 
 def _shm(path: str) -> tuple[int, str]:
-    """Return the size of the file system in bytes and, if it is not writable, the reason.
+    """Return the size of the file system in bytes, and the reason why it is not writable.
 
-    A size of -1 means unknown.
+    The size is -1 if unknown. The reason is empty if the file system is writable.
     """
     try:
         stat = os.statvfs(path)
@@ -64,10 +64,10 @@ def _shm(path: str) -> tuple[int, str]:
     except OSError as error:
         return -1, _why(error)
     try:
-        # Test writing with an unnamed file, which the kernel removes when it is closed.
+        # Test whether files can be written, with an unnamed file that the kernel removes when it is closed.
         os.close(os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        # Without support for unnamed files, the test proves nothing, so assume that the file system is writable.
+        # If the file system does not support unnamed files, the test is inconclusive, so assume that it is writable.
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
             return size, _why(error)
     return size, ""
@@ -95,10 +95,10 @@ def _spaces(root: str) -> dict[str, str]:
     return found
 
 
-SHM_EACH = SHM_DEFAULT  # The data loaders of one rank need at least SHM_EACH bytes of /dev/shm.
-SHM_GOOD = 256 << 20  # SHM_GOOD bytes of /dev/shm are recommended for each rank.
-MEMORY_EACH = 300 << 20  # One rank uses MEMORY_EACH bytes of memory after importing PyTorch.
-TASKS_EACH = 128  # One rank starts TASKS_EACH processes and threads, including thread pools and data loaders.
+SHM_EACH = SHM_DEFAULT  # Bytes of /dev/shm that the data loaders of one rank need at least
+SHM_GOOD = 256 << 20  # Recommended bytes of /dev/shm per rank
+MEMORY_EACH = 300 << 20  # Bytes of memory that one rank uses after importing PyTorch
+TASKS_EACH = 128  # Processes and threads that one rank starts, including thread pools and data loaders
 _GIB = 1 << 30
 
 
@@ -168,7 +168,10 @@ def tasks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Warn about containers on the same machine, because they count as separate hosts and share no memory."""
+    """Warn if several hosts are containers on the same machine.
+
+    They are treated as separate hosts and cannot use shared memory with each other.
+    """
     machines: dict[str, list[tuple[HostAnswer, HostReport]]] = {}
     for answer, report in _reports(answers):
         if report.container.machine:

@@ -23,7 +23,7 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
 
     Args:
         environ: Environment of a worker.
-        root: Folder that contains sys and proc. Tests change it.
+        root: Folder that contains sys and proc; overridden in tests.
     """
     sys = os.path.join(root, "sys")
     survey = nvml.survey(pairs=True)
@@ -94,9 +94,9 @@ def _mps(environ: Mapping[str, str]) -> str:
 
 
 def _direct(root: str) -> str:
-    """Return the feature that lets InfiniBand cards access GPU memory, or an empty string.
+    """Return the feature that lets InfiniBand cards access GPU memory, or an empty string if there is none.
 
-    The feature is a kernel module, or DMA-BUF of NVIDIA's open kernel modules.
+    The feature is either a kernel module, or DMA-BUF support in NVIDIA's open kernel modules.
     """
     for name in _MODULES:
         if os.path.isdir(os.path.join(root, "sys/module", name)):
@@ -318,7 +318,7 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             yield Finding(WARN, "links", answer.host, text, advice + "forbid it (`nvidia-smi topo -p2p r`)")
         assert answer.report is not None
         small = 0 <= answer.report.shm_free < LOW_SHM and not container.is_scarce(answer, answer.report)
-        # Do not report a /dev/shm that is too small even for data loaders, because another check reports it.
+        # Another check reports a /dev/shm that is too small even for data loaders.
         if small and len(report.usable) > 1 and answer.slots > 1:
             text = (
                 f"/dev/shm has {answer.report.shm_free >> 20} MiB left, in which NCCL and CUDA keep buffers for ranks "

@@ -1,8 +1,8 @@
-"""Checks of all hosts of a job, run by `horovodrun --doctor`.
+"""Host checks run by `horovodrun --doctor`.
 
-The checks use the same agents, environment and handshakes as a job. First, the doctor starts an agent on each host, to
-find all unreachable hosts. Then it runs a job on the reachable hosts, with `probe` as the only worker on each host.
-Finally, it evaluates the reports of these workers.
+The checks use the same agents, environment and handshakes as a job. First, the doctor starts an agent on each host of
+the job to find all unreachable hosts. Then it runs a job on the reachable hosts, with `probe` as the only worker on
+each host. Finally, it evaluates the reports of these workers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _StoppedError(Exception):
 
 
 class _Nowhere(OutputSink):
-    """Output sink that drops all output of the probes, such as warnings of frameworks."""
+    """Output sink that discards all output of the probes, such as warnings from frameworks."""
 
     def __init__(self) -> None:
         super().__init__(set(), together=False)
@@ -61,7 +61,7 @@ def run(namespace: argparse.Namespace, environ: Mapping[str, str], signals: Sign
     """Check the hosts and print the results. The exit code is 0 unless a check has failed.
 
     Raises:
-        LaunchError: The command line is invalid.
+        LaunchError: If the command line is invalid.
     """
     settings = _settings(namespace, environ)
     try:
@@ -73,7 +73,7 @@ def run(namespace: argparse.Namespace, environ: Mapping[str, str], signals: Sign
 
 
 def _settings(namespace: argparse.Namespace, environ: Mapping[str, str]) -> LaunchSettings:
-    """Return settings for a job on -np slots, or on all slots of the hosts."""
+    """Return settings for a job on -np slots, or on all slots of the hosts if -np is not given."""
     _fix(namespace)
     if namespace.num_proc is None:
         # Do not print the hosts here, because `cli.settings` prints them later.
@@ -88,7 +88,7 @@ def _fix(namespace: argparse.Namespace) -> None:
     The job uses the hosts that the discovery script finds now.
 
     Raises:
-        LaunchError: The discovery script cannot be run, or its output is invalid.
+        LaunchError: If the discovery script cannot be run, or its output is invalid.
     """
     if namespace.host_discovery_script is not None:
         found = ScriptRun(namespace.host_discovery_script, namespace.slots_per_host).finish()
@@ -105,8 +105,8 @@ def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: Sign
     """Check the hosts of this job and return the findings.
 
     Raises:
-        AgentError: This machine cannot start an agent.
-        OSError: This machine cannot start any process.
+        AgentError: If this machine cannot start an agent.
+        OSError: If this machine cannot start any process.
     """
     answers = reach(settings, environ, signals)
     known = [answer for answer in answers if not answer.failure]
@@ -124,8 +124,7 @@ def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: Sign
 
 def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> list[HostAnswer]:
     """Start an agent on each host, then stop it. Return one answer per host, within the start timeout."""
-    # Start each agent directly. If agents started other agents, an unusable host would hide the hosts that it should
-    # start.
+    # Start each agent directly. If agents started other agents, the hosts behind an unusable host would not be checked.
     fleet = make_fleet(dataclasses.replace(settings, ssh_fanout=len(settings.slots)), environ)
     failures: dict[str, str] = {}
     seconds: dict[str, float] = {}
@@ -180,14 +179,14 @@ def _ignore(agent: Agent, report: Report) -> None:
 
 
 def _without_ranks(text: str, agent: Agent) -> str:
-    """Remove the prefix `host a (ranks 0-3)` from a message, because the table already shows host and ranks."""
+    """Remove the prefix `host a (ranks 0-3)` from a message, because the table already shows the host and its ranks."""
     return text.removeprefix(f"host {agent.host} ({agent.ranks})").removeprefix(":").strip()
 
 
 def _examine(
     settings: LaunchSettings, environ: Mapping[str, str], names: Sequence[str], signals: SignalQueue | None
 ) -> tuple[dict[int, HostReport], str]:
-    """Run the probes, and return their reports by rank. The second value is the job's own error, or an empty string."""
+    """Run the probes. Return their reports by rank, and the job's error message or an empty string."""
     python = {slot.hostname: slot.python for slot in settings.slots}
     available = [hosts.Host(name, 1, python[name]) for name in names]
     slots: list[Slot] = hosts.assign(available, len(names))

@@ -1,7 +1,7 @@
-"""Findings about hosts.
+"""Checks of a job's hosts, which produce findings.
 
-Each check is a pure function that turns the hosts' answers into findings. A check that finds no problem returns at most
-one finding per host.
+Each check is a pure function that converts the hosts' answers to findings. A check that finds no problem returns at
+most one finding per host.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from horovod.runner.command.check_build import usable
 from horovod.runner.doctor import container, devices, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
 
-SLOW_CONNECT = 5.0  # A host is reported as slow if connecting to it takes more than SLOW_CONNECT seconds.
+SLOW_CONNECT = 5.0  # A host is reported as slow if connecting to it takes longer than SLOW_CONNECT seconds.
 CLOCK_TOLERANCE = 2.0  # Clocks that differ by more than CLOCK_TOLERANCE seconds are reported.
 LOW_MEMORY = 0.05  # A host is reported if less than the fraction LOW_MEMORY of its memory is available.
 LOW_PROCESSES = 2048
 SLOW_GIGABITS = 0.5
-# Warn if a stream is slower than the fraction SLOW_PART of its interface's nominal speed. Interfaces above
-# TRUSTED_MEGABITS Mbit/s are not checked.
+# Warn if a single TCP connection is slower than SLOW_PART times its interface's nominal speed. Interfaces with a
+# nominal speed above TRUSTED_MEGABITS Mbit/s are not checked.
 SLOW_PART = 0.25
 TRUSTED_MEGABITS = 10000
 SLOW_ROUND_TRIP_US = 1000.0
@@ -74,7 +74,7 @@ def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that all hosts have the same frameworks in the same versions."""
+    """Check that all hosts have the same versions of the same frameworks."""
     names = sorted({name for _, report in _reports(answers) for name in report.frameworks})
     if any(answer.report for answer in answers) and not usable(names):
         what = "no usable framework is installed"
@@ -100,7 +100,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def engine(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that each host can load the native engine and encrypt connections."""
+    """Check that each host can load the native engine and supports encrypted connections."""
     for answer, report in _reports(answers):
         if report.engine_error:
             yield Finding(
@@ -123,7 +123,7 @@ def engine(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that each host has enough cores for its ranks and no other load."""
+    """Check that each host has enough cores for its ranks and is otherwise idle."""
     for answer, report in _reports(answers):
         usable = report.cores if report.quota is None else min(report.cores, report.quota)
         if answer.slots > usable:
@@ -229,7 +229,7 @@ def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def reachability(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that each pair of hosts can connect. One direction is enough, but two are faster."""
+    """Check that each pair of hosts can connect in at least one direction. Using both directions is faster."""
     known = [answer for answer, _ in _reports(answers)]
     for i, one in enumerate(known):
         for other in known[i + 1 :]:
@@ -309,7 +309,7 @@ def _speed(answer: HostAnswer, other: HostAnswer, report: HostReport, each: Meas
 
 
 def _nominal(report: HostReport, each: Measured) -> int:
-    """Return the interface's nominal speed in Mbit/s, or 0 if measurements cannot be compared with it."""
+    """Return the interface's nominal speed in Mbit/s, or 0 if it is not comparable with measurements."""
     for interface in report.interfaces:
         if interface.name == each.interface and interface.physical and interface.speed <= TRUSTED_MEGABITS:
             return interface.speed

@@ -1,4 +1,4 @@
-"""Checks of a host's MPI library, which can start and connect a job's ranks (docs/mpi.md)."""
+"""Checks of the MPI library on a host. MPI can start and connect a job's ranks (docs/mpi.md)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _of_host(host: str, report: MpiReport) -> Iterator[Finding]:
 
 
 def where_wanted(environ: Mapping[str, str], answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that each host has MPI if the launcher's environment selects MPI for the job."""
+    """If the launcher's environment selects MPI for the job, check that each host has MPI."""
     if environ.get(_OPERATIONS, "").strip().lower() != "mpi":
         return
     for answer in answers:

@@ -1,7 +1,7 @@
-"""Program that the doctor runs as the only worker on each host. It writes a HostReport to its result file.
+"""Program that the doctor runs as the only worker on each host.
 
-The report describes the host and the results of network checks with the other hosts. The program has the
-same environment, limits and cores as a training script.
+It writes a HostReport, which describes the host and the results of network checks with the other hosts, to its result
+file. The program has the same environment, limits and cores as a training script.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _meminfo() -> dict[str, int]:
 
 
 def _memfd_error(size: int) -> str:
-    """Return the reason why ranks on this host cannot share memory, or an empty string if they can."""
+    """Return why ranks on this host cannot share memory, or an empty string if they can."""
     try:
         fd = descriptors.create_memory_file("horovod-doctor")
     except descriptors.MemoryFileError as error:
@@ -148,7 +148,7 @@ def _free(path: str) -> int:
         stat = os.statvfs(path)
     except OSError:
         return -1
-    return stat.f_bavail * stat.f_frsize if stat.f_blocks else -1  # A size of 0 means a tmpfs without a limit.
+    return stat.f_bavail * stat.f_frsize if stat.f_blocks else -1  # A size of 0 means that the tmpfs has no size limit.
 
 
 # Each connection begins with the same handshake as the connections of a job (common/security/auth.py). Only ranks of
@@ -157,7 +157,7 @@ def _free(path: str) -> int:
 # Purpose codes of the probe's connections in the handshake. The connections of a job use smaller codes.
 REACH, MEASURE = 100, 101
 EPOCH = 1
-# The probe waits REACH_SECONDS for a connection to an address. Ranks of a job are less patient: after 0.25 s, they also
+# The probe waits up to REACH_SECONDS for a connection to an address. Ranks of a job wait only 0.25 s before they also
 # try the peer's other addresses.
 REACH_SECONDS = 2.0
 ANSWER_SECONDS = 10.0  # A handshake must finish within ANSWER_SECONDS. The limit is high, because the peer can be busy.
@@ -165,7 +165,7 @@ STALL_SECONDS = 10.0  # A speed measurement fails after STALL_SECONDS without pr
 ECHOES = 100
 STREAM_SECONDS = 0.3
 PIECE = 256 << 10
-_COUNTED = struct.Struct("!Qd")  # Wire format of a throughput result: number of bytes and duration in seconds
+_COUNTED = struct.Struct("!Qd")  # Wire format of a throughput result: bytes received and duration in seconds
 _THREADS = 32
 _MOST = 4 * _THREADS  # A listener has at most _MOST connections.
 _GRACE = 1.0  # Each connection has at least _GRACE seconds for its handshake, even under heavy load.
@@ -255,7 +255,7 @@ def describe(error: Exception) -> str:
 
 
 def measure(endpoint: Endpoint, key: bytes, rank: int, peer: int) -> Measured:
-    """Measure the median round trip of small messages, and the throughput of one stream."""
+    """Measure the median round-trip time of small messages, and the throughput of a single stream."""
     stage = "connecting"
     try:
         with dial(endpoint, key, MEASURE, rank, peer) as sock:

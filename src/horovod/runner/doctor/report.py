@@ -64,9 +64,9 @@ class DeviceReport(msgspec.Struct, frozen=True):
     """GPUs of one host, and the software that ranks need for them. Empty strings mean "absent" or "no error".
 
     Attributes:
-        survey: Information about the GPUs, from the driver.
+        survey: Information about the GPUs that the driver reports.
         usable: Entries of CUDA_VISIBLE_DEVICES that the agent can assign to workers.
-        variable: CUDA_VISIBLE_DEVICES of a worker on this host, or None.
+        variable: Value of CUDA_VISIBLE_DEVICES in a worker on this host, or None if it is not set.
         places: CPUs and network cards near each GPU, in the order of the GPUs.
         hardware: PCI addresses of the GPUs by vendor. They are known even without a driver.
         driver: Name or path of the CUDA driver library.
@@ -79,7 +79,7 @@ class DeviceReport(msgspec.Struct, frozen=True):
         torch_cuda: CUDA version for which PyTorch was built.
         nccl: Path of the NCCL library.
         nccl_source: Place where the NCCL library was found.
-        nccl_version: Version code of NCCL, or 0.
+        nccl_version: Version code of NCCL, or 0 if unknown.
         nccl_error: Reason why NCCL cannot be used.
         nccl_packages: Versions of the installed packages that contain NCCL, by name.
         nvtx: Path of the NVTX library.
@@ -254,7 +254,7 @@ class Finding:
         check: Name of the check.
         host: Host to which the result applies, or an empty string for several hosts.
         text: Description of the result.
-        advice: How to solve the problem, or an empty string.
+        advice: How to fix the problem, or an empty string.
     """
 
     level: str

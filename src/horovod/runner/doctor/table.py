@@ -102,7 +102,7 @@ def _near(gpu: Gpu, place: Place | None) -> str:
 
 
 def between(answers: Sequence[HostAnswer]) -> list[tuple[str, ...]]:
-    """Return a table of the connections between the GPUs of each host, with one row per kind of connection.
+    """Return a table of the interconnects between the GPUs of each host, with one row per type.
 
     The table is empty if no host has two GPUs.
     """
@@ -135,7 +135,7 @@ OF_SOME = ("container", "driver", "InfiniBand", "MPI")
 def show(diagnosis: Diagnosis, width: int) -> str:
     """Format a diagnosis as text.
 
-    Each host is a column if all columns fit into `width` characters, and a section if not.
+    There is one column per host if all columns fit into `width` characters. Otherwise, there is one section per host.
     """
     answers = diagnosis.answers
     parts = [f"horovod {__version__}, {len(answers)} host{'s' if len(answers) != 1 else ''}", ""]
@@ -162,7 +162,7 @@ def _hosts(answers: Sequence[HostAnswer], width: int) -> list[str]:
 
 
 def _sections(names: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Format the values that are equal on all hosts, then the other values of each host."""
+    """Format the values that all hosts share, followed by the remaining values of each host."""
     common = [(title, values[0]) for title, *values in rows if len(set(values)) == 1]
     lines = ["on all hosts", *(f"  {line}" for line in _columns(common))] if common else []
     for index, name in enumerate(names):
@@ -189,7 +189,7 @@ def _pairs(answers: Sequence[HostAnswer]) -> Iterator[tuple[str, str, str, str]]
 
 
 def _findings(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield one line per problem, and then a count of all findings.
+    """Yield one line per problem, followed by a count of all findings.
 
     The worst problems come last, where users look first.
     """

@@ -33,14 +33,14 @@ def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names
 
 
 def members(now: int, new: Sequence[Worker], fewer: bool) -> str:
-    """Describe the members of a new epoch if workers have joined or left. Return an empty string if not."""
+    """Describe the members of a new epoch if workers have joined or left. Otherwise, return an empty string."""
     if new:
         return f"{ranks(now)} now; new: {', '.join(map(str, new))}"
     return f"going on with {ranks(now)}" if fewer else ""
 
 
 def does_not_come(patience: float) -> str:
-    """Return the reason for killing a member that did not return in time after its epoch was over."""
+    """Return the message that explains why a member was killed that did not rejoin in time after its epoch."""
     return (
         f"it has not come back within {patience:g} s: it hangs, computes for longer than that, or goes on after a "
         "HorovodInternalError instead of letting hvd.elastic.run have it"
@@ -48,7 +48,7 @@ def does_not_come(patience: float) -> str:
 
 
 def too_long(workers: Workers, there: int, needed: int, seconds: float, names: Names) -> str:
-    """Return the reason for ending a job that had no running epoch within the elastic timeout."""
+    """Return the message that explains why a job was ended that had no running epoch within the elastic timeout."""
     late = "".join(
         f"; {', '.join(map(str, found))} {what}"
         for life, what in ((Life.WORKING, "did not come back"), (Life.STARTING, "did not call hvd.init()"))
@@ -61,7 +61,7 @@ def too_long(workers: Workers, there: int, needed: int, seconds: float, names: N
 
 
 def too_many_changes(resets: int, names: Names) -> str:
-    """Return the reason for ending a job whose members have changed too often."""
+    """Return the message that explains why a job was ended whose members changed too often."""
     return f"the members were to change more often than {names.resets} allows ({resets})"
 
 
@@ -81,7 +81,7 @@ def outside_run(victims: int) -> str:
 
 
 def waiting(there: int, needed: int, seconds: float, names: Names) -> str:
-    """Return the message that the job is waiting for workers, and will end if there are too few after `seconds`."""
+    """Return the message that the job is waiting for workers, and will end if too few arrive within `seconds`."""
     return (
         f"waiting for workers: {there} are there, {needed} are needed to go on; without them the job ends in "
         f"{math.ceil(seconds)} s ({names.timeout})"
@@ -92,8 +92,8 @@ def no_host(by: str, runs: bool) -> str:
     """Return the message that no hosts were found.
 
     Args:
-        by: Script that found no hosts. Empty if there is no script.
-        runs: True if workers are running.
+        by: Discovery script that found no hosts, or an empty string if there is no script.
+        runs: True if there are running workers.
     """
     return "no host is found" + (f": {by} names none" if by else "") + ("; what runs goes on" if runs else "")
 
@@ -148,9 +148,9 @@ class Form:
 
 @dataclass(frozen=True)
 class Break:
-    """Request to tell the members of an epoch that the epoch is over, in case they have not noticed.
+    """Request to tell the members of an epoch that it is over, in case they have not noticed.
 
-    Members that are still connecting to each other give up. Members that are training abort their collective
+    Members that are still connecting to each other stop doing so. Members that are training abort their collective
     operations.
 
     Attributes:
@@ -218,8 +218,8 @@ class End:
 Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End
 
 
-# If ranks report that they lost the connection to another rank, that rank has ACCUSED seconds to show that it is alive.
-# After this time, it is killed. The time suffices for a healthy rank's engine to raise an error.
+# A rank to which other ranks report a lost connection has ACCUSED seconds to show that it is alive, and is then killed.
+# A healthy rank's engine raises an error within this time.
 ACCUSED = 2.0
 # New workers that are ready to join wait up to TOGETHER seconds for other new workers that are still starting. They can
 # then join together, which interrupts the training only once.
@@ -256,10 +256,10 @@ class Phase(Enum):
 
 
 class Standstill:
-    """Detector for periods in which the launcher was suspended, by `kill -STOP` or together with its machine.
+    """Detector for suspensions of the launcher, by `kill -STOP` or together with its machine.
 
-    The launcher then extends all deadlines by the length of the period. The caller passes all times (monotonic,
-    seconds).
+    The launcher then extends all deadlines by the time for which it was suspended. The caller passes all times
+    (monotonic, seconds).
     """
 
     def __init__(self, now: float) -> None:
@@ -267,7 +267,7 @@ class Standstill:
         self._due = math.inf
 
     def waits(self, until: float | None) -> None:
-        """Record when the launcher's loop will wake up at the latest.
+        """Record the latest time at which the launcher's loop will wake up.
 
         Args:
             until: Time (monotonic, s), or None if the loop waits for an event without a time limit.
@@ -275,6 +275,6 @@ class Standstill:
         self._due = math.inf if until is None else max(until, self._looked)
 
     def look(self, now: float) -> float:
-        """Return for how many seconds the launcher was suspended since the last call, or 0.0 if it was not."""
+        """Return for how many seconds the launcher was suspended since the last call; 0.0 if it was not."""
         since, self._looked = self._looked, now
         return now - since if now > self._due + STOOD_STILL else 0.0

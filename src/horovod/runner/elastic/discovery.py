@@ -32,14 +32,14 @@ class HostState:
                 permanently.
 
         Raises:
-            ValueError: The range is not within 1 to 3600 seconds.
+            ValueError: If the range is not within 1 to 3600 seconds.
         """
         self._list = Blacklist(check_range(cooldown_range))
         self._event = threading.Event()
         self._lock = threading.Lock()
 
     def get_event(self) -> threading.Event:
-        """Return an event that is set once the host has been excluded."""
+        """Return an event that is set once this host has been excluded."""
         return self._event
 
     def blacklist(self) -> None:
@@ -93,7 +93,7 @@ class HostDiscovery:
     """Base class for host discovery. Users can derive their own classes from it."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return the slots of each available host, in order of preference."""
+        """Return the number of slots on each available host, in order of preference."""
         raise NotImplementedError
 
 
@@ -109,10 +109,10 @@ class HostDiscoveryScript(HostDiscovery):
         self._slots = slots
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Run the script once and return the slots of each host.
+        """Run the script once, and return the number of slots on each host.
 
         Raises:
-            ValueError: The file cannot be run, takes longer than 10 s, or prints an invalid line.
+            ValueError: If the script cannot be run, takes longer than 10 s, or prints an invalid line.
         """
         return ScriptRun(self._script, self._slots, names=DISCOVERY).finish()
 
@@ -128,12 +128,12 @@ class FixedHosts(HostDiscovery):
 
 
 def check_fixed(slots: Mapping[str, int], names: Names = FLAGS) -> Mapping[str, int]:
-    """Return `slots` unchanged if they have enough hosts for an elastic job without discovery.
+    """Check that there are enough hosts for an elastic job without host discovery, and return `slots` unchanged.
 
     With a single host, the first failure would leave no usable host.
 
     Raises:
-        ValueError: There are fewer than two hosts.
+        ValueError: If there are fewer than two hosts.
     """
     if len(slots) < 2:
         raise ValueError(

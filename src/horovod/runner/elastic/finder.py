@@ -18,10 +18,10 @@ class Found:
     """Hosts found by a discovery run.
 
     Attributes:
-        slots: Slots of each host, in order of preference.
-        certain: True if empty `slots` mean that no host is available. If False, empty `slots` are ignored.
+        slots: Number of slots on each host, in order of preference.
+        certain: True if an empty `slots` really means that no host is available. If False, an empty `slots` is ignored.
         complete: True if no more hosts can be added later.
-        by: Script that found the hosts. Empty if there is no script.
+        by: Script that found the hosts, or an empty string if there is no script.
     """
 
     slots: Mapping[str, int]
@@ -81,14 +81,14 @@ class Finder:
 
         Args:
             script: Path of the discovery script; None for fixed hosts.
-            slots: Slots of each host for which the script prints no number.
-            fixed: Slots of each host, if there is no script.
-            command: Command to run instead of the script. `script` is then its name in messages.
-            every: Seconds between two runs. The default is EVERY.
+            slots: Number of slots for hosts that the script prints without a number.
+            fixed: Number of slots on each host, if there is no script.
+            command: Command to run instead of the script. Messages then call it `script`.
+            every: Seconds between two runs of the script. The default is EVERY.
             names: Names of the script and the slots in messages.
 
         Raises:
-            LaunchError: The script's file cannot be run.
+            LaunchError: If the script's file cannot be run.
         """
         self._command = command
         self._every = every
@@ -159,7 +159,7 @@ class Finder:
         return host
 
     def close(self) -> None:
-        """Stop the discovery script if it is running. Further calls have no effect."""
+        """Stop the discovery script if it is running. Can be called repeatedly."""
         self._script = None
         if self._run is not None:
             self._run.close()

@@ -59,7 +59,7 @@ class Limits:
 
     @property
     def seconds_to_come_back(self) -> float:
-        """Seconds within which a member must return after its epoch is over."""
+        """Seconds within which a member must rejoin after its epoch has ended."""
         return self.timeout / 2 if self.patience is None else self.patience
 
     def has_room(self, size: int) -> bool:
@@ -90,7 +90,7 @@ SHORTEST, LONGEST = 1, 3600
 
 
 def check_range(given: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return the cooldown range unchanged. Raises ValueError if the range is invalid."""
+    """Check the cooldown range and return it unchanged. Raises ValueError if it is invalid."""
     if given is None:
         return None
     try:
@@ -136,10 +136,10 @@ class Blacklist:
         self._random = random.Random(self.seed)
 
     def failed(self, host: str, now: float) -> float:
-        """Record that a worker failed on the host, and exclude the host.
+        """Record that a worker on the host failed, and exclude the host.
 
-        If the host is already excluded, the failure does not extend its cooldown. Workers that fail together therefore
-        count once.
+        A failure on a host that is already excluded does not extend its cooldown. Simultaneous failures therefore count
+        once.
 
         Returns:
             Seconds for which the host remains excluded, or infinity if it is excluded permanently.
@@ -164,11 +164,11 @@ class Blacklist:
         return known is not None and now < known.until
 
     def bars_for_ever(self, hosts: Collection[str], now: float) -> bool:
-        """Return True if all of these hosts are excluded permanently. Return False if there are no hosts."""
+        """Return True if all of these hosts are excluded permanently, and False if there are no hosts."""
         return bool(hosts) and self.next_return(now) is None and all(self.bars(host, now) for host in hosts)
 
     def closes_at(self, hosts: Collection[str], full: bool, now: float) -> float:
-        """Return the time after which none of these hosts can get new workers, or infinity if one still can.
+        """Return the time after which none of these hosts can receive new workers, or infinity if one still can.
 
         Args:
             hosts: Names of the hosts.
@@ -181,20 +181,20 @@ class Blacklist:
         return self._last + TORN_DOWN if full and self.next_return(now) is None else math.inf
 
     def barred(self, hosts: Collection[str], now: float) -> list[str]:
-        """Return those hosts that are currently excluded."""
+        """Return the hosts that are currently excluded."""
         return [host for host in hosts if self.bars(host, now)]
 
     def usable(self, slots: Mapping[str, int], now: float) -> dict[str, int]:
-        """Return the slots of those hosts that are not excluded."""
+        """Return the slots of the hosts that are not excluded."""
         return {host: count for host, count in slots.items() if not self.bars(host, now)}
 
     def next_return(self, now: float) -> float | None:
-        """Return the time (monotonic, s) at which the next excluded host becomes usable, or None."""
+        """Return the time (monotonic, s) at which the next excluded host becomes usable again, or None if none will."""
         times = [known.until for known in self._hosts.values() if now < known.until < math.inf]
         return min(times, default=None)
 
     def next_time(self, now: float) -> float | None:
-        """Return the time of the next event that can change the set of usable hosts, or None.
+        """Return the next time (monotonic, s) at which the set of usable hosts can change, or None.
 
         This is the end of a host's cooldown, or the time limit for reporting hosts that the last failure took down.
         """
@@ -213,16 +213,16 @@ class Admission:
         """Create the state of a new job.
 
         Args:
-            gather: Seconds for which workers that are ready wait for workers that are still starting, before the first
-                epoch. The default is TOGETHER, as in later epochs.
+            gather: Seconds that ready workers wait for workers that are still starting, before the first epoch. The
+                default is TOGETHER, as in later epochs.
         """
         self._wait = TOGETHER if gather is None else gather
-        self._ready_since: float | None = None  # `_ready_since` is the time when a new worker began to wait, or None.
-        # `_told` contains the notifications already sent to the members of this epoch.
+        self._ready_since: float | None = None  # Time when the first waiting worker became ready, or None
+        # Notifications already sent to the members of this epoch
         self._told = HostUpdateResult.no_update
 
     def next_time(self, now: float) -> float | None:
-        """Return the time at which ready workers stop waiting for others, or None if no worker waits."""
+        """Return the time at which ready workers stop waiting for others, or None if no worker is waiting."""
         if self._ready_since is None or now >= self._ready_since + self._wait:
             return None
         return self._ready_since + self._wait
@@ -238,7 +238,7 @@ class Admission:
         return self._ready_since is not None and now >= self._ready_since + self._wait
 
     def update(self, added: bool, removed: bool) -> HostUpdateResult:
-        """Return the notifications that the members must get now. Each is returned only once per epoch.
+        """Return the notifications to send to the members now. Each is returned only once per epoch.
 
         Args:
             added: True if workers can join.
@@ -272,11 +272,11 @@ _CODE = "HOROVOD_ELASTIC_CODE"
 
 
 class AdmissionResult(NamedTuple):
-    """Decision on a new worker that wants to join the job.
+    """Decision about a new worker that wants to join the job.
 
     Attributes:
-        refusal: Reason why the worker cannot join. Empty if it can.
-        warning: Message to show to the user. Empty if there is none.
+        refusal: Reason why the worker cannot join, or an empty string if it can.
+        warning: Message to show to the user, or an empty string.
     """
 
     refusal: str = ""
@@ -286,10 +286,10 @@ class AdmissionResult(NamedTuple):
 class Newcomers:
     """Check that new workers use the same versions of horovod, Python and the training program as the job.
 
-    The first worker determines the Python version and the program of the job.
+    The first worker determines the job's Python version and program.
 
     Args:
-        same_code: True to refuse a worker whose program differs. It is False if HOROVOD_ELASTIC_CODE is `any`.
+        same_code: True to reject a worker whose program differs. It is False if HOROVOD_ELASTIC_CODE is `any`.
         version: Version of horovod. The default is the launcher's version.
     """
 
@@ -300,11 +300,11 @@ class Newcomers:
 
     @classmethod
     def wanted(cls, environ: Mapping[str, str]) -> Newcomers:
-        """Create the check that the environment variables request. Raises ValueError if a value is invalid."""
+        """Create the check that the environment variables configure. Raises ValueError if a value is invalid."""
         return cls(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
 
     def judge(self, told: bytes) -> AdmissionResult:
-        """Decide whether a worker can join. `told` contains the encoded `Facts` from the worker's first request."""
+        """Decide whether a worker may join. `told` contains the encoded `Facts` from the worker's first request."""
         try:
             facts = decode_facts(told)
         except ValueError:

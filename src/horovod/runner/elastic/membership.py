@@ -69,7 +69,7 @@ class Membership:
         self._idle_since: float | None = now
         self._admission = Admission(limits.gather)
         self._told_waiting = False
-        self._last_members: set[int] = set()  # Members of the most recent epoch that was running
+        self._last_members: set[int] = set()  # Members of the most recent epoch that started running
         self._out: list[Action] = []
 
     def next_time(self, now: float) -> float | None:
@@ -111,7 +111,7 @@ class Membership:
         return self._decide(now)
 
     def ready(self, number: int, now: float) -> list[Action]:
-        """Record that a new worker waits in hvd.init() to join an epoch."""
+        """Record that a new worker is waiting in hvd.init() to join an epoch."""
         worker = self.workers.find(number)
         if worker is not None and worker.life is Life.STARTING:
             worker.life = Life.WAITING
@@ -152,7 +152,7 @@ class Membership:
         worker = self._member(number, epoch)
         if worker is not None:
             worker.life = Life.WAITING
-            # The job has no training state if no member had any when the epoch was formed, and this member still has
+            # The job has no training state if no member had any when the epoch was formed, and if this member still has
             # none.
             if holds is not None:
                 worker.holds, self._begun = holds, holds or (self._begun and not self._fresh)
@@ -178,7 +178,7 @@ class Membership:
     def ending(self, number: int, now: float) -> list[Action]:
         """Record a member's report that it is exiting because of an exception.
 
-        The other members do not wait for it to return. Its process can still exist for some time.
+        The other members do not wait for this worker to rejoin. Its process may continue to exist for a while.
         """
         worker = self._member(number, self.epoch)
         if worker is not None:
@@ -188,7 +188,7 @@ class Membership:
         return self._decide(now)
 
     def accused(self, numbers: Collection[int], now: float, why: str) -> list[Action]:
-        """Kill workers that the launcher has found to be stuck, for example because they were stopped for too long.
+        """Kill workers that the launcher has found to be stuck, for example because they were suspended for too long.
 
         The launcher can detect this before the other ranks do.
         """
@@ -233,7 +233,7 @@ class Membership:
         return self._decide(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Act on all deadlines that have passed."""
+        """Handle all deadlines that have passed."""
         return self._decide(now)
 
     def postpone(self, seconds: float) -> None:
@@ -262,7 +262,7 @@ class Membership:
     def _break(self, why: str, now: float, lost: tuple[int, ...] = ()) -> None:
         """End the epoch, even if it is still forming.
 
-        `lost` are the workers whose processes have exited or will be killed.
+        `lost` contains the numbers of the workers whose processes have exited or will be killed.
         """
         if self.phase not in (Phase.FORMING, Phase.RUNNING):
             return
@@ -280,7 +280,7 @@ class Membership:
     def _failed(self, worker: Worker, now: float, how: str, gone: Sequence[Worker] = ()) -> None:
         """Report that a worker failed, and exclude its host.
 
-        `gone` are all workers that were lost in the same failure.
+        `gone` contains all workers that were lost in the same failure.
         """
         if self.phase is Phase.FINISHING:
             return
@@ -289,8 +289,8 @@ class Membership:
         self._say(
             f"{worker} failed: {how}{actions.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
         )
-        # If the host is only a part of a machine, such as a lost Spark task, it never returns. Its exclusion is then
-        # not worth a message.
+        # A host that is only a part of a machine, such as a lost Spark task, never returns. Its exclusion is not
+        # reported.
         if not barred and not (gone and worker.machine != worker.host):
             self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
 
@@ -314,7 +314,7 @@ class Membership:
                 self._finish(now)
             else:
                 self._spawn(now)
-                if self._ran:  # Before the first epoch, the elastic timeout of the job covers all workers that start.
+                if self._ran:  # The elastic timeout of the job covers worker starts before the first epoch.
                     silent = actions.silent(self.limits.timeout, self._names)
                     self.workers.expect_starts(now, self.limits.timeout, silent)
                 self._go_on(now)
@@ -348,7 +348,7 @@ class Membership:
             self._told_slots = slots
             return
         if self._resets.used_up and self.workers.survivors >= self.limits.least:
-            # Start no new worker, because it would change the members once more than the limit allows and end the job.
+            # Do not start a worker, because the change of members would exceed the reset limit and end the job.
             return
         room = None if self.limits.most is None else max(0, self.limits.most - self.workers.staying)
         for host in workers.free_slots(usable, self.workers.taken())[:room]:
@@ -445,10 +445,8 @@ class Membership:
     def _finish(self, now: float) -> None:
         """Dismiss all waiting workers, because a worker has succeeded.
 
-        Workers that are still training end on their own.
-
-        Workers that have not called hvd.init() continue if no epoch has been running, because the program might not use
-        Horovod.
+        Workers that are still training finish on their own. If no epoch has been running, workers that have not called
+        hvd.init() also continue, because the program might not use Horovod.
         """
         for worker in self.workers:
             if worker.life is Life.STARTING and self._ran:

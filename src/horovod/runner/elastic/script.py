@@ -36,7 +36,7 @@ def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> 
         names: Names of the settings in messages.
 
     Raises:
-        LaunchError: A line is invalid. The message contains the line.
+        LaunchError: If a line is invalid. The message contains the line.
     """
     found: dict[str, int] = {}
     lines: dict[str, int] = {}
@@ -109,7 +109,7 @@ class ScriptRun:
             names: Names of the script and the slots in messages.
 
         Raises:
-            LaunchError: The script cannot be run.
+            LaunchError: If the script cannot be run.
         """
         self._script = script
         self._slots = slots

@@ -49,7 +49,7 @@ class WorkerNotificationService:
         manager: Object whose `handle_hosts_updated` method is called for each notification.
 
     Raises:
-        ValueError: The interface does not exist.
+        ValueError: If the interface does not exist.
     """
 
     def __init__(self, key: bytes, nic: str | None, manager: WorkerNotificationManager) -> None:

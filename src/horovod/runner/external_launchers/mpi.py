@@ -100,7 +100,7 @@ def build(
         carries: True if MPI sends the tensors. MPI then selects its own transport.
 
     Raises:
-        LaunchError: This mpirun does not support an option.
+        LaunchError: If this mpirun does not support an option.
     """
     counts: dict[str, int] = {}
     for slot in slots:
@@ -219,7 +219,7 @@ def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[
     """Return the environment variables of mpirun, which the ranks inherit.
 
     Raises:
-        LaunchError: The user's key cannot be passed to the ranks.
+        LaunchError: If the user's key cannot be passed to the ranks.
     """
     outside = {name: value for name, value in environ.items() if not (_OURS.fullmatch(name) or _OUTER.match(name))}
     shared = environment.job_environment(
@@ -249,7 +249,7 @@ def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str
     key file of an outer job does not count.
 
     Raises:
-        LaunchError: The key is in a variable, or the ranks would refuse the file or cannot open it.
+        LaunchError: If the key is in a variable, or the ranks would refuse the file or cannot open it.
     """
     if "HOROVOD_JOB_KEY" in environ:
         raise LaunchError(
@@ -296,8 +296,8 @@ def run_job(
         first.
 
     Raises:
-        LaunchError: mpirun is not installed, or the job cannot be started as requested.
-        OSError: mpirun cannot be started.
+        LaunchError: If mpirun is not installed, or the job cannot be started as requested.
+        OSError: If mpirun cannot be started.
     """
     command, variables = prepare(settings, environ)
     return foreign_job.run_command(command, variables, settings, signals, output)

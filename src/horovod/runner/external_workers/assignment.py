@@ -127,7 +127,7 @@ def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> Non
             descriptions.
 
     Raises:
-        AssignmentError: The driver does not answer.
+        AssignmentError: If the driver does not answer.
     """
     leave()
     where = f"the driver at {assignment.host}"

@@ -61,8 +61,8 @@ class ExternalWorkers:
             variables: Environment variables for all workers. HOROVOD_HEARTBEAT_TIMEOUT also applies to the driver.
 
         Raises:
-            ValueError: The address does not belong to this host, a variable is invalid, or the limit of open files is
-                too low.
+            ValueError: If the address does not belong to this host, a variable is invalid, or the limit of open files
+                is too low.
         """
         self._address = address
         told = {_TIMEOUT: (variables or {}).get(_TIMEOUT, "")}
@@ -105,7 +105,7 @@ class ExternalWorkers:
             seconds: Time limit for joining, in seconds.
 
         Raises:
-            ValueError: The limit of open files is too low for all workers.
+            ValueError: If the limit of open files is too low for all workers.
         """
         self._known[number] = worker.public
         # Try to raise the limit on open files for the connections of all workers. Raise an error only if it is too low

@@ -304,7 +304,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         name: Name of the function in messages.
 
     Raises:
-        TypeError: The function cannot be called with these arguments, or cannot be pickled. The message names the
+        TypeError: If the function cannot be called with these arguments, or cannot be pickled. The message names the
             argument or variable that causes the error.
     """
     check(function, args, kwargs, name)

@@ -128,7 +128,7 @@ class Attempt(AgentAttempt):
             results: True to collect the workers' result files.
 
         Raises:
-            OSError: The store cannot be opened.
+            OSError: If the store cannot be opened.
         """
         hosts = {slot.rank: slot.hostname for slot in settings.slots}
         super().__init__(settings, watch, fleet, hosts)

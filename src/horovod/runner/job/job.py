@@ -64,9 +64,9 @@ class Job(ABC):
         All processes of the job have exited when this method returns or raises an exception.
 
         Raises:
-            LaunchError: The job cannot start. No files have been changed.
-            AgentError: An agent cannot be started.
-            OSError: The store, a socket or a file cannot be opened.
+            LaunchError: If the job cannot start. No files have been changed.
+            AgentError: If an agent cannot be started.
+            OSError: If the store, a socket or a file cannot be opened.
         """
         if not self.settings.options.whole_environment:
             linux.working_directory()

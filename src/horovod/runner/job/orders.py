@@ -34,7 +34,7 @@ def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
     """Create the agents for all hosts of the job without starting them.
 
     Raises:
-        LaunchError: The ssh identity file cannot be read. ssh itself would ignore the missing file.
+        LaunchError: If the ssh identity file cannot be read. ssh itself would ignore the missing file.
     """
     remote = remote_of(settings, environ)
     slots: dict[str, list[Slot]] = {}
@@ -62,7 +62,7 @@ def store_connections(fleet: Fleet) -> int:
     The number allows two connections for each rank on other hosts, and some unauthenticated connections.
 
     Raises:
-        LaunchError: The hard limit of open files is too low.
+        LaunchError: If the hard limit of open files is too low.
     """
     count = 64 + sum(2 * len(agent.slots) for agent in fleet.agents if agent.remote)
     if any(agent.remote for agent in fleet.agents):

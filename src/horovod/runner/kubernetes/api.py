@@ -91,7 +91,7 @@ class Api:
             namespace: Namespace of the objects. The default is the namespace of the context.
 
         Raises:
-            LaunchError: The `kubernetes` package or the credentials are missing.
+            LaunchError: If the `kubernetes` package or the credentials are missing.
         """
         try:
             config, client = importlib.import_module("kubernetes.config"), importlib.import_module("kubernetes.client")
@@ -112,7 +112,7 @@ class Api:
         """Create an object and return it. If `dry` is True, the server only checks it.
 
         Raises:
-            ApiError: The server refused the request.
+            ApiError: If the server refused the request.
         """
         query = {"dryRun": "All", "fieldValidation": "Strict"} if dry else {}
         answer: dict[str, Any] = self._json("POST", manifest["kind"], query=query, body=manifest)
@@ -129,7 +129,7 @@ class Api:
         The result has the keys `items` and `metadata`. A watch can continue from `metadata.resourceVersion`.
 
         Raises:
-            ApiError: The server refused the request.
+            ApiError: If the server refused the request.
         """
         answer: dict[str, Any] = self._json("GET", kind, query=query, verb="list")
         return answer
@@ -145,7 +145,7 @@ class Api:
             False if the object did not exist.
 
         Raises:
-            ApiError: The server refused the request.
+            ApiError: If the server refused the request.
         """
         try:
             self._json("DELETE", kind, name, query={"propagationPolicy": "Background"})
@@ -161,7 +161,7 @@ class Api:
         Each event is a dict with the keys `type` and `object`.
 
         Raises:
-            ApiError: The server refused the request.
+            ApiError: If the server refused the request.
         """
         query = {**query, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
         for line in self._lines(kind, "", query, "watch", WATCH_SECONDS + SECONDS):
@@ -176,8 +176,8 @@ class Api:
             since: Time of the first line (RFC 3339). By default, all lines are read.
 
         Raises:
-            Unreachable: No line has arrived for LOG_SECONDS.
-            ApiError: The server refused the request.
+            Unreachable: If no line has arrived for LOG_SECONDS.
+            ApiError: If the server refused the request.
         """
         query = {"follow": "true", "timestamps": "true", "container": container}
         if since:

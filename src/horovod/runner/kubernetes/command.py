@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
     """Run `horovodrun kubernetes` with these arguments and return its exit code.
 
     Raises:
-        LaunchError: An argument is invalid.
+        LaunchError: If an argument is invalid.
     """
     actions = {"attach": _attach, "status": _status, "delete": _delete}
     action = words[0] if words and words[0] in actions else ""
@@ -160,7 +160,7 @@ def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> boo
     """Return True if this command created the launcher's Job although no answer arrived.
 
     Raises:
-        ApiError: The Job does not exist, or the API server did not answer.
+        ApiError: If the Job does not exist, or the API server did not answer.
     """
     if isinstance(error, ApiError) and 400 <= error.status < 500:
         return False  # A client error (4xx) means that the API server refused the request and created no Job.
@@ -209,7 +209,7 @@ def _named(action: str, words: Sequence[str]) -> tuple[dict[str, Any], str]:
     """Return the flags that select the cluster, and the name of the job. The name is empty if the user gave none.
 
     Raises:
-        LaunchError: A flag or the name is invalid.
+        LaunchError: If a flag or the name is invalid.
     """
     table = {name: flag for flag in flags.FLAGS if flag.names[0] in flags.OF_ALL for name in flag.names}
     given: dict[str, Any] = {}

@@ -164,7 +164,7 @@ def split(arguments: Sequence[str]) -> CommandLine:
     The command begins at the first argument that is not a flag, or after `--`.
 
     Raises:
-        LaunchError: A flag is unknown or its value is invalid.
+        LaunchError: If a flag is unknown or its value is invalid.
     """
     ours = {name: flag for flag in FLAGS for name in flag.names}
     values = {name: flag.nargs if flag.value else 0 for flag in JOB_FLAGS for name in flag.names}

@@ -86,7 +86,7 @@ def variable(text: str) -> tuple[str, str | None]:
     """Parse NAME or NAME=VALUE into (name, value), where the value can be None.
 
     Raises:
-        ValueError: The name is invalid or reserved for Horovod's pods.
+        ValueError: If the name is invalid or reserved for Horovod's pods.
     """
     name, equals, value = text.partition("=")
     _checked(text, bool(_VARIABLE.fullmatch(name)) and not _RESERVED.fullmatch(name))
@@ -97,7 +97,7 @@ def toleration(text: str) -> dict[str, str]:
     """Parse KEY[=VALUE][:EFFECT] into a toleration. The key `*` matches all keys.
 
     Raises:
-        ValueError: The text is invalid.
+        ValueError: If the text is invalid.
     """
     rest, colon, effect = text.partition(":")
     key, equals, value = rest.partition("=")

@@ -104,7 +104,7 @@ def find(names: Sequence[str], port: int, seconds: float, now: Callable[[], floa
     """Wait until the launcher listens at one of these names, and return its addresses.
 
     Raises:
-        TimeoutError: The launcher does not listen after `seconds`.
+        TimeoutError: If the launcher does not listen after `seconds`.
     """
     until, tried = now() + seconds, 0
     while True:

@@ -288,7 +288,7 @@ class Screen:
             rank_of: Function that returns the current rank of a worker.
 
         Raises:
-            OSError: The output files cannot be created.
+            OSError: If the output files cannot be created.
         """
         self.sink = sink or DashboardSink()
         self.queue = output or OutputQueue()
@@ -318,7 +318,7 @@ class Screen:
         """Show a worker's output, which can arrive after the worker has exited, because its children can still write.
 
         Raises:
-            RankFileError: An output file cannot be written. No output files are written after this error.
+            RankFileError: If an output file cannot be written. No output files are written after this error.
         """
         rank, stream = report.rank, report.stream
         if stream == 2 and (tail := self._tails.get(rank)) is not None:

@@ -34,7 +34,7 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
     """Return the Slurm allocation in which this process runs, or None.
 
     Raises:
-        LaunchError: A variable is invalid.
+        LaunchError: If a variable is invalid.
     """
     job, names = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_JOB_NODELIST", "")
     if re.fullmatch("[0-9]{1,18}", job) is None or not names:
@@ -122,7 +122,7 @@ class Machines:
         Each host gets one slot per GPU. Without GPUs, all hosts get equal shares.
 
         Raises:
-            LaunchError: This machine is not the first one.
+            LaunchError: If this machine is not the first one.
         """
         if self.here != self.names[0]:
             raise LaunchError(
@@ -144,7 +144,7 @@ def machines(environ: Mapping[str, str], resource_config: str | None = None) -> 
         resource_config: Contents of SAGEMAKER_FILE, or None if the file does not exist.
 
     Raises:
-        LaunchError: A variable or file is invalid.
+        LaunchError: If a variable or file is invalid.
     """
     return _sagemaker(environ, resource_config) or _vertex(environ)
 

@@ -131,7 +131,7 @@ def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
         Slots in rank order.
 
     Raises:
-        LaunchError: The hosts have fewer slots than `size`.
+        LaunchError: If the hosts have fewer slots than `size`.
     """
     available = sum(host.slots for host in hosts)
     if available < size:

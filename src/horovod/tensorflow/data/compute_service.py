@@ -56,9 +56,9 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
         str: Address of the dispatcher.
 
     Raises:
-        ValueError: The training has fewer ranks than dispatchers.
-        TimeoutError: A part of the service did not start within ``compute_config.timeout`` seconds.
-        ConnectionError: The service does not respond.
+        ValueError: If the training has fewer ranks than dispatchers.
+        TimeoutError: If a part of the service did not start within ``compute_config.timeout`` seconds.
+        ConnectionError: If the service does not respond.
     """
     number = rank % compute_config.dispatchers
     if compute_config.dispatcher_side == "compute":
@@ -147,8 +147,8 @@ def send_to_data_service(
         tf.data.Dataset: Dataset of the elements produced by the data workers.
 
     Raises:
-        RuntimeError: Dispatchers are on the training side; use ``tf_data_service``.
-        ValueError: ``rank`` or ``size`` does not match the job, or options conflict.
+        RuntimeError: If dispatchers are on the training side; use ``tf_data_service``.
+        ValueError: If ``rank`` or ``size`` does not match the job, or options conflict.
         TimeoutError: As for ``tf_data_service``.
         ConnectionError: As for ``tf_data_service``.
     """
@@ -207,8 +207,8 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = N
             number. A process with a dispatcher cannot be replaced. Default: the rank given by the launcher.
 
     Raises:
-        ValueError: The service has no process with this number.
-        TimeoutError: The dispatcher did not start.
+        ValueError: If the service has no process with this number.
+        TimeoutError: If the dispatcher did not start.
     """
     index = WorkerEnv.from_environ().rank if index is None else index
     with contextlib.ExitStack() as ends:

@@ -45,8 +45,8 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
         timeout: Maximum seconds that parts of the service wait for each other once all data workers are ready.
 
     Raises:
-        ValueError: The number of processes is not a multiple of ``dispatchers``.
-        DataWorkerFailed: The data worker cannot continue.
+        ValueError: If the number of processes is not a multiple of ``dispatchers``.
+        DataWorkerFailed: If the data worker cannot continue.
     """
     begun_here = not hvd.is_initialized()
     hvd.init()
@@ -111,7 +111,7 @@ class DataWorker:
         """Run the child until training ends, restarting it if it is killed.
 
         Raises:
-            DataWorkerFailed: The child exits with an error, or is killed too often.
+            DataWorkerFailed: If the child exits with an error, or is killed too often.
         """
         for _ in range(RESTARTS):
             if self._has_worked():
@@ -163,7 +163,7 @@ def __getattr__(name: str) -> argparse.Namespace:
     ``sys.argv`` is parsed on access, because a process that only imports this module can have other arguments.
 
     Raises:
-        AttributeError: The arguments are invalid for ``parser``.
+        AttributeError: If the arguments are invalid for ``parser``.
     """
     if name != "parsed_args":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -57,7 +57,7 @@ class TfDataServiceConfig:
         """Return a client of the service.
 
         Raises:
-            ConnectionError: The service does not respond.
+            ConnectionError: If the service does not respond.
         """
         return ComputeClient(self.addresses, self.key, verbose)
 
@@ -80,7 +80,7 @@ class TfDataServiceConfig:
         """Create a configuration from the result of ``to_dict``.
 
         Raises:
-            ValueError: The dict was not created by ``to_dict``.
+            ValueError: If the dict was not created by ``to_dict``.
         """
         try:
             addresses = {
@@ -118,9 +118,9 @@ class TfDataServiceConfig:
             timeout (float): Maximum seconds to wait. Default: 600.
 
         Raises:
-            TimeoutError: The file or the service did not appear in time.
-            ValueError: The file is not a configuration file, or users other than its owner may read or write it.
-            OSError: The file cannot be read.
+            TimeoutError: If the file or the service did not appear in time.
+            ValueError: If the file is not a configuration file, or users other than its owner may read or write it.
+            OSError: If the file cannot be read.
         """
         until = time.monotonic() + timeout
         while True:

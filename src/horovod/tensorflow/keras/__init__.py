@@ -128,7 +128,7 @@ def DistributedOptimizer(
             raised by ``apply`` and ``fit``.
 
     Raises:
-        ValueError: An argument is invalid. The message names it, its value and what is accepted.
+        ValueError: If an argument is invalid. The message names it, its value and what is accepted.
     """
     return _frontend.distributed(
         optimizer,

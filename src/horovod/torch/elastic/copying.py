@@ -193,8 +193,8 @@ class Checkpoint(StateCheckpoint):  # noqa: D101 - the base class's docstring
             storage_options (Mapping, optional): Options of the fsspec file system.
 
         Raises:
-            ValueError: ``keep`` is less than 1, or ``directory`` is a file.
-            ImportError: The package that the URL needs is missing.
+            ValueError: If ``keep`` is less than 1, or ``directory`` is a file.
+            ImportError: If the package that the URL needs is missing.
         """
         options = storage_options
         super().__init__(

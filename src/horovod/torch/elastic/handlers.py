@@ -240,7 +240,7 @@ def handler_for(name: str, value: Any) -> StateHandler | None:
     """Return a handler for the value, or None if the value needs no handler.
 
     Raises:
-        ValueError: The value cannot be copied.
+        ValueError: If the value cannot be copied.
     """
     try:
         return next((handler(value) for kind, handler in _registry if isinstance(value, kind)), None)
@@ -254,7 +254,7 @@ def check_references(others: Mapping[str, Any], handlers: Mapping[str, StateHand
     After a restore or a sync, such an attribute would refer to a copy of that value.
 
     Raises:
-        ValueError: An attribute refers to such a value.
+        ValueError: If an attribute refers to such a value.
     """
     for name, value in others.items():
         for kept, handler in handlers.items():

@@ -83,7 +83,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
             shares (Shares, optional): Share of the samples for each rank. None restores equal shares.
 
         Raises:
-            ValueError: ``shares`` is not for the current number of ranks.
+            ValueError: If ``shares`` is not for the current number of ranks.
         """
         if shares is not None and len(shares.of) != size():
             raise ValueError(f"shares must have one share for each of the job's {size()} ranks, got {len(shares.of)}")
@@ -148,7 +148,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         """Load a saved state, and distribute the remaining samples over the current ranks.
 
         Raises:
-            ValueError: The state belongs to a different dataset or seed.
+            ValueError: If the state belongs to a different dataset or seed.
         """
         for name, here in (("seed", self.seed), ("length", len(self.dataset))):
             if state_dict.get(name, here) != here:

@@ -70,7 +70,7 @@ class ShardedStateHandler(StateHandler):
         The last commit stays until ``confirm``, which ranks call when all of them have sent and received their parts.
 
         Raises:
-            HorovodInternalError: A rank was lost.
+            HorovodInternalError: If a rank was lost.
         """
         me, ranks, mine = rank(), size(), self._pack()
         self._unconfirmed = {me: mine}
@@ -104,8 +104,8 @@ class ShardedStateHandler(StateHandler):
         All ranks get the options of ``root``. If no rank has any state yet, nothing else happens.
 
         Raises:
-            RuntimeError: Parts of the state are lost. Raised on every rank.
-            HorovodInternalError: A rank was lost.
+            RuntimeError: If parts of the state are lost. Raised on every rank.
+            HorovodInternalError: If a rank was lost.
         """
         self._set_options(broadcast_object(self._options(), root, name="elastic.sharded.options"))
         if self._job is face.job:

@@ -156,7 +156,7 @@ class TorchState(Keeping, ObjectState):
             and ``load_state_dict()`` keeps its identity; restored or received state is loaded into it.
 
     Raises:
-        ValueError: An attribute cannot be copied, or an ordinary attribute refers to one of these objects.
+        ValueError: If an attribute cannot be copied, or an ordinary attribute refers to one of these objects.
     """
 
     _face = TORCH
@@ -228,7 +228,7 @@ class TorchState(Keeping, ObjectState):
         called. With a ShardedOptimizer, all ranks must call this together after the first ``sync``.
 
         Raises:
-            HorovodInternalError: A rank was lost, and the state has a ShardedOptimizer.
+            HorovodInternalError: If a rank was lost, and the state has a ShardedOptimizer.
         """
         if self._synced:
             for handler in self._sharded:
@@ -291,7 +291,7 @@ class TorchState(Keeping, ObjectState):
         copy.
 
         Raises:
-            ValueError: The state has a ShardedOptimizer.
+            ValueError: If the state has a ShardedOptimizer.
         """
         self._refuse_sharded("state_dict")
         made = {name: handler.value.state_dict() for name, handler in self._handlers.items()}
@@ -303,7 +303,7 @@ class TorchState(Keeping, ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: The attributes differ (the message names them), or the state has a ShardedOptimizer.
+            ValueError: If the attributes differ (the message names them), or the state has a ShardedOptimizer.
         """
         self._refuse_sharded("load_state_dict")
         self._check_loaded(state_dict, [*self._attributes(), *self._handlers])

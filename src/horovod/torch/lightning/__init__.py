@@ -51,8 +51,8 @@ def HorovodStrategy(
         Strategy: Strategy for ``Trainer(strategy=...)``.
 
     Raises:
-        ImportError: Lightning is not installed.
-        ValueError: ``package`` is another module. Arguments for the optimizer are checked later, when it is created.
+        ImportError: If lightning is not installed.
+        ValueError: If ``package`` is another module. Arguments for the optimizer are checked later, when it is created.
     """
     if package is None:
         imported = [sys.modules[name] for name in NAMES if name in sys.modules]

@@ -21,7 +21,7 @@ def package_of(who: str, model: Any = None) -> Any:
     """Return the Lightning package to which a LightningModule belongs. For other values, return the installed one.
 
     Raises:
-        ImportError: Lightning is not installed. The message says that ``who`` needs it.
+        ImportError: If lightning is not installed. The message says that ``who`` needs it.
     """
     for kind in type(model).__mro__:
         for name in NAMES:
@@ -139,7 +139,7 @@ def own_device(given: Sequence[torch.device], local_rank: int, local_size: int, 
         gpus: Number of GPUs that are visible to this process.
 
     Raises:
-        ValueError: ``devices`` does not match the ranks.
+        ValueError: If ``devices`` does not match the ranks.
     """
     kind = given[0].type
     if kind == "cpu" and len(given) in (1, local_size):
@@ -269,7 +269,7 @@ def make_class(pl: Any) -> Any:
             The other ranks do not need access to the file.
 
             Raises:
-                RuntimeError: Rank 0 cannot read the file. Raised on the other ranks.
+                RuntimeError: If rank 0 cannot read the file. Raised on the other ranks.
             """
             found, error = None, None
             if hvd.rank() == 0:
@@ -305,7 +305,7 @@ class _Reductions:
         ``group`` is ignored. The mean of integers is a float64.
 
         Raises:
-            ValueError: ``reduce_op`` is not mean, sum, max or min, as a string or as a value of torch.distributed.
+            ValueError: If ``reduce_op`` is not mean, sum, max or min, as a string or as a value of torch.distributed.
         """
         if not isinstance(tensor, torch.Tensor):
             return tensor

@@ -89,9 +89,10 @@ def allgather(
         torch.Tensor: New tensor of shape (total number of rows, ``*tensor.shape[1:]``).
 
     Raises:
-        ValueError: An argument is invalid, the name is already in flight, this rank is not in the process set, or
+        ValueError: If an argument is invalid, the name is already in flight, this rank is not in the process set, or
             Horovod is not initialized.
-        HorovodInternalError: A rank passed a 0-dimensional tensor, ranks disagree in another way, or a rank was lost.
+        HorovodInternalError: If a rank passed a 0-dimensional tensor, ranks disagree in another way, or a rank was
+            lost.
     """
     return _Allgather.apply(tensor, name, process_set)
 
@@ -212,7 +213,7 @@ def sparse_allreduce_async(
         divided by the size of the process set.
 
     Raises:
-        ValueError: The tensor is dense, or ``op`` is not supported.
+        ValueError: If the tensor is dense, or ``op`` is not supported.
     """
     what = f"sparse_allreduce of tensor {name!r}" if name else "sparse_allreduce"
     if tensor.layout is not torch.sparse_coo:

@@ -274,10 +274,10 @@ def allreduce(
         torch.Tensor: New tensor of the same shape and dtype.
 
     Raises:
-        ValueError: An argument is invalid, the name is already in flight, this rank is not in the process set, or
+        ValueError: If an argument is invalid, the name is already in flight, this rank is not in the process set, or
             Horovod is not initialized.
-        NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        NotImplementedError: If ``op`` is ``Adasum`` and the number of ranks is not a power of two.
+        HorovodInternalError: If ranks disagree, or a rank was lost.
     """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         factors = (prescale_factor, postscale_factor)

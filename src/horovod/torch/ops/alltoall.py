@@ -123,9 +123,9 @@ def alltoall(
         2^31 rows or more.
 
     Raises:
-        ValueError: ``splits`` does not fit, another argument is invalid, the name is already in flight, this rank is
+        ValueError: If ``splits`` does not fit, another argument is invalid, the name is already in flight, this rank is
             not in the process set, or Horovod is not initialized.
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If ranks disagree, or a rank was lost.
     """
     output, received = _Alltoall.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)

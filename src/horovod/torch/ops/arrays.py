@@ -92,7 +92,7 @@ def tensor_of(array: Any, operation: str, in_place: bool = False) -> Any:
     The current stream waits for pending work on the array's stream.
 
     Raises:
-        ValueError: The array cannot be imported. The message names the operation and the array's type.
+        ValueError: If the array cannot be imported. The message names the operation and the array's type.
     """
     if not is_foreign(array):
         return array

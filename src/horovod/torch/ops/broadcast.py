@@ -127,9 +127,9 @@ def broadcast(
         torch.Tensor: New tensor with the root's values.
 
     Raises:
-        ValueError: An argument is invalid, the root is not in the process set, the name is already in flight, this rank
-            is not in the process set, or Horovod is not initialized.
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        ValueError: If an argument is invalid, the root is not in the process set, the name is already in flight, this
+            rank is not in the process set, or Horovod is not initialized.
+        HorovodInternalError: If ranks disagree, or a rank was lost.
     """
     return _Broadcast.apply(tensor, root_rank, name, process_set)
 

@@ -135,8 +135,8 @@ class DeviceWork:
             bool: False if ``timeout`` has passed.
 
         Raises:
-            ValueError: The current stream is being captured into a graph, which cannot contain this wait.
-            HorovodInternalError: The operation failed, or this is a forked child, which cannot use the device.
+            ValueError: If the current stream is being captured into a graph, which cannot contain this wait.
+            HorovodInternalError: If the operation failed, or this is a forked child, which cannot use the device.
         """
         if face.forked:
             raise HorovodInternalError(
@@ -206,7 +206,7 @@ def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., 
     ``others`` are the other tensors that the operation reads or writes.
 
     Raises:
-        ValueError: One of ``others`` is on another device.
+        ValueError: If one of ``others`` is on another device.
     """
     device = tensor.device
     for other in others:

@@ -124,7 +124,8 @@ def poll(handle: int) -> bool:
         handle (int): Handle of an operation that has not been synchronized.
 
     Raises:
-        ValueError: The handle is unknown: it was already synchronized, was created before a shutdown, or never existed.
+        ValueError: If the handle is unknown: it was already synchronized, was created before a shutdown, or never
+            existed.
     """
     return wait_briefly(handle, 0.0)
 
@@ -135,7 +136,7 @@ def wait_briefly(handle: int, seconds: float) -> bool:
     The wait lasts at most ``seconds`` for each Work object of the operation.
 
     Raises:
-        ValueError: The handle is unknown, as for ``poll``.
+        ValueError: If the handle is unknown, as for ``poll``.
     """
     record = _records.get(handle)
     if record is None:
@@ -160,7 +161,7 @@ def synchronize(handle: int) -> Any:
         The operation's result, or None for an unknown handle.
 
     Raises:
-        HorovodInternalError: The operation failed.
+        HorovodInternalError: If the operation failed.
     """
     record = _records.pop(handle, None)
     if record is None:
@@ -199,7 +200,7 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
     Set ``recorded`` if a profiler already records this wait.
 
     Raises:
-        HorovodInternalError: The operation failed.
+        HorovodInternalError: If the operation failed.
     """
     if _before_next_wait:
         _run_before_wait()
@@ -254,7 +255,7 @@ def run_again(work: Any, pointer: int, out: int, *tensors: Any) -> None:
     The operation reads from the address ``pointer`` and writes to ``out``.
 
     Raises:
-        HorovodInternalError: The operation failed.
+        HorovodInternalError: If the operation failed.
     """
     if _before_next_wait:
         _run_before_wait()

@@ -131,9 +131,9 @@ def reducescatter(
         torch.Tensor: New tensor with this rank's rows.
 
     Raises:
-        ValueError: An argument is invalid, the name is already in flight, this rank is not in the process set, or
+        ValueError: If an argument is invalid, the name is already in flight, this rank is not in the process set, or
             Horovod is not initialized.
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If ranks disagree, or a rank was lost.
     """
     refuse_wire(compression, "reducescatter")
     compressed, context = compression.compress(tensor)

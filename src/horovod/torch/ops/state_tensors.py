@@ -52,7 +52,7 @@ def form_of(tensor: torch.Tensor) -> Form | None:
     """Return the properties that ranks must compare before a broadcast, or None if the engine compares them itself.
 
     Raises:
-        ValueError: The tensor cannot be sent. The message says why.
+        ValueError: If the tensor cannot be sent. The message says why.
     """
     if tensor.is_quantized:
         raise ValueError(f"must not be quantized, got dtype {tensor.dtype}; send tensor.int_repr() and the scale")
@@ -174,7 +174,7 @@ def check_forms(operation: str, forms: dict[str, Form], complaint: str, process_
         names: Name of the operation on the wire.
 
     Raises:
-        ValueError: A rank has a complaint, or forms differ.
+        ValueError: If a rank has a complaint, or forms differ.
     """
     answers = objects.allgather_object((complaint, forms), names, process_set, face=face)
     ranks = process_set.ranks or ()

@@ -29,7 +29,7 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
     The tensor must be dense, contiguous, not lazily negated, and in CPU or GPU memory.
 
     Raises:
-        ValueError: The tensor is not accepted. The message names the operation, the tensor, the problem and the
+        ValueError: If the tensor is not accepted. The message names the operation, the tensor, the problem and the
             accepted tensors.
     """
     try:
@@ -93,8 +93,8 @@ def check_reduction(
     """Check that a reduction supports the dtype, the scale factors and the process set.
 
     Raises:
-        ValueError: The dtype does not support the reduction or the factors.
-        NotImplementedError: ``op`` is Adasum and the size of the set is not a power of two.
+        ValueError: If the dtype does not support the reduction or the factors.
+        NotImplementedError: If ``op`` is Adasum and the size of the set is not a power of two.
     """
     check_op_of(operation, code, op, prescale, postscale, process_set.size() or 1)
 
@@ -103,7 +103,7 @@ def set_id(process_set: ProcessSet, operation: str) -> int:
     """Return the id of a registered process set.
 
     Raises:
-        ValueError: The set is not registered. The message names the operation, the set and the rank.
+        ValueError: If the set is not registered. The message names the operation, the set and the rank.
     """
     if face.engine is None:
         face.require_engine()
@@ -120,7 +120,7 @@ def root_of(root_rank: Any, operation: str) -> int:
     """Return ``root_rank`` as an int. The engine checks later that the root is in the process set.
 
     Raises:
-        ValueError: ``root_rank`` is not an integer.
+        ValueError: If ``root_rank`` is not an integer.
     """
     try:
         return operator.index(root_rank)
@@ -133,7 +133,7 @@ def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int
     """Return this rank's position in the process set, and the size of the set.
 
     Raises:
-        ValueError: This process is not a member. The message names the operation and the rank.
+        ValueError: If this process is not a member. The message names the operation and the rank.
     """
     set_id(process_set, operation)
     rank, size = process_set.rank(), process_set.size()
@@ -169,7 +169,7 @@ def check_list(tensors: Any, operation: str) -> list[torch.Tensor]:
     """Return ``tensors`` as a list.
 
     Raises:
-        ValueError: ``tensors`` is not a sequence of tensors.
+        ValueError: If ``tensors`` is not a sequence of tensors.
     """
     if isinstance(tensors, torch.Tensor) or not hasattr(tensors, "__iter__"):
         raise ValueError(f"{operation}: tensors must be a list of tensors, got {type(tensors).__name__}")
@@ -199,7 +199,7 @@ def empty_shared(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
         torch.Tensor: Tensor of the given shape and dtype.
 
     Raises:
-        ValueError: The size is negative, or the dtype is not supported.
+        ValueError: If the size is negative, or the dtype is not supported.
     """
     shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], tuple | list) else size
     dtype = dtype or torch.get_default_dtype()

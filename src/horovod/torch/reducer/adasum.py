@@ -30,7 +30,7 @@ def check_set(process_set: ProcessSet) -> None:
     """Check that an optimizer can use Adasum over this process set.
 
     Raises:
-        NotImplementedError: The set is not the global one, or its size is not a power of two.
+        NotImplementedError: If the set is not the global one, or its size is not a power of two.
     """
     if process_set.process_set_id != 0:
         raise NotImplementedError(f"DistributedOptimizer: process_set must be global for op=Adasum, got {process_set}")
@@ -125,8 +125,8 @@ class DeltaReducer:
         count of backward passes restarts.
 
         Raises:
-            HorovodInternalError: Ranks disagree, or a rank was lost.
-            Exception: ``step`` failed. The other ranks wait for this rank in this case.
+            HorovodInternalError: If ranks disagree, or a rank was lost.
+            Exception: If ``step`` failed. The other ranks wait for this rank in this case.
         """
         self._members.take_in(self)
         # Include frozen parameters that have a gradient, because the optimizer step changes these parameters too.

@@ -136,8 +136,8 @@ def check_readiness(readiness: Readiness, steps: int) -> None:
     ``steps`` is the number of steps that this rank's optimizer has taken.
 
     Raises:
-        RanksDisagreeError: Ranks are in different steps, or have run different numbers of backward passes.
-        HorovodInternalError: The backward pass of a rank failed.
+        RanksDisagreeError: If ranks are in different steps, or have run different numbers of backward passes.
+        HorovodInternalError: If the backward pass of a rank failed.
     """
     if readiness.failed:
         who = f"rank {readiness.failed - 1}" if readiness.failed < MAX_BYTE else "another rank"
@@ -296,8 +296,8 @@ class Weighing:
             half: True if some gradients are fp16.
 
         Raises:
-            ValueError: The weight is invalid.
-            RuntimeError: The backward passes of this round ran in different ``hvd.weight`` blocks, or had different
+            ValueError: If the weight is invalid.
+            RuntimeError: If the backward passes of this round ran in different ``hvd.weight`` blocks, or had different
                 weights.
         """
         before, self.number = self.number, current.number(self._given) if counts else 0.0

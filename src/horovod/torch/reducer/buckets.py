@@ -115,7 +115,7 @@ class Slot:
         """Record that a nested backward pass, such as a reentrant checkpoint's, has produced the gradient again.
 
         Raises:
-            RuntimeError: The gradient is already in flight.
+            RuntimeError: If the gradient is already in flight.
         """
         if self.watched is not None or (self.bucket is not None and self.bucket.has_arrived(self)):
             raise RuntimeError(

@@ -323,7 +323,7 @@ class GradientReducer(backward.PassState):
                 has completed no round since its last step, it reduces all existing gradients.
 
         Raises:
-            HorovodInternalError: Ranks disagree, or a rank was lost. All operations have ended in this case.
+            HorovodInternalError: If ranks disagree, or a rank was lost. All operations have ended in this case.
         """
         if not self._slots:
             return
@@ -344,7 +344,7 @@ class GradientReducer(backward.PassState):
         All ranks must call this, and must have such gradients for the same parameters.
 
         Raises:
-            RanksDisagreeError: Another rank has no such gradients and continues. The message names the gradients of
+            RanksDisagreeError: If another rank has no such gradients and continues. The message names the gradients of
                 this rank.
         """
         self._members.take_in(self)

@@ -27,7 +27,7 @@ def name_parameters(
     is the number of the first group.
 
     Raises:
-        ValueError: An entry is not a (name, parameter) pair, a name occurs twice, or a parameter has no name.
+        ValueError: If an entry is not a (name, parameter) pair, a name occurs twice, or a parameter has no name.
     """
     if named_parameters is None:
         return {
@@ -64,7 +64,7 @@ def check_compression(compression: Any, names: dict[torch.Tensor, str], op: int)
     """Check that ``compression`` supports all trainable parameters.
 
     Raises:
-        ValueError: A parameter is not supported. The message names the first one.
+        ValueError: If a parameter is not supported. The message names the first one.
     """
     for p, name in names.items():
         if p.requires_grad:
@@ -75,7 +75,7 @@ def check_dtypes(names: dict[torch.Tensor, str]) -> None:
     """Check that the gradients of all trainable parameters can be reduced.
 
     Raises:
-        ValueError: A parameter's dtype is not supported. The message names the first one.
+        ValueError: If a parameter's dtype is not supported. The message names the first one.
     """
     for p, name in names.items():
         if p.requires_grad and p.dtype not in CODES:
@@ -136,7 +136,7 @@ class Members:
         is cheap enough for every step.
 
         Raises:
-            ValueError: The gradients of a parameter cannot be reduced, or the compression does not support it. No
+            ValueError: If the gradients of a parameter cannot be reduced, or the compression does not support it. No
                 parameter is added then.
         """
         optimizer = self._optimizer()

@@ -194,7 +194,7 @@ class Bucketing:
         """Wait until the ranks have agreed on a pending change of buckets, and apply it before the next round.
 
         Raises:
-            HorovodInternalError: A rank was lost.
+            HorovodInternalError: If a rank was lost.
         """
         proposal, self._proposal = self._proposal, None
         if proposal is None:

@@ -101,7 +101,7 @@ def check_unchanged(slot: Slot) -> None:
     """Raise an error if the parameter's gradient was changed or replaced since it was submitted.
 
     Raises:
-        RuntimeError: The gradient was changed or replaced. The message names the parameter.
+        RuntimeError: If the gradient was changed or replaced. The message names the parameter.
     """
     watched = slot.watched
     if watched is None or (slot.parameter.grad is watched and watched._version == slot.version):

@@ -68,7 +68,7 @@ def ShardedOptimizer(
         torch.optim.Optimizer: ``optimizer``, with a method ``clip_grad_norm_(max_norm)``.
 
     Raises:
-        ValueError: An argument is invalid, or the optimizer is not known to be element-wise.
+        ValueError: If an argument is invalid, or the optimizer is not known to be element-wise.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"optimizer must be a torch.optim.Optimizer, got a {type(optimizer).__name__}")
@@ -148,9 +148,9 @@ class _Sharded:
             The closure's loss of this rank, or None.
 
         Raises:
-            ValueError: The step runs in an ``hvd.weight`` block or ``hvd.sync`` loop.
-            RuntimeError: A parameter's memory was replaced.
-            HorovodInternalError: A rank was lost.
+            ValueError: If the step runs in an ``hvd.weight`` block or ``hvd.sync`` loop.
+            RuntimeError: If a parameter's memory was replaced.
+            HorovodInternalError: If a rank was lost.
         """
         refuse_weights()
         shards, loss = self._hvd_shards, None
@@ -190,7 +190,7 @@ class _Sharded:
             torch.Tensor: Norm before clipping, over each element of the model once.
 
         Raises:
-            HorovodInternalError: A rank was lost.
+            HorovodInternalError: If a rank was lost.
         """
         shards = self._hvd_shards
         shards.synchronize()
@@ -216,7 +216,7 @@ class _Sharded:
             dict[str, Any]: Dictionary like that of the plain optimizer, with names in place of numbers.
 
         Raises:
-            HorovodInternalError: A rank was lost.
+            HorovodInternalError: If a rank was lost.
         """
         shards = self._hvd_shards
         mine: dict[int, dict[str, Any]] = {}
@@ -260,7 +260,7 @@ class _Sharded:
                 is not complete.
 
         Raises:
-            ValueError: The state belongs to other parameters.
+            ValueError: If the state belongs to other parameters.
         """
         shards = self._hvd_shards
         saved = state_dict["param_groups"]

@@ -327,7 +327,7 @@ class Shards(backward.PassState):
         Every rank must call this or run the same backward passes.
 
         Raises:
-            HorovodInternalError: A rank was lost, or its backward pass failed.
+            HorovodInternalError: If a rank was lost, or its backward pass failed.
         """
         self.recover()
         if self.guard.grad is None:
@@ -409,7 +409,7 @@ class Shards(backward.PassState):
         """Check that the parameters are still views of the buckets.
 
         Raises:
-            RuntimeError: A parameter's memory was replaced.
+            RuntimeError: If a parameter's memory was replaced.
         """
         if any(bucket.moved() for bucket in self.buckets):
             raise RuntimeError(

@@ -54,7 +54,7 @@ class RegisterDispatcherWorkerRequest:
 
 @dataclass
 class WaitForDispatcherWorkerRegistrationRequest:
-    """Request to wait until all workers of a dispatcher are registered. `timeout` is in seconds."""
+    """Request to wait until all workers of a dispatcher have registered. `timeout` is in seconds."""
 
     dispatcher_id: int
     timeout: float

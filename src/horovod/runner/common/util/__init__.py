@@ -1,1 +1,1 @@
-"""Modules under import paths that Horovod documents. Horovod itself does not use them."""
+"""Modules at import paths that the original Horovod documents. No other part of Horovod uses them."""

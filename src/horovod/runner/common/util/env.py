@@ -26,7 +26,7 @@ def get_env_rank_and_size() -> tuple[int, int]:
     """Return (rank, size) from the variables of horovodrun or another launcher. The default is (0, 1).
 
     Raises:
-        ValueError: A variable is not an integer.
+        ValueError: If a variable is not an integer.
     """
     place = launchers.find(os.environ)
     if place is not None:

@@ -1,4 +1,7 @@
-"""Classes for hosts and slots under Horovod's documented names. `plan.hosts` contains the implementation."""
+"""Classes for hosts and slots, under the names that the original Horovod documents.
+
+They are implemented in `plan.hosts`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from horovod.runner.plan import hosts as plan
 
 @dataclass
 class HostInfo:
-    """Host with its number of slots."""
+    """A host and its number of slots."""
 
     hostname: str
     slots: int
@@ -40,11 +43,11 @@ INVALID_SLOT_INFO = SlotInfo(hostname="", rank=-1, local_rank=-1, cross_rank=-1,
 
 
 def parse_host_files(filename: str) -> str:
-    """Read a host file, and return its hosts as `name:slots,...`.
+    """Read a host file, and return its hosts in the form `name:slots,...`.
 
     Raises:
-        OSError: The file cannot be read.
-        ValueError: A line is invalid. The message contains the path and line number.
+        OSError: If the file cannot be read.
+        ValueError: If a line is invalid. The message contains the path and line number.
     """
     found = plan.parse_hostfile(Path(filename).read_text(encoding="utf-8"), filename)
     return ",".join(f"{host.name}:{host.slots}" for host in found)
@@ -54,7 +57,7 @@ def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
     """Parse `name:slots,...` into a list of names and a mapping from names to slots.
 
     Raises:
-        ValueError: The text is invalid.
+        ValueError: If the text is invalid.
     """
     found = plan.parse_hosts(hosts)
     return [host.name for host in found], {host.name: host.slots for host in found}
@@ -79,7 +82,7 @@ def get_host_assignments(
         List of at most `max_num_proc` slots.
 
     Raises:
-        ValueError: The hosts have fewer than `min_num_proc` slots.
+        ValueError: If the hosts have fewer than `min_num_proc` slots.
     """
     given = [plan.Host(host.hostname, host.slots) for host in hosts]
     available = sum(host.slots for host in given)

@@ -32,7 +32,7 @@ class BaseSettings:
     elastic: bool = False
     prefix_output_with_timestamp: bool = False
 
-    def __repr__(self) -> str:  # The default `__repr__` would show the secret key.
+    def __repr__(self) -> str:  # The default `__repr__` would reveal the secret key.
         return f"{type(self).__name__}(num_proc={self.num_proc})"
 
 
@@ -40,7 +40,8 @@ class BaseSettings:
 class Settings(BaseSettings):
     """Settings of a job on fixed hosts.
 
-    `hosts` is text of the form `name:slots,...`, or a result of `horovod.runner.common.util.hosts`.
+    `hosts` is a string of the form `name:slots,...`, or a list of hosts or slots from
+    `horovod.runner.common.util.hosts`.
     """
 
     hosts: str | Sequence[Any] | None = None
