@@ -198,11 +198,11 @@ class WorkerGroup:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
-        """Wait until the calls of other threads have ended, and then reserve the mailbox for this thread.
+        """Wait until the calls of other threads have finished, and then reserve the mailbox for this thread.
 
         Raises:
-            RuntimeError: If a callback calls this method. The method that runs the callback is still waiting for events
-                in the mailbox.
+            RuntimeError: If a callback calls this method, because it would consume events that the enclosing call waits
+                for.
         """
         me = threading.get_ident()
         if self._listener == me:

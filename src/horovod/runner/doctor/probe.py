@@ -85,7 +85,7 @@ def examine() -> HostReport:
 
 
 def _engine() -> tuple[str, list[str]]:
-    """Load the engine. Return the reason for a failure, or an empty string, and the ciphers of the engine."""
+    """Load the engine. Return why this failed (an empty string if it did not), and the engine's ciphers."""
     try:
         from horovod.common.security import cipher
 
