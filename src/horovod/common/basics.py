@@ -1,8 +1,8 @@
 """Initialization, shutdown, and queries about ranks and capabilities, shared by all frontends.
 
-A frontend creates one ``HorovodBasics(face)`` and exports its methods. All frontends of a process share one engine
-(``state``). The first ``init`` starts the engine and the last ``shutdown`` ends it. After its ``shutdown``, a frontend
-is no longer part of the job, even if other frontends of the process still are.
+A frontend creates one ``HorovodBasics(face)``, where ``face`` is its entry in ``frontends``, and exports its methods.
+All frontends of a process share one engine (``state``). The first ``init`` starts the engine and the last ``shutdown``
+stops it. After its ``shutdown``, a frontend is no longer part of the job, even if other frontends of the process are.
 """
 
 import atexit
@@ -34,7 +34,7 @@ _last: tuple[ending.Ended, list[int] | None] = None, None
 
 
 def _ended() -> ending.Ended:
-    """Return the reason why the engine ended. None if it is running or was never started."""
+    """Return the reason why the engine ended, or None if it is running or was never started."""
     return state.engine.ended() if state.engine is not None else None
 
 
@@ -84,10 +84,13 @@ class HorovodBasics(observed.Observed):
         """
         with _lock:
             if self._face.engine is None:
-                # The running job might already have failed. A frontend that has left the job before ends the failed job
-                # and starts a new one. A frontend that joins for the first time gets the error from its first
-                # operation, like the other frontends. If ``init`` raised the error, ranks would wait for each other in
-                # different operations.
+                # The running job might already have failed. If this frontend left the job earlier, the failed job is
+                # shut down
+                # and a new one is started. A frontend that joins for the first time gets the error from its first
+                # operation, as
+                # the other frontends do. If ``init`` raised the error instead, ranks would wait for each other in
+                # different
+                # operations.
                 if state.engine is not None and self._face.name in state.left and _ended() is not None:
                     _stop("hvd.init() was called after the job had ended")
                 if state.engine is None:
@@ -121,7 +124,7 @@ class HorovodBasics(observed.Observed):
         """Return the index of this process in the job, from 0 to size - 1.
 
         Raises:
-            ValueError: If not initialized.
+            ValueError: If Horovod is not initialized.
         """
         return self._face.require_job().rank
 
@@ -129,7 +132,7 @@ class HorovodBasics(observed.Observed):
         """Return the number of processes in the job.
 
         Raises:
-            ValueError: If not initialized.
+            ValueError: If Horovod is not initialized.
         """
         return self._face.require_job().size
 
@@ -137,7 +140,7 @@ class HorovodBasics(observed.Observed):
         """Return the index of this process among the processes on its host.
 
         Raises:
-            ValueError: If not initialized.
+            ValueError: If Horovod is not initialized.
         """
         return self._face.require_job().local_rank
 
@@ -145,7 +148,7 @@ class HorovodBasics(observed.Observed):
         """Return the number of processes on this host.
 
         Raises:
-            ValueError: If not initialized.
+            ValueError: If Horovod is not initialized.
         """
         return self._face.require_job().local_size
 
@@ -153,7 +156,7 @@ class HorovodBasics(observed.Observed):
         """Return the index of this host among the hosts that have a process with this local rank.
 
         Raises:
-            ValueError: If not initialized.
+            ValueError: If Horovod is not initialized.
         """
         return self._face.require_job().cross_rank
 
@@ -161,7 +164,7 @@ class HorovodBasics(observed.Observed):
         """Return the number of hosts that have a process with this local rank.
 
         Raises:
-            ValueError: If not initialized.
+            ValueError: If Horovod is not initialized.
         """
         return self._face.require_job().cross_size
 
@@ -171,7 +174,7 @@ class HorovodBasics(observed.Observed):
         Equals ``size()`` unless the job is elastic.
 
         Raises:
-            ValueError: If not initialized.
+            ValueError: If Horovod is not initialized.
         """
         job = self._face.require_job()
         return job.size if job.most == 0 else job.most
@@ -186,8 +189,8 @@ class HorovodBasics(observed.Observed):
         stop signal does not end the process, but a second one does.
 
         Raises:
-            ValueError: If not initialized, if the first call is in another thread, or if HOROVOD_STOP_SIGNALS contains
-                an invalid signal name.
+            ValueError: If Horovod is not initialized, if the first call is in another thread, or if
+                HOROVOD_STOP_SIGNALS contains an invalid signal name.
             HorovodInternalError: If a peer is lost.
         """
         return ending.should_stop(self._face)
@@ -196,7 +199,7 @@ class HorovodBasics(observed.Observed):
         """Return True if every host has the same number of processes.
 
         Raises:
-            ValueError: If not initialized.
+            ValueError: If Horovod is not initialized.
         """
         return self._face.require_job().homogeneous
 
@@ -208,7 +211,8 @@ class HorovodBasics(observed.Observed):
         False unless the job communicates over MPI.
 
         Raises:
-            ValueError: If not initialized, or if the job was not started by MPI and does not communicate over MPI.
+            ValueError: If Horovod is not initialized, or if the job was not started by MPI and does not communicate
+                over MPI.
         """
         self._face.require_job()
         if not self.mpi_enabled():
@@ -239,22 +243,22 @@ class HorovodBasics(observed.Observed):
         return util.mpi_built()
 
     def gloo_built(self) -> bool:
-        """Return True, because the built-in engine replaces Gloo."""
+        """Return True: Horovod's built-in engine replaces Gloo."""
         return util.gloo_built()
 
     def nccl_built(self) -> int:
-        """Return the NCCL version code, such as 22809 for 2.28.9, or 0 without NCCL.
+        """Return the NCCL version code, such as 22809 for 2.28.9, or 0 if NCCL is not available.
 
-        Does not load NCCL.
+        NCCL is not loaded by this query.
         """
         return util.nccl_built()
 
     def ddl_built(self) -> bool:
-        """Return False, because DDL is not supported."""
+        """Return False: DDL is not supported."""
         return util.ddl_built()
 
     def ccl_built(self) -> bool:
-        """Return False, because oneCCL is not supported."""
+        """Return False: oneCCL is not supported."""
         return util.ccl_built()
 
     def cuda_built(self) -> bool:
@@ -265,7 +269,7 @@ class HorovodBasics(observed.Observed):
         return util.cuda_built()
 
     def rocm_built(self) -> bool:
-        """Return False, because ROCm is not supported."""
+        """Return False: ROCm is not supported."""
         return util.rocm_built()
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
@@ -273,10 +277,10 @@ class HorovodBasics(observed.Observed):
 
 
 def leave(error: BaseException | None = None) -> None:
-    """Remove this process and all its frontends from the job. Has no effect without a job.
+    """Remove this process and all its frontends from the job. Does nothing if there is no job.
 
     Args:
-        error: Exception that ended this process. The other ranks show it in their error messages.
+        error: Exception because of which this process leaves, or None. The other ranks show it in their error messages.
     """
     with _lock:
         _stop("it has left the job" if error is None else ending.told_of(error))
@@ -380,10 +384,10 @@ def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> 
 
 
 def _ranks_of(entry: ProcessSet, running: list[int]) -> list[int] | None:
-    """Convert a process set's world ranks to ranks in the job. Return None if the set's communicator is COMM_NULL.
+    """Convert the world ranks of a process set to ranks in the job.
 
-    Only other processes know such a set's ranks. If the job does not include all of the world ranks, return them
-    unchanged, so that no registered set matches.
+    Return None if the set's communicator is COMM_NULL on this process: only the members know the ranks of such a set.
+    If the job does not include all of the world ranks, return them unchanged, so that no registered set matches.
     """
     if entry.world_ranks is None:
         return entry.ranks or []

@@ -20,7 +20,7 @@ _STARTERS = "mpirun, mpiexec or 'srun --mpi=pmix'"
 
 
 def world_ranks(comm: Any, what: str) -> list[int]:
-    """Return the world ranks in an mpi4py communicator, in its order. Empty for COMM_NULL.
+    """Return the world ranks in an mpi4py communicator, in its order. The list is empty for COMM_NULL.
 
     Args:
         comm: The communicator.
@@ -92,7 +92,7 @@ def _check_world(mpi: Any, what: str) -> None:
         )
     world = mpi.COMM_WORLD
     here, told = (world.Get_rank(), world.Get_size()), (env.rank, env.size)
-    if here == told:  # without a launcher, ranks match too: MPI and Horovod both use rank 0 and size 1
+    if here == told:  # without a launcher, MPI and Horovod both report rank 0 and size 1
         return
     who = "HOROVOD_RANK and HOROVOD_SIZE say" if env.place is None else f"{env.place.launcher} says"
     name, version = mpi.get_vendor()
@@ -104,10 +104,10 @@ def _check_world(mpi: Any, what: str) -> None:
 
 
 class GivenSet(msgspec.Struct, array_like=True, frozen=True):
-    """One entry of the ``process_sets`` that one rank passes to ``init``."""
+    """One element of the ``process_sets`` argument that a rank passes to ``init``."""
 
     ranks: list[int]
-    """Sorted ranks of the job. For a communicator, world ranks in its order. Empty for COMM_NULL."""
+    """Sorted ranks of the job. A set made from a communicator has world ranks in its order, none for COMM_NULL."""
     by_communicator: bool = False
 
 

@@ -22,7 +22,7 @@ _ACCEPTED = (
 
 
 class Compressor:
-    """Base class of the built-in compressors. Custom compressors need not inherit from it."""
+    """Base class of the built-in compressors. Custom compressors do not have to inherit from it."""
 
     wire_format: int = WIRE_NONE
 
@@ -70,7 +70,7 @@ class CastCompressor(Compressor):
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        """Cast a floating-point tensor. The context is its original dtype, or None if it was not cast."""
+        """Cast a floating-point tensor. The returned context is its original dtype, or None if it was not cast."""
         before = tensor.dtype
         if cls.is_floating(before) and before != cls.dtype:
             return cls.cast(tensor, cls.dtype), before
@@ -96,13 +96,13 @@ class WireCompressor(NoneCompressor):
 
 
 class WireFP16Compressor(WireCompressor):
-    """Compressor that sends float16, which halves the bytes. Magnitudes above 65504 become infinity."""
+    """Compressor that sends float16, which halves the data sent. Magnitudes above 65504 become infinity."""
 
     wire_format = WIRE_FP16
 
 
 class WireBF16Compressor(WireCompressor):
-    """Compressor that sends bfloat16, which halves the bytes. It has the range of float32 and 8 bits of precision."""
+    """Compressor that sends bfloat16, which halves the data sent. It has float32's range and 8 bits of precision."""
 
     wire_format = WIRE_BF16
 
@@ -148,13 +148,13 @@ def wire_of(compression: Any) -> int:
 
 
 def leaves_alone(compression: Any) -> bool:
-    """Return True if ``compress`` and ``decompress`` of the compressor return their input unchanged."""
+    """Return True if the compressor's ``compress`` and ``decompress`` return their input unchanged."""
     own = NoneCompressor
     return getattr(compression, "compress", None) is own.compress and compression.decompress is own.decompress
 
 
 def check_wire(compression: Any, tensor: Any, op: int, what: str, error: type[Exception] = ValueError) -> int:
-    """Check that a compressor supports the tensor and ``op``, and return its wire format like ``wire_of``.
+    """Check that a compressor supports the tensor and ``op``, and return its wire format, as ``wire_of`` does.
 
     Args:
         compression: The compressor.
@@ -178,7 +178,7 @@ def check_wire(compression: Any, tensor: Any, op: int, what: str, error: type[Ex
 
 
 def refuse_wire(compression: Any, what: str, error: type[Exception] = ValueError) -> None:
-    """Raise ``error`` if the compressor works only with allreduce. ``what`` is the prefix of the message."""
+    """Raise ``error`` if the compressor supports only allreduce. ``what`` is the prefix of the message."""
     if wire_of(compression) != WIRE_NONE:
         raise error(
             f"{what}: compression must be Compression.none, fp16, bf16 or your own compressor, got "

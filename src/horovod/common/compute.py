@@ -1,4 +1,4 @@
-"""Registry of a tf.data service's dispatchers, workers and reading training jobs.
+"""Registry of a tf.data service's dispatchers and workers, and of the training jobs that read from it.
 
 The registry is a key-value store like a job's, with its own key. Clients without the key can neither read nor change
 it. This module does not depend on any framework.
@@ -42,7 +42,7 @@ _READERS_SECONDS = 1.0  # seconds between checks of the active readers
 
 
 class ComputeService:
-    """Server of the registry. Runs in its own thread until ``close`` is called."""
+    """Server of a data service's registry. Runs in its own thread until ``close`` is called."""
 
     def __init__(
         self, dispatchers: int, workers_per_dispatcher: int, key: bytes, nics: Collection[str] | None = None
@@ -93,7 +93,7 @@ class ComputeService:
         return self._addresses
 
     def wait_for_shutdown(self) -> None:
-        """Wait until no dispatcher is needed and all workers have been told to end."""
+        """Wait until no dispatcher is needed anymore and all workers have been told to exit."""
         for number in range(self._client.dispatchers()):
             self._client.wait_for_shutdown(number)
         with contextlib.suppress(StoreTimeout):
@@ -101,7 +101,7 @@ class ComputeService:
             self._client._get([f"left.{name}" for name in names], _LEAVE_SECONDS)
 
     def close(self) -> None:
-        """Stop the server. Idempotent."""
+        """Stop the server. Can be called repeatedly."""
         self._client.close()
         self._server.close()
 
@@ -113,7 +113,7 @@ class ComputeService:
 
 
 class ComputeClient:
-    """Client of the registry. Not thread-safe."""
+    """Client of a data service's registry. Not thread-safe."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class ComputeClient:
         self._verbose = verbose
         self.here = ""
         """This host's address on the route to the service. Other members of the service can use it."""
-        # Try loopback addresses last, because they refer to this host instead of the publishing host.
+        # Try loopback addresses last. On this host they denote this host, not the host that has published them.
         self._store = self._connect(sorted(places, key=lambda place: place[0].startswith("127.")), key)
 
     def dispatchers(self) -> int:
@@ -160,11 +160,11 @@ class ComputeClient:
         self._set(f"dispatcher.{number}", address)
 
     def wait_for_dispatcher_registration(self, number: int, timeout: float) -> str:
-        """Wait for the dispatcher and return its address. Raises TimeoutError after ``timeout`` seconds."""
+        """Wait until the dispatcher has registered, and return its address. Raises TimeoutError after ``timeout`` s."""
         return self._await([f"dispatcher.{number}"], timeout, f"dispatcher {number} of the data service")[0]
 
     def register_worker_for_dispatcher(self, number: int, index: int, address: str = "") -> None:
-        """Register worker ``index`` of dispatcher ``number`` at ``address``, as HOST:PORT."""
+        """Register worker ``index`` of dispatcher ``number``, which listens on ``address`` (HOST:PORT)."""
         self._say("worker %d of dispatcher %d is there", index, number)
         self._set(f"worker.{number}.{index}", address)
 
@@ -200,17 +200,17 @@ class ComputeClient:
             self._set(f"left.{number}.{index}", "")
 
     def register_reader(self, number: int) -> int:
-        """Register a new reader of the dispatcher, and return the reader's number."""
+        """Register a new reader (a training process that reads from the dispatcher), and return its number."""
         me = uuid.uuid4().hex.encode()
         return next(one for one in itertools.count() if self._store.set_first(f"reader.{number}.{one}", me) == me)
 
     def say_reader_lives(self, number: int, reader: int) -> None:
-        """Send a heartbeat for a reader to the dispatcher's side. Call this regularly while the reader reads."""
+        """Send a heartbeat for a reader. Call this regularly while the reader reads."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"lives.{number}.{reader}", uuid.uuid4().hex)
 
     def end_reader(self, number: int, reader: int) -> None:
-        """Record that the reader has finished reading."""
+        """Record that reader ``reader`` of dispatcher ``number`` has finished reading."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"done.{number}.{reader}", "")
 
@@ -220,8 +220,8 @@ class ComputeClient:
         Args:
             number: Number of the dispatcher.
             expected: Number of readers to wait for.
-            patience: Time limit in seconds. A warning is logged, and the wait ends without a reader, if the reader does
-                not register, or sends no heartbeat, for that long.
+            patience: How many seconds a reader can go without registering or sending a heartbeat. After that, the wait
+            ignores the reader and logs a warning.
         """
         begun = time.monotonic()
         # Last heartbeat of each reader, with its arrival time.
@@ -257,7 +257,7 @@ class ComputeClient:
                 raise
 
     def is_over(self, number: int, seconds: float) -> bool:
-        """Wait up to ``seconds``, and return True if the dispatcher is no longer needed."""
+        """Wait up to ``seconds``. Return True if the dispatcher is no longer needed."""
         try:
             self._get([f"over.{number}"], seconds)
             return True

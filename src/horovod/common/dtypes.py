@@ -56,7 +56,7 @@ def name_of(dtype: object) -> str:
 
 
 def generate_header() -> str:
-    """Generate the contents of core/base/dtype_table.h from the table."""
+    """Generate the contents of core/base/dtype_table.h from the table of dtypes."""
     rows = [
         f'  X({"boolean" if name == "bool" else name}, "{name}", {size}, {str(floating).lower()})'
         for name, size, floating in _TABLE

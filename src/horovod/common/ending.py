@@ -1,4 +1,4 @@
-"""Process exit: reports, stop signals, and checks that child processes do not join as their parent's rank.
+"""Process exit: reports about it, stop signals, and protection against child processes joining as their parent's rank.
 
 A rank sends an uncaught exception to its peers, and the reason for its exit to the launcher (``reasons``). Sending a
 report never blocks. Each report is sent at most once, and only by the rank itself, not by forked children.
@@ -63,7 +63,7 @@ def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | N
 def _follows(error: BaseException | None, ended: Ended) -> bool:
     """Return True if the process exits because its job has ended.
 
-    If no exception ends the process, the program caught the job's error and exits by itself.
+    If the job has ended and the process exits without an exception, the program has caught the job's error.
     """
     if error is None:
         return ended is not None
@@ -93,11 +93,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class Watch:
-    """Reporter of this process's exit.
+    """Reports how this process exits.
 
     Args:
         about: Function that returns why the engine has ended (``Ended``) and the members of its job. Called when the
-            process ends.
+            process exits.
     """
 
     def __init__(self, about: Callable[[], tuple[Ended, Sequence[int] | None]]) -> None:
@@ -175,8 +175,8 @@ def told_of(error: BaseException, trace: TracebackType | None = None) -> str:
 def _where(trace: TracebackType | None) -> str:
     """Return the line of the user's code that raised the exception or called the library function that raised it.
 
-    Messages to peers contain this line, because the traceback might be on another host's stderr. If no line is the
-    user's, return the line that raised the exception.
+    Messages to peers contain this line, because the traceback might be on another host's stderr. If no frame is in the
+    user's code, return the line that raised the exception.
     """
     frames = []
     while trace is not None:
@@ -193,7 +193,7 @@ MARK = "HOROVOD_RANK_PROCESS"
 _NAME = "horovod-rank-"
 _MEMFD = re.compile(r"/memfd:" + _NAME + r"([0-9a-f]+) \(deleted\)")
 
-# Descriptor whose name marks this process as a rank. Empty before it is created.
+# File descriptor (at most one) whose name in /proc marks this process as a rank. Empty until it is created.
 _held: list[int] = []
 
 
@@ -220,7 +220,7 @@ def check_descent(env: WorkerEnv) -> None:
 
 
 def find_rank_above(env: WorkerEnv) -> int | None:
-    """Return the pid of the rank described by ``env`` if this process is its descendant, else None."""
+    """Return the pid of the rank described by ``env`` if this process is a descendant of that rank, else None."""
     if env.size == 1 and env.worker is None:
         return None
     place = _place(env)
@@ -240,7 +240,7 @@ def mark_rank_process(env: WorkerEnv) -> None:
 
 
 def _place(env: WorkerEnv) -> str:
-    """Return an id of the rank that the variables describe. Processes that inherit the variables get the same id."""
+    """Return an id for the rank that ``env`` describes. Processes that inherit the variables get the same id."""
     job = (env.place.launcher, env.place.job) if env.place is not None else (env.rendezvous_addr, env.rendezvous_port)
     # In an elastic job, a process's rank can change, so use the worker number instead.
     who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)
@@ -276,9 +276,9 @@ def _names(pid: int) -> set[str]:
     return found
 
 
-# Stop signals, handled so that all ranks stop at the same step.
+# Stop signals are handled so that all ranks stop at the same step.
 #
-# A cluster sends a stop signal to some processes before it removes their machines. The ranks exchange the received
+# A cluster manager may signal only some processes before it reclaims their machines. The ranks exchange the received
 # signals with an allreduce, so all ranks get the same result under every launcher.
 
 _SETTING = "HOROVOD_STOP_SIGNALS"
@@ -342,7 +342,7 @@ class Stopping:
             os.register_at_fork(after_in_child=self._leave)
 
     def _leave(self) -> None:
-        """Restore the signal handlers in a forked process, such as a data loader worker, so that the signals end it."""
+        """Restore the original signal handlers in a forked process, such as a data loader worker, so that signals end it."""
         before, self._before, self.listens = self._before, {}, False
         for number, handler in before.items():
             if handler is not None and signal.getsignal(number) == self._hear:

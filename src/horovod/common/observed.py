@@ -120,8 +120,8 @@ class Observed:
             mark_cycles: True to also mark the times at which the engine receives operations.
 
         Raises:
-            ValueError: If not initialized, or if HOROVOD_TIMELINE was not set at ``init``. Set it to DYNAMIC to have no
-                timeline before this call.
+            ValueError: If Horovod is not initialized, or if HOROVOD_TIMELINE was not set at ``init``. Set it to
+                DYNAMIC to have no timeline before this call.
             OSError: If the file cannot be written or another process is writing it.
         """
         self._face.require_job()
@@ -131,7 +131,7 @@ class Observed:
         """Stop this rank's timeline and complete its file. Idempotent.
 
         Raises:
-            ValueError: If not initialized.
+            ValueError: If Horovod is not initialized.
         """
         self._face.require_job()
         if _telemetry is not None:
@@ -149,7 +149,7 @@ class Observed:
             Path of the file.
 
         Raises:
-            ValueError: If not initialized, or if HOROVOD_RECORDER_ENTRIES is 0.
+            ValueError: If Horovod is not initialized, or if HOROVOD_RECORDER_ENTRIES is 0.
             HorovodInternalError: In a forked child.
             OSError: If the file cannot be written. The message names the path.
         """
@@ -163,7 +163,7 @@ class Observed:
         the first call on, only these calls count as steps. All ranks must make the same number of calls.
 
         Raises:
-            ValueError: If not initialized.
+            ValueError: If Horovod is not initialized.
         """
         self._face.require_job()
         marks.tell()
@@ -194,7 +194,7 @@ class Observed:
           "sentence" and "ranks" (a list with each rank's values and its "late")
 
         Raises:
-            ValueError: If not initialized.
+            ValueError: If Horovod is not initialized.
         """
         self._face.require_job()
         return _observers().account.stats()
@@ -206,7 +206,7 @@ class Observed:
         replaces an earlier one with the same name. If a number is on a GPU, the call waits until it is available.
 
         Raises:
-            ValueError: If not initialized, if a value is not a number, or if there are more than 100 names.
+            ValueError: If Horovod is not initialized, if a value is not a number, or if there are more than 100 names.
         """
         self._face.require_job()
         _observers().account.report(values)
@@ -220,7 +220,7 @@ class Observed:
             step: Step number of the scalars. Default: the number of steps made.
 
         Raises:
-            ValueError: If not initialized, or if ``to`` is not such an object.
+            ValueError: If Horovod is not initialized, or if ``to`` is not such an object.
         """
         from horovod.common.telemetry import exporters
 

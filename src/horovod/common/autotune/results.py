@@ -26,7 +26,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Best values that the search of one job has found."""
+    """Best values found by one job's search."""
 
     format: int
     key: Key

@@ -17,7 +17,7 @@ LEAST_GAIN = 0.01
 """Minimum gain for which a candidate is accepted, as a fraction of the step."""
 # A gain counts only if it exceeds zero by this many standard errors.
 _SIGMAS = 3
-# Factors between neighboring candidate values. The search is coarse first, then fine.
+# Ratios between neighboring candidate values, first for the coarse search, then for the fine search.
 _FACTORS = (4, 2)
 
 Values = dict[str, int]
@@ -54,7 +54,7 @@ class Parameter:
 
 @dataclass
 class Progress:
-    """State of a search, which ``search`` updates while it runs."""
+    """State of a search. ``search`` updates it as it runs."""
 
     best: Values
     initial: Sample | None = None
@@ -73,7 +73,7 @@ Measuring = Generator[Values, Sample]
 
 
 def search(progress: Progress, parameters: Sequence[Parameter], max_candidates: int) -> Measuring:
-    """Tune one parameter after another, and store the result in ``progress``.
+    """Tune the parameters one at a time, and store the result in ``progress``.
 
     Args:
         progress: State of the search. ``progress.best`` contains the initial values.
@@ -110,7 +110,7 @@ def _along(progress: Progress, parameter: Parameter, max_candidates: int) -> Gen
 
 
 def _try(progress: Progress, parameter: Parameter, value: int, max_candidates: int) -> Generator[Values, Sample, bool]:
-    """Measure a candidate that is new and in range. Return True if it is accepted."""
+    """If the candidate is new, measure it. Return True if it is accepted."""
     value = min(max(value, parameter.low), parameter.high)
     candidate = {**progress.best, parameter.name: value}
     key = tuple(candidate.values())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MESSAGE = "autotune"
 """Name of the message in which rank 0 sends its result to the other ranks."""
 
-# Best values found for this job so far, with True if the search is complete.
+# Best values found so far for this job, and True if the search for them is complete.
 _kept: tuple[Values, bool] | None = None
 
 
@@ -101,7 +101,7 @@ class Session:
             os.close(self._log)
             self._log = None
 
-    # The following methods implement tuner.Report.
+    # The methods below implement tuner.Report.
 
     def say(self, text: str) -> None:
         """Log one line of text on stderr."""

@@ -30,15 +30,14 @@ _SCHEDULE_STEPS = 20
 _PROGRESS_SECONDS = 10.0
 # Number of steps in each measurement window after tuning.
 _WINDOW = 50
-# Relative change in step time that restarts tuning.
+# Relative change in step time that triggers a new search.
 _DRIFT = 0.15
-# Number of consecutive windows with a changed step time after which tuning restarts. The number doubles with each
-# search.
+# Tuning restarts after this many consecutive windows with a changed step time. The number doubles with each search.
 _DRIFT_WINDOWS = 4
 
 
 class Report(Protocol):
-    """Receiver of the tuner's log lines and results."""
+    """Interface that receives the tuner's log lines and results."""
 
     def say(self, text: str) -> None:
         """Print one line of text for the user."""
@@ -50,9 +49,9 @@ class Report(Protocol):
         """Store values for later epochs of the job and, if ``done`` is True, for later jobs."""
 
     def find(self, initial: Values) -> tuple[Values, bool] | None:
-        """Return values found by this job or an earlier one, and True if their search was complete.
+        """Return values found by this job or an earlier one, and True if the search that found them was complete.
 
-        Called once, before any setting changes. Returns None if there are no values.
+        Called once, before any setting changes. Returns None if no values were found.
         """
 
 
@@ -69,7 +68,7 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
 
     Args:
         job: The job.
-        fixed: Names of variables that the user has set. The settings that they control are not tuned.
+        fixed: Names of variables that the user has set. The corresponding settings are not tuned.
         threshold: Configured fusion threshold in bytes.
         tuning: Configured size thresholds of the engine in bytes.
         step_bytes: Number of bytes that a step reduces.
@@ -83,7 +82,7 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
             initial[name] = min(value, high)
             parameters.append(Parameter(name, low, high, first))
 
-    # A threshold above the total bytes of a step has no further effect.
+    # A threshold larger than a step's total bytes has no additional effect.
     largest = 1 << max(step_bytes - 1, 0).bit_length()
     if "HOROVOD_FUSION_THRESHOLD" not in fixed:
         add(FUSION, threshold, 64 << 10, min(MAX_FUSION, largest), largest // 4)
@@ -101,17 +100,17 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
 
 
 class Tuner:
-    """Tuner of one job. Exists only on rank 0."""
+    """Tuner for one job. Exists only on rank 0."""
 
     def __init__(self, job: Job, engine: "Engine", settings: Settings, fixed: frozenset[str], report: Report) -> None:
-        """Prepare to tune. No setting changes before the first steps are measured.
+        """Create a tuner. Settings stay unchanged until the first steps have been measured.
 
         Args:
             job: The job.
             engine: Engine of the job.
             settings: Settings of this process.
             fixed: Names of the settings that the user has set.
-            report: Receiver of the tuner's log lines and results.
+            report: Object that receives the tuner's log lines and results.
         """
         from horovod import _core
 

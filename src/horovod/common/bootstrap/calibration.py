@@ -23,7 +23,7 @@ _LIMIT = 65536  # maximum size of a calibration file in bytes
 
 @dataclass(frozen=True)
 class World:
-    """Host and job size for which tuning values were measured. Jobs with an equal ``World`` can share the values."""
+    """Host and job size for which tuning values were measured. Jobs with equal ``World`` objects can share the values."""
 
     machine: str
     """Identity of rank 0's host: machine id, CPU model and number of cores."""
@@ -35,7 +35,7 @@ class World:
 
     @classmethod
     def here(cls, size: int, local_size: int, cross_size: int, transport: str) -> "World":
-        """Return the ``World`` of a job that has this size and whose rank 0 runs on this host."""
+        """Return the ``World`` for a job of this size whose rank 0 runs on this host."""
         return cls(machine_text(), size, local_size, cross_size, transport)
 
 
@@ -100,7 +100,11 @@ def link_bandwidth(world: World) -> float | None:
 
 
 def checked(tuning: dict[str, int]) -> str:
-    """Format the values for HOROVOD_TUNING. Raises ValueError naming a value that the engine rejects."""
+    """Format the values as a HOROVOD_TUNING string.
+
+    Raises:
+        ValueError: If the engine rejects a value. The message names it.
+    """
     from horovod import _core
 
     text = ",".join(f"{name}={value}" for name, value in tuning.items())

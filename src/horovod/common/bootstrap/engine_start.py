@@ -46,13 +46,14 @@ def arena_bytes(wanted: int, ranks: int) -> int:
 
 
 def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings, seconds: float) -> list[int]:
-    """Return the descriptors of the shared memory (or -1) and of each local rank's doorbell.
+    """Return the descriptor of the shared memory (or -1), followed by each local rank's doorbell.
 
-    The node's leader creates memory and doorbells, and sends their descriptors to the other ranks.
+    A doorbell is an eventfd that wakes its rank. The node's leader creates the memory and the doorbells, and sends
+    their descriptors to the other ranks.
 
     Raises:
-        OSError: If a descriptor cannot be created or received. The message names the settings if the memory is too
-            large. All descriptors are closed.
+        OSError: If a descriptor cannot be created or received. If the memory is too large, the message names the
+            settings to change. No descriptor stays open.
     """
     from horovod import _core
 
@@ -93,10 +94,10 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
 
 
 def make(size: int, ranks: int) -> list[int]:
-    """Create a zeroed memfd of ``size`` bytes and ``ranks`` eventfds, and return their descriptors in this order.
+    """Create a zeroed memfd of ``size`` bytes, then ``ranks`` eventfds. Return their descriptors in this order.
 
     Raises:
-        OSError: If the memory or an eventfd cannot be created. All descriptors are closed.
+        OSError: If the memory or an eventfd cannot be created. Descriptors created before are closed.
     """
     made: list[int] = []
     try:
@@ -173,9 +174,9 @@ COLLECTIVES: Final = ("allreduce", "allgather", "broadcast", "alltoall", "reduce
 
 
 class NcclOperations(NamedTuple):
-    """Collectives to run with NCCL. True lets NCCL run the collective.
+    """Which collectives run with NCCL.
 
-    The engine runs all others, and any that NCCL does not support.
+    The engine runs the others itself, and also the operations that NCCL does not support.
     """
 
     allreduce: bool = True
@@ -186,7 +187,7 @@ class NcclOperations(NamedTuple):
 
 
 def nccl_operations(settings: Settings) -> NcclOperations:
-    """Return which collectives the settings assign to NCCL.
+    """Return which collectives run with NCCL according to the settings.
 
     Values for unsupported libraries (mpi, ddl, ccl) select the engine.
     """
@@ -197,7 +198,7 @@ def nccl_operations(settings: Settings) -> NcclOperations:
 
 @dataclass
 class Formed:
-    """Connections and shared memory of a rank. Owns the descriptors until the engine takes them over.
+    """Connections and shared memory of a rank. Owns the file descriptors until they are passed to the engine.
 
     Attributes:
         links: Connected sockets by link.

@@ -85,7 +85,7 @@ def start_timeout_error(
 
 
 def listed(ranks: Sequence[int]) -> str:
-    """Format a list of ranks for messages, shortened if there are many."""
+    """Format a list of ranks for messages, abbreviated if it is long."""
     return ", ".join(map(str, ranks[:_SHOWN])) + (", ..." if len(ranks) > _SHOWN else "")
 
 
@@ -97,14 +97,14 @@ class KnownFailureError(LinkError):
 
 
 class Failures:
-    """Exchange of failures among the ranks that are forming an epoch."""
+    """Lets the ranks that are forming an epoch report failures to each other."""
 
     def __init__(self, store: StoreClient, epoch: int, me: int, ranks: list[int], hostname: str) -> None:
-        """Prepare the exchange for one epoch.
+        """Create the failure channel of one epoch.
 
         Args:
             store: Connection to the store.
-            epoch: Number of the store exchange that started the epoch.
+            epoch: Number of the store exchange that began the epoch.
             me: Index of this rank in ``ranks``.
             ranks: World ranks of the job.
             hostname: This rank's host, for messages.
@@ -119,7 +119,8 @@ class Failures:
     def check(self) -> None:
         """Raise LinkError if another rank has reported a failure.
 
-        Never blocks: each call checks the answer to an earlier request. A slow store only delays the detection.
+        Never blocks: each call checks the answer to the previous call's request, so a slow store only delays the
+        detection.
         """
         text = self._store.peek(self._name)
         if text is not None:
@@ -138,7 +139,7 @@ class Failures:
         return text
 
     def await_others(self, text: str) -> None:
-        """Send the message ``text`` about this rank's failure to the ranks that already wait in ``confirm``."""
+        """Report this rank's failure, given as ``text``, to the ranks that are in the final exchange (``confirm``)."""
         with contextlib.suppress(StoreError):
             self._store.exchange(self._end, self._me, len(self._ranks), text.encode(), _AWAIT_SECONDS)
 

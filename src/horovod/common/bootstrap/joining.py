@@ -70,7 +70,10 @@ class Joining:
     def __init__(
         self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[GivenSet], dynamic: bool
     ) -> None:
-        """Prepare the attempt. ``members[i]`` is the world rank of rank i. None means that all ranks form the job."""
+        """Create an attempt to join a job.
+
+        ``members[i]`` is the world rank of the job's rank i. None means that all ranks of the world form the job.
+        """
         self._env = env
         self._settings = settings
         self._world = members is None
@@ -232,7 +235,7 @@ class Joining:
         return Cipher(name, self._ciphers[name])
 
     def _connect(self, listeners: Listeners, plan: Plan, peers: list[Peer], epoch: int, failures: Failures) -> None:
-        """Form the connections to other nodes, and stop listening."""
+        """Establish the connections to other nodes, and stop listening."""
         settings = self._settings
         descriptors.make_room(_descriptors(plan))
         encrypted = (CONTROL, DATA) if settings.flag("HOROVOD_ENCRYPT_DATA") else (CONTROL,)
@@ -240,7 +243,7 @@ class Joining:
         mesh = MeshBuilder(plan, peers, key, epoch, listeners, formed.cipher, encrypted, kinds=(CONTROL, DATA))
         formed.links.update(mesh.run(settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"), failures.check))
         formed.sessions = mesh.sessions
-        # Read rank 0's address before the engine takes over the socket.
+        # Read rank 0's address before the engine takes ownership of the socket.
         if (DATA, 0) in formed.links:
             formed.first_address = str(formed.links[DATA, 0].getpeername()[0])
         for (kind, _), sock in formed.links.items():
@@ -260,8 +263,8 @@ class Joining:
         )
         if self._formed.cipher is None:
             return job
-        # Objects sent between ranks are sealed with a key. Several jobs can share a user-supplied key, so derive the
-        # seal's key from a random name too.
+        # Objects sent between ranks are sealed with a key. Several jobs can share a user-supplied key, so a random name
+        # is included when the sealing key is derived.
         return replace(job, seals=Seals(derive_key(self._key, f"objects {epoch} {peers[0].unix_name}")))
 
     def _placed(self, peers: list[Peer]) -> WorkerEnv:
@@ -331,14 +334,14 @@ def describe(
 
 
 def _is_own(error: Exception) -> bool:
-    """Return True for a local error, such as too many open files. False if a lost peer caused it."""
+    """Return True if the error is local, such as too many open files, or False if a lost peer caused it."""
     return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
 
 
 def _descriptors(plan: Plan) -> int:
     """Return an upper bound for the number of file descriptors that this rank needs.
 
-    The bound includes links, doorbells, repeated connection attempts, unauthenticated connections, libraries and the
-    program itself.
+    The bound covers links, eventfds that wake local ranks, repeated connection attempts, unauthenticated connections,
+    and the descriptors that libraries and the program open.
     """
     return 3 * len(plan.remote) + 2 * (len(plan.local) + len(plan.leaders)) + 128

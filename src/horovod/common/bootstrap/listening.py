@@ -1,6 +1,6 @@
 """Thread that exchanges elastic-job events with the launcher during training.
 
-- When the launcher ends the epoch, the thread makes the engine give up, unless the engine has already ended.
+- When the launcher ends the epoch, the thread aborts the engine, unless it has already stopped.
 - When the engine loses a rank, the thread reports the loss to the launcher, even if the program keeps computing for
   minutes.
 - When hosts change, the thread notifies the program's elastic states.
@@ -32,21 +32,21 @@ _BLAME = (
     "its program goes on after a HorovodInternalError, though every operation fails; it must let the error pass to "
     "hvd.elastic.run"
 )
-# Seconds to let the engine detect lost workers itself after the launcher ended the epoch, because the engine's error is
-# more detailed.
+# How many seconds the engine has to detect lost workers itself after the launcher has ended the epoch. The engine's
+# error is more detailed than the launcher's.
 AT_ONCE = 0.05
 # Initial and maximum delay before reconnecting, in seconds.
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
 # Number of consecutive seconds in which operations must fail before this rank reports to the launcher that its program
 # ignores failures.
 _STUBBORN = 4
-# Seconds until the engine aborts if workers left without failing. Operations that were already agreed on can still
-# succeed.
+# Grace period in seconds before the engine aborts if workers have left without an error. Operations that all ranks have
+# already agreed on can still succeed.
 SOON = 1.0
 
 
 class IgnoredFailure:
-    """Detector of programs that ignore failures and keep submitting operations."""
+    """Detects programs that ignore failures and keep submitting operations."""
 
     def __init__(self, failures: int, now: float) -> None:
         self._failures = failures
@@ -68,15 +68,15 @@ class IgnoredFailure:
 
 @dataclass
 class _Epoch:
-    """Epoch that this process has joined. ``engine`` is None once the engine has ended."""
+    """The epoch that this process has joined. ``engine`` is None after the engine has stopped."""
 
     place: Place
     engine: "Engine | None"
     signal: "EndSignal"
     gives_up: float | None = None
-    """Time (``time.monotonic``) at which to make the engine give up unless it has already ended."""
+    """Time (``time.monotonic``) at which to abort the engine unless it has already stopped."""
     stubborn: IgnoredFailure | None = None
-    """Detector that watches the program after the engine has ended."""
+    """Detector that watches the program after the engine has stopped."""
 
     @property
     def next(self) -> float | None:
@@ -87,7 +87,7 @@ class _Epoch:
 
 
 def lost_workers(ended: tuple[str, int] | None, place: Place) -> list[int]:
-    """Return the numbers of the lost workers in a result of ``Engine.ended``."""
+    """Return the numbers of the lost workers, given a result of ``Engine.ended``."""
     if ended is None or ended[0] != "lost" or not 0 <= ended[1] < place.size:
         return []
     return [place.workers[ended[1]]]
@@ -99,7 +99,7 @@ class Listening:
     Args:
         worker: Number of the worker.
         connect: Function that returns a new connection to the store.
-        updated: Function that is called for each host update, with its time, its kind and its epoch.
+        updated: Function called for each host update, with the update's time, kind and epoch.
     """
 
     def __init__(
@@ -112,14 +112,14 @@ class Listening:
         self._client: StoreClient | None = None
         self._lock = threading.Lock()
         self._epoch: _Epoch | None = None
-        # Latest end-of-epoch message. It can arrive before this process begins that epoch.
+        # Latest end-of-epoch message. It can arrive before this process joins that epoch.
         self._over: Over | None = None
-        # Host updates for an epoch that this process has not begun yet.
+        # Host updates for an epoch that this process has not yet joined.
         self._early: list[Updated] = []
         # Unsent reports to the launcher. Each contains an epoch, the workers lost in it, and the mistake in this rank's
         # program, if any.
         self._untold: list[tuple[int, list[int], str]] = []
-        # Number of the last event that the launcher has sent.
+        # Sequence number of the last event received from the launcher.
         self._after = 0
         self._warned: set[str] = set()
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -174,7 +174,7 @@ class Listening:
         self._tell()
 
     def _rest(self, seconds: float) -> None:
-        """Sleep for ``seconds``, but wake up if the engine ends."""
+        """Sleep for ``seconds``, but wake up early if the engine stops."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             poll = select.poll()
@@ -194,7 +194,7 @@ class Listening:
         warner(rank, Settings.from_environ())(text)
 
     def _tell(self) -> None:
-        """Send the pending reports to the launcher. A suspended launcher (Ctrl-Z) answers when it continues."""
+        """Send the pending reports to the launcher. A suspended launcher (Ctrl-Z) answers once it resumes."""
         assert self._client is not None
         while self._untold:
             try:
@@ -255,7 +255,7 @@ class Listening:
                 epoch.engine.give_up(*_why(over, epoch.place))
                 epoch.gives_up = None
             return
-        # Drop the reference to the old engine, whose memory the next engine needs.
+        # Drop the reference to the old engine, because the next engine needs its memory.
         ended, epoch.engine = epoch.engine.ended(), None
         if ended is not None and ended[0] != "left":  # a worker that leaves the job reports this to the launcher itself
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))

@@ -1,4 +1,4 @@
-"""Connection setup of one rank. A single loop listens, connects and authenticates until one deadline.
+"""Sets up the connections of one rank. A single loop listens, connects and authenticates, with a single deadline.
 
 ``peers.wanted_links`` defines which connections to form. A peer listens on several addresses, and a ``Dialer`` decides
 when to try each address. At any time, at most one connection per link can reach the connector's proof. This connection
@@ -35,7 +35,7 @@ _HANDSHAKE_SECONDS = 5.0
 # Seconds to wait for further messages. The time is long, because hundreds of ranks on few cores are slow.
 _BUSY_SECONDS = 20.0
 _STRANGERS = 64
-# Maximum number of new connections that the loop accepts before it serves existing ones.
+# Maximum number of new connections to accept before serving existing ones.
 _ACCEPTS = 64
 _FULL_PAUSE = 0.05
 _CHECK_SECONDS = 0.25
@@ -53,7 +53,7 @@ Target = Endpoint | str
 
 
 class _Attempt:
-    """Connection whose handshake is not complete yet."""
+    """A connection whose handshake is not yet complete."""
 
     def __init__(self, sock: socket.socket, side: Connector | Acceptor, deadline: float) -> None:
         self.sock = sock
@@ -78,7 +78,7 @@ class MeshBuilder:
         encrypted: Sequence[int] = (),
         kinds: Sequence[int] = (NODE, CONTROL, DATA),
     ) -> None:
-        """Prepare to form the links of a rank.
+        """Create the mesh builder of a rank.
 
         Args:
             plan: This rank's view of the job.
@@ -88,7 +88,7 @@ class MeshBuilder:
             listeners: Listening sockets of this rank.
             cipher: Cipher of encrypted links.
             encrypted: Kinds of links to encrypt.
-            kinds: Kinds of links to form now.
+            kinds: Kinds of links to establish now.
         """
         self.sessions: dict[Link, Session] = {}
         """Session keys of the encrypted links that are formed."""
@@ -105,7 +105,8 @@ class MeshBuilder:
         self._kinds = kinds
         self._outgoing, self._incoming = wanted_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
-        # Connections on which this rank has proven its identity and waits for the peer's welcome, by link.
+        # Connections on which this rank has authenticated itself and is waiting for the peer's welcome message, by
+        # link.
         self._proven: dict[Link, _Attempt] = {}
         # All invitations received so far, kept to detect replays.
         self._invitations: set[bytes] = set()
@@ -113,7 +114,7 @@ class MeshBuilder:
         self._next_check = 0.0
 
     def run(self, seconds: float, check: Callable[[], None]) -> dict[Link, socket.socket]:
-        """Form all links, and return their authenticated, non-blocking sockets by (kind, rank).
+        """Establish all links, and return their authenticated, non-blocking sockets by (kind, rank).
 
         Args:
             seconds: Time limit in seconds.
@@ -176,7 +177,7 @@ class MeshBuilder:
         for key, _ in events:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
-            elif key.data in self._attempts:  # an earlier event in this loop can have dropped the attempt
+            elif key.data in self._attempts:  # an earlier event in this loop may have dropped the attempt
                 self._advance(key.data)
         now = time.monotonic()
         for attempt in [a for a in self._attempts if a.deadline <= now]:
@@ -208,11 +209,10 @@ class MeshBuilder:
                 sock, _address = listener.accept()
             except BlockingIOError:
                 return
-            # The peer closed the connection, or this process is out of descriptors. Retry until the deadline.
+            # The peer closed the connection, or this process ran out of file descriptors. Retry until the deadline.
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    # Pause, because the socket stays readable while this process has no free descriptor, which would
-                    # cause a busy loop.
+                    # The socket stays readable while this process has no free descriptor. Pause to avoid a busy loop.
                     time.sleep(_FULL_PAUSE)
                 return
             if listener is self._listeners.unix and descriptors.peer_user(sock) != os.geteuid():
@@ -306,30 +306,33 @@ class MeshBuilder:
             self._dialers[attempt.link].connected(attempt.target, time.monotonic())
 
     def _may_go_on(self, attempt: _Attempt) -> bool:
-        """Continue the handshake after a message was processed. Return False if the attempt is over."""
+        """Continue the handshake after processing a message. Return False if the attempt is over."""
         side = attempt.side
         if isinstance(side, Connector):
             if side.proven and self._proven.get(_known(attempt)) is not attempt:
                 return self._prove(attempt)
         elif side.done:
             return self._admit(attempt)
-        elif side.outgoing:  # the peer speaks the protocol, because only a valid hello is answered with a challenge
+        elif side.outgoing:  # the peer sent a valid hello, so it speaks the protocol: allow it more time
             attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
         return True
 
     def _prove(self, attempt: _Attempt) -> bool:
-        """Reserve the link for this attempt before it sends its proof, so that no competing attempt sends one."""
+        """Reserve the link for this connection attempt before it sends the authentication proof.
+
+        At most one of several attempts to establish the same link sends a proof.
+        """
         link = _known(attempt)
         if link in self._links or link in self._proven:
             self._fail(attempt, "another address was faster")
             return False
         self._proven[link] = attempt
-        attempt.deadline = float("inf")  # once this rank has sent its proof, only the peer's deadline applies
+        attempt.deadline = float("inf")  # after this rank has sent its proof, only the peer's deadline applies
         self._drop_rivals(attempt)
         return True
 
     def _admit(self, attempt: _Attempt) -> bool:
-        """Decide whether to accept this connection. Called before the welcome is sent."""
+        """Decide whether to accept a connection. Called before the welcome message is sent."""
         side = attempt.side
         assert isinstance(side, Acceptor)
         place = side.invited or side.place
@@ -372,7 +375,7 @@ class MeshBuilder:
         self._drop_rivals(attempt)
 
     def _follow(self, attempt: _Attempt) -> None:
-        """Restart the handshake on an accepted connection, with this rank as the connecting side."""
+        """Redo the handshake on an accepted connection with swapped roles: this rank acts as the connecting side."""
         kind, rank = _known(attempt)
         attempt.target = _INVITED
         attempt.side = Connector(self._key, Place(kind, self._epoch, self._plan.me, rank), self._ephemeral)
@@ -385,7 +388,7 @@ class MeshBuilder:
 
     def _failed(self, link: Link | None, target: Target, reason: str, silent: bool = False) -> None:
         if link is None or target in ("", _INVITED):
-            return  # only the peer can retry a connection that the peer has opened
+            return  # only the peer can retry a connection that it has opened
         dialer = self._dialers[link]
         dialer.failed(target, reason, time.monotonic(), silent)
         self._next_due = min(self._next_due, dialer.next_due())

@@ -1,6 +1,6 @@
 """MPI as the job's transport (``HOROVOD_CPU_OPERATIONS=mpi``).
 
-MPI is initialized before the ranks meet, because a process manager with PMI-1 expects "init" and "finalize" from MPI
+MPI is initialized before the rendezvous, because a process manager with PMI-1 expects "init" and "finalize" from MPI
 itself (``key_exchange.pmi``). Because MPI cannot be initialized twice, it is finalized only at the end of the process,
 and only if this module has initialized it.
 
@@ -43,7 +43,8 @@ def note_links(links: Iterable[tuple[str, int]]) -> None:
     """Register the control connections of a starting engine.
 
     Args:
-        links: For each connection, the label of the rank at its other end and the descriptor, which the engine owns.
+        links: For each connection, the label of the rank at its other end and the file descriptor. The engine owns the
+        descriptor.
     """
     _links[:] = links
 
@@ -52,13 +53,13 @@ def keep_links() -> None:
     """Duplicate a stopping engine's control connections, to detect lost peers during MPI_Finalize."""
     _close_links()
     for label, descriptor in _links:
-        with contextlib.suppress(OSError):  # ignore a lack of descriptors, because the launcher detects lost ranks too
+        with contextlib.suppress(OSError):  # ignore running out of descriptors: the launcher detects lost ranks too
             _kept.append((label, os.dup(descriptor)))
     _links.clear()
 
 
 def lost_peer(kept: Iterable[tuple[str, int]]) -> str | None:
-    """Return the label of a rank that has closed its connection, or None. Unread data is ignored."""
+    """Return the label of a rank that has closed its connection, or None. Unread data does not matter."""
     kept = list(kept)
     poll = select.poll()
     for _, descriptor in kept:
@@ -68,7 +69,7 @@ def lost_peer(kept: Iterable[tuple[str, int]]) -> str | None:
 
 
 def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]) -> bool:
-    """Wait until MPI_Finalize has returned, and log a message if that takes long.
+    """Wait for MPI_Finalize to return, and log a message if it takes long.
 
     Args:
         ended: Function that waits for MPI_Finalize up to the given seconds, and returns True once it has returned.
@@ -98,7 +99,7 @@ def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]
 
 
 def exit_at_once() -> None:
-    """Exit while MPI_Finalize is still running. Skips exit handlers, which could interfere with it."""
+    """Exit while MPI_Finalize is still running. Exit handlers are skipped, because they could interfere with it."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -198,8 +199,8 @@ def engine_ends(lost: str | None) -> None:
     """Prepare for MPI_Finalize. Call this before the shutdown of the job's engine.
 
     Args:
-        lost: Reason why the job has ended if a rank is gone, else None. MPI_Finalize is then skipped, because it would
-            wait for the lost rank.
+        lost: If a rank was lost, the reason why the job ended, else None. After a loss, MPI_Finalize is skipped,
+        because it would wait for the lost rank.
     """
     if not _begun:
         return

@@ -134,7 +134,7 @@ class Plan:
 
 
 def node_of(peer: Peer) -> tuple[str, str]:
-    """Return the node that a rank belongs to. Ranks with equal host name and machine id form a node."""
+    """Return the node that a rank belongs to. Ranks with the same host name and machine id form a node."""
     return peer.hostname, peer.machine
 
 
@@ -162,7 +162,7 @@ def make_job(me: int, hostnames: Sequence[str], pids: Sequence[int], dynamic: bo
         index_on_host.append(counts.get(name, 0))
         counts[name] = index_on_host[-1] + 1
     mine = index_on_host[me]
-    # Hosts on which a rank has the same local rank as this rank, in order of their first ranks.
+    # Hosts that have a rank with the same local rank as this rank, in order of their first ranks.
     across = [name for name, count in counts.items() if count > mine]
     return Job(
         rank=me,

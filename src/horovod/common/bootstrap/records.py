@@ -121,7 +121,7 @@ def _receive_exactly(sock: socket.socket, count: int, leader: str, deadline: flo
 
 
 def _hear_why(check: Check) -> None:
-    """Wait one second for the failure report of a disconnected peer, and raise it on arrival."""
+    """Wait up to one second for the disconnected peer's failure report, and raise it if it arrives."""
     deadline = time.monotonic() + _REASON_SECONDS
     while time.monotonic() < deadline:
         check()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def _warn(env: WorkerEnv, settings: Settings) -> None:
-    """Warn about variables without effect, unless horovodrun has already warned about them."""
+    """Warn about variables that have no effect, unless horovodrun has already warned about them."""
     if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) > LOG_LEVELS.index("warning"):
         return
     sink = make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
@@ -117,13 +117,13 @@ def _start_alone(
         raise
 
 
-# The code below joins an elastic job. ``init`` requests a place from the launcher, and then forms the epoch with the
-# other workers. If that fails because a worker is gone, ``init`` requests a new place. ``listening`` handles later
+# The code below joins an elastic job. ``init`` requests a rank from the launcher, and then forms the epoch with the
+# other workers. If that fails because a worker is gone, ``init`` requests a new rank. ``listening`` handles later
 # events.
 
 _GRACE = 60.0  # seconds to wait for the launcher's answer in addition to HOROVOD_ELASTIC_TIMEOUT
 
-# Last assignment from the launcher, even if this process never joined a running job in that epoch.
+# Last assignment from the launcher, kept even if this process never joined a running job in that epoch.
 _last: Place | None = None
 _listening: Listening | None = None
 
@@ -233,7 +233,7 @@ def _identity(env: WorkerEnv) -> Mapping[str, str]:
 
 
 def _listen(env: WorkerEnv, place: Place, engine: "Engine") -> None:
-    """Start handling launcher events, and reporting the engine's end to the launcher."""
+    """Start handling launcher events, and notify the launcher when the engine stops."""
     global _listening
     assert env.worker is not None
     if _listening is None:

@@ -26,7 +26,8 @@ _SAFE = "sys.path[:] = [p for p in sys.path if p]; "
 def arguments(module: str, before: str = "pass") -> list[str]:
     """Return interpreter arguments that run `main()` of a module and exit with its result.
 
-    The caller appends the program's own arguments. If the interpreter has no horovod, it uses this installation.
+    The caller appends the program's own arguments. If horovod is not installed for the interpreter, it uses this
+    installation.
 
     Args:
         module: Full name of the module.
@@ -40,7 +41,7 @@ def arguments(module: str, before: str = "pass") -> list[str]:
 
 
 def arguments_elsewhere(module: str) -> list[str]:
-    """Adapt `arguments` for a remote host or container that has its own horovod."""
+    """Return the arguments as `arguments` does, for a remote host or container with its own Horovod installation."""
     return ["-c", f"import sys; {_SAFE}from {module} import main; sys.exit(main())"]
 
 
@@ -55,8 +56,8 @@ def standalone_arguments(*program: str) -> list[str]:
 
 # The rest of this file runs a module in a process that exits when its caller exits.
 #
-# Standard input is one end of a socket pair, and the caller holds the other end. This process ends when the caller ends
-# or closes its end. The check works from the start, even during slow framework imports.
+# Standard input is one end of a socket pair, and the caller holds the other end. This process exits when the caller
+# exits or closes its end. The check is active from the start, even during slow imports of frameworks.
 READY, GO = b"r", b"g"
 
 
@@ -64,9 +65,9 @@ def main() -> None:
     """Run another module's ``main()``. The first argument names the module, and the others are passed to it."""
     waiting = select.poll()
     waiting.register(0, select.POLLHUP)
-    # Linux supports pidfd_open since version 5.3.
+    # pidfd_open requires Linux 5.3 or later.
     with contextlib.suppress(AttributeError, OSError):
-        # Watch the caller's process too, because its forked children keep its end of the socket pair open.
+        # Watch the caller's process as well, because its forked children keep its end of the socket pair open.
         waiting.register(os.pidfd_open(os.getppid()), select.POLLIN)
     threading.Thread(target=_end_with_caller, args=(waiting,), daemon=True).start()
     importlib.import_module(sys.argv.pop(1)).main()

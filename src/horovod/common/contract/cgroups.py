@@ -1,4 +1,4 @@
-"""Limits of this process's control groups on cores, memory and processes.
+"""Limits on the cores, memory and processes of this process, set by its control groups.
 
 Containers, services and batch systems use control groups. This module supports versions 1 and 2 and nested groups. The
 argument ``root`` is the directory that contains proc and sys, which tests replace.
@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# A memory limit above this many bytes means no limit. cgroup version 1 reports a number near 2^63 for no limit.
+# Memory limits above this many bytes are treated as no limit. Without a limit, cgroup version 1 reports a number near
+# 2^63.
 _UNLIMITED = 1 << 60
 # Files with the memory limit, the usage and the reclaimable usage, by cgroup version.
 _FILES = {
@@ -27,7 +28,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Groups:
-    """Directories of one cgroup controller that this process can see, for its control group and the group's parents."""
+    """Directories of one cgroup controller that this process can see: its control group and the group's parents."""
 
     version: int
     folders: list[str]
@@ -63,10 +64,10 @@ def _fields(own: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _upwards(point: str, mounted: str, path: str) -> list[str]:
-    """Return the directories of the group and its parents, up to the mount point.
+    """Return the directories of a control group and its parents, up to the mount point.
 
-    In a container, the mounted group is often the container's own group, but ``path`` is the group's name on the host.
-    That name does not exist in the container.
+    In a container, the group at the mount point is often the container's own group, while ``path`` is the group's name
+    on the host. That name does not exist in the container.
 
     Args:
         point: Mount point.
@@ -75,13 +76,13 @@ def _upwards(point: str, mounted: str, path: str) -> list[str]:
     """
     below = path[len(mounted.rstrip("/")) :] if (path + "/").startswith(mounted.rstrip("/") + "/") else ""
     parts = [part for part in below.split("/") if part]
-    if ".." in parts:  # this process is not inside the mounted group
+    if ".." in parts:  # this process is outside the mounted group
         parts = []
     return [os.path.join(point, *parts[:count]) for count in range(len(parts), -1, -1)]
 
 
 def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> float | None:
-    """Return the number of cores that a control group can use, or None for no limit or invalid text.
+    """Return the number of cores that a control group can use, or None if there is no limit or the text is invalid.
 
     Args:
         cpu_max: Text of version 2's cpu.max, such as "150000 100000".
@@ -95,7 +96,7 @@ def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> flo
 
 
 def cores(root: str = "/") -> float | None:
-    """Return this process's CPU quota in cores, or None for no limit. CPU affinity is ignored."""
+    """Return this process's CPU quota in cores, or None if there is no limit. CPU affinity is ignored."""
     found = []
     for _, folder in _folders("cpu", root):
         v1 = [_read(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period")]
@@ -104,13 +105,13 @@ def cores(root: str = "/") -> float | None:
 
 
 def usable_cores() -> int:
-    """Return the number of usable cores, considering CPU affinity and quota. At least 1."""
+    """Return the number of usable cores (at least 1), given the CPU affinity and the quota."""
     quota, allowed = cores(), len(os.sched_getaffinity(0))
     return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
 def memory(root: str = "/") -> Room | None:
-    """Return the memory limit and the unused memory in bytes, or None for no limit.
+    """Return the memory limit and the unused memory in bytes, or None if there is no limit.
 
     Shared memory and in-memory files count as used memory. Reclaimable page cache does not.
     """
@@ -128,7 +129,7 @@ def memory(root: str = "/") -> Room | None:
 
 
 def tasks(root: str = "/") -> Room | None:
-    """Return the limit on processes and threads, and how many more can start. None for no limit."""
+    """Return the limit on processes and threads, and how many more can start, or None if there is no limit."""
     rooms = []
     for _, folder in _folders("pids", root):
         most = _number(_read(f"{folder}/pids.max"))

@@ -1,6 +1,6 @@
-"""Helpers for file descriptors: open-file limit, in-memory files (memfd), and peers of Unix sockets.
+"""Helpers for file descriptors: limit on open files, in-memory files (memfd), and checks of Unix sockets' peers.
 
-In-memory files have no names. They pass the job's key to workers, and the ranks on a host use them as shared memory.
+In-memory files have no names. They are used to pass the job's key to workers, and as shared memory of a host's ranks.
 """
 
 import errno
@@ -11,13 +11,13 @@ import struct
 
 
 def make_room(count: int, at_least: int | None = None) -> None:
-    """Raise this process's soft limit of open files if ``count`` more would not fit.
+    """Raise this process's soft limit on open files if ``count`` more descriptors would exceed it.
 
     The limit is raised only as far as needed, because ``select`` cannot handle descriptors of 1024 and above.
 
     Args:
         count: Number of descriptors to make room for.
-        at_least: Number that is sufficient if the hard limit is too low for ``count``. None: ``count``.
+        at_least: Number that is sufficient if the hard limit is too low for ``count``. Default: ``count``.
 
     Raises:
         ValueError: If the hard limit is too low. The message names the limit and the number needed.
@@ -49,7 +49,7 @@ _NO_ROOM = "no file can be made in memory: {} (of this process: ulimit -n; of th
 class MemoryFileError(OSError):
     """Raised if the system does not allow an in-memory file. The message says which system setting to change."""
 
-    def __str__(self) -> str:  # overridden, because the text of an OSError includes the error number
+    def __str__(self) -> str:  # override this, because an OSError's text includes the error number
         return str(self.strerror)
 
 
@@ -66,14 +66,14 @@ def create_memory_file(name: str) -> int:
         raise MemoryFileError(error.errno, text.format(error.strerror)) from None
 
 
-# Namespaces of a process. Ids are comparable only between processes in the same namespaces.
+# Kinds of namespaces. User and process ids are comparable only between processes in the same namespaces.
 _KINDS = ("user", "pid")
 # Format of struct ucred: process id, user id and group id.
 CREDENTIALS = struct.Struct("3i")
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """Return the peer's (process id, user id, group id) at the time when it connected or began to listen.
+    """Return the peer's (process id, user id, group id), as of the time when it connected or began to listen.
 
     The ids are relative to this process's namespaces.
     """

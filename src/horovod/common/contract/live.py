@@ -19,7 +19,10 @@ _MISSING = 16
 
 
 class Parts(msgspec.Struct, frozen=True, array_like=True):
-    """Parts of a step's time, which add up to ``step``. ``hidden`` overlaps other parts. None means not measured."""
+    """Parts of a step's time in seconds. They add up to ``step``, except ``hidden``: communication during other parts.
+
+    A part is None if it was not measured.
+    """
 
     step: float
     data: float | None = None
@@ -29,7 +32,7 @@ class Parts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """Rank that was most often last to arrive, its fraction of steps, and its lateness in seconds."""
+    """Rank that most often arrived last, the fraction of steps in which it did, and its lateness in seconds."""
 
     rank: int
     share: float
@@ -47,8 +50,8 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
         lately: Parts of a step since the ranks' previous reports.
         bandwidth: Bandwidth that collectives reached, in bytes per second.
         link: Calibrated bandwidth of a link, in bytes per second.
-        last: Rank that came last most often in the whole job.
-        last_lately: Rank that came last most often since the previous reports.
+        last: Rank that most often arrived last in the whole job.
+        last_lately: Rank that most often arrived last since the previous reports.
         sentence: Summary in one sentence.
     """
 
@@ -89,7 +92,7 @@ class Rows(msgspec.Struct, frozen=True, tag="live-ranks"):
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True):
-    """Mean, minimum and maximum of a value that ``ranks`` ranks have reported under one name (``hvd.report``).
+    """Mean, minimum and maximum of a value that ``ranks`` ranks reported under one name with ``hvd.report``.
 
     Numbers that are not finite are sent as None.
     """
@@ -102,7 +105,7 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Values(msgspec.Struct, frozen=True, tag="live-values"):
-    """Summaries of the values that ranks have reported, by name."""
+    """Message with the values that ranks reported (``hvd.report``), summarized by name."""
 
     values: list[Value]
 
@@ -133,7 +136,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def decode(line: bytes) -> Message | None:
-    """Decode a message from the pipe, to which any process can write. Return None if it is invalid."""
+    """Decode a message from the pipe, or return None if it is invalid, because any process can write to the pipe."""
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
@@ -180,7 +183,7 @@ def of_values(ranks: Iterable[Mapping[str, Any]]) -> list[Value]:
 
 
 def of_waits(waiting: Sequence[Mapping[str, Any]], why: str) -> Waits:
-    """Create the message about waiting operations from a result of ``_core.Mailbox.take``."""
+    """Create the message about operations that wait, from a result of ``_core.Mailbox.take``."""
     oldest = sorted(waiting, key=lambda one: -one["age"])[:_WAITS]
     why = _text(why, _SENTENCE)
     waits = [

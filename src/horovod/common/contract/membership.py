@@ -1,8 +1,8 @@
-"""Messages about membership that the launcher and the workers of an elastic job exchange (``store.membership``).
+"""Membership messages that the launcher and the workers of an elastic job exchange (``store.membership``).
 
-Each process of the job has a unique worker number. A worker reports to the launcher when it wants to join
-(``store.messages.Come``) and when its epoch has ended (``Heard``). The launcher sends each worker its place in the next
-epoch, and events such as changes of the hosts.
+Each process of the job has a unique worker number. A worker asks the launcher to let it join the job
+(``store.messages.Come``), and reports when its epoch has ended (``Heard``). The launcher sends each worker its ranks in
+the next epoch, and events such as changes of the hosts.
 """
 
 from enum import IntFlag
@@ -96,7 +96,7 @@ def encode(message: Place | Facts | News) -> bytes:
 
 
 def decode_place(data: bytes) -> Place:
-    """Decode the place that the launcher has assigned to a worker. Raises ValueError if ``data`` is invalid."""
+    """Decode the assignment (rank etc.) that the launcher sent to a worker. Raises ValueError if ``data`` is bad."""
     return _places.decode(data)
 
 

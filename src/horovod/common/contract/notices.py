@@ -60,7 +60,7 @@ OLDER = frozenset(
 _KNOWN = {setting.name: setting.name for setting in TABLE} | {name: name for name in OTHERS}
 # horovodrun flags, spelled like environment variables.
 _FLAGS = {PREFIX + s.flag.lstrip("-").replace("-", "_").upper(): s.name for s in TABLE if s.flag}
-# Minimum similarity, from 0 to 1, for which a variable counts as misspelled. Names are compared without the prefix.
+# Minimum similarity, from 0 to 1, at which a name is treated as misspelled. Names are compared without the prefix.
 _NEAR = 0.8
 _NEAR_PREFIX = 0.85
 
@@ -68,8 +68,8 @@ _NEAR_PREFIX = 0.85
 def misspelt_sentences(names: Iterable[str]) -> list[str]:
     """Return a warning for each unknown variable that resembles a known one.
 
-    Variables that resemble no known variable are ignored, because they can be the user's own. Warnings do not contain
-    values, because a value can be a key.
+    Variables that resemble no known variable are ignored, because they may be the user's own. Warnings do not contain
+    values, which may be secret.
     """
     found = {name: near for name in names if (near := nearest_variable(name))}
     return [
@@ -79,12 +79,12 @@ def misspelt_sentences(names: Iterable[str]) -> list[str]:
 
 
 def nearest_variable(name: str) -> str:
-    """Return the variable that the user probably meant, or "" if the name is known or resembles no known variable."""
+    """Return the variable that the user probably meant, or "" if the name is valid or resembles no known variable."""
     if name in _KNOWN or name in OLDER:
         return ""
     upper = name.upper()
     first, _, rest = upper.partition("_")
-    if not rest or first[:1] not in ("H", "O"):  # most variables cannot be misspelled settings, so return early
+    if not rest or first[:1] not in ("H", "O"):  # return early, because most variables are not misspelled settings
         return ""
     import difflib  # imported here, because few jobs need the import
 
@@ -111,7 +111,7 @@ def _meant(name: str) -> str:
 
 
 def of_program(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables set by the program itself, which the launcher could not check."""
+    """Return the variables that the program has set itself, and that the launcher therefore could not check."""
     with contextlib.suppress(OSError):
         with open("/proc/self/environ", "rb") as file:
             inherited = {line.partition(b"=")[0].decode(errors="surrogateescape") for line in file.read().split(b"\0")}
@@ -129,7 +129,7 @@ _GPU_OPERATIONS = (
     "HOROVOD_GPU_REDUCESCATTER",
 )
 
-# For each setting that only horovodrun supports, a clause that says what happens if another launcher starts the job.
+# For each setting that only horovodrun supports: a clause saying what happens if another launcher starts the job.
 _BY_LAUNCHER = {
     "HOROVOD_GPUS_PER_WORKER": "each process sees all GPUs, or those that its launcher gives it, as srun "
     "--gpus-per-task does; torch.cuda.set_device(hvd.local_rank()) takes one for each",

@@ -20,7 +20,7 @@ _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotPrivateError(OSError):
-    """Raised if another user owns a directory or file, or can write to it."""
+    """Raised if another user owns, or can write to, a directory or file."""
 
 
 @contextlib.contextmanager
@@ -90,7 +90,7 @@ def check_private(fd: int, path: str) -> os.stat_result:
 
 
 def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o666) -> int:
-    """Open a regular file without other hard links, or create it if it is missing, and return its descriptor.
+    """Open a regular file that has no other hard links, or create it if it is missing, and return its descriptor.
 
     Args:
         name: Path of the file, relative to `dir_fd` if that is not None. Links in its directory part are followed.
@@ -110,7 +110,7 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
         raise
     try:
         # Check that the name still refers to the open file. The link count is not enough, because an attacker could
-        # remove a hard link after the open.
+        # remove a hard link after the file was opened.
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         mine = os.path.samestat(found, os.fstat(fd)) and stat.S_ISREG(found.st_mode) and found.st_nlink < 2
         if not mine:

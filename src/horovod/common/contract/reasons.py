@@ -26,14 +26,14 @@ _MOST_RANKS = 64
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
-    """Report that a rank has called ``hvd.init()``. If mpirun or another launcher started it, ``pid`` identifies it."""
+    """Report that a rank has called ``hvd.init()``. ``pid`` identifies it if mpirun or another launcher started it."""
 
     rank: int
     pid: int = 0
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):
-    """Report that the rank leaves the job in an orderly way, and the reason sent to its peers."""
+    """Report that a rank is leaving the job in an orderly way, with the reason that it sent to its peers."""
 
     rank: int
     reason: str
@@ -59,7 +59,7 @@ class Ending(msgspec.Struct, frozen=True, tag="ending"):
 
     @property
     def suffers(self) -> bool:
-        """True if the process ends because of other ranks."""
+        """True if other ranks caused this process to exit."""
         return self.why not in ("own", "exit")
 
 
@@ -103,8 +103,8 @@ class ReportPipe:
         """Open the worker's end of the pipe.
 
         Args:
-            name: Name of the pipe from ``name_of``. Reports are dropped if the name is empty, or if the path denotes a
-                different file because this process is in another pid namespace.
+            name: Name of the pipe from ``name_of``. Reports are dropped if the name is empty, or if the path refers to
+            a different file because this process is in another pid namespace.
         """
         self._fd = -1
         path, _, inode = name.rpartition(":")
@@ -163,7 +163,7 @@ def explanation(error: BaseException) -> Ending | None:
 
 
 def runs(ranks: Collection[int]) -> list[tuple[int, int]]:
-    """Group ranks into ranges of consecutive ranks. Return (first, last) of each range, sorted."""
+    """Group ranks into runs of consecutive ranks. Return (first, last) of each run, sorted."""
     found: list[tuple[int, int]] = []
     for rank in sorted(ranks):
         if found and found[-1][1] == rank - 1:

@@ -1,4 +1,4 @@
-"""Directories for problem reports: one per job, inside one per user.
+"""Directories for problem reports: one directory per user, with a subdirectory for each job.
 
 The default directory has a predictable name under the temporary directory. It is not used if another user created it
 first.
@@ -24,7 +24,7 @@ _DOOR_LINE = re.compile(rf" @({_DOOR}([1-9][0-9]{{0,9}})-[0-9a-f]{{16}})\n?\Z")
 
 
 def folder_of_user(text: str) -> str:
-    """Return the user's report directory: ``text``, or the default if ``text`` is empty."""
+    """Return the report directory that the user has set (``text``), or the default directory if ``text`` is empty."""
     if text:
         return os.path.abspath(text)
     try:
@@ -70,9 +70,9 @@ def process_of(folder: str) -> int | None:
 
 
 def prune(folder: str) -> None:
-    """Remove the oldest job directories beside ``folder``.
+    """Remove the oldest job directories next to ``folder``.
 
-    Removes only this user's directories that contain nothing but reports, because the user can have similarly named
+    Only this user's directories that contain nothing but reports are removed, because the user can have similarly named
     directories.
     """
     with contextlib.suppress(OSError), private_files.closing(_open_listed(os.path.dirname(folder))) as parent:
@@ -89,7 +89,7 @@ def _open_listed(path: str) -> int:
 
 
 def _reports_in(parent: int, name: str) -> list[str] | None:
-    """List a job directory's reports. None if another user owns it or it contains other files."""
+    """List a job directory's reports, or return None if another user owns it or it contains other files."""
     with contextlib.suppress(OSError), _opened_own(parent, name) as fd:
         found = os.listdir(fd)
         return found if all(map(_FILE.fullmatch, found)) else None

@@ -336,7 +336,7 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read the settings from an environment, by default this process's.
+        """Read the settings from ``environ``, by default this process's environment.
 
         Raises:
             ValueError: If a value is invalid. The message names the variable, its value and the accepted values.
@@ -370,7 +370,7 @@ class Settings:
         return value
 
     def text(self, name: str) -> str:
-        """Return the value of a text or choice setting (choices in lower case)."""
+        """Return the value of a text or choice setting. Choices are in lower case."""
         value = self.values[name]
         assert isinstance(value, str)
         return value
@@ -399,7 +399,7 @@ def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
 
 
 def for_debugging(settings: Settings) -> Settings:
-    """Relax the settings if a rank runs under a debugger: day-long timeouts, no stall check."""
+    """If a rank runs under a debugger, return settings with day-long timeouts and without the stall check."""
     if settings.integer("HOROVOD_DEBUG_RANK") < 0:
         return settings
     longest = {name: BY_NAME[name].high for name in ("HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS")}
@@ -409,7 +409,7 @@ def for_debugging(settings: Settings) -> Settings:
 
 
 def generate_docs() -> str:
-    """Generate docs/settings.md from the table."""
+    """Generate docs/settings.md from the table of settings."""
     lines = [
         "# Settings",
         "",

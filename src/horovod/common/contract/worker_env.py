@@ -1,7 +1,7 @@
-"""Environment variables that describe a worker's place in the job.
+"""Environment variables that describe a worker's rank in the job and its connection to it.
 
 These variables are the only interface between launcher and engine. A worker without them uses the variables of another
-launcher (``launchers``). If these are missing too, the worker is rank 0 of a job with one process.
+launcher (``launchers``). If those are missing as well, the worker is rank 0 of a job with one process.
 
 The job key authenticates every connection inside the job. It consists of 32 random bytes and is created per job.
 horovodrun passes it as an inherited, sealed memfd (HOROVOD_KEY_FD) or in a file that only its owner can read
@@ -39,13 +39,13 @@ TORCH_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RA
 _JOB_KEY = "HOROVOD_JOB_KEY"
 # The key from HOROVOD_JOB_KEY, if this process has read it.
 _taken: list[Secret] = []
-# File descriptors from which this process has read a key, with the device and inode of each.
+# File descriptors from which this process has already read a key, with the device and inode of each.
 _read: dict[int, tuple[int, int]] = {}
 
 
 @dataclass(frozen=True)
 class WorkerEnv:
-    """One worker's place in the job, and the addresses and keys that it needs to reach the other workers."""
+    """One worker's ranks in the job, and the addresses and keys that it needs to reach the other workers."""
 
     rank: int = 0
     size: int = 1
@@ -127,13 +127,14 @@ class WorkerEnv:
                 "let it set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT instead, and for all the same key in "
                 "HOROVOD_JOB_KEY"
             )
-        # The value 'mpi' is accepted only in MPI jobs (bootstrap/mpi.py). Even there, ranks negotiate operations over
-        # the engine's own links.
+        # HOROVOD_CONTROLLER=mpi is accepted only in jobs that MPI started (bootstrap/mpi.py). Even there, ranks
+        # negotiate
+        # operations over the engine's own links.
         if self.controller == "mpi" and not (self.place is not None and self.place.mpi):
             raise ValueError(f"HOROVOD_CONTROLLER must be 'gloo' in this build, got {self.controller!r}")
 
     def to_environ(self) -> dict[str, str]:
-        """Return the environment variables from which ``from_environ`` creates an equal object.
+        """Return the environment variables from which ``from_environ`` recreates this object.
 
         A child process must inherit the key's descriptor under the same number.
         """
@@ -160,7 +161,7 @@ class WorkerEnv:
         return made
 
     def with_place(self, given: membership.Place) -> "WorkerEnv":
-        """Return a copy updated with the place that the launcher assigned to this worker for an epoch."""
+        """Return a copy updated with the ranks and sizes that the launcher assigned to this worker for an epoch."""
         return replace(
             self,
             rank=given.rank,
@@ -200,7 +201,7 @@ class WorkerEnv:
     def given_key(self) -> Secret | None:
         """Return the key that the user provides for a job of another launcher, or None.
 
-        Removes HOROVOD_JOB_KEY from this process's environment.
+        Also removes HOROVOD_JOB_KEY from this process's environment.
 
         Raises:
             ValueError: If the key is invalid. The message names the variable and the problem, never the key.
@@ -253,7 +254,7 @@ def _ours(env: Mapping[str, str]) -> dict[str, int]:
 
 
 def _theirs(place: Place) -> dict[str, int]:
-    """Return a process's ranks and sizes, assuming that ranks are assigned host by host, equally many per host.
+    """Return the ranks and sizes of a process, assuming equally many processes on each host, in rank order.
 
     This can be verified only once all ranks have exchanged their host names.
     """
@@ -314,7 +315,7 @@ def read_key_fd(fd: int) -> Secret:
         ValueError: If the descriptor is not a memfd with a key.
     """
     try:
-        # An unsealed file is not the key's memfd: the memfd was closed, and its descriptor number reused.
+        # An unsealed file is not the key's memfd: that was closed, and its descriptor number has been reused.
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
         key = Secret(os.pread(fd, KEY_BYTES + 1, 0))
     except OSError as error:

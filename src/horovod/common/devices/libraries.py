@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from horovod.common.contract import boot
 
-DRIVER: Final = "libcuda.so.1"  # do not use libcuda.so without a version, which can be a stub from the CUDA toolkit
+DRIVER: Final = "libcuda.so.1"  # libcuda.so without a version could be a stub from the CUDA toolkit
 NCCL: Final = "libnccl.so.2"
 
 NCCL_FILES: Final = ("~/.nccl.conf", "/etc/nccl.conf")
@@ -59,14 +59,14 @@ class Missing(NamedTuple):
 
 
 def driver(environ: Mapping[str, str]) -> str:
-    """Return the name or path of CUDA's driver, for dlopen."""
+    """Return the CUDA driver library's name or path, as an argument for dlopen."""
     return environ.get(DRIVER_VARIABLE, "").strip() or DRIVER
 
 
 def driver_error(environ: Mapping[str, str]) -> str:
-    """Return the reason why CUDA's driver cannot be loaded, or "" if it can.
+    """Return the reason why the CUDA driver cannot be loaded, or "" if it can.
 
-    The driver stays loaded but is not initialized (cuInit), so the process can still fork.
+    The driver stays loaded but uninitialized (no cuInit), so the process can still fork.
     """
     name = driver(environ)
     try:
@@ -77,7 +77,7 @@ def driver_error(environ: Mapping[str, str]) -> str:
 
 
 class Search(NamedTuple):
-    """Locations in which the engine looks for NCCL on first use, after frameworks have loaded theirs."""
+    """Where the engine looks for NCCL on first use, when frameworks have already loaded their own libraries."""
 
     chosen: str
     """Library that the user has chosen. If not empty, no other library is tried."""
@@ -86,9 +86,9 @@ class Search(NamedTuple):
 
 
 def nccl_search(environ: Mapping[str, str]) -> Search:
-    """Return the locations in which the engine must look for NCCL, in the search order of ``nccl``.
+    """Return the locations in which the engine looks for NCCL, in the search order of ``nccl``.
 
-    Cached, because a search takes 3 ms, which delays elastic ranks joining an epoch.
+    The result is cached, because a search takes 3 ms and would delay elastic ranks that join an epoch.
     """
     key = (environ.get("LD_LIBRARY_PATH", ""), *sys.path)
     if key not in _searched:
@@ -188,7 +188,7 @@ def _origin(library: ctypes.CDLL) -> str:
 
 
 def in_packages(below: str) -> Iterator[str]:
-    """Yield the files at this relative path in the directories of the package `nvidia`."""
+    """Yield the files with this relative path in the directories of the package `nvidia`."""
     for folder in folders_of("nvidia"):
         if path := _file(os.path.join(folder, below)):
             yield path
@@ -241,7 +241,7 @@ except (OSError, AttributeError) as error:
 
 
 def code_of(text: str) -> int:
-    """Return NCCL's numeric version code, such as 22809 for "2.28.9" and 2708 for "2.7.8". 0 if invalid."""
+    """Return NCCL's numeric version code, such as 22809 for "2.28.9" and 2708 for "2.7.8", or 0 if invalid."""
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", text.strip())
     if match is None:
         return 0
@@ -256,7 +256,7 @@ def text_of(code: int) -> str:
 
 
 def too_old(code: int) -> str:
-    """Return the reason why ranks cannot use this NCCL version, or "" if they can."""
+    """Return why ranks cannot use this NCCL version, or "" if they can."""
     if code >= MINIMUM:
         return ""
     return f"NCCL {text_of(code)} is too old: {text_of(MINIMUM)} or newer is used"
@@ -277,7 +277,7 @@ def installed() -> dict[str, str]:
 
 
 def of_nccl(library: Library | Missing) -> int:
-    """Return the version code of an NCCL library without loading it or starting a process. 0 if unknown.
+    """Return an NCCL library's version code, or 0 if unknown, without loading it or starting a process.
 
     The version comes from the library's Python package, from the file's name, or from the file's contents.
     """
@@ -314,7 +314,7 @@ def _in_file(path: str) -> int:
 
 
 def load_elsewhere(path: str) -> tuple[int, str]:
-    """Load the library in a separate process. Return its version code, and an error message or ""."""
+    """Load the library in a separate process. Return its version code and an error message ("" on success)."""
     try:
         done = subprocess.run(
             [sys.executable, *boot.standalone_arguments("-c", _LOAD, path)],
@@ -345,7 +345,7 @@ def built_for_gpus(framework: str) -> bool:
 
 
 def torch_cuda() -> str:
-    """Return the CUDA version for which PyTorch was built, or "" without CUDA. PyTorch is not imported."""
+    """Return the CUDA version that PyTorch was built for, or "" for a build without CUDA. PyTorch is not imported."""
     found = re.search(r"^cuda\b[^=\n]*= *'([^'\n]*)'", _first_text("torch", "version.py"), re.MULTILINE)
     return found[1] if found is not None else ""
 

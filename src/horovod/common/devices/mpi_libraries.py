@@ -80,7 +80,7 @@ def find_for_launch(environ: Mapping[str, str]) -> Library | Missing:
     If PATH contains neither program, return the result of ``find``.
 
     Raises:
-        ValueError: In the same cases as in ``find``.
+        ValueError: In the same cases as ``find``.
     """
     if not environ.get(VARIABLE, "").strip():
         for name in ("mpirun", "mpiexec"):
@@ -91,7 +91,7 @@ def find_for_launch(environ: Mapping[str, str]) -> Library | Missing:
 
 
 def maker(launcher: str) -> str:
-    """Return the family of a launcher (``Place.launcher``): "Open MPI", "MPICH", or "" if it works with both."""
+    """Return the MPI of a launcher (``Place.launcher``): "Open MPI", "MPICH", or "" if the launcher works with both."""
     return {"Open MPI": "Open MPI", "jsrun": "Open MPI", "MPICH": "MPICH"}.get(launcher, "")
 
 
@@ -107,7 +107,7 @@ def wanted(environ: Mapping[str, str], launcher: str) -> tuple[str, ...]:
 
 
 def loaded(pid: int | None = None) -> list[str]:
-    """Return the MPI libraries that a process has loaded. Empty if unknown."""
+    """Return the MPI libraries that a process has loaded, or an empty list if this cannot be determined."""
     try:
         with open(f"/proc/{os.getpid() if pid is None else pid}/maps") as file:
             found = _MAPPED.findall(file.read())
@@ -152,7 +152,7 @@ def _launchers() -> Iterator[Path]:
 
 
 SECONDS: Final = 30.0
-# Prefixes of launcher variables to remove, because with them the test process would join the job and wait for its
+# Prefixes of launcher variables to remove. If they were set, the test process would join the job and wait for its
 # ranks.
 _OF_LAUNCHERS: Final = ("PMI", "PMIX", "OMPI_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA", "MPIR_CVAR_CH4_ROOTS")
 
@@ -171,7 +171,7 @@ class Tried(NamedTuple):
 
 
 def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float = SECONDS) -> Tried:
-    """Test an MPI library. Takes about a second, at most ``seconds``. Never raises."""
+    """Test an MPI library. This takes about a second, and at most ``seconds``. Never raises."""
     prefix = Path(path).parent.parent
     # Open MPI 4 runs a helper program even for one process, and expects it under its build-time prefix.
     own = {"OPAL_PREFIX": str(prefix)} if (prefix / "bin/orted").is_file() else {}

@@ -49,7 +49,7 @@ _MANY: Final = msgspec.Meta(max_length=1024)
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """Properties of one physical GPU. Unknown values are empty, 0 or -1."""
+    """Properties of one physical GPU. Unknown values are empty strings, 0 or -1."""
 
     index: int
     """Index in the order of PCI addresses, which can differ from CUDA's index."""
@@ -186,7 +186,7 @@ class Nvml:
         return handle
 
     def gpu(self, index: int) -> Gpu:
-        """Return all information about one GPU. Unknown values are empty."""
+        """Return all information about one GPU. Fields that cannot be determined keep their defaults."""
         device = self.device(index)
         mig = bool(_or(0, lambda: self._mig(device)))
         return Gpu(
@@ -247,7 +247,7 @@ class Nvml:
         return [int(process.pid) for process in processes[: count.value]]
 
     def pair(self, first: int, second: int) -> Pair:
-        """Return the connection between two GPUs."""
+        """Return how two GPUs are connected, for example over NVLink."""
         ends = self.device(first), self.device(second)
         ancestor = _or(-1, lambda: self.number("nvmlDeviceGetTopologyCommonAncestor", *ends))
         read = _or(6, lambda: self._p2p(ends, _READ))
@@ -275,7 +275,10 @@ def _named(names: dict[int, str], number: int) -> str:
 
 
 def survey(library: str = LIBRARY, *, pairs: bool = False) -> Survey:
-    """Return this host's GPUs and, if ``pairs``, their connections. Failures set ``Survey.reason``."""
+    """Return this host's GPUs, and the connections between them if ``pairs`` is True.
+
+    Failures are reported in ``Survey.reason``.
+    """
     try:
         with Nvml(library) as nvml:
             count = nvml.number("nvmlDeviceGetCount_v2")

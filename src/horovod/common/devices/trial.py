@@ -1,4 +1,4 @@
-"""Self-test on the first GPU: CUDA starts, and two processes can share GPU memory.
+"""Self-test on the first GPU, which checks that CUDA starts and that two processes can share GPU memory.
 
 This file is a program that imports nothing from this package. `trial.py own DRIVER` initializes CUDA, allocates memory,
 writes a pattern and prints a handle of the memory. It then waits until its stdin is closed. Meanwhile, `trial.py open
@@ -59,7 +59,7 @@ class _Cuda:
         return f"{text.value.decode(errors='replace')} ({code})" if text.value else f"error {code}"
 
     def finish(self) -> None:
-        """Wait until all work in the default stream is complete."""
+        """Wait until all work in the default stream has completed."""
         event = ctypes.c_void_p()
         self.call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
         self.call("cuEventRecord", event, ctypes.c_void_p())
@@ -85,7 +85,7 @@ def own(driver: str) -> None:
 
 
 def open_it(driver: str, text: str) -> None:
-    """Read the other process's memory and check its contents (`trial.py open`)."""
+    """Read the memory exported by the other test process, and check its contents (`trial.py open`)."""
     cuda = _Cuda(driver)
     address, found = ctypes.c_uint64(), ctypes.create_string_buffer(SIZE)
     handle = _IpcHandle.from_buffer_copy(bytes.fromhex(text))
@@ -98,7 +98,7 @@ def open_it(driver: str, text: str) -> None:
 
 
 def main() -> None:
-    """Run one side of the test, selected by the arguments `own DRIVER` or `open DRIVER HANDLE`."""
+    """Run one process of the self-test, selected by the arguments `own DRIVER` or `open DRIVER HANDLE`."""
     parts: dict[str, Callable[..., None]] = {"own": own, "open": open_it}
     try:
         parts[sys.argv[1]](*sys.argv[2:])

@@ -1,4 +1,4 @@
-"""Check that CUDA starts on this host and that processes can share GPU memory.
+"""Check that CUDA initializes on this host and that processes can share GPU memory.
 
 The test (``trial``) runs in separate processes, so that CUDA is not initialized in the calling process.
 """
@@ -18,7 +18,7 @@ _PROGRAM: Final = str(Path(trial.__file__))
 
 
 class Tried(NamedTuple):
-    """Results of the test. Each field contains the reason why a feature does not work, or "" if it works."""
+    """Results of the CUDA self-test. Each field contains the reason why a feature does not work, or "" if it works."""
 
     cuda: str = ""
     """Reason why CUDA does not start."""
@@ -27,7 +27,10 @@ class Tried(NamedTuple):
 
 
 def try_cuda(driver: str, seconds: float = SECONDS) -> Tried:
-    """Run the test, which takes a few seconds and a few hundred MB of the first GPU's memory. Never raises."""
+    """Run the CUDA self-test (``trial``). Never raises.
+
+    The test takes a few seconds and a few hundred MB of the first GPU's memory.
+    """
     deadline = time.monotonic() + seconds
     try:
         owner = _start("own", driver)

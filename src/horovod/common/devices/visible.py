@@ -32,12 +32,12 @@ def entries(text: str) -> list[str]:
 
 
 def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
-    """Return the entries of CUDA_VISIBLE_DEVICES that denote these GPUs, up to the first that CUDA would reject."""
+    """Return the CUDA_VISIBLE_DEVICES entries that refer to these GPUs, up to the first that CUDA would reject."""
     found: list[str] = []
     for name in names:
         if name.isdecimal():
             fits = int(name) < len(gpus)
-        # Format of drivers before version 470: MIG-<UUID of the GPU>/<instance>/<instance>.
+        # Format used by drivers before version 470: MIG-<UUID of the GPU>/<instance>/<instance>.
         elif name.startswith("MIG-GPU-"):
             fits = any(gpu.mig and name.startswith(f"MIG-{gpu.uuid}") for gpu in gpus)
         elif name.startswith("MIG-"):
@@ -127,7 +127,10 @@ def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: i
 
 
 def gpu_of(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """Return the GPU that an entry of CUDA_VISIBLE_DEVICES denotes, as a whole or as a MIG device. None if unknown."""
+    """Return the GPU that a CUDA_VISIBLE_DEVICES entry refers to, or None if unknown.
+
+    The entry can name the whole GPU or one of its MIG devices.
+    """
     for gpu in gpus:
         parts = [gpu.uuid, *gpu.slices]
         if name == str(gpu.index) or name.startswith(f"MIG-{gpu.uuid}") or any(p.startswith(name) for p in parts if p):
@@ -199,7 +202,7 @@ def parse_cpus(text: str) -> list[int]:
 
 
 def shown_cpus(cpus: Iterable[int]) -> str:
-    """Format CPU numbers as text such as "0-3,8"."""
+    """Format CPU ids as text such as "0-3,8"."""
     runs: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if runs and cpu == runs[-1][1] + 1:
@@ -282,7 +285,7 @@ def _device(bus: str, root: str) -> Path:
 
 
 def _distance(one: Path, other: Path) -> str:
-    """Classify the distance of two devices by the common prefix of their /sys/devices paths."""
+    """Classify the distance between two devices by the common prefix of their /sys/devices paths."""
     ways = _pci_path(one), _pci_path(other)
     if not all(ways):
         return ""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Standing:
-    """Progress of one rank's state.
+    """Progress of one rank's training state.
 
     Attributes:
         steps: Number of training steps that the state includes, over all epochs of the job.
@@ -84,7 +84,7 @@ class Mismatch(NamedTuple):
 
     Attributes:
         why: Description of the difference.
-        mine: True if this rank's state is among the wrong ones.
+        mine: True if this rank's state is one of those that must be replaced or rejected.
     """
 
     why: str
@@ -94,8 +94,9 @@ class Mismatch(NamedTuple):
 def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mismatch | None:
     """Return the difference between the ranks' states, or None if they match.
 
-    The first rank that is not new has the correct state. Ranks with a different state are wrong, and the other
-    ranks can continue without them. If all ranks are new, every rank is considered wrong.
+    The state of the first rank that is not new is taken as correct. Ranks with a different state must not take part,
+    and
+    the other ranks can continue without them. If all ranks are new, every rank is considered wrong.
 
     Args:
         told: For each rank, its attribute names and True if the rank is new.
@@ -109,7 +110,7 @@ def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mism
 
 
 def signature(tensors: Iterable[tuple[Sequence[int], object]]) -> str:
-    """Return a digest of shapes and dtypes. Two ranks can broadcast the arrays only if their digests match."""
+    """Return a digest of shapes and dtypes. It must be equal on two ranks for them to broadcast the arrays."""
     shown = [f"{list(shape)} {dtype}" for shape, dtype in tensors]
     return f"{len(shown)} tensors, {hashlib.sha256(' '.join(shown).encode()).hexdigest()[:8]}"
 

@@ -38,7 +38,7 @@ def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | Non
 
     Raises:
         ValueError: If the directory is a file or otherwise invalid.
-        ImportError: If a package is missing that the URL needs. The message names the package.
+        ImportError: If a package that the URL requires is missing. The message names the package.
     """
     text = os.fspath(directory)
     if not isinstance(text, str) or not text:
@@ -90,7 +90,8 @@ def _register() -> None:
     with _once:
         if _registered:
             return
-        # Exit hooks run in reverse order. Import concurrent.futures first, so that our hook runs before its own.
+        # Exit hooks run in reverse order. Import concurrent.futures first, so that our hook runs before the one it
+        # registers.
         import concurrent.futures.thread  # noqa: F401
 
         # `_register_atexit` is a private Python API. If it is missing, `_wait` runs too late to upload checkpoints to a
@@ -102,7 +103,7 @@ def _register() -> None:
 
 
 def _wait() -> None:
-    for thread in threading.enumerate():  # finds nothing in a forked child, which has no writer thread
+    for thread in threading.enumerate():  # a forked child has no writer thread, so nothing is found there
         if isinstance(thread, Writer):
             thread.join()
 
@@ -209,7 +210,9 @@ class Checkpoint:
                 self._thread = start_writer(self._write_all)
 
     def write(self, step: int, value: Any) -> None:
-        """Write the value without copying it, and return when the checkpoint is on disk. Do not combine with ``save``.
+        """Write the value without copying it first, and return once the checkpoint is on disk.
+
+        Do not combine this with ``save``.
 
         Raises:
             ValueError: If ``step`` is not an integer of 0 or more.
@@ -353,7 +356,7 @@ class Checkpoint:
 
 
 def check_at_least(name: str, value: Any, low: int) -> None:
-    """Raise ValueError unless the value is an integer of at least ``low``."""
+    """Raise ValueError unless the value is an integer and at least ``low``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise ValueError(f"{name} must be an integer of at least {low}, got {value!r}")
 

@@ -105,7 +105,7 @@ class Trust:
         return hmac.new(self.key, b"horovod checkpoint of step %d\0" % step, "sha256")
 
     def check_end(self, magic: bytes, name: str) -> None:
-        """Raise UntrustedCheckpointError if the MAC is missing, or present but no key is configured."""
+        """Raise UntrustedCheckpointError if the MAC is missing, or if there is a MAC but no key is configured."""
         if magic == SEALED and self.key is None:
             raise UntrustedCheckpointError(f"{name} is sealed with a key; {_KEY_FILE} has to name the file with it")
         if magic == PLAIN and self.key is not None:
@@ -173,7 +173,7 @@ def steps_of(names: Iterable[str]) -> list[int]:
 
 
 def steps_in(directory: Path) -> list[int]:
-    """Return the steps of a directory's checkpoint files, newest first. Empty if it does not exist."""
+    """Return the steps of a directory's checkpoint files, newest first, or no steps if the directory does not exist."""
     try:
         return steps_of(os.listdir(directory))
     except FileNotFoundError:
@@ -181,7 +181,7 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
-    """Create a temporary file and lock it. The lock prevents other ranks from removing the file as abandoned.
+    """Create a temporary file and lock it, so that other ranks do not remove it as stale.
 
     Raises:
         OSError: If the file cannot be created.
@@ -232,7 +232,9 @@ def open_plain(path: Path) -> io.FileIO:
 
 
 def made_in(directory: Path) -> os.stat_result:
-    """Create a temporary file with mode 0600 in the directory, remove it, and return its status.
+    """Create and remove a temporary file with mode 0600 in the directory, and return the file's status.
+
+    The status shows which owner and mode the file system gives to this user's files.
 
     Raises:
         OSError: If the file cannot be created.
@@ -259,7 +261,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def put_aside(directory: Path, steps: list[int]) -> Path:
-    """Move the files of these steps to a new subdirectory, such as ``earlier-1``, and return its path."""
+    """Move the files of the given steps to a new subdirectory, such as ``earlier-1``, and return its path."""
     number = 1
     while (folder := directory / f"earlier-{number}").exists():
         number += 1
@@ -301,7 +303,10 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
 
 
 def write_into(file: io.FileIO, step: int, dump: Callable[[IO[bytes]], None], trust: Trust = OWN) -> None:
-    """Write payload, length and checksum at the file's current position. Can raise OSError and errors from ``dump``."""
+    """Write payload, length and checksum at the file's current position.
+
+    Can raise OSError and any error that ``dump`` raises.
+    """
     whole = _Summed(file, trust.sum(step))
     buffered = io.BufferedWriter(whole, _PIECE)
     dump(buffered)
@@ -314,7 +319,7 @@ def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Tr
     """Verify the checksum of a checkpoint, and return what ``load`` returns for its payload.
 
     Raises:
-        TornCheckpointError: If the file is damaged. The message says how.
+        TornCheckpointError: If the file is damaged. The message describes the damage.
         UntrustedCheckpointError: If another user might have written the file.
         OSError: If the file cannot be read.
     """
@@ -330,7 +335,7 @@ def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Tr
 
 
 def read_from(file: io.FileIO, name: str, step: int, load: Callable[[IO[bytes]], Any], trust: Trust = OWN) -> Any:
-    """Read a checkpoint like ``read``, but from an open file. Error messages refer to it as ``name``."""
+    """Read a checkpoint as ``read`` does, but from an open file. Error messages refer to the file as ``name``."""
     with open(file.fileno(), "rb", closefd=False) as buffered:
         buffered.seek(0)
         length = _checked(buffered, name, step, trust)
@@ -366,7 +371,7 @@ def _checked(file: io.BufferedReader, name: str, step: int, trust: Trust) -> int
 
 
 class _Summed(io.RawIOBase):
-    """File-like writer that passes bytes to ``file`` and updates their count and checksum."""
+    """File-like writer that forwards bytes to ``file`` and keeps track of their count and checksum."""
 
     def __init__(self, file: io.FileIO, summed: Sum) -> None:
         self._file = file

@@ -1,9 +1,9 @@
-"""Checkpoint storage in a directory or at a URL, and the record of a job's checkpoints.
+"""Checkpoint storage in a directory or at a URL, and the list of a job's checkpoints that is stored there.
 
 Each rank knows which checkpoints it has saved itself, but a rank that joins later does not. If it becomes rank 0 after
-all earlier ranks are gone, it reads the record in the directory. Without the record, it would assume that the job's
-checkpoints belong to another job. It would not remove old checkpoints, and it would not replace them after a return to
-an earlier step.
+all earlier ranks are gone, it reads the list in the storage (``note``). Without the list, it would assume that the
+job's checkpoints belong to another job. It would not remove old checkpoints, and it would not replace them after a
+return to an earlier step.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from horovod.common.elastic.checkpoint_files import Trust
 Dump = Callable[[IO[bytes]], None]
 Load = Callable[[IO[bytes]], Any]
 NOTE = ".horovod-job"
-_LONGEST_NOTE = 1 << 20  # maximum size in bytes of the record of checkpoints
+_LONGEST_NOTE = 1 << 20  # maximum size in bytes of the list of checkpoints
 
 
 class Place(Protocol):
@@ -37,13 +37,13 @@ class Place(Protocol):
     """
 
     def is_there(self) -> bool:
-        """Return True if the storage exists and can be listed."""
+        """Return True if the checkpoint storage exists and can be listed."""
 
     def steps(self) -> list[int]:
         """Return the steps of all existing checkpoints, including incomplete ones, latest first."""
 
     def prepare(self) -> None:
-        """Create the storage, and remove temporary files of killed writers."""
+        """Create the storage, and remove temporary files left by killed writers."""
 
     def write(self, step: int, dump: Dump) -> None:
         """Write a checkpoint atomically, replacing one of the same step. Can also raise errors from ``dump``."""
@@ -58,16 +58,16 @@ class Place(Protocol):
         """
 
     def remove(self, step: int) -> None:
-        """Remove the checkpoint of a step. Has no effect if there is none."""
+        """Remove the checkpoint of a step, if there is one."""
 
     def put_aside(self, steps: list[int]) -> str:
-        """Move the checkpoints of these steps to a new subdirectory, such as ``earlier-1``, and return its name."""
+        """Move the checkpoints of the given steps to a new subdirectory, such as ``earlier-1``, and return its name."""
 
     def note(self) -> bytes:
-        """Return the record of the job's checkpoints as bytes. Raises FileNotFoundError if there is none."""
+        """Return the list of the job's checkpoints, as bytes. Raises FileNotFoundError if there is none."""
 
     def write_note(self, text: bytes) -> None:
-        """Replace the record of the job's checkpoints atomically."""
+        """Replace the list of the job's checkpoints atomically."""
 
 
 class Folder:
@@ -126,7 +126,7 @@ class _Note(msgspec.Struct):
 
 
 def job_tag() -> str:
-    """Return the elastic job's id, which all its workers share. Empty if the job is not elastic.
+    """Return the elastic job's id, which all its workers share, or "" if the job is not elastic.
 
     A static job needs no id, because its ranks never change. Its key would not give a unique id either, because several
     jobs can share one key.
@@ -141,7 +141,7 @@ def job_tag() -> str:
 
 
 def recorded(place: Place, job: str) -> set[int]:
-    """Return the steps recorded for this job, or no steps if the record is unreadable or belongs to another job."""
+    """Return the steps listed for this job, or an empty set if the list is unreadable or belongs to another job."""
     try:
         told = msgspec.json.decode(place.note(), type=_Note)
     except (OSError, ValueError):
@@ -150,7 +150,7 @@ def recorded(place: Place, job: str) -> set[int]:
 
 
 def record(place: Place, job: str, steps: Iterable[int]) -> None:
-    """Record the steps of the job's checkpoints. If writing raises OSError, the previous record is kept."""
+    """Store the list of the job's checkpoints. If writing raises OSError, the previous list is kept."""
     place.write_note(msgspec.json.encode(_Note(job, sorted(steps))))
 
 
@@ -175,7 +175,7 @@ _PASSWORD = re.compile(r"(:/{1,2}[^/:@]*):[^/]*@")
 
 
 def without_password(text: str) -> str:
-    """Replace passwords of URLs in a message with ``***``, as in ``sftp://user:***@host/directory``."""
+    """Replace passwords in URLs in a message with ``***``, as in ``sftp://user:***@host/directory``."""
     return _PASSWORD.sub(r"\1:***@", text)
 
 
@@ -309,7 +309,7 @@ class Objects:
         return self._at(f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
 
     def _moved(self, unfinished: str, target: str) -> bool:
-        """Rename the file. Return False if the target exists and cannot be overwritten, as in HDFS."""
+        """Rename the file. Return False if the target exists and cannot be overwritten, as on HDFS."""
         if not self._renames and self._is_there(target):
             return False  # do not copy the file over the target, because an interrupted copy would damage it
         try:
@@ -377,7 +377,7 @@ class Objects:
             self._fs.rm_file(self._at(name))
 
     def _age(self, name: str) -> float:
-        """Return the seconds since the file was modified, or 0 if the file system does not report the time."""
+        """Return the seconds since the file was last modified, or 0 if the file system does not report the time."""
         try:
             return time.time() - float(self._fs.modified(self._at(name)).timestamp())
         except (FileNotFoundError, NotImplementedError):

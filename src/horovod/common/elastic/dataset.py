@@ -23,12 +23,12 @@ class Samples(Protocol):
     """
 
     def batches(self, places: Sequence[int], batch_size: int, epoch: int) -> Iterator[Any]:
-        """Iterate over batches of the samples at ``places``. The last batch can be smaller."""
+        """Iterate over batches of the samples at the positions ``places``. The last batch can be smaller."""
         ...
 
 
 def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], Any] | None) -> Samples:
-    """Create the ``Samples`` of an ``ElasticDataset``. Takes the arguments of ``ElasticDataset``."""
+    """Create the ``Samples`` for an ``ElasticDataset``, from the arguments of ``ElasticDataset``."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(source, tensorflow.data.Dataset):
         return DatasetSamples(tensorflow, source, shuffle, seed, prepare)
@@ -40,7 +40,7 @@ def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], An
 
 
 class Arrays:
-    """Samples from arrays with equal first dimensions, or from an integer n: the indices from 0 to n - 1."""
+    """Samples from arrays with equal first dimensions. For an integer n, the samples are the indices 0 to n - 1."""
 
     shuffles = False
 
@@ -105,7 +105,7 @@ class DatasetSamples:
         return self._tf.data.Dataset.from_tensors(0).flat_map(self._plain(shuffled))
 
     def _chosen(self, places: "np.ndarray[Any, Any]", ordered: Any) -> Any:
-        """Return a dataset of the samples at ``places``. Positions ascend, except for repeats at the end."""
+        """Return a dataset of the samples at the positions ``places``, which ascend, except for repeats at the end."""
         falls = np.flatnonzero(np.diff(places) <= 0)
         rising = places[: falls[0] + 1] if len(falls) else places
         begin = int(rising[0])
@@ -147,7 +147,7 @@ def _taken(source: Any, places: Sequence[int]) -> Any:
 
 
 class ElasticDataset(Walk):
-    """Batches of this rank's share of an epoch, for elastic training.
+    """This rank's batches of an epoch, for elastic training.
 
     Pass the dataset to a state as an attribute::
 

@@ -68,9 +68,9 @@ def run_fn(
                 again = None if outcome is None or outcome.restore else outcome.lost
                 marks.back(0 if outcome is None else outcome.root, again)
             failed = False
-            if changed:  # reset callbacks can call collectives, whose errors the loop must handle too
+            if changed:  # reset callbacks may call collectives, whose errors the loop must also handle
                 state.on_reset()
-                # Register the state. This also delivers host updates that arrived after the membership change.
+                # Register the state. This also delivers host updates that have arrived since the membership change.
                 notification_manager.register_listener(state)
             if together.needed:
                 if isinstance(state, State):
@@ -107,10 +107,10 @@ def run_fn(
 
 
 class RepeatedFailures:
-    """Detector of failures that keep repeating without progress.
+    """Detects failures that keep repeating without progress.
 
-    It counts failures that occur with the same members, without a lost rank and without progress of the program.
-    Mistakes in the program cause such failures, for example different shapes on different ranks.
+    It counts failures that occur with the same members, without a lost rank and without progress of the program. Such
+    failures are caused by mistakes in the program, for example different shapes on different ranks.
     """
 
     def __init__(self) -> None:
@@ -122,8 +122,8 @@ class RepeatedFailures:
     def failed(self, error: HorovodInternalError, lost: bool, further: int, members: tuple[int, ...]) -> None:
         """Count a failure of the training function.
 
-        A program can commit right before the failing step. So one commit or host update check between two equal errors
-        does not count as progress.
+        A program can commit right before the failing step. So a single commit or check for host updates between two
+        identical errors does not count as progress.
 
         Args:
             error: Error that the training function raised.
@@ -140,8 +140,8 @@ class RepeatedFailures:
     def check(self, func: Callable[..., Any]) -> None:
         """Raise RuntimeError if the failures would repeat forever.
 
-        The RuntimeError is not chained to the failure, because the launcher would then blame other ranks for this
-        rank's exit.
+        The RuntimeError is not chained to the failure. Otherwise the launcher would blame other ranks for this rank's
+        exit.
         """
         if self._error is None:
             return

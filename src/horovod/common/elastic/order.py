@@ -41,9 +41,9 @@ def permutation(length: int, seed: int, epoch: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Shares:
-    """Number of samples that each rank takes in one round, in which all ranks take samples in turn.
+    """Number of samples that each rank takes per round. Within a round, ranks take their samples in rank order.
 
-    Usually one. Shares differ if the global batch is not divisible by the number of ranks.
+    Usually each rank takes one. The numbers differ if the global batch is not divisible by the number of ranks.
     """
 
     of: tuple[int, ...]
@@ -64,7 +64,7 @@ class Shares:
 
     @property
     def alike(self) -> bool:
-        """True if all shares are positive, differ by at most one, and the larger ones come first."""
+        """True if all ranks take at least 1 sample per round, the numbers differ by at most 1, and larger ones come first."""
         return min(self.of) > 0 and max(self.of) - min(self.of) <= 1 and sorted(self.of, reverse=True) == list(self.of)
 
     def begin(self, rank: int) -> int:
@@ -139,7 +139,7 @@ class Resumes:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapt the position after a change of the job's ranks."""
+        """Adapt the position in the epoch after the job's ranks have changed."""
         raise NotImplementedError
 
 
@@ -190,7 +190,7 @@ class Walk(Resumes):
         self._begin(epoch, self.processed_num if under_way else 0)
 
     def record(self, samples: int) -> None:
-        """Record that this rank has completed ``samples`` samples. All ranks must call this in the same steps."""
+        """Record that this rank has completed ``samples`` samples. All ranks must call this at the same steps."""
         self._recorded = min(self._recorded + samples, len(self.mine))
 
     @property
@@ -269,7 +269,7 @@ class Batch:
 
     @property
     def sizes(self) -> list[int]:
-        """Number of samples in each pass. The numbers differ by at most one."""
+        """Number of samples in each accumulation pass. The numbers differ by at most one."""
         each, more = divmod(self.local, self.accumulation)
         return [each + (index < more) for index in range(self.accumulation)]
 
@@ -339,7 +339,7 @@ def batch_of_this_rank(rank: Callable[[], int], size: Callable[[], int]) -> Batc
     def of_this_rank(global_batch: int, most: int | None = None) -> Batch:
         """Return this rank's share of a step whose global batch does not depend on the number of ranks.
 
-        Call it again after each change of the number of ranks.
+        Call it again whenever the number of ranks changes.
 
         Args:
             global_batch: Samples of all ranks per step.

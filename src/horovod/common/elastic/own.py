@@ -1,7 +1,7 @@
 """Per-rank values that are not synchronized: random number states and accumulated gradients.
 
-With each commit, every rank sends its random number states and similar values to all other ranks. So the values survive
-the loss of a rank.
+With each commit, every rank sends its random number states and similar values to all other ranks. The values therefore
+survive the loss of a rank.
 
 Optimizers accumulate gradients over several backward passes, in variables that no elastic state saves. After a failure
 between these passes, ranks have made different numbers of passes, and a new rank has made none. So all ranks drop the
@@ -73,7 +73,7 @@ def seats(held: Sequence[int | None], known: Mapping[int, Any]) -> list[int]:
 
 
 class Accumulator(Protocol):
-    """Interface of optimizers that accumulate gradients over several backward passes."""
+    """Interface that is implemented by optimizers that accumulate gradients over several backward passes."""
 
     def pending(self) -> bool:
         """Return True if there are accumulated gradients that no optimizer step has used yet."""

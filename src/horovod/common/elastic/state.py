@@ -1,7 +1,7 @@
 """Elastic state, which survives failures and membership changes.
 
-A *commit* is a copy of the state in memory. A rank can roll back to the commit after a failure. A *sync* gives all
-ranks the same state, including new workers.
+A *commit* is a copy of the state in memory. A rank can roll back to the commit after a failure. A *sync* copies the
+state of one rank to all ranks, including new workers.
 """
 
 import copy
@@ -46,7 +46,7 @@ class State(ABC):
         self._reset_callbacks: list[Callable[[], Any]] = []
         self._load: Callable[[], None] | None = None
         self._other_size: Callable[[], bool] | None = None
-        self._adapts = False  # True if the loaded checkpoint was written by a different number of ranks
+        self._adapts = False  # True if the loaded checkpoint was written by a job of a different size
         self._held_back = 0
 
     def resume_with(self, load: Callable[[], None]) -> None:
@@ -69,14 +69,17 @@ class State(ABC):
         load, self._load, self._adapts = self._load, None, False
         if not all(new):
             return
-        self._load = load  # keep the function that loads the checkpoint, because a failed sync is repeated
+        self._load = load  # keep the function, because it is needed again if the sync fails and is repeated
         if load is not None and root == self._rank():
             load()
         # If all ranks are new, ``root`` is rank 0. Only rank 0 knows whether the checkpoint's job had a different size.
         self._adapts = self._bcast_object(self._other_size is not None and self._other_size())
 
     def on_resumed(self) -> None:
-        """Call the reset callbacks after the first ``sync`` if a different number of ranks wrote the checkpoint."""
+        """Call the reset callbacks if the state was loaded from a checkpoint of a job with a different number of ranks.
+
+        Called after the first ``sync``.
+        """
         if not self._adapts:
             return
         self._adapts = False
@@ -134,7 +137,7 @@ class State(ABC):
         try:
             before, last, told = self._told_by_rank_0((before, last, int(update)))
         except HorovodInternalError as error:
-            # The program checks for updates at a safe point, so training can continue from the current state.
+            # The program checks for updates only at safe points, so training can continue from the current state.
             error.handed_over = True  # type: ignore[attr-defined]
             raise
         self._last_updated_timestamp = last
@@ -177,7 +180,7 @@ class State(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Give all ranks the same state. All ranks must call this together."""
+        """Synchronize the state of all ranks. All ranks must call this together."""
 
     def reset(self) -> None:
         """Adapt the state to the new members of the job."""
@@ -188,14 +191,14 @@ def fit_together(told: Sequence[Told], rank: int) -> None:
     """Check that the states of all ranks match.
 
     Args:
-        told: For each rank, its attribute names and True if its state is new.
+        told: Attribute names of each rank, and True if its state is new.
         rank: This rank.
 
     Raises:
         ValueError: If this rank's attributes differ from those of the job, or if states differ when the job begins. The
             message names ranks and attributes.
-        HostsUpdatedInterrupt: If other ranks' attributes differ. Those ranks end with an error, and this rank can
-            continue without them.
+        HostsUpdatedInterrupt: If other ranks' attributes differ. Those ranks exit with an error, and this rank can
+        continue without them.
     """
     misfit = find_mismatch(told, rank)
     if misfit is None:
@@ -229,11 +232,11 @@ class Keeping(State):
 
     @abstractmethod
     def before_step(self, error: HorovodInternalError) -> bool:
-        """Return True if the error occurred after a complete step and before the next step changed anything."""
+        """Return True if the error occurred between steps: after one was complete, and before the next changed anything."""
 
     @abstractmethod
     def standing(self, whole: bool) -> Standing:
-        """Return this rank's progress. ``whole`` is True if training can continue from the current state."""
+        """Return this rank's progress. ``whole`` tells whether training can continue from the current state."""
 
     @abstractmethod
     def agree(self, standing: Standing) -> list[Standing]:
@@ -241,17 +244,18 @@ class Keeping(State):
 
     @abstractmethod
     def take(self, root: int) -> None:
-        """Give all ranks the state of rank ``root``."""
+        """Copy the state of rank ``root`` to all ranks."""
 
     @abstractmethod
     def taken(self, root: Standing) -> None:
-        """Record that all ranks have adopted one state. ``root`` is the progress of the rank that provided it."""
+        """Record that all ranks have adopted the same state. ``root`` is the progress of the rank that provided it."""
 
     def settle(self, needed: bool = True) -> Outcome | None:
         """Agree with all ranks on whose state to adopt. This is the first half of ``sync``.
 
         If no rank is certain that training can continue from its current state, all ranks return to their last commit.
-        They must do so before the reset callbacks run, because the return would overwrite the callbacks' changes.
+        They must do so before the reset callbacks run, because restoring the commit would overwrite the callbacks'
+        changes.
 
         Args:
             needed: False if ``sync`` will not be called. The method then does nothing.
@@ -272,7 +276,7 @@ class Keeping(State):
         return outcome
 
     def sync(self) -> None:
-        """Give all ranks the state of the most advanced rank, or its last commit if its current state is unsafe.
+        """Copy the state of the most advanced rank to all ranks, or its last commit if its current state is unsafe.
 
         The result counts as a commit.
         """
@@ -280,7 +284,7 @@ class Keeping(State):
             self.settle()
         assert self._settled is not None
         (number, root), self._settled = self._settled, None
-        # If the old and new states are equal, even an interrupted transfer leaves a usable state.
+        # If the old and new states are equal, even an interrupted transfer leaves a valid state.
         self._whole = self._whole and self.standing(self._whole).steps == root.steps
         self._between = True
         self.take(number)
@@ -291,7 +295,7 @@ class Keeping(State):
 
 
 class ObjectState(State):
-    """Elastic state whose attributes can be of any copyable and picklable type."""
+    """Elastic state whose attributes can be of any type that can be copied and pickled."""
 
     _OWN: ClassVar[frozenset[str]] = frozenset(("bcast_object", "get_rank"))
 
@@ -378,7 +382,8 @@ class ObjectState(State):
         self._sync_attributes(self._compare())
 
     def _save_attributes(self) -> None:
-        # If an attribute cannot be copied, the last commit must remain. So copy all attributes before replacing it.
+        # If an attribute cannot be copied, the last commit must stay intact. So copy all attributes before replacing
+        # it.
         saved = {name: _copy(name, value) for name, value in self._attributes().items()}
         self._saved_own = {name: _copy(name, one.get()) for name, one in self._own().items()}
         self._saved_state = saved
@@ -402,7 +407,7 @@ class ObjectState(State):
         self._own_of = {**gone, **dict(told)}
 
     def _take_own(self, root: int) -> None:
-        """Hand lost ranks' per-rank values, sent by rank ``root``, to the new ranks."""
+        """Give the new ranks the per-rank values of lost ranks. Rank ``root`` sends these values."""
         if self._gather is None or not (own := self._own()):
             return
         told = self._gather((self._seat, self._own_of if self._rank() == root else {}), name="elastic.seats")
@@ -412,7 +417,7 @@ class ObjectState(State):
         if new:
             for name, value in self._own_of.get(self._seat, {}).items():
                 own[name].put(value)
-                # Add the received value to the commit immediately, because a later part of `sync` can fail.
+                # Add the received value to the commit immediately, because a later part of `sync` may fail.
                 self._saved_own[name] = _copy(name, value)
 
     def _attributes(self) -> dict[str, Any]:

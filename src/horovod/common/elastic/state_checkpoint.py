@@ -80,15 +80,15 @@ class StateCheckpoint(Checkpoint):
         )
 
     def load(self, step: int | None = None) -> Loaded | None:
-        """Load a checkpoint like ``Checkpoint.load``. The value of the result is the saved state."""
+        """Load a checkpoint as ``Checkpoint.load`` does. The ``value`` of the returned object is the saved state."""
         found = super().load(step)
         return found and Loaded(found.step, _parts(found.value)[0])
 
     def load_into(self, state: Stateful) -> int | None:
         """Load the newest complete checkpoint into ``state`` on rank 0.
 
-        If a different number of ranks wrote the checkpoint, all ranks run the state's reset callbacks after the first
-        sync.
+        If the checkpoint was written by a job with a different number of ranks, all ranks run the state's reset
+        callbacks after the first sync.
 
         Returns:
             Step of the checkpoint, or None if there is no checkpoint or this rank is not rank 0.

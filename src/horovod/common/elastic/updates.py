@@ -1,4 +1,4 @@
-"""Delivery of host updates to this process's elastic states, and tracking of when a sync is needed.
+"""Delivers host updates to this process's elastic states, and tracks when a sync is needed.
 
 When a worker joins an epoch, it tells the launcher whether its state is in sync. The launcher replies whether all
 workers' states are in sync.
@@ -16,11 +16,11 @@ class Listener(Protocol):
     """Interface of objects that receive host updates, such as a ``State``."""
 
     def on_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
-        """Handle a host update. Runs in another thread and must not block."""
+        """Handle a change of the job's hosts. Called in another thread, and must not block."""
 
 
 class WorkerNotificationManager:
-    """Dispatcher of host updates to all registered listeners. Thread-safe.
+    """Passes host updates to all registered listeners. Thread-safe.
 
     In an elastic job, the code that joins the job calls ``begin_with`` and delivers the updates. In other jobs there
     are no updates.
@@ -49,8 +49,8 @@ class WorkerNotificationManager:
     def register_listener(self, listener: Listener) -> None:
         """Add a listener. Adding the same listener again has no effect.
 
-        The listener immediately gets all updates since the last change of members, because some of them might have
-        arrived before the program registered it.
+        The listener is immediately called with all updates since the last membership change, because some of them may
+        have arrived before it was registered.
         """
         with self._lock:
             if all(one is not listener for one in self._listeners):
@@ -60,7 +60,7 @@ class WorkerNotificationManager:
             listener.on_hosts_updated(timestamp, update_res)
 
     def begin_epoch(self, epoch: int | None = None) -> None:
-        """Drop all updates after a membership change, and ignore updates from earlier epochs from now on."""
+        """Drop all updates after a membership change, and from now on ignore updates from earlier epochs."""
         with self._lock:
             self._told, self._epoch = [], epoch
 
