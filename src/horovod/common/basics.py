@@ -85,12 +85,9 @@ class HorovodBasics(observed.Observed):
         with _lock:
             if self._face.engine is None:
                 # The running job might already have failed. If this frontend left the job earlier, the failed job is
-                # shut down
-                # and a new one is started. A frontend that joins for the first time gets the error from its first
-                # operation, as
-                # the other frontends do. If ``init`` raised the error instead, ranks would wait for each other in
-                # different
-                # operations.
+                # shut down and a new one is started. A frontend that joins for the first time gets the error from its
+                # first operation, as the other frontends do. If ``init`` raised the error instead, ranks would wait for
+                # each other in different operations.
                 if state.engine is not None and self._face.name in state.left and _ended() is not None:
                     _stop("hvd.init() was called after the job had ended")
                 if state.engine is None:

@@ -342,7 +342,7 @@ class Stopping:
             os.register_at_fork(after_in_child=self._leave)
 
     def _leave(self) -> None:
-        """Restore the original signal handlers in a forked process, such as a data loader worker, so that signals end it."""
+        """Restore the original handlers in a forked process, such as a data loader worker, so that signals end it."""
         before, self._before, self.listens = self._before, {}, False
         for number, handler in before.items():
             if handler is not None and signal.getsignal(number) == self._hear:

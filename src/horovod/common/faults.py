@@ -65,7 +65,10 @@ def inject_on_network(event: Event, ranks: Ranks, say: Callable[[str], None]) ->
 
 
 def addresses() -> tuple[str, ...]:
-    """Return the addresses at which other hosts can reach this process. Empty if the kernel does not list them."""
+    """Return the addresses at which other hosts can reach this process.
+
+    The result is empty if the kernel does not list them.
+    """
     try:
         return tuple(address.text for each in _outward() for address in each.addresses)
     except NotDoneError:
@@ -179,10 +182,9 @@ os.register_at_fork(after_in_child=_not_in_children)
 
 
 def _undo_later(commands: Sequence[Sequence[str]], lasts: float | None) -> None:
-    """Run ``commands`` after ``lasts`` seconds, or as soon as this process ends.
+    """Run ``commands`` after ``lasts`` seconds, or as soon as this process exits.
 
-    A detached shell waits and runs the commands. The shell survives this process, because it runs in a separate
-    session.
+    A detached shell waits and then runs the commands. It runs in its own session, so it outlives this process.
     """
     reading, writing = os.pipe()
     _held.add(writing)
@@ -213,7 +215,7 @@ FAILURE = 1
 
 
 class ChaosError(RuntimeError):
-    """Exception raised by the fault ``raise``."""
+    """Raised by the fault ``raise``."""
 
 
 class Faults:
@@ -242,7 +244,7 @@ class Faults:
 
         Args:
             ranks: Members of the epoch.
-            steps: Number of steps that the job has already made.
+            steps: Number of steps that the job has already completed.
             began: Start time of the job's first epoch, in seconds since 1970.
             first: True if this is the job's first epoch.
         """
@@ -272,7 +274,7 @@ class Faults:
         """Log how many steps the program must repeat after a failure.
 
         Args:
-            teller: Rank that writes the log line, because the program continues from its state.
+            teller: Rank from whose state the program continues. Only this rank writes the log line.
             steps: Number of steps to repeat. None means all steps since the last commit. Nothing is logged if Horovod
                 does not detect the program's steps.
         """
@@ -298,7 +300,7 @@ class Faults:
 
     def _timed(self, since: float) -> Iterator[Event]:
         """Yield the timed faults, starting ``since`` seconds after the start of the job."""
-        if since < 1.0:  # skip faults from before this process joined the job
+        if since < 1.0:  # skip faults that were due before this process joined the job
             yield from (event for event in self._plan.events if event.step is None and event.after is None)
         for event in self._plan.by_time():
             if (event.after or 0.0) > since:
@@ -308,8 +310,8 @@ class Faults:
 def act(event: Event, ranks: Ranks) -> None:
     """Inject a fault into this process or its network.
 
-    A fault at a step occurs in the main thread. A timed fault comes from another thread and can interrupt the main
-    thread anywhere.
+    A fault at a step is injected in the main thread. A timed fault is injected from another thread and can interrupt
+    the main thread at any point.
     """
     if event.kind in ON_NETWORKS:
         inject_on_network(event, ranks, lambda remark: _say(f"{event} ({remark})"))
@@ -353,7 +355,7 @@ def prepare(text: str) -> None:
     """Set up fault injection before this process joins its first job.
 
     Raises:
-        ValueError: If ``text`` is not a valid plan of faults.
+        ValueError: If ``text`` is not a valid fault plan.
     """
     global _faults
     if _faults is None:

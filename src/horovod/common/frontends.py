@@ -1,7 +1,7 @@
 """This process's job and its frontends, one per framework that uses Horovod.
 
-All frontends share one engine. Each frontend has a number, which separates its operation names, groups, unnamed
-operations and joins from those of other frontends. Each frontend enters and leaves the job independently (``basics``).
+All frontends share one engine. Each frontend has a number, which keeps its operation names, groups, unnamed operations
+and joins apart from those of other frontends. Each frontend enters and leaves the job independently (``basics``).
 Outside a job, access to the engine raises an error that says so.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """This process's place in the job, which does not change during an epoch."""
+    """This process's ranks in the job and the properties of the job. They do not change during an epoch."""
 
     rank: int
     size: int
@@ -53,7 +53,8 @@ class Job:
     """Seals that authenticate pickled objects that leave the host."""
 
 
-# Existing programs match the text "Horovod has not been initialized", which bindings/python/frontend.cc also contains.
+# Existing programs search error messages for "Horovod has not been initialized". bindings/python/frontend.cc uses the
+# same text.
 
 
 def not_initialized(*_: Any, **__: Any) -> NoReturn:
@@ -70,7 +71,7 @@ def shut_down(*_: Any, **__: Any) -> NoReturn:
 
 
 def forked(*_: Any, **__: Any) -> NoReturn:
-    """Raise the error for an operation that was called in a forked child."""
+    """Raise the error for an operation called in a forked child."""
     raise HorovodInternalError(
         f"this process (pid {os.getpid()}) was forked from a worker after hvd.init() and is not part of the job; "
         "collectives run in the worker itself only"
@@ -108,7 +109,10 @@ class Access:
     def open(
         self, job: Job, engine: "Engine", submit: "Callable[..., Work] | None", run: "Callable[..., Work] | None"
     ) -> None:
-        """Attach ``engine``. ``submit`` and ``run``, if not None, replace the engine's methods."""
+        """Use ``engine`` for operations of ``job``.
+
+        If not None, ``submit`` and ``run`` replace the engine's methods.
+        """
         self.job = job
         self.engine = engine
         self.forked = False
@@ -136,8 +140,8 @@ class Access:
         """Return the engine of the current job.
 
         Raises:
-            ValueError: Before ``init``.
-            HorovodInternalError: After ``shutdown`` and in a forked child.
+            ValueError: If ``init`` has not been called.
+            HorovodInternalError: If called after ``shutdown`` or in a forked child.
         """
         return self.engine if self.engine is not None else self._refuse()
 
@@ -197,7 +201,7 @@ class Frontend(Access):
 
         Args:
             name: Name of the framework's module.
-            number: Number of the frontend, 0 to 255. Native libraries contain the same number.
+            number: Number of the frontend, 0 to 255, which the native libraries also contain.
         """
         super().__init__()
         self.name = name
@@ -207,14 +211,17 @@ class Frontend(Access):
         """Attach the frontend to the job. Called by ``init``."""
         from horovod import _core
 
-        # The engine's methods assume frontend number 0 by default, so only other frontends need a wrapper.
+        # The engine's methods default to frontend number 0, so only other frontends need a wrapper.
         submit = partial(engine.submit, face=self.number) if self.number else None
         run = partial(engine.run, face=self.number) if self.number else None
         self.open(job, engine, submit, run)
         _core.serve_face(self.number, True)
 
     def leave(self) -> None:
-        """Detach the frontend from its job, on ``shutdown`` or after the job's end. Idempotent."""
+        """Detach the frontend from its job, after ``shutdown`` or when the job ends.
+
+        Calling this again has no effect.
+        """
         if self.engine is None:
             return
         from horovod import _core
@@ -325,7 +332,7 @@ class State(Access):
         self.close()
 
     def leave_in_child(self) -> None:
-        """Reject the operations of all frontends in a forked child."""
+        """Make the operations of all frontends fail in a forked child."""
         if self.engine is not None:
             self.engine.abandon()
             super().leave_in_child()

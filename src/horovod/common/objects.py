@@ -1,8 +1,8 @@
 """Collectives on Python objects (broadcast_object and allgather_object), shared by all frontends.
 
-Objects are pickled by cloudpickle and exchanged only between authenticated members of a job. Unpickling executes code
-from the data, and data connections between hosts are usually not encrypted. So each object sent between hosts is sealed
-(``object_seal``). The receiver checks the seal before it unpickles anything or allocates memory.
+Objects are pickled by cloudpickle and exchanged only between authenticated members of a job. Unpickling can execute
+arbitrary code, and data connections between hosts are usually not encrypted. So each object sent between hosts is
+sealed (``object_seal``). The receiver checks the seal before it unpickles anything or allocates memory.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from horovod.common.security.object_seal import Call, Seals
 
 _FAILED = b"\xff"  # first byte of an error message; a pickle begins with 0x80
 
-_parked: list[Any] = []  # memory that interrupted operations still use, kept until the process ends
+_parked: list[Any] = []  # memory that interrupted operations still use, kept until the process exits
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
@@ -30,7 +30,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
 
 def _dumps_or_reason(obj: Any) -> tuple[bytes, Exception | None]:
-    """Pickle ``obj``. If that fails, return the error as text for the other ranks, and as an exception."""
+    """Pickle ``obj``. If that fails, return the error as text for the other ranks and as an exception."""
     try:
         return dumps(obj), None
     except Exception as error:
@@ -163,7 +163,7 @@ def _run(
 
 @contextlib.contextmanager
 def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
-    """Run a block on rank 0 first, then on the other ranks, such as a download into a shared directory.
+    """Run a block, such as a download into a shared directory, first on rank 0 and then on the other ranks.
 
     The other ranks wait while rank 0 is alive, regardless of the settings for stalled operations. The block must not
     call collective operations.
@@ -191,7 +191,7 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
     over = threading.Event()
 
     def keep_waiting() -> None:
-        # Ignore a lost rank here, because the broadcast after the block raises the same error.
+        # Ignore a lost rank here, because the broadcast after this block raises the same error.
         with contextlib.suppress(HorovodInternalError):
             while not over.wait(1.0):
                 broadcast_object(None, 0, "rank0_first")
@@ -219,7 +219,7 @@ def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tu
     """Broadcast a list of numbers from rank 0.
 
     Args:
-        numbers: This rank's numbers. All ranks must pass the same count.
+        numbers: This rank's numbers. All ranks must pass equally many.
         name: Name of the operation. Only one operation with this name can be in flight.
         face: Frontend that submits the operation.
 
@@ -237,7 +237,7 @@ def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tu
 
 
 def largest(value: int, name: str, face: Frontend) -> int:
-    """Return the maximum of all ranks' values, which must be 0 to 255.
+    """Return the maximum of all ranks' values, each between 0 and 255.
 
     Each rank sends only one byte, which is cheap enough for every step.
 

@@ -47,13 +47,16 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
 
 
 class Leaving:
-    """Telemetry of a job that is shutting down. Errors are logged and do not prevent the shutdown."""
+    """Closes the telemetry of a job that is shutting down. Errors are logged and do not prevent the shutdown."""
 
     def __init__(self, telemetry: Telemetry | None, autotune: "Session | None") -> None:
         self._telemetry, self._autotune = telemetry, autotune
 
     def close(self, failed: bool) -> None:
-        """Close the telemetry before the engine's shutdown. ``failed`` is True if an exception ends this process."""
+        """Close the telemetry before the engine shuts down.
+
+        ``failed`` is True if this process exits because of an exception.
+        """
         if self._autotune is not None:
             _unless_it_fails(self._autotune.close)
         telemetry = self._telemetry
@@ -61,7 +64,7 @@ class Leaving:
             _unless_it_fails(lambda: telemetry.close(failed))
 
     def finish(self) -> None:
-        """Complete the shutdown of the telemetry after the engine's shutdown."""
+        """Finish closing the telemetry, after the engine has shut down."""
         if self._telemetry is not None:
             _unless_it_fails(self._telemetry.finish)
 
@@ -87,7 +90,7 @@ def leave_in_child() -> None:
     _autotune = None
     if _telemetry is not None:
         _telemetry.leave_in_child()
-    _telemetry = None  # a forked child has no telemetry threads, so forget the telemetry
+    _telemetry = None  # a forked child has no telemetry threads, so it has no telemetry
     marks.close()
     training.close()
 
@@ -111,7 +114,7 @@ class Observed:
     _face: Frontend
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Start writing this rank's operations to a timeline file that trace viewers open (docs/timeline.md).
+        """Start writing this rank's operations to a timeline file, which trace viewers can open (docs/timeline.md).
 
         A timeline that is already running is stopped first. Each rank decides independently whether to call this.
 
@@ -128,7 +131,7 @@ class Observed:
         _observers().timelines.start(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
-        """Stop this rank's timeline and complete its file. Idempotent.
+        """Stop this rank's timeline and complete its file. Does nothing if no timeline is running.
 
         Raises:
             ValueError: If Horovod is not initialized.

@@ -47,7 +47,7 @@ def check_op(op: object, accepted: Sequence[int] = range(len(OP_NAMES))) -> int:
 def resolve_op(
     op: int | None, average: bool | None = None, what: str | Callable[[], str] = "", error: type[Exception] = ValueError
 ) -> int:
-    """Resolve ``op`` and the deprecated ``average`` to a reduction. Average if both are None.
+    """Resolve ``op`` and the deprecated ``average`` to a reduction, which is Average if both are None.
 
     Args:
         op: Code of the operation, or None.
@@ -120,7 +120,7 @@ def check_reduction(
 def check_differentiable(operation: str, op: int) -> None:
     """Raise NotImplementedError if the reduction has no gradient.
 
-    For such a reduction, reducing the gradients with the same operation does not give the derivative.
+    For such a reduction, the derivative cannot be computed by applying the same reduction to the gradients.
     """
     if op in WITHOUT_GRADIENT:
         raise NotImplementedError(
@@ -163,7 +163,7 @@ def check_scatter(
 
 
 def check_scale(operation: str, prescale: object, postscale: object) -> None:
-    """Raise ValueError naming the argument if a scale factor is not a number."""
+    """Raise ValueError if a scale factor is not a number. The message names the argument."""
     for argument, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
         if not hasattr(value, "__float__") or math.isnan(float(value)):
             raise ValueError(f"{operation}: {argument} must be a number, got {value!r}")
@@ -210,7 +210,7 @@ def scattered_rows(rows: int, rank: int, size: int) -> int:
 
 
 def wire_name(operation: str, name: str | None) -> str:
-    """Return the full name of an operation: ``allreduce.x`` for ("allreduce", "x"), or "" without a name.
+    """Return the full name of an operation: ``allreduce.x`` for ("allreduce", "x"), or "" if ``name`` is None.
 
     The engine matches unnamed operations by a counter.
 
@@ -268,7 +268,7 @@ def grouped_names(
 
 
 def generate_header() -> str:
-    """Generate the contents of core/base/reduce_op_table.h from the table."""
+    """Generate the contents of core/base/reduce_op_table.h from the table of reductions."""
     rows = [f'  X({name.lower()}, "{name}")' for name in OP_NAMES]
     lines = ["#define HVD_REDUCE_OPS(X)", *rows[:-1]]
     width = max(map(len, lines)) + 1

@@ -23,7 +23,8 @@ class ProcessSet:
 
     Attributes:
         process_set_id: Id of the set, or None until it is registered.
-        ranks: Sorted ranks of the job. For a set made from a communicator, None until ``init`` has registered it.
+        ranks: The members' ranks in the job, sorted. None for a set made from a communicator until ``init`` has
+        registered it.
         mpi_comm: mpi4py communicator from which the set was made, or None.
         world_ranks: World ranks of the communicator's members, in the communicator's order, or None.
     """
@@ -58,18 +59,24 @@ class ProcessSet:
         return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
 
     def rank(self) -> int | None:
-        """Return this process's index within the set. None if the set is not registered or lacks this process."""
+        """Return this process's index within the set.
+
+        The result is None if the set is not registered or does not include this process.
+        """
         job = state.job
         if self.process_set_id is None or self.ranks is None or job is None or job.rank not in self.ranks:
             return None
         return self.ranks.index(job.rank)
 
     def included(self) -> bool | None:
-        """Return True if this process is a member. None while the set's ranks or this process's rank is unknown."""
+        """Return True if this process is a member.
+
+        The result is None while the set's ranks or this process's rank is unknown.
+        """
         return None if self.ranks is None or state.job is None else state.job.rank in self.ranks
 
     def _invalidate(self) -> None:
-        """Drop the id but keep the ranks, so that the object can be added again."""
+        """Drop the id but keep the ranks, so that the set can be registered again."""
         self.process_set_id = self.mpi_comm = self.world_ranks = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -122,9 +129,9 @@ global_process_set = _make_global()
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Register a process set while the job runs.
+    """Register a process set while the job is running.
 
-    All ranks must call this with the same ranks. Each call blocks until all of them have called. The program must set
+    All ranks must call this with the same ranks. Each call blocks until all ranks have called. The program must set
     HOROVOD_DYNAMIC_PROCESS_SETS=1 or call ``init(process_sets="dynamic")``.
 
     Args:
@@ -159,7 +166,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Unregister a process set.
 
-    All ranks must call this. Each call blocks until all of them have called. All ProcessSet objects for this set lose
+    All ranks must call this. Each call blocks until all ranks have called. All ProcessSet objects for this set lose
     their ids and can be added again.
 
     Returns:
@@ -321,7 +328,7 @@ class InitArguments:
 
 
 def check_init_arguments(comm: Any, process_sets: Any) -> InitArguments:
-    """Check the arguments of ``init``, except for differences between ranks.
+    """Check the arguments of ``init``, but not whether they agree across ranks.
 
     Raises:
         ValueError: If an argument is invalid. The message names the argument, its value and the accepted values.

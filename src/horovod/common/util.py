@@ -16,7 +16,10 @@ _answers: dict[str, Any] = {}
 
 
 def is_mpi_comm(value: object) -> bool:
-    """Return True for an mpi4py communicator. Checks only the type name, because importing mpi4py starts MPI."""
+    """Return True for an mpi4py communicator.
+
+    Only the name of the type is checked, because importing mpi4py starts MPI.
+    """
     return any(base.__module__.startswith("mpi4py") and base.__name__ == "Comm" for base in type(value).__mro__)
 
 
@@ -76,7 +79,7 @@ def _apply(values: dict[str, str | None]) -> None:
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """Return True if version ``ver`` ("2.13.0+cpu") is at least ``target`` ("a.b.c").
 
-    A pre-release counts as its release.
+    Pre-release versions are treated like the release.
 
     Raises:
         ValueError: If ``target`` does not consist of exactly three numbers.
@@ -126,7 +129,7 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
 
 
 def check_installed_version(name: str, version: str, exception: BaseException | None = None) -> None:
-    """Do nothing, because one build works with every version of a framework."""
+    """Do nothing: one build works with every version of a framework."""
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
@@ -150,15 +153,15 @@ def mpi_built(verbose: bool = False) -> bool:
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Return True, because the built-in engine replaces Gloo."""
+    """Return True: Horovod's built-in engine replaces Gloo."""
     return True
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """Return the version code of the NCCL library that ranks would use, such as 22205 for 2.22.5, or 0 without one.
+    """Return the version code of the NCCL library that ranks would use, such as 22205 for 2.22.5, or 0 if none.
 
     The library is not loaded into this process, because a framework that is imported later would use it instead of its
-    own.
+    own copy.
     """
     from horovod.common.devices import libraries
 
@@ -166,12 +169,12 @@ def nccl_built(verbose: bool = False) -> int:
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    """Return False, because DDL is not supported."""
+    """Return False: DDL is not supported."""
     return False
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    """Return False, because oneCCL is not supported."""
+    """Return False: oneCCL is not supported."""
     return False
 
 

@@ -128,8 +128,7 @@ class WorkerEnv:
                 "HOROVOD_JOB_KEY"
             )
         # HOROVOD_CONTROLLER=mpi is accepted only in jobs that MPI started (bootstrap/mpi.py). Even there, ranks
-        # negotiate
-        # operations over the engine's own links.
+        # negotiate operations over the engine's own links.
         if self.controller == "mpi" and not (self.place is not None and self.place.mpi):
             raise ValueError(f"HOROVOD_CONTROLLER must be 'gloo' in this build, got {self.controller!r}")
 

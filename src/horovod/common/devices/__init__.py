@@ -1,8 +1,7 @@
 """Detection of this host's GPUs and their libraries without initializing CUDA, so that the program can still fork.
 
 If hardware or libraries are missing, no error is raised: the result is empty and contains the reason. NCCL is not
-loaded
-into this process, because frameworks that are imported later would use the loaded copy instead of their own.
+loaded into this process, because frameworks that are imported later would use the loaded copy instead of their own.
 
 - ``nvml`` queries NVIDIA's management library.
 - ``libraries`` finds CUDA's driver, NCCL and NVTX, and ``versions`` determines their versions.

@@ -95,8 +95,7 @@ def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mism
     """Return the difference between the ranks' states, or None if they match.
 
     The state of the first rank that is not new is taken as correct. Ranks with a different state must not take part,
-    and
-    the other ranks can continue without them. If all ranks are new, every rank is considered wrong.
+    and the other ranks can continue without them. If all ranks are new, every rank is considered wrong.
 
     Args:
         told: For each rank, its attribute names and True if the rank is new.

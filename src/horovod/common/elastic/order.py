@@ -64,7 +64,7 @@ class Shares:
 
     @property
     def alike(self) -> bool:
-        """True if all ranks take at least 1 sample per round, the numbers differ by at most 1, and larger ones come first."""
+        """True if the ranks' numbers of samples differ by at most one, none is 0, and larger ones come first."""
         return min(self.of) > 0 and max(self.of) - min(self.of) <= 1 and sorted(self.of, reverse=True) == list(self.of)
 
     def begin(self, rank: int) -> int:

@@ -232,7 +232,7 @@ class Keeping(State):
 
     @abstractmethod
     def before_step(self, error: HorovodInternalError) -> bool:
-        """Return True if the error occurred between steps: after one was complete, and before the next changed anything."""
+        """Return True if the error occurred between steps: one was complete, and the next had not changed anything."""
 
     @abstractmethod
     def standing(self, whole: bool) -> Standing:

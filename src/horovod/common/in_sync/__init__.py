@@ -81,7 +81,7 @@ def fingerprints(objects: Mapping[str, Any], read: Reader, ignore: Collection[st
 
 
 def digest_of(leaves: Mapping[str, Leaf]) -> str:
-    """Return the SHA-256 of all values in hexadecimal, independent of their order."""
+    """Return the SHA-256 of all values, in hexadecimal. The order of the values does not matter."""
     digest = hashlib.sha256()
     for path in sorted(leaves):
         encoded = path.encode(errors="surrogatepass")
@@ -90,12 +90,12 @@ def digest_of(leaves: Mapping[str, Leaf]) -> str:
 
 
 def named(objects: Sequence[Any], keywords: Mapping[str, Any], name_of: Callable[[Any], str]) -> dict[str, Any]:
-    """Combine positional and keyword arguments into one mapping of objects by name.
+    """Merge positional and keyword arguments into one dict that maps names to objects.
 
     Args:
-        objects: Objects without a name.
-        keywords: Objects with a name.
-        name_of: Function that chooses a name for an object without one. Repeated names get a suffix _2, _3, ...
+        objects: Positional arguments, which have no names.
+        keywords: Keyword arguments, by name.
+        name_of: Function that chooses a name for a positional argument. Repeated names get a suffix _2, _3, ...
 
     Raises:
         ValueError: If no object is passed.
@@ -163,7 +163,7 @@ def _leaf(value: Any) -> Leaf | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each part of an object as (suffix of the path, part)."""
+    """Yield each part of an object as (suffix to append to the object's path, part)."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield (f".{key}" if isinstance(key, str) else f"[{key!r}]"), part
@@ -210,7 +210,7 @@ def _hash(kind: str, *parts: Any) -> bytes:
 
 # Maximum number of different values in a message.
 _VALUES = 4
-# Maximum number of paths that a message lists in addition to the first one.
+# Maximum number of additional paths that a message lists after the first one.
 _PATHS = 5
 _MISSING = Leaf(b"", "missing")
 
@@ -313,7 +313,7 @@ _OWN = ("moving_mean", "moving_variance")
 
 
 def reader(to_numpy: Callable[[Any], Any], is_local: Callable[[Any], bool] = lambda variable: False) -> Reader:
-    """Create the reader for the variables, models and optimizers of TensorFlow or Keras.
+    """Create the function that reads the variables, models and optimizers of TensorFlow or Keras.
 
     Args:
         to_numpy: Function that converts a tensor or variable to an array.

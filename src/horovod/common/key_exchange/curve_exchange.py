@@ -1,7 +1,7 @@
-"""Send the job key from rank 0 to ranks whose public keys are on the launcher's board.
+"""Send the job key from rank 0 to ranks whose public keys are in the launcher's key-value store (the board).
 
 The connection is a ZeroMQ socket with CURVE. A client must know the server's public key, which is published only on the
-launcher's board. The client proves that it has a secret key and names its rank. The server compares the client's public
+board. The client proves that it has a secret key, and says which rank it is. The server compares the client's public
 key with the one on the board for that rank. If they match, the client gets the encrypted job key. All key pairs are
 created for this purpose only.
 """
@@ -37,7 +37,7 @@ class CurveKeyServer(ThreadedServer):
         """Start the server that sends the job's key to ranks.
 
         Args:
-            listeners: Listening sockets, which this object then owns.
+            listeners: Listening sockets, of which this object takes ownership.
             known: Function that returns a rank's public key (32 bytes), or None.
             key: The job's key.
             port: Port of the job's store.

@@ -22,10 +22,10 @@ _PAUSE = 0.05
 
 
 class Visit(Protocol):
-    """Protocol of one connection, which does no I/O itself.
+    """Protocol of one connection. It does no I/O itself.
 
-    The caller first sends ``outgoing``, and then receives ``wanted`` bytes. The connection is finished when both are
-    empty.
+    The caller first sends ``outgoing``, and then receives ``wanted`` bytes. The connection is finished when
+    ``outgoing`` is empty and ``wanted`` is 0.
     """
 
     outgoing: bytes
@@ -33,7 +33,7 @@ class Visit(Protocol):
     @property
     def wanted(self) -> int: ...
     def receive(self, sock: socket.socket) -> None:
-        """Process at most ``wanted`` received bytes. Raises AuthError or OSError to end the connection."""
+        """Process up to ``wanted`` received bytes. Raises AuthError or OSError if the connection must be closed."""
 
     def close(self) -> None: ...
 
@@ -93,7 +93,7 @@ class KeyServer(ThreadedServer):
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
-        # The peer closed the connection, or this process is out of descriptors. In both cases, the peer retries.
+        # The peer closed the connection, or this process ran out of file descriptors. Either way, the peer retries.
         except OSError:
             time.sleep(_PAUSE)
             return
@@ -167,7 +167,7 @@ def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket
 
 
 def read_all(sock: socket.socket, seconds: float) -> bytes:
-    """Receive data until the peer closes the connection. Return b"" on a timeout, or for more than 8 KiB."""
+    """Receive data until the peer closes the connection. Return b"" on timeout or if more than 8 KiB arrive."""
     deadline = time.monotonic() + seconds
     data = b""
     while len(data) <= _LIMIT:

@@ -27,7 +27,7 @@ _meetings: dict[tuple[str, tuple[int, ...]], Meeting] = {}
 
 
 def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Meeting:
-    """Return the address and key of the store of this process's job.
+    """Return the address and key of the store for this process's job.
 
     horovodrun provides both in the environment. Under another launcher, the ranks use one of the ``methods``.
 
@@ -37,7 +37,7 @@ def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Me
         members: World ranks that form the job. An empty sequence means all ranks.
 
     Raises:
-        ValueError: If the store cannot be found in time or started. The message names the problem or what is missing.
+        ValueError: If the store cannot be found in time, or cannot be started. The message names the problem.
     """
     if env.place is None:
         assert env.rendezvous_addr is not None
@@ -72,8 +72,8 @@ def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meetin
         seconds: Time limit in seconds.
 
     Raises:
-        ValueError: If the launcher supports no method, with advice in the message. In rank 0's process, also if the
-            limit of open files is too low.
+        ValueError: If no method works with the launcher. The message contains advice. In rank 0's process, also if the
+        limit on open files is too low.
         MeetingError: If the store was not found within ``seconds``.
     """
     at = group.place.job, group.members
@@ -98,7 +98,10 @@ def _make_room(group: Group) -> None:
 
 
 def choose(group: Group) -> methods.MeetingMethod:
-    """Choose the method for this job. Raises ValueError with launcher-specific advice if none is possible."""
+    """Choose the method with which the ranks of this job find the store and its key.
+
+    Raises ValueError with launcher-specific advice if no method is possible.
+    """
     place = group.place
     if place.one_host and place.job:
         return methods.OneHost()
@@ -118,7 +121,10 @@ def choose(group: Group) -> methods.MeetingMethod:
 
 
 def open_board() -> methods.OnBoard | None:
-    """Return the launcher's board, or None if there is none. The board is opened once per process."""
+    """Return the launcher's key-value store (the board), or None if there is none.
+
+    The board is opened once per process.
+    """
     if not _boards:
         if os.environ.get("PMI_FD"):
             _boards.append(methods.OnBoard(pmi.PmiBoard()))

@@ -56,7 +56,7 @@ def available() -> bool:
 
 
 def encode(payload: bytes) -> bytes:
-    """Create a credential that only this user's processes can open. Raises MungeError on failure."""
+    """Create a MUNGE credential that only this user's processes can decode. Raises MungeError on failure."""
     library = _load()
     context = library.munge_ctx_create()
     if not context:
@@ -75,7 +75,10 @@ def encode(payload: bytes) -> bytes:
 
 
 def decode(credential: bytes) -> Secret:
-    """Return a credential's payload. Raises MungeError if it was already opened or is another user's."""
+    """Return a MUNGE credential's payload.
+
+    Raises MungeError if the credential was already decoded or belongs to another user.
+    """
     library = _load()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint(), ctypes.c_uint()
@@ -151,7 +154,7 @@ class Group:
 
     @property
     def leader(self) -> int:
-        """World rank whose process runs the store."""
+        """World rank of the process that runs the store."""
         return self.members[0] if self.members else 0
 
     @property
@@ -166,7 +169,7 @@ class Group:
         return f"{self.place.job}/{who}"
 
     def job_key(self, fresh: bytes) -> bytes:
-        """Derive the group's job key from the user-supplied key. Without one, return ``fresh``."""
+        """Derive the group's job key from the user-supplied key. If there is none, return ``fresh``."""
         return fresh if self.given_key is None else derive_key(self.given_key, f"group {self.label}")
 
 
@@ -176,7 +179,7 @@ _LOOPBACK = "127.0.0.1"
 _KEY = 32
 _LOCAL = struct.Struct(f"!{_KEY}sH")
 _PORT = struct.Struct("!H")
-# Format of a credential's payload: digest of the job's name, key, and port.
+# Format of a credential's payload: the digest of the job's name, then the key, then the port.
 _MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")
 # Number of ports to try, starting at the launcher's port.
 _PORTS = 8
@@ -185,7 +188,10 @@ _KNOCK_SECONDS = 2.0
 
 
 class MeetingMethod:
-    """Method with which ranks find the store. Rank 0 calls ``lead``, and all other ranks call ``follow``."""
+    """Method with which ranks find the store (the job's key-value store) and get its key.
+
+    Rank 0 calls ``lead``, and all other ranks call ``follow``.
+    """
 
     def lead(self, group: Group, key: bytes) -> Meeting:
         """Start the store, and return its address and key."""
@@ -197,10 +203,10 @@ class MeetingMethod:
 
 
 class OneHost(MeetingMethod):
-    """Method for ranks on one host. The kernel or the user's key authenticates the ranks."""
+    """Method for ranks on one host. Ranks are authenticated by the kernel or by a user-supplied key."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
-        """Start the store on the loopback interface, and serve its key and port."""
+        """Start the store on the loopback interface, and give its key and port to the other ranks."""
         server = StoreServer(key)
         try:
             port = server.address[1]
@@ -236,12 +242,12 @@ class _Card(msgspec.Struct, array_like=True):
 
 
 class OnBoard(MeetingMethod):
-    """Method that uses the launcher's key-value store (the board), over PMI-1 or PMIx."""
+    """Method that uses the launcher's key-value store (the board), which is accessed over PMI-1 or PMIx."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        # Key pair of each published name. Each call of ``init`` uses a new name, because a board accepts a name only
-        # once.
+        # Key pair of each published name. Each call of ``init`` uses a new name, because a board accepts a value for a
+        # name only once.
         self._pairs: dict[str, tuple[bytes, bytes]] = {}
 
     def lead(self, group: Group, key: bytes) -> Meeting:
@@ -320,10 +326,10 @@ class OnBoard(MeetingMethod):
 
 
 class AtPort(MeetingMethod):
-    """Method for ranks with a common key. The store listens on a port that all ranks know."""
+    """Method for ranks that share a key. The store listens on a port that all ranks know."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
-        """Start the store on the port that all ranks know."""
+        """Start the store on the port known to all ranks."""
         listeners = key_server.listen(_addresses(group), _ports(group))
         server = StoreServer(key, listeners=listeners)
         return Meeting(*server.address, key, server)
@@ -358,7 +364,7 @@ class ByMunge(MeetingMethod):
         return Meeting(*server.address, key, server, gate)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Find the store through the first credential for this job that this user can open."""
+        """Find the store through the first credential for this job that this user can decode."""
         deadline = time.monotonic() + seconds
         names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
         trouble = ""
@@ -380,7 +386,7 @@ class ByMunge(MeetingMethod):
 
 
 def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
-    """Decode a credential's payload to (digest, key, port). Raises struct.error if the payload is invalid."""
+    """Decode a credential's payload into (digest, key, port). Raises struct.error if the payload is invalid."""
     digest, _, port = _MUNGE.unpack(payload)
     return digest, Secret(payload[len(digest) : len(digest) + _KEY]), port
 
@@ -397,7 +403,10 @@ def _digest(group: Group) -> bytes:
 
 
 def _ports(group: Group) -> list[int]:
-    """Return candidate ports for rank 0: above the launcher's port, or the last ports of the user-supplied range."""
+    """Return the ports that rank 0 can try.
+
+    They are the ports just above the launcher's port, or the last ports of the user-supplied range.
+    """
     if group.ports != range(1):
         return list(group.ports[-_PORTS:])
     first = group.place.port + 1
@@ -405,7 +414,7 @@ def _ports(group: Group) -> list[int]:
 
 
 def _addresses(group: Group) -> list[str]:
-    """Return rank 0's addresses: those of the interfaces in use, and the launcher's names for this host."""
+    """Return rank 0's addresses: those of its interfaces in use, and those of the launcher's names for this host."""
     return own_addresses(group.interface, [a for name in group.place.leads[:8] for a in resolve_node(name)])
 
 

@@ -32,11 +32,14 @@ from horovod.common.devices import mpi_libraries
 
 
 def mapped_libraries(pid: int, library: str) -> list[str]:
-    """Return the paths of a shared library, such as ``libmpi``, that a process has mapped. Empty if unknown."""
+    """Return the paths of a shared library, such as ``libmpi``, that a process has mapped.
+
+    The list is empty if the paths are unknown.
+    """
     try:
         with open(f"/proc/{pid}/maps") as file:
             found = re.findall(rf"(/\S*/{re.escape(library)}\.so[.\d]*)$", file.read(), re.MULTILINE)
-    except OSError:  # cannot be read if the process has ended or belongs to another user
+    except OSError:  # the file cannot be read if the process has ended or belongs to another user
         return []
     return list(dict.fromkeys(found))
 
@@ -103,7 +106,7 @@ class PmiBoard:
             raise PmiError(f"the process manager refuses to publish a name: {answer.get('msg', answer)}")
 
     def find(self, name: str, rank: int) -> bytes | None:
-        """Return the value that ``rank`` published under this name, or None if not published yet. Never waits."""
+        """Return the value that ``rank`` published under this name, or None if there is none yet. Never blocks."""
         del rank
         answer = self._call(f"lookup_name service={self._service(name)}")
         text = answer.get("port", "")
@@ -119,7 +122,8 @@ class PmiBoard:
         self._call("finalize")
 
     def _service(self, name: str) -> str:
-        # Hash names, which are limited to 64 characters and can be visible to other jobs on the name server.
+        # Names are hashed, because they are limited to 64 characters and can be visible to other jobs on the name
+        # server.
         return "horovod-" + hashlib.sha256(f"{self._scope}/{name}".encode()).hexdigest()[:32]
 
     def _call(self, command: str) -> dict[str, str]:
@@ -140,7 +144,7 @@ class PmiBoard:
             left = deadline - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
                 raise PmiError(f"no answer from the process manager within {_ANSWER_SECONDS:g} s")
-            # Reading past the line is safe, because the process manager sends nothing after its answer.
+            # Reading past the end of the line is safe, because the process manager sends nothing after its answer.
             data = os.read(self._fd, _LONGEST)
             if not data or len(line) > _LONGEST:
                 raise PmiError("the process manager has closed the connection PMI_FD")
@@ -149,7 +153,7 @@ class PmiBoard:
 
 
 def _is_ok(answer: Mapping[str, str]) -> bool:
-    """Return True if the answer reports success: rc=0 from Hydra, info=ok from Slurm."""
+    """Return True if the answer indicates success: rc=0 from Hydra, info=ok from Slurm."""
     return answer.get("rc", "0") == "0" and answer.get("info", "ok") == "ok"
 
 
@@ -163,9 +167,9 @@ def _finalize_at_exit(board: PmiBoard) -> None:
 
 
 def _finalize(pid: int) -> None:
-    # Send nothing after an exception. Hydra must see a crash, because otherwise it waits for ranks that wait for this
-    # rank. Send nothing if MPI was used, because MPI sends finalize itself (MPICH 5 even long after MPI_Finalize, at
-    # the end of the process).
+    # Do not send "finalize" after an exception, so that Hydra sees a crash. Otherwise it waits for ranks that wait for
+    # this rank. Do not send it if MPI was used either, because MPI sends it itself. MPICH 5 does so not in MPI_Finalize
+    # but at the end of the process.
     if os.getpid() != pid or hasattr(sys, "last_type") or mpi_was_used():
         return
     try:
@@ -224,7 +228,7 @@ class PmixBoard:
     def find(self, name: str, rank: int) -> bytes | None:
         """Return the value that ``rank`` has published under this name, or None if there is none yet.
 
-        The server can wait a few seconds for the value.
+        The server may wait a few seconds for the value before it answers.
         """
         who = _Proc(self._me.nspace, rank)
         # Set a timeout, because the server's default (2 s in Open MPI) varies and can be infinite.

@@ -30,7 +30,7 @@ _AT_ONCE = 256
 _STEP = 0.5
 # Maximum size of a message in bytes.
 _LONGEST = 4096
-# Maximum number of parallel lookups.
+# Maximum number of parallel host name lookups.
 _LOOK_UPS = 8
 # Seconds before an unknown name is looked up again.
 _UNKNOWN = 3.0
@@ -94,27 +94,30 @@ def knock(candidates: Sequence[Candidate], seconds: float, deadline: float) -> I
 
 
 def _within(seconds: float, deadline: float) -> float:
-    """Return a socket timeout: the time until the deadline, at most ``seconds``, and never 0 (non-blocking)."""
+    """Return a socket timeout: the time until the deadline, but at most ``seconds``.
+
+    It is never 0, because that means non-blocking.
+    """
     return max(0.01, min(seconds, deadline - time.monotonic()))
 
 
 class Names:
-    """Candidate addresses from repeated host name lookups.
+    """Provides candidate addresses by looking up host names repeatedly.
 
-    A starting pod's name might not be known yet. Lookups run in threads. Without a reachable name server, one
-    lookup can take longer than a rank waits for rank 0.
+    The name of a starting pod might not be known yet, so lookups are repeated. They run in threads, because a lookup
+    without a reachable name server can take longer than a rank waits for rank 0.
     """
 
     def __init__(
         self, names: Sequence[str], ports: Sequence[int], resolve: Callable[[str], list[str]], deadline: float
     ) -> None:
-        """Prepare the lookup of host names.
+        """Start without any lookup. The first call starts the lookups.
 
         Args:
             names: Host names, most likely first.
             ports: Ports to combine with each address.
             resolve: Function that returns the addresses of a name.
-            deadline: Monotonic time in seconds at which lookups and waits end.
+            deadline: Monotonic time in seconds at which to stop all lookups and waiting.
         """
         self._names = names
         self._ports = ports
@@ -191,7 +194,7 @@ def own_addresses(interface: str = "", named: Sequence[str] = ()) -> list[str]:
     if interface:
         return mine
     first = [name for name in named if name in mine and not _is_loopback(name)]
-    # A host's own name can resolve to a loopback address, such as 127.0.1.1 on Debian. Such addresses come last.
+    # A host's own name can resolve to a loopback address, such as 127.0.1.1 on Debian. Sort such addresses last.
     loopback = [name for name in named if _is_loopback(name)]
     return list(dict.fromkeys([*first, *mine, *loopback]))
 
@@ -201,12 +204,15 @@ def _is_loopback(address: str) -> bool:
 
 
 def resolve_node(name: str) -> list[str]:
-    """Return a host's addresses, from Slurm if the name cannot be resolved. Empty if unknown."""
+    """Return a host's addresses, asking Slurm if the name cannot be resolved.
+
+    The result is empty if they are unknown.
+    """
     return resolve(name) or _ask_slurm(name)
 
 
 _slurm: dict[str, list[str]] = {}
-# Time at which to query Slurm again after its controller did not answer.
+# Time at which to query Slurm again if its controller has not answered.
 _silent_until = [0.0]
 
 

@@ -1,7 +1,7 @@
 """Key exchange between the ranks of one host over an abstract Unix socket.
 
 Each side verifies that the other is a process of the same user (``Peer``). With a user-supplied key, each side instead
-verifies that the other has this key. The socket's name is random, so no process can take the name first. The other
+verifies that the other has this key. The socket's name is random, so no process can bind the name in advance. The other
 ranks, called followers, find the name in the kernel's list of sockets. Other processes can create sockets with the same
 prefix, so a follower checks each socket's owner.
 
@@ -86,7 +86,7 @@ def ambiguous(uid: int, overflow: int, users: str) -> bool:
 
 
 def differs(sender: Sender, theirs: Namespaces | None, uid: int, ours: Namespaces) -> str:
-    """Return the reason why ``sender`` is not a process of user ``uid`` on this system, or "" if it is one.
+    """Return why ``sender`` is not a process of user ``uid`` on this system, or "" if it is.
 
     Args:
         sender: Sender as reported by the kernel.
@@ -104,7 +104,7 @@ def differs(sender: Sender, theirs: Namespaces | None, uid: int, ours: Namespace
 
 
 def check_self() -> None:
-    """Raise AuthError if this user cannot be told apart from other users in this namespace."""
+    """Raise AuthError if this namespace cannot distinguish this user from other users."""
     with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
         overflow = int(file.read())
     if ambiguous(os.geteuid(), overflow, os.readlink("/proc/self/ns/user")):
@@ -141,7 +141,7 @@ class Peer:
             raise AuthError(reason)
 
     def confirm(self, sender: Sender) -> None:
-        """Check that the identified peer itself has sent the answer. Raises AuthError if it was another process."""
+        """Check that the answer was sent by the identified peer itself. Raises AuthError if another process sent it."""
         if sender != self._sender:
             raise AuthError("a process that speaks for another one")
         try:
@@ -150,7 +150,7 @@ class Peer:
             raise AuthError("a process that has ended") from None
 
     def close(self) -> None:
-        """Close the peer's directory in /proc. Idempotent."""
+        """Close the peer's directory in /proc. Can be called repeatedly."""
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
@@ -321,7 +321,7 @@ def _check_self() -> None:
 
 
 def _visit(name: str, seconds: float, key: bytes | None) -> bytes:
-    """Get the payload from one socket. Raises AuthError if another user's process listens on the socket."""
+    """Get the payload from one socket. Raises AuthError if the socket belongs to another user's process."""
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as at_end:
         sock = at_end.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))

@@ -38,7 +38,7 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Split the text at commas outside brackets."""
+    """Split text at commas that are not inside brackets."""
     return [entry.strip() for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text) if entry.strip()]
 
 
@@ -106,7 +106,7 @@ class Place:
 
     @property
     def alone(self) -> str:
-        """Advice on how to run the process on its own, without a job. Can be empty."""
+        """Advice on how to run the process on its own, without a job, or "" if there is none."""
         if not self.tells:
             return ""
         return (
@@ -121,7 +121,10 @@ class Place:
 
 
 def integer(env: Mapping[str, str], name: str) -> int | None:
-    """Parse the number in a variable, or return None if it is not set. Raises ValueError if it is invalid."""
+    """Parse an environment variable as an integer, or return None if it is unset.
+
+    Raises ValueError if the value is invalid.
+    """
     text = env.get(name, "").strip()
     if not text:
         return None
@@ -131,7 +134,7 @@ def integer(env: Mapping[str, str], name: str) -> int | None:
 
 
 def first_integer(env: Mapping[str, str], *names: str) -> int | None:
-    """Parse the number in the first variable that is set, or return None if no variable is set."""
+    """Parse the first of the variables that is set as an integer, or return None if none is set."""
     for name in names:
         value = integer(env, name)
         if value is not None:
@@ -140,7 +143,7 @@ def first_integer(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def both(env: Mapping[str, str], rank: str, size: str) -> tuple[int, int] | None:
-    """Parse two variables that belong together. Return None unless both are set."""
+    """Parse two variables that belong together as integers. Return None if either is unset."""
     numbers = integer(env, rank), integer(env, size)
     return (numbers[0], numbers[1]) if numbers[0] is not None and numbers[1] is not None else None
 
@@ -149,9 +152,9 @@ _OURS = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
 
 
 def find(env: Mapping[str, str]) -> Place | None:
-    """Return this process's place in a job of another launcher.
+    """Return this process's ranks in a job that another launcher started.
 
-    The result is None without such a launcher, or if Horovod's own variables define the place.
+    The result is None if there is no such launcher, or if Horovod's own variables are set.
 
     Launchers can be nested: mpirun uses srun to reach the nodes of an allocation, and either of them can start torchrun
     once per node. The innermost launcher counts, because only it knows all processes.
@@ -177,7 +180,7 @@ _FIRST_PORT, _PORTS = 21000, 11000
 
 
 def find_jsrun(env: Mapping[str, str]) -> Place | None:
-    """Return this process's place from jsrun's variables, or None if jsrun has not started it."""
+    """Return this process's ranks from jsrun's variables, or None if jsrun did not start it."""
     numbers = both(env, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")
     if numbers is None:
         return None
@@ -222,7 +225,7 @@ def in_lsf_job(env: Mapping[str, str]) -> bool:
 
 
 def find_mpich(env: Mapping[str, str]) -> Place | None:
-    """Return this process's place from variables of PMI-1, or None if no launcher of this family has started it.
+    """Return this process's ranks from the variables of PMI-1, or None if no PMI-1 launcher started it.
 
     Slurm sets PMI_RANK too (srun --mpi=pmi2). If Slurm's own variables agree, they take precedence, because they
     provide more information.
@@ -241,7 +244,7 @@ def find_mpich(env: Mapping[str, str]) -> Place | None:
 
 
 def find_openmpi(env: Mapping[str, str]) -> Place | None:
-    """Return this process's place from Open MPI's variables, or None if its mpirun has not started the process."""
+    """Return this process's ranks from Open MPI's variables, or None if its mpirun did not start the process."""
     numbers = both(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
     if numbers is None:
         return None
@@ -257,7 +260,7 @@ def find_openmpi(env: Mapping[str, str]) -> Place | None:
     )
 
 
-# The code below reads the place of a process started by srun from the Slurm job step's variables.
+# The code below determines the ranks of a process that srun started, from the variables of the Slurm job step.
 #
 # Variables of a Slurm allocation do not identify a process: a batch script or salloc shell has SLURM_NTASKS and
 # possibly SLURM_PROCID=0, but is a single process. A program that starts processes from there (srun, mpirun,
@@ -270,7 +273,7 @@ _PMI = ("PMI_FD", "PMI_RANK", "PMIX_RANK")
 
 
 def find_srun(env: Mapping[str, str]) -> Place | None:
-    """Return this process's place from Slurm's variables, or None if srun has not started it."""
+    """Return this process's ranks from Slurm's variables, or None if srun did not start it."""
     step = _step(env)
     rank, size = integer(env, "SLURM_PROCID"), integer(env, "SLURM_STEP_NUM_TASKS")
     if step is None or rank is None or size is None:
@@ -314,7 +317,7 @@ Without any of them, the launcher is or resembles PyTorchJob.
 
 
 def find_torchrun(env: Mapping[str, str]) -> Place | None:
-    """Return this process's place from the variables of torch.distributed, or None unless all of them are set."""
+    """Return this process's ranks from the variables of torch.distributed, or None unless all of them are set."""
     numbers = both(env, "RANK", "WORLD_SIZE")
     host, port = env.get("MASTER_ADDR", "").strip(), integer(env, "MASTER_PORT")
     if numbers is None or not host or port is None:
@@ -326,7 +329,8 @@ def find_torchrun(env: Mapping[str, str]) -> Place | None:
     if local_size is None and (nodes := integer(env, "AZUREML_NODE_COUNT")) and numbers[1] % nodes == 0:
         # Azure ML starts the same number of processes on each node.
         local_size = numbers[1] // nodes
-    # After a failure, torchrun starts all workers again. Only this variable then differs from the first start.
+    # After a failure, torchrun starts all workers again. Only this variable distinguishes a restart from the first
+    # start.
     again = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Place(
         "torchrun" if run else next((name for key, name in _SERVICES.items() if env.get(key)), "PyTorchJob"),

@@ -1,1 +1,1 @@
-"""Network interfaces, addresses and sockets of this host."""
+"""Functions for this host's network interfaces, addresses and sockets."""

@@ -26,7 +26,7 @@ HEAD_START = 0.25
 # Seconds to wait on an established connection before also trying the next address. This is longer than HEAD_START,
 # because the peer is probably just busy.
 BUSY_HEAD_START = 2.0
-# Minimum and maximum number of seconds before a retry. The pause doubles with each failure.
+# Minimum and maximum delay in seconds before a retry. The delay doubles with each failure.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 _RECENT = 3.0
 
@@ -90,7 +90,7 @@ class Dialer(Generic[T]):
             each.at = min(each.at, now)
 
     def hopeless(self, now: float, patience: float) -> bool:
-        """Return True if nothing has answered at any address for ``patience`` seconds."""
+        """Return True if no address has answered for ``patience`` seconds."""
         waiting = any(each.connected for each in self._tries) or now - self._contact < _RECENT or bool(self._untried())
         return now - self._begun >= patience and not waiting
 
@@ -158,8 +158,8 @@ class Listeners:
 def free_port() -> int:
     """Return a free TCP port for a program that will listen on it later.
 
-    The port is outside the range from which the kernel chooses ports for outgoing connections. So no outgoing
-    connection can take the port in the meantime.
+    The port is outside the range from which the kernel chooses ports for outgoing connections, so no outgoing
+    connection can take it in the meantime.
     """
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
@@ -178,7 +178,7 @@ def free_port() -> int:
 
 
 def _listen(address: str, backlog: int, ports: range) -> socket.socket:
-    """Listen on the first free port. Raises OSError, which mentions HOROVOD_PORT_RANGE if all its ports are taken."""
+    """Listen on the first free port. If all are taken, raise an OSError that mentions HOROVOD_PORT_RANGE."""
     for port in ports:
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -198,10 +198,11 @@ def _listen(address: str, backlog: int, ports: range) -> socket.socket:
 
 # The code below sets TCP options for connections between hosts: congestion control, and detection of lost hosts.
 #
-# Congestion control: some systems use BBR by default, because it works well on the Internet. BBR estimates the rate of
-# the path and uses a timer to send at that rate. Between hosts of one cluster, BBR costs CPU time and delays short
-# transfers. There, Reno is faster: it sends until packets are lost, and recovers from a loss within milliseconds. Cubic
-# was slower for short transfers, because varying delays end its slow start early (benchmarks/history/network.md).
+# Congestion control: some systems use BBR by default, because it works well on the Internet. BBR estimates the path's
+# bandwidth and uses a timer to send at that rate. Between hosts of one cluster, BBR costs CPU time and delays short
+# transfers. There, Reno is faster: it sends faster and faster until packets are lost, and recovers from a loss within
+# milliseconds. Cubic was slower for short transfers, because varying delays end its slow start early
+# (benchmarks/history/network.md).
 #
 # Keepalive: if a process dies, its connections are closed and its peers notice immediately. If a host loses power or
 # network, an idle connection to it would stay open for hours. So idle connections are probed. Control connections also
@@ -216,7 +217,7 @@ _MIN_RTT_AT = 148  # offset of tcpi_min_rtt in struct tcp_info, linux/tcp.h
 
 
 def congestion_choices(wanted: str, system: str, round_trip_us: int) -> tuple[str, ...]:
-    """Return the congestion control algorithms to request, in order of preference. Empty to keep the current one.
+    """Return the congestion control algorithms to request, in order of preference, or () to keep the current one.
 
     Args:
         wanted: Value of HOROVOD_TCP_CONGESTION.
@@ -234,8 +235,8 @@ def set_congestion(sock: socket.socket, wanted: str) -> None:
     """Set the congestion control algorithm of a connected TCP socket.
 
     Raises:
-        ValueError: If the system does not grant an algorithm requested by name. The message names
-            HOROVOD_TCP_CONGESTION.
+        ValueError: If the system rejects an algorithm that the user requested by name. The message names
+        HOROVOD_TCP_CONGESTION.
     """
     level, option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
     system = sock.getsockopt(level, option, 16).partition(b"\0")[0].decode()

@@ -24,11 +24,11 @@ _NETLINK_ROUTE = 0
 _LINKS, _ADDRESSES = (18, 16), (22, 20)
 # Flags of a netlink request: NLM_F_REQUEST and NLM_F_DUMP.
 _DUMP = 0x301
-# Flag NLM_F_DUMP_INTR, which means that the interfaces changed during the dump.
+# Flag NLM_F_DUMP_INTR: the interfaces changed during the dump.
 _INTERRUPTED = 0x10
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
-# Fields of a netlink message about a link: family, type, index, flags, change.
+# Fields of a netlink message about an interface (link): family, type, index, flags, change.
 _LINK = struct.Struct("=BxHiII")
 # Fields of a netlink message about an address: family, prefix length, flags, scope, index.
 _ADDRESS = struct.Struct("=BBBBI")
@@ -119,7 +119,7 @@ def source_address(target: str) -> str | None:
 
 
 def network_identity() -> str:
-    """Return an id of the kernel and network namespace. Processes with equal ids share the loopback interface."""
+    """Return an id for the kernel and network namespace. Processes with equal ids share the loopback interface."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()}/{os.readlink('/proc/self/ns/net')}"
@@ -128,11 +128,11 @@ def network_identity() -> str:
 
 
 def machine_identity(shared: bool) -> str:
-    """Return an id shared by all processes that can pass descriptors to each other.
+    """Return an id that is equal for processes that can pass file descriptors to each other.
 
     These processes must have the same kernel, user, network namespace and user namespace. Abstract Unix sockets belong
-    to the network namespace, and credentials have the same meaning only within a user namespace. If ``shared`` is
-    False, every process gets a unique id.
+    to the network namespace, and user ids are comparable only within a user namespace. If ``shared`` is False, every
+    process gets a unique id.
     """
     try:
         parts = [network_identity(), str(os.getuid()), os.readlink("/proc/self/ns/user")]
@@ -155,12 +155,13 @@ def _speed(name: str) -> int:
     try:
         with open(f"/sys/class/net/{name}/speed") as file:
             return max(0, int(file.read()))
-    except (OSError, ValueError):  # the file is unreadable if the driver does not report the speed or the link is down
+    # sysfs does not provide the speed if the driver does not report it or the link is down
+    except (OSError, ValueError):
         return 0
 
 
 def _all_addresses() -> Iterator[tuple[int, tuple[bool, bool], Address]]:
-    """Yield (index of the interface, sort key, address). The sort key puts worse addresses last."""
+    """Yield (index of the interface, sort key, address). Less suitable addresses have larger sort keys."""
     for body in _dump(_ADDRESSES, _ADDRESS.size):
         family, prefix, flags, _, index = _ADDRESS.unpack_from(body)
         attributes = dict(_attributes(body[_ADDRESS.size :]))
@@ -189,7 +190,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _dump(kinds: tuple[int, int], body_size: int) -> list[bytes]:
-    """Return the message bodies in the kernel's dump reply. Raises InterruptedError to request a retry."""
+    """Return the message bodies in the kernel's netlink dump. Raises InterruptedError if the dump must be repeated."""
     asked, wanted = kinds
     bodies: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as kernel:
@@ -234,7 +235,7 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
         return ipaddress.ip_address(self.address).is_loopback
 
     def shares_network(self, other: "Endpoint") -> bool:
-        """Return True if the prefixes of both addresses denote the same network."""
+        """Return True if both addresses are in the same network according to their prefixes."""
         return not self.loopback and _network(self.address, self.prefix) == _network(other.address, other.prefix)
 
 
@@ -302,7 +303,8 @@ def to_try(
     if same_machine:
         return sorted(theirs, key=lambda each: not each.loopback)
     ours = {each.address for each in mine}
-    # Skip addresses that this host has too, such as docker0's, because connecting to them would lead back to this host.
+    # Skip addresses that also exist on this host, such as docker0's, because connections to them would end on this
+    # host.
     outside = [each for each in theirs if not each.loopback and each.address not in ours]
 
     def order(each: Endpoint) -> tuple[int, int]:

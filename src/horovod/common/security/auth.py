@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 from horovod.common.contract.private_files import Secret
 
 _HELLO = struct.Struct("<4sBBxxQII32s")
-_MAGIC = b"HVD2"  # the last byte of the magic is the version of the handshake
+_MAGIC = b"HVD2"  # the last byte of the magic is the handshake's version
 _NONCE = 32
 _MAC = 32
 _INVITATION = 0x80
@@ -55,7 +55,10 @@ class AuthError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Purpose (0 to 127), epoch and ranks of a connection. ``source`` is the connector, ``target`` the acceptor."""
+    """Identifies a connection by its purpose (0 to 127), its epoch and its ranks.
+
+    ``source`` is the rank that connects, ``target`` the rank that accepts.
+    """
 
     purpose: int
     epoch: int
@@ -65,7 +68,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Session:
-    """Session keys of one connection, with 32 bytes for each direction."""
+    """Session keys of one connection, 32 bytes for each direction."""
 
     send: bytes = field(repr=False)
     receive: bytes = field(repr=False)
@@ -92,7 +95,10 @@ def _no_ephemeral(purpose: int) -> None:
 
 
 def derive_key(job_key: bytes, label: str) -> Secret:
-    """Derive a 32-byte key for one use (HKDF, RFC 5869). It reveals neither the job key nor keys for other uses."""
+    """Derive a 32-byte key for a single purpose (HKDF, RFC 5869).
+
+    The key reveals neither the job key nor keys for other purposes.
+    """
     secret = Secret(hmac.digest(b"horovod job key", job_key, "sha256"))
     return Secret(hmac.digest(secret, label.encode() + b"\x01", "sha256"))
 
@@ -123,7 +129,7 @@ class _Side:
         return (0, secrets.token_bytes(_NONCE)) if ephemeral is None else (ephemeral.cipher, ephemeral.public)
 
     def _agree(self, said: bytes, their_nonce: bytes) -> None:
-        """Derive the session keys from the handshake transcript ``said``. The connector's key comes first."""
+        """Derive the two session keys from the handshake transcript ``said``. The first one is the connector's key."""
         secret = b""
         if self._ephemeral is not None:
             try:
@@ -148,7 +154,7 @@ class _Side:
 
 
 class Connector(_Side):
-    """Handshake of the side that opened the connection."""
+    """The handshake, on the side that opened the connection."""
 
     def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
         super().__init__(key)
@@ -187,7 +193,10 @@ class Connector(_Side):
 
 
 class Acceptor(_Side):
-    """Handshake of the side that listened. The hello message contains the peer's rank and purpose."""
+    """The handshake, on the side that accepted the connection.
+
+    The hello message contains the peer's rank and purpose.
+    """
 
     def __init__(self, key: bytes, epoch: int, rank: int, ephemerals: Ephemerals = _no_ephemeral) -> None:
         super().__init__(key)
@@ -208,7 +217,7 @@ class Acceptor(_Side):
 
     @property
     def greeted(self) -> bool:
-        """True if a well-formed hello message, still unauthenticated, has arrived."""
+        """True if a well-formed hello message has arrived. It is not authenticated yet."""
         return self._claimed is not None or bool(self.invitation)
 
     @property
@@ -294,12 +303,18 @@ class Inviter(Acceptor):
 
 
 def connect(sock: socket.socket, key: bytes, place: Place, timeout: float) -> None:
-    """Run the connector's side over a blocking socket. Raises AuthError, or TimeoutError after ``timeout`` seconds."""
+    """Run the connector's side of the handshake over a blocking socket.
+
+    Raises AuthError, or TimeoutError after ``timeout`` seconds.
+    """
     _drive(sock, Connector(key, place), timeout)
 
 
 def accept(sock: socket.socket, key: bytes, epoch: int, rank: int, timeout: float) -> Place:
-    """Run the acceptor's side over a blocking socket. Return the ``Place``. Raises AuthError or TimeoutError."""
+    """Run the acceptor's side of the handshake over a blocking socket, and return the connection's ``Place``.
+
+    Raises AuthError, or TimeoutError after ``timeout`` seconds.
+    """
     side = Acceptor(key, epoch, rank)
     _drive(sock, side, timeout)
     return side.place

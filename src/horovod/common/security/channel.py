@@ -49,10 +49,13 @@ class HungUp(AuthError):
 
 
 class Channel:
-    """One end of a channel, without I/O. The caller sends the result of ``take()`` and feeds received data."""
+    """One end of a channel.
+
+    It does no I/O: the caller sends the result of ``take()`` and passes received data to ``feed``.
+    """
 
     def __init__(self, accepts: bool) -> None:
-        """Prepare one end of the channel.
+        """Create one end of the channel.
 
         Args:
             accepts: True for the end that has accepted the connection.
@@ -67,18 +70,18 @@ class Channel:
 
     @property
     def binding(self) -> bytes:
-        """Channel binding, equal at both ends. Raises AuthError unless ``established`` is True."""
+        """Channel-binding value, equal at both ends. Raises AuthError unless ``established`` is True."""
         found = self._tls.get_channel_binding("tls-unique") if self.established else None
         if not found:
             raise AuthError("the connection is not established")
         return found
 
     def take(self) -> bytes:
-        """Return the data to send to the peer."""
+        """Return the data to send to the peer: handshake messages, and what ``write`` has encrypted."""
         return self._out.read()
 
     def write(self, data: bytes) -> None:
-        """Encrypt data, which ``take`` then returns. Call this only when ``established`` is True."""
+        """Encrypt data. The next ``take`` returns the result. Call this only when ``established`` is True."""
         if data:
             self._tls.write(data)
 
@@ -110,7 +113,7 @@ class Channel:
 
 
 def bound_key(secret: bytes, binding: bytes) -> Secret:
-    """Derive the key with which both ends of the connection prove that they know the secret."""
+    """Derive the key that both ends of the connection use to prove that they know the secret."""
     return derive_key(secret, f"channel {binding.hex()}")
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import Ephemeral
 
-# The handshake sends a cipher as its position in this tuple, counted from 1.
+# In the handshake, a cipher's number is its position in this tuple, counted from 1.
 NAMES = ("aes-256-gcm", "chacha20-poly1305")
 
-# Names of libraries to load if this process has not loaded a suitable one.
+# Names of libraries to load if this process has not yet loaded a suitable one.
 _SONAMES = ("libcrypto.so.3", "libcrypto.so.1.1", "libsodium.so.26", "libsodium.so.23")
 _ADVICE = (
     "connections between hosts are encrypted; install OpenSSL's libcrypto 1.1.1 or later (Debian and Ubuntu: "
@@ -27,7 +27,7 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Cipher:
-    """Cipher that a rank uses, and the path of the library that implements the cipher."""
+    """Cipher that a rank uses, and the path of the library that implements it."""
 
     name: str
     library: str
@@ -46,7 +46,7 @@ class Cipher:
 
 
 def available() -> dict[str, str]:
-    """Return the ciphers that this process can use, fastest first, with the paths of their libraries."""
+    """Return the ciphers available to this process, fastest first, with the paths of their libraries."""
     from horovod import _core
 
     found: dict[str, str] = {}
@@ -60,7 +60,7 @@ def available() -> dict[str, str]:
 
 
 def _loaded() -> list[str]:
-    """Return the paths of suitable libraries that this process has loaded, OpenSSL's first."""
+    """Return the paths of suitable crypto libraries that this process has already loaded, OpenSSL's first."""
     # Import modules that link to OpenSSL or libsodium, so that the process loads these libraries. Importing _hashlib
     # loads no library if Python lacks OpenSSL or links it statically.
     with contextlib.suppress(ImportError):
@@ -80,7 +80,7 @@ def _loaded() -> list[str]:
 
 
 def agree(labels: Sequence[str], offered: Sequence[Sequence[str]], wish: str) -> str:
-    """Choose the job's cipher: ``wish``, or for "auto" the first of rank 0's ciphers that all ranks can use.
+    """Choose the job's cipher: ``wish``, or if it is "auto", the first of rank 0's ciphers that all ranks support.
 
     Args:
         labels: Names of the ranks for messages.

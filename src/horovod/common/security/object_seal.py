@@ -1,9 +1,10 @@
-"""Seals that prove that a pickled object comes from a rank of this job and belongs to the current call.
+"""Seals, which prove that a pickled object comes from a rank of this job and belongs to the current call.
 
 The sender adds a MAC to each object (HMAC-SHA256 under a key of this job). The MAC covers the object, its sender, the
-operation with its name, and the number of the call: how often the ranks of the set have called this operation before.
-The number is not sent, because all ranks count the same calls. Calls with the same name are sequential on each rank,
-and a call that fails on one rank fails on all ranks. This detects altered, repeated, missing and reordered objects.
+operation with its name, and the call's sequence number: how often the ranks of the set have called this operation
+before. The number is not sent, because all ranks count the same calls. Calls with the same name are sequential on each
+rank, and a call that fails on one rank fails on all ranks. This detects altered, repeated, missing and reordered
+objects.
 """
 
 import hashlib
@@ -20,17 +21,17 @@ _NAMES = 65536  # maximum number of operations to remember per process set
 
 
 class Numbers:
-    """Per-operation call counter that never reuses a number."""
+    """Counter that gives each call of an operation a sequence number, which it never reuses."""
 
     def __init__(self) -> None:
         # Next call number by operation, ordered from least to most recently used.
         self._next: dict[str, int] = {}
-        # First number for an operation that is not in `_next`. It exceeds all numbers used by operations removed from
-        # `_next`.
+        # First sequence number for an operation that is not in `_next`. It is larger than all numbers of operations
+        # that were removed from `_next`.
         self._floor = 0
 
     def take(self, operation: str) -> int:
-        """Assign a number to a new call of the operation, and return it."""
+        """Assign a sequence number to a new call of the operation, and return it."""
         number = self._next.pop(operation, self._floor)
         self._next[operation] = number + 1
         if len(self._next) > _NAMES:
@@ -38,19 +39,19 @@ class Numbers:
         return number
 
     def give_back(self, operation: str, number: int) -> None:
-        """Return an unused number to the counter, so that the operation's next call gets it."""
+        """Take back a sequence number that no rank has used, so that the operation's next call gets it."""
         if operation in self._next:
             self._next[operation] = number
 
 
 class Seals:
-    """Creates and verifies one rank's seals in one job. Thread-safe."""
+    """Creates and verifies seals for one rank of a job. Thread-safe."""
 
     def __init__(self, key: bytes) -> None:
-        """Create the seals of a job.
+        """Create a job's ``Seals`` with no calls counted.
 
         Args:
-            key: Key that only this job has. Empty for a single-host job, whose objects need no MAC.
+            key: Secret key of this job only. Empty for a job on one host, whose objects need no MAC.
         """
         self._key = key
         self._numbers: dict[bytes, Numbers] = {}
@@ -63,7 +64,7 @@ class Seals:
         return _MAC if self._key else 0
 
     def begin(self, operation: str, ranks: Sequence[int], face: str = "") -> "Call":
-        """Begin a call of ``operation``, which all ranks in ``ranks`` must begin.
+        """Start a call of ``operation`` on this rank. All ranks in ``ranks`` must start the same call.
 
         Use the result as a context manager.
 
@@ -93,7 +94,7 @@ class Seals:
 
 
 class Call:
-    """One call of an operation on this rank. As a context manager, it ends the call on exit."""
+    """One call of an operation on this rank. It is a context manager that ends the call on exit."""
 
     def __init__(self, key: bytes, operation: str, group: bytes, number: int, seals: Seals) -> None:
         self._key = key
@@ -106,7 +107,7 @@ class Call:
         self._place = group + name + _NUMBER.pack(number)
 
     def cancel(self) -> None:
-        """Record that the call has failed on all ranks, so that the next call reuses its number."""
+        """Record that the call has failed on all ranks, so that the next call reuses its sequence number."""
         self._unused = self._number
 
     def __enter__(self) -> "Call":

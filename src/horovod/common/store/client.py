@@ -26,13 +26,14 @@ from horovod.common.store.messages import (
 )
 from horovod.common.store.sockets import dial
 
-# Seconds between checks that the store is alive while a client waits for the launcher's decision.
+# While a client waits for the launcher to decide how the job continues, it checks at this interval, in seconds, that
+# the store is alive.
 _ASK_AGAIN = 60.0
 _GRACE = 2.0  # extra seconds to receive the server's own timeout error, which lists the missing ranks or names
 
 
 class StoreError(RuntimeError):
-    """Raised if the server has rejected a request."""
+    """Raised if the server rejects a request."""
 
 
 class StoreRefused(StoreError):
@@ -69,7 +70,7 @@ class StoreClient:
     """Connection to the store of one job. Call ``close`` after use, or use a ``with`` statement."""
 
     def __init__(self, key: bytes, host: str, port: int, timeout: float = 30.0) -> None:
-        """Connect in the background. A wrong address makes the first call fail, not the constructor.
+        """Connect in the background. If the address is wrong, the first call fails, not the constructor.
 
         Args:
             key: The job's key.
@@ -107,7 +108,7 @@ class StoreClient:
         return self._call(Set(self._next_id(), name, value, first=True), self._seconds(timeout)).values[0]
 
     def get(self, name: str, timeout: float | None = None) -> bytes:
-        """Wait for the value of ``name`` and return it. Raises StoreTimeout if there is none in time."""
+        """Wait for the value of ``name`` and return it. Raises StoreTimeout if it is not set in time."""
         return self.get_many([name], timeout)[0]
 
     def get_many(self, names: list[str], timeout: float | None = None) -> list[bytes]:
@@ -127,14 +128,15 @@ class StoreClient:
     def peek(self, name: str) -> bytes | None:
         """Return the value of ``name``, or None if it has not arrived from the store yet. Never blocks.
 
-        The first call sends a request, and a later call returns its answer. The next call sends another request.
+        The first call sends a request, and a later call returns the reply. After that, the next call sends a new
+        request.
         """
         if name not in self._peeks:
             self._peeks[name] = self._next_id()
             request = Get(self._peeks[name], [name], 0.0)
             try:
                 self._socket.send_multipart(frames(msgspec.msgpack.encode(request)), zmq.NOBLOCK)
-            except zmq.Again:  # raised when ZeroMQ has stopped trying to connect
+            except zmq.Again:  # raised when ZeroMQ has given up connecting to the store
                 del self._peeks[name]
                 return None
         while self._peeks[name] not in self._peeked and self._socket.poll(0):
@@ -195,10 +197,10 @@ class StoreClient:
         in_sync: bool = False,
         holds: bool | None = None,
     ) -> bytes:
-        """Wait for this worker's place in the next epoch of an elastic job.
+        """Wait until the launcher assigns this worker a rank in the next epoch of an elastic job.
 
-        There is no time limit while the store answers, because the other workers can train for hours before this
-        worker can join.
+        Returns the launcher's message. There is no time limit as long as the store answers, because the other workers
+        can train for hours before this worker can join.
 
         Args:
             worker: Number of this worker.
@@ -242,13 +244,15 @@ class StoreClient:
     def heard(
         self, worker: int, epoch: int, lost: Sequence[int] = (), blame: str = "", timeout: float | None = None
     ) -> None:
-        """Report that this worker has noticed the end of its epoch, before it calls ``come`` again.
+        """Tell the launcher that this worker has noticed the end of its epoch.
+
+        The worker calls this before it joins again (``come``).
 
         Args:
             worker: Number of this worker.
             epoch: Epoch that has ended.
             lost: Workers that this worker has lost.
-            blame: Reason why the worker will never call ``come`` again, or "" if it will.
+            blame: Reason why the worker will never join again, or "" if it will.
             timeout: Time limit in seconds.
         """
         self._call(Heard(self._next_id(), worker, epoch, list(lost), blame), self._seconds(timeout))
@@ -262,7 +266,7 @@ class StoreClient:
             worker: Number of this worker.
             after: Number of the last received event.
             timeout: Time limit in seconds.
-            beside: Descriptors to watch. The wait also ends when one of them becomes readable.
+            beside: Additional descriptors to watch. The wait also ends when one of them becomes readable.
 
         Returns:
             (number of the last event, all events after number ``after``), or (``after``, []) if a descriptor became
@@ -283,13 +287,13 @@ class StoreClient:
             if self._socket not in dict(found):
                 return after, []
             reply = self._receive()
-            # Ignore replies with other ids, which belong to earlier calls that have timed out.
+            # Ignore replies with other ids. They belong to earlier calls that have timed out.
             if reply.id == request.id:
                 return reply.round, reply.values
         raise StoreTimeout(f"no news within {seconds:g} s", [])
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection. Can be called repeatedly."""
         self._context.destroy(linger=0)
 
     def __enter__(self) -> "StoreClient":
@@ -320,7 +324,7 @@ class StoreClient:
         message = msgspec.msgpack.encode(request)
         if len(message) > MAX_REQUEST_BYTES:
             raise ValueError(f"a request must have at most {MAX_REQUEST_BYTES} bytes, got {len(message)}")
-        # If another service listens at the address, ZeroMQ drops the connection, and sending fails.
+        # If a different service listens at this address, ZeroMQ drops the connection, and sending fails.
         self._wait(zmq.POLLOUT, deadline, seconds)
         self._socket.send_multipart(frames(message))
 

@@ -1,12 +1,12 @@
 """Membership server, which sends the launcher's decisions and events to the workers of an elastic job.
 
 ``MembershipRequests`` performs no I/O and is part of ``table``. ``MembershipControl`` connects the launcher's thread to
-the store's thread by two queues, one per direction. Each queue has a descriptor that becomes readable when the queue
-has entries. So neither thread blocks the other, and neither polls.
+the store's thread with two queues, one per direction. Each queue has a descriptor that becomes readable when the queue
+has entries, so neither thread blocks the other, and neither polls.
 
 Messages of a worker, which the launcher reads (``told``) and answers with ``place``, ``refuse`` or ``publish``:
 
-    worker --Come--> waits for its place, or a refusal
+    worker --Come--> waits for its rank, or a rejection
            --News--> waits for all events after the last one that it has received
            --Heard-> answered immediately
 """
@@ -20,7 +20,7 @@ from typing import Protocol
 from horovod.common.store.messages import Come, Heard, News, Reply
 
 REFUSED = "refused"
-"""Error code of a refusal. The reply's value contains the text."""
+"""Error code of a rejection. The reply's value contains the reason."""
 _KEPT = 64  # maximum number of events to keep per worker
 
 Replies = list[tuple[bytes, Reply]]
@@ -28,7 +28,7 @@ Replies = list[tuple[bytes, Reply]]
 
 @dataclass(frozen=True)
 class Came:
-    """Message to the launcher that a worker is waiting for a place.
+    """Tells the launcher that a worker is waiting for a rank.
 
     Attributes:
         worker: Number of the worker.
@@ -49,9 +49,9 @@ class Came:
 
 @dataclass(frozen=True)
 class HasHeard:
-    """Message to the launcher that a worker has noticed the end of its epoch and has not come back yet.
+    """Tells the launcher that a worker has noticed the end of its epoch and has not joined again yet.
 
-    If the worker will not come back, ``blame`` describes the mistake in its program.
+    If the worker will not join again, ``blame`` describes the mistake in its program.
     """
 
     worker: int
@@ -62,7 +62,7 @@ class HasHeard:
 
 @dataclass(frozen=True)
 class Met:
-    """Message to the launcher that all ranks of a group have completed an exchange.
+    """Tells the launcher that all ranks of a group have completed an exchange.
 
     ``silent`` is True if all values were empty. In the exchange at the end of ``init``, a rank's value is the reason
     why the rank is not ready.
@@ -78,7 +78,7 @@ Told = Came | HasHeard | Met
 
 @dataclass
 class _Listener:
-    """Pending events for one worker, and the worker's request that waits for events."""
+    """Pending events for one worker, and its outstanding request for events."""
 
     news: list[tuple[int, bytes]] = field(default_factory=list)
     waiting: tuple[bytes, News] | None = None
@@ -137,9 +137,9 @@ class MembershipRequests:
     # The methods below are called by the launcher.
 
     def place(self, worker: int, value: bytes) -> Replies:
-        """Send a waiting worker its place in an epoch. From then on, the worker can receive events.
+        """Send a waiting worker its rank in an epoch. From then on, the worker can receive events.
 
-        Has no effect if the worker is not waiting. Its process is then gone, which another part of the launcher
+        This has no effect if the worker is not waiting. Its process is then gone, which another part of the launcher
         detects.
         """
         waiting = self._coming.pop(worker, None)
@@ -154,7 +154,7 @@ class MembershipRequests:
         return [] if waiting is None else [(waiting[0], Reply(waiting[1].id, [why.encode()], error=REFUSED))]
 
     def publish(self, workers: Iterable[int], value: bytes) -> Replies:
-        """Send an event to each of these workers that has a place in an epoch."""
+        """Send an event to each of the given workers that has a rank in an epoch."""
         self._last += 1
         replies: Replies = []
         for listener in [self._listeners[worker] for worker in workers if worker in self._listeners]:
@@ -204,7 +204,7 @@ class MembershipControl:
         return taken
 
     def place(self, worker: int, value: bytes) -> None:
-        """Call ``MembershipRequests.place`` in the store's thread. The methods below forward calls the same way."""
+        """Call ``MembershipRequests.place`` in the store's thread. The methods below are forwarded in the same way."""
         self._ask(lambda _: self.desk.place(worker, value))
 
     def refuse(self, worker: int, why: str) -> None:
@@ -222,7 +222,7 @@ class MembershipControl:
         self._ask(forget)
 
     def fail(self, group: str, why: str) -> None:
-        """Make exchanges of this group fail, so that its ranks do not wait for lost ranks."""
+        """Make the group's pending exchanges fail, so that its ranks do not wait for lost ranks."""
         self._ask(lambda table: table.fail(group, why))
 
     def set(self, name: str, value: bytes) -> None:
@@ -230,7 +230,7 @@ class MembershipControl:
         self._ask(lambda table: table.set_first(name, value))
 
     def close(self) -> None:
-        """Close the queues' descriptors. Call only after the server is closed."""
+        """Close the queues' descriptors. Call this only after the server has been closed."""
         os.close(self.fd)
         os.close(self.asked)
 

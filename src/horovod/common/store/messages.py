@@ -30,7 +30,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 class Set(msgspec.Struct, tag="set", array_like=True):
     """Request to store a value under a name.
 
-    The value replaces an earlier one unless ``first`` is set. The reply contains the resulting value of the name.
+    The value replaces any earlier one unless ``first`` is set. The reply contains the resulting value of the name.
     """
 
     id: int
@@ -75,7 +75,9 @@ _Lost = Annotated[list[_Worker], msgspec.Meta(max_length=MAX_RANKS)]
 
 
 class Come(msgspec.Struct, tag="come", array_like=True):
-    """Request of an elastic job's worker for a place. Answered when the launcher has decided (``membership``).
+    """Request of an elastic job's worker for a rank in the next epoch.
+
+    The request is answered when the launcher has decided (``membership``).
 
     Attributes:
         id: Number of the request.
@@ -98,9 +100,9 @@ class Come(msgspec.Struct, tag="come", array_like=True):
 
 
 class Heard(msgspec.Struct, tag="heard", array_like=True):
-    """Report that a worker has noticed the end of its epoch. Answered immediately.
+    """Report that a worker has noticed the end of its epoch. The store replies immediately.
 
-    If the worker will not come back, ``blame`` describes the mistake in its program.
+    If the worker will not join again, ``blame`` describes the mistake in its program.
     """
 
     id: int
@@ -111,9 +113,9 @@ class Heard(msgspec.Struct, tag="heard", array_like=True):
 
 
 class News(msgspec.Struct, tag="news", array_like=True):
-    """Request for events after a given number. Answered as soon as there are any.
+    """Request for all events after a given number. Answered as soon as there is one.
 
-    The reply contains all these events, and ``round`` is the number of the last one. A later request replaces an
+    The reply contains these events, and ``round`` is the number of the last one. A later request replaces an
     earlier one, which is then not answered.
     """
 
@@ -126,7 +128,7 @@ Request = Set | Get | Exchange | Come | Heard | News
 
 
 class Reply(msgspec.Struct, array_like=True):
-    """Reply to the request with the same id."""
+    """Reply to the request that has the same id."""
 
     id: int
     values: list[bytes] = []

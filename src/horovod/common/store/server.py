@@ -19,7 +19,10 @@ _QUEUED = 64  # maximum number of queued messages per client and direction
 
 
 class StoreServer(ThreadedServer):
-    """Server of one job's store, which runs in its own threads until ``close``. Closing frees the port immediately."""
+    """Server of one job's key-value store.
+
+    It runs in its own threads until ``close``, which frees the port immediately.
+    """
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class StoreServer(ThreadedServer):
         return self._table.waiting
 
     def close(self) -> None:
-        """Stop the server. Waiting clients time out. Idempotent."""
+        """Stop the server. Clients that are waiting for a reply time out. Can be called repeatedly."""
         if not self._closed:
             super().close()
             self._context.destroy(linger=0)
@@ -96,8 +99,7 @@ class StoreServer(ThreadedServer):
                 gate.answer()
             if socket in ready:
                 client, *parts = socket.recv_multipart()
-                # Ignore invalid messages of members, such as messages that are too long, not UTF-8 or too deeply
-                # nested.
+                # Ignore invalid messages from clients: those that are too long, not UTF-8 or too deeply nested.
                 with contextlib.suppress(ValueError, RecursionError):
                     replies += table.handle(client, decoder.decode(_joined(parts)), time.monotonic())
             if front is not None:

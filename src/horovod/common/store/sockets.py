@@ -59,7 +59,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def listen(host: str) -> socket.socket:
-    """Listen on a port of ``host`` that the system chooses. Raises ValueError for an address of another machine."""
+    """Listen on ``host``, on a port that the system chooses.
+
+    Raises ValueError if the address belongs to another machine.
+    """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.bind((host, 0))
@@ -116,13 +119,13 @@ class UnauthenticatedPeers:
 
 
 class AcceptControl:
-    """Limiter of the connections that a ZeroMQ socket accepts. Not thread-safe.
+    """Limits the connections that a ZeroMQ socket accepts. Not thread-safe.
 
     The caller polls ``monitor``. It calls ``check`` when ``monitor`` is readable or after ``seconds_left`` seconds.
     """
 
     def __init__(self, sock: zmq.Socket[bytes], listeners: Sequence[socket.socket]) -> None:
-        """Accept connections for ``sock`` on these listeners. This object then owns the listeners."""
+        """Accept connections for ``sock`` on these listeners. This object takes ownership of the listeners."""
         self._sock = sock
         self._listeners = listeners
         for listener in listeners:
@@ -138,7 +141,10 @@ class AcceptControl:
         self._count()
 
     def check(self) -> None:
-        """Stop or resume accepting, depending on the numbers of unauthenticated connections and free descriptors."""
+        """Stop or resume accepting connections.
+
+        The decision depends on the numbers of unauthenticated connections and of free descriptors.
+        """
         now = time.monotonic()
         for _ in range(_AT_ONCE):
             if not self.monitor.poll(0):
@@ -165,7 +171,7 @@ class AcceptControl:
             self._recount_at = now + _RECOUNT_SECONDS
 
     def seconds_left(self) -> float:
-        """Return the seconds until ``check`` must be called, or infinity if only ``monitor`` requires a call."""
+        """Return the seconds until ``check`` must be called, or infinity if it depends only on ``monitor``."""
         return max(0.0, self._recount_at - time.monotonic()) if self.closed else math.inf
 
     def close(self) -> None:
@@ -293,11 +299,11 @@ class ThreadedServer:
     """
 
     def __init__(self, name: str, seconds: float) -> None:
-        """Prepare the server's thread.
+        """Create the server's thread. The subclass starts it.
 
         Args:
             name: Name of the thread.
-            seconds: Maximum time in seconds for which ``close`` waits for the thread.
+            seconds: How many seconds ``close`` waits for the thread to finish.
         """
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._seconds = seconds

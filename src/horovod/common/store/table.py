@@ -49,10 +49,13 @@ Waiting = dict[str, tuple[int, frozenset[int]]]
 
 
 class Table:
-    """Table of values and waiting requests. Methods return their replies as (client, reply) pairs."""
+    """Table of values and waiting requests. Methods return the replies to send, as (client, reply) pairs."""
 
     def __init__(self, desk: MembershipRequests | None = None) -> None:
-        """Create an empty table. ``desk`` is an elastic job's membership server, or None."""
+        """Create an empty table.
+
+        ``desk`` handles the membership requests of an elastic job. It is None in other jobs.
+        """
         self._desk = desk
         self._values: dict[str, bytes] = {}
         self._bytes = 0
@@ -77,7 +80,7 @@ class Table:
             self._published = True
 
     def handle(self, client: bytes, request: Request, now: float) -> list[tuple[bytes, Reply]]:
-        """Handle a client's request at time ``now``. The reply can be returned by a later call."""
+        """Handle a client's request at time ``now``. The reply may be returned by a later call instead."""
         if self._bytes + _cost(request) > MAX_TOTAL_BYTES:
             return [(client, Reply(request.id, error=f"the store is full: it holds {MAX_TOTAL_BYTES} bytes at most"))]
         if not isinstance(request, Set) and self._waits_of[client] >= MAX_WAITING:
@@ -109,7 +112,7 @@ class Table:
         return replies
 
     def set_first(self, name: str, value: bytes) -> list[tuple[bytes, Reply]]:
-        """Store a launcher's value unless the name already has one. Return replies to clients waiting for it."""
+        """Store the launcher's value unless the name already has one. Return replies to the clients waiting for it."""
         return [(client, reply) for client, reply in self._set(b"", Set(0, name, value, first=True)) if client]
 
     def _get(self, client: bytes, request: Get, now: float) -> list[tuple[bytes, Reply]]:

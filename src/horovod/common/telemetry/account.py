@@ -1,7 +1,7 @@
 """Step statistics of a job. Each rank reports to rank 0 once a second. Rank 0 exports the combined statistics.
 
-The thread that sends reports sleeps while no step ends, and wakes at the first step after a pause. It never delays the
-program, except at the end: rank 0 then waits up to half a second for the last reports.
+The thread that sends reports sleeps while no steps finish, and wakes at the first step after a pause. It never delays
+the program, except at the end: rank 0 then waits up to half a second for the last reports.
 """
 
 import logging
@@ -30,7 +30,7 @@ _NAMES = 100
 _NOTES = 32
 # Minimum number of steps after which a rank sends a final report.
 _SOME = 10
-# Maximum age difference between ranks' reports, as a multiple of the report interval.
+# Maximum difference in age between ranks' reports, as a multiple of the report interval.
 _LAG = 3
 # Seconds to wait for final reports at shutdown.
 _PATIENCE = 0.5
@@ -51,7 +51,7 @@ class Account:
         more: Sequence[Exporter] = (),
         noise_scale: Callable[[], dict[str, Any] | None] = lambda: None,
     ):
-        """Prepare the step statistics of a job.
+        """Create the step statistics of a job.
 
         Args:
             job: The job.
@@ -59,7 +59,7 @@ class Account:
             bus: Message bus to the other ranks.
             settings: Settings of this process.
             link: Function that returns the measured bandwidth of a link in bytes per second, or None. Called once.
-            more: Exporters in addition to those that the settings enable.
+            more: Additional exporters, besides those that the settings enable.
             noise_scale: Function that returns the gradient noise scale if rank 0 knows it, else None.
         """
         self._job, self._engine, self._bus, self._settings, self._link_of = job, engine, bus, settings, link
@@ -95,7 +95,7 @@ class Account:
         }
 
     def heard(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        """Handle a step statistics message received by ``Telemetry``."""
+        """Handle a message about step statistics, which ``Telemetry`` passes on."""
         handler = self._handlers.get(kind)
         if handler is not None:
             handler(rank, what)
@@ -191,7 +191,7 @@ class Account:
             logging.getLogger("horovod").warning("step accounting has ended: %s: %s", type(error).__name__, error)
 
     def _look(self) -> None:
-        """Read the engine's measurements of the steps since the last call."""
+        """Read what the engine has measured about the steps since the last call."""
         steps = list(map(Step._make, self._engine.take_steps()))
         if steps:
             self._sample += self._own.add(steps)
@@ -213,7 +213,7 @@ class Account:
         return note
 
     def _tell(self, last: bool = False) -> bool:
-        """Send new statistics to rank 0, or from rank 0 to the exporters. Return False if there are none."""
+        """Send new statistics to rank 0 or, on rank 0, to the exporters. Return False if there were none."""
         with self._lock:
             self._look()
             if not (self._news or last):
@@ -229,11 +229,11 @@ class Account:
         return True
 
     def _asked(self) -> None:
-        """Send this rank's final report on rank 0's request."""
+        """Send this rank's final report when rank 0 asks for it."""
         self._tell(last=True)
 
     def _hear(self, rank: int, note: dict[str, Any]) -> None:
-        """Handle a rank's report on rank 0."""
+        """On rank 0, handle a rank's report."""
         together = self._together
         if together is None:
             return
@@ -242,7 +242,7 @@ class Account:
             together.add(rank, note["host"], note["made"], Sums(*note["sums"]), sample)
             self._data[rank] = note["data"]
             if note["host"] != self._host and any(step.blocked < 0 for step in sample):
-                # Measure this host's clock offset, so that times of different hosts can be compared.
+                # Measure this host's clock offset, so that times from different hosts can be compared.
                 self._bus.send("steps-ping", to=rank, asked=time.monotonic_ns())
             if "values" in note:
                 self._told_values[rank] = note["values"]
@@ -269,7 +269,7 @@ class Account:
         """Send this rank's final report, wait for the other ranks' reports, and print the summary.
 
         Args:
-            failed: True if an exception ends the process. The summary is then omitted.
+            failed: True if the process exits because of an exception. No summary is printed then.
         """
         self._tell(last=True)
         enough = self._own.made >= LEAST_STEPS
@@ -291,7 +291,7 @@ class Account:
             _print(f"[horovod] {self.job()['sentence']}")
 
     def _heard_in_time(self) -> bool:
-        """Wait for all ranks' final reports. Return False after a timeout, or if a rank has already left."""
+        """Wait for all ranks' final reports. Return False on timeout, or if a rank has left the job."""
         until = time.monotonic() + _PATIENCE
         while not self._heard.wait(_SLICE):
             if self._engine.ended() is not None or time.monotonic() > until:

@@ -15,7 +15,7 @@ _REMEDY = {
     "blocked": "",
 }
 _SHOWN = 6
-# Tolerance in seconds for comparing the start times of two waits, because ranks answer with a delay.
+# Tolerance in seconds when the start times of two waits are compared, because ranks answer with a delay.
 _SAME_WAIT = 2.0
 
 
@@ -63,7 +63,10 @@ def guess(facts: Facts) -> Guess:
 
 
 def same_wait(before: Facts, now: Facts) -> bool:
-    """Return True if the wait is the same: ``before`` already contained the oldest waiting operation of ``now``."""
+    """Return True if the job still waits for the same operation.
+
+    The result is True if the operation that waits longest in ``now`` was already waiting in ``before``.
+    """
     if not now.stalled:
         return False
     oldest = now.stalled[0]
@@ -77,8 +80,9 @@ def same_wait(before: Facts, now: Facts) -> bool:
 def _missing(facts: Facts) -> list[int]:
     """Return the missing ranks, with the likeliest causes first.
 
-    Ranks that hold up the oldest operations come first. Ranks that are waiting themselves come last, because they are
-    not the cause. For example, a join waits for all ranks that continue, and all of these can be waiting for one rank.
+    Ranks that hold up the oldest operations come first. Ranks that are themselves waiting come last, because they
+    cannot be the cause. For example, a join waits for all ranks that continue, and all of these can be waiting for one
+    rank.
     """
     found = dict.fromkeys(facts.suspects)
     for one in facts.stalled:
@@ -198,7 +202,7 @@ def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there:
 
 
 def _in_backward(rank: Rank | None) -> bool:
-    """Return True if the rank is in PyTorch's backward pass, that is, in a gradient hook."""
+    """Return True if the rank is in PyTorch's backward pass (inside a gradient hook)."""
     frames = rank.main.frames if rank is not None and rank.main is not None else ()
     return any(frame.library == "torch" and "/autograd/" in frame.path for frame in frames)
 
@@ -224,7 +228,7 @@ def _knows(facts: Facts, ranks: Iterable[int], name: str) -> bool:
     """Return True if any of the ranks has submitted the operation before.
 
     The result can be wrong for an operation that was fused and recorded under another operation's name. It is always
-    False for unnamed operations, because they get a new number each time.
+    False for unnamed operations, because each call gets a new number.
     """
     return any(facts.ranks[rank].entry(name) is not None for rank in ranks if rank in facts.ranks)
 

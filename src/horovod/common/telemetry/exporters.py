@@ -1,4 +1,4 @@
-"""Exporters of step statistics on rank 0: JSON file, Prometheus port, OpenTelemetry, and TensorBoard scalars.
+"""Exporters of step statistics on rank 0: a JSON file, a Prometheus port, OpenTelemetry, and TensorBoard scalars.
 
 If an exporter cannot be opened or fails later, it logs one warning, and training continues.
 """
@@ -23,7 +23,7 @@ Figures = Callable[[], dict[str, Any]]
 
 
 class Exporter(Protocol):
-    """Interface of step statistics exporters."""
+    """Interface for exporters of step statistics."""
 
     def write(self) -> None:
         """Export the latest statistics. Never raises."""
@@ -55,7 +55,7 @@ def open_exporters(settings: Settings, figures: Figures) -> list[Exporter]:
 
 
 def _telemetry_wanted() -> bool:
-    """Return True if the program uses OpenTelemetry, or environment variables request it."""
+    """Return True if the program uses OpenTelemetry or environment variables enable it."""
     if "opentelemetry.metrics" in sys.modules:
         return True
     asked = any(name.startswith("OTEL_EXPORTER_OTLP") or name == "OTEL_METRICS_EXPORTER" for name in os.environ)
@@ -76,7 +76,7 @@ def plain(value: Any) -> Any:
 class LinesFile:
     """Exporter to a file of JSON lines.
 
-    Each line contains all statistics at one time, with ``time`` in seconds since 1970. The exporter
+    Each line contains all statistics at one point in time, with ``time`` in seconds since 1970. The exporter
     appends to an existing regular file and does not follow symbolic links. It writes nothing if another job is writing
     to the same file.
     """
@@ -101,7 +101,7 @@ class LinesFile:
         except OSError:  # some file systems do not support locks
             pass
         size = os.fstat(self._file).st_size
-        # Start a new line if an earlier writer was killed in the middle of one.
+        # Start a new line, in case an earlier writer was killed in the middle of one.
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             os.write(self._file, b"\n")
 
@@ -152,7 +152,7 @@ _made = False
 
 
 class Gauges:
-    """Exporter to OpenTelemetry gauges."""
+    """Exporter that publishes statistics as OpenTelemetry gauges."""
 
     def __init__(self, figures: Figures) -> None:
         global _made
@@ -194,7 +194,7 @@ _SHOWN = {
 
 
 def scalars(stats: Mapping[str, Any]) -> dict[str, float]:
-    """Extract the scalars from a result of ``hvd.stats()``. On rank 0, prefer those of the last second."""
+    """Extract the scalars from a result of ``hvd.stats()``. On rank 0, prefer the values for the last second."""
     job = stats.get("job")
     figures = job["lately"] if job and job["lately"]["steps"] else stats
     found = {f"horovod/{shown}": 1e3 * figures[name] for name, shown in _SHOWN.items() if figures.get(name) is not None}

@@ -86,7 +86,7 @@ class Rank:
     """Last entries of the rank's flight recorder."""
 
     def answer(self, told: Mapping[str, Any]) -> None:
-        """Store the facts that the rank's engine has sent (see ``Answerer`` in core/trace/answer.h)."""
+        """Store the diagnostic data that the rank's engine has sent (see ``Answerer`` in core/trace/answer.h)."""
         self.answered = True
         self.forced = told["forced"]
         self.text = told["stacks"]
@@ -99,7 +99,7 @@ class Rank:
         self.before, self.state, self.recent = told["before"], told["state"], told["recent"]
 
     def seen(self, before: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
-        """Store two snapshots of the rank's process, taken by another rank. None means that the process is gone."""
+        """Store two snapshots that another rank took of the rank's process. None means that the process is gone."""
         self.looked_at = True
         self.before, self.state = before, state
 
@@ -110,7 +110,7 @@ class Rank:
 
     @property
     def place(self) -> str:
-        """Where the rank's main thread is in the user's program, or "" if unknown."""
+        """Position of the rank's main thread in the user's program, or "" if unknown."""
         return stacks.place(self.main, self.own_source)
 
     @property
@@ -162,7 +162,10 @@ class Rank:
         return self.before["threads"][0]["state"] if self.before and self.before["threads"] else "?"
 
     def _rates(self, main: Mapping[str, Any]) -> tuple[float, int, float]:
-        """Return changes between the snapshots: (seconds, pages read from disk, main thread's CPU fraction)."""
+        """Return what changed between the two snapshots of the rank's process.
+
+        The result is (seconds, pages read from disk, fraction of the time that the main thread used the CPU).
+        """
         if self.before is None or self.state is None or not self.before["threads"]:
             return 0.0, 0, 0.0
         seconds = (self.state["at"] - self.before["at"]) * 1e-9
@@ -232,7 +235,7 @@ _ALONE = ("barrier", "join")
 
 
 def described(kind: str, name: str) -> str:
-    """Describe an operation as a phrase for use in a sentence.
+    """Return a phrase that describes an operation, for use in a sentence.
 
     Args:
         kind: Kind of the operation, for example "allreduce". Empty if unknown.
@@ -261,7 +264,7 @@ def short(name: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return the name in quotes, with escaped unprintable characters."""
+    """Return the name in quotes, with unprintable characters escaped."""
     if not name.isprintable():
         name = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
     return f"'{name}'"

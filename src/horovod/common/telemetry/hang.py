@@ -37,12 +37,12 @@ NAME = "hang.txt"
 
 
 class Hangs:
-    """One rank's part of hang diagnosis. Rank 0 collects all ranks' answers."""
+    """One rank's side of hang diagnosis. Rank 0 collects all ranks' answers."""
 
     def __init__(
         self, bus: MessageBus, engine: "Engine", job: Job, witness: StackReporter, say: Callable[[str], None]
     ) -> None:
-        """Prepare the diagnosis of hangs.
+        """Register handlers for the messages of hang diagnosis.
 
         Args:
             bus: Message bus to the other ranks.
@@ -63,7 +63,7 @@ class Hangs:
         self._all: list[Waiting] | None = None
         self.last_guess = ""
         """Last sentence that explained why the job is waiting."""
-        # The most informative guess about the current wait, and the facts behind the guess.
+        # The most informative explanation so far of why the job is waiting, and the facts behind it.
         self._best: tuple[Facts, explain.Guess] | None = None
         self._unwritable = False
         self._heard_of_rank_0 = 0.0
@@ -80,7 +80,7 @@ class Hangs:
         # The methods below run on all ranks.
 
     def _look(self, _: int, what: dict[str, Any]) -> None:
-        """Take snapshots of the process of an unresponsive rank on this host.
+        """Take snapshots of an unresponsive rank's process, which runs on this host.
 
         A separate thread does the work, so that this rank can still answer questions.
         """
@@ -94,7 +94,7 @@ class Hangs:
         self._heard_of_rank_0 = time.monotonic()
 
     def _unnoticed(self, _: int, body: bytes) -> None:
-        """Handle an operation of this rank that has been waiting without a stall report from rank 0."""
+        """Handle an operation of this rank that has waited too long although rank 0 has reported no stall."""
         told = json.loads(body)
         if self._job.rank == 0:
             self._start(None, told["silent"], told["text"])
@@ -151,7 +151,7 @@ class Hangs:
                 self._lock.notify_all()
 
     def _start(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> None:
-        """Explain the wait in a new thread unless an explanation is already in progress."""
+        """Start a thread that explains the wait, unless an explanation is already in progress."""
         with self._lock:
             if self._busy:
                 return
@@ -295,7 +295,7 @@ def _now() -> str:
 
 # Seconds until sending the text to the peer times out.
 _PATIENCE = 5.0
-# Seconds for which shutdown waits for an answer in progress.
+# How long shutdown waits, in seconds, for an answer that is in progress.
 _LEAVING = 2.0
 
 
@@ -308,7 +308,7 @@ class ExplainListener:
         try:
             self._socket.bind(new_door())
             self._socket.listen(4)
-        except OSError:  # if there are no free descriptors or memory, the job runs without this socket
+        except OSError:  # if file descriptors or memory are exhausted, the job runs without this socket
             self._socket.close()
             self._socket = None
             return

@@ -85,7 +85,7 @@ class MessageBus:
         self._engine.ask_who_waits()
 
     def tell_own(self, kind: str, **what: Any) -> None:
-        """Queue a message for this rank's own handler, to run in the bus's thread."""
+        """Queue a message for this rank's own handler, which runs in the bus's thread."""
         self._box.put(json.dumps([kind, what]).encode())
 
     def close(self) -> None:

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# The summary names a rank only if it came last in at least this fraction of steps.
+# The summary names a rank only if it was the last to arrive in at least this fraction of steps.
 _OFTEN = 0.5
-# Smallest lateness to report, as a fraction of a step.
+# Smallest lateness of a rank that is reported, as a fraction of a step.
 _LONG = 0.01
 # The summary reports the bandwidth only if exposed communication takes at least this fraction of a step.
 _SLOW = 0.1
-# Shortest wait for data to report, as a fraction of a step.
+# Shortest wait for data that is reported, as a fraction of a step.
 _DATA = 0.1
-# Steps shorter than this many seconds are not judged, because system delays dominate them.
+# Steps shorter than this many seconds get no assessment, because system delays dominate them.
 _SHORT = 0.001
 # The summary mentions small operations if a step has at least _MANY operations that average at most _TINY bytes.
 _MANY, _TINY = 20, 16384
@@ -45,16 +45,16 @@ def _exposed(job: Mapping[str, Any], step: float, size: int) -> str:
     if size == 1:
         return f"{milliseconds(step)} a step"
     if job["exposed_seconds"] is None:
-        # Inside a framework's graph, the overlap of communication and computation is unknown.
+        # In a framework's graph mode, the overlap of communication and computation is unknown.
         return f"{milliseconds(job['collective_seconds'])} of each {milliseconds(step)} step were communication"
     return f"{milliseconds(job['exposed_seconds'])} of each {milliseconds(step)} step were exposed communication"
 
 
 def _speed(ranks: Sequence[Mapping[str, Any]], step: float) -> str:
-    """Describe the lowest bandwidth of any rank if transfers took longer than waiting for late ranks.
+    """Describe the lowest bandwidth of any rank, if communication took long and mostly consisted of transfers.
 
-    A rank that only sends overestimates its bandwidth, because a transfer seems complete once the kernel has copied the
-    data.
+    Otherwise return "". The lowest value is used, because a rank that only sends overestimates its bandwidth: a
+    transfer seems complete once the kernel has copied the data.
     """
     moved = [rank for rank in ranks if rank["steps"] and rank["bandwidth"] and rank["exposed_seconds"] is not None]
     if not moved:

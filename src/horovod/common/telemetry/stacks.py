@@ -1,4 +1,4 @@
-"""Python stacks of this process: capture for the engine, parsing, and location in the user's program.
+"""Python stacks of this process: capturing them for the engine, parsing them, and finding the user's code in them.
 
 The engine can obtain the stacks even while Python does not run (core/trace/answer.h). ``StackReporter`` registers
 ``faulthandler`` as the handler of an otherwise unused signal. No process sends this signal. Instead, the engine calls
@@ -47,7 +47,7 @@ class Frame:
 
     @property
     def measures(self) -> bool:
-        """True for the frame of this library that wraps a data loader's ``__next__`` to measure the wait for data."""
+        """True for Horovod's own frame that wraps a data loader's ``__next__`` to measure the wait for data."""
         return self.function == "__next__" and self.path.endswith(f"{os.sep}torch{os.sep}monitoring.py")
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Thread:
 
     @property
     def ours(self) -> bool:
-        """True if the thread belongs to this library."""
+        """True if the thread runs Horovod's telemetry."""
         return any(f"{os.sep}telemetry{os.sep}" in frame.path and frame.library == "horovod" for frame in self.frames)
 
     @property
@@ -90,7 +90,10 @@ def parse(text: str) -> list[Thread]:
 
 
 def main_thread(threads: Sequence[Thread], ident: int | None) -> Thread | None:
-    """Return the thread ``ident``, or the oldest thread (listed last) that does not belong to this library."""
+    """Return the thread ``ident``, or if there is none, the oldest thread that does not run Horovod's telemetry.
+
+    ``faulthandler`` lists the oldest thread last.
+    """
     found = [thread for thread in threads if thread.ident == ident] if ident is not None else []
     others = [thread for thread in threads if not thread.ours]
     return found[0] if found else others[-1] if others else None
@@ -131,7 +134,7 @@ def _called(frame: Frame) -> str:
     return f"{stem}.{frame.function}"
 
 
-# Time limit of a search in seconds, and number of objects between checks of the time.
+# Time limit of a search in seconds, and the number of objects to visit between checks of the time.
 _MOMENT, _AT_ONCE = 0.3, 20_000
 
 
@@ -193,7 +196,7 @@ def _unused_signal() -> int:
 
 
 def _source(text: str) -> dict[str, str]:
-    """Return the source line that each thread is executing in the user's program, by "path:number"."""
+    """Return the source line of the user's program that each thread is executing, by "path:line number"."""
     lines = {}
     for thread in parse(text):
         own = thread.own

@@ -1,7 +1,7 @@
 """Training step statistics, computed from each rank's measurements.
 
 Each rank sums up its own steps (``Own``) and reports periodically to rank 0. Rank 0 combines the reports
-(``Together``). A report contains sums since the start instead of differences, so a lost message does no harm. It also
+(``Together``). A report contains running totals instead of differences, so the loss of a report is harmless. It also
 contains a sample of at most ``SAMPLE`` single steps. From the samples, rank 0 finds the rank that came last.
 
 **Which rank came last.** All ranks end a collective at the same time. The latest rank therefore waits least, and the
@@ -21,19 +21,19 @@ SAMPLE = 32
 """Maximum number of single steps in a report."""
 WARM_UP = 3
 """Number of first steps to ignore. They are slower because memory is allocated and schedules are computed."""
-# A step includes a pause if it takes `_PAUSE` times as long as usual and at least `_LEAST_PAUSE` ns.
+# A step is assumed to include a pause if it takes `_PAUSE` times as long as usual and at least `_LEAST_PAUSE` ns.
 _PAUSE, _LEAST_PAUSE = 20, 500_000_000
-# Number of recent steps whose median defines the usual step length.
+# Number of recent steps from which the usual (median) length of a step is computed.
 _REMEMBERED = 101
-# Maximum number of sampled steps for which some ranks' reports are still missing.
+# Maximum number of sampled steps that wait for reports of other ranks.
 _WAITING = 4096
 # Approximate maximum number of stored reports about steps that some ranks have not reported, and perhaps never will.
 _TOLD = 1 << 16
-# Number of recent comparisons in the statistic "lately".
+# Number of recent comparisons that the statistics named "lately" cover.
 _LATELY = 200
 # Significance threshold in standard deviations.
 _BEYOND_CHANCE = 3
-# Smallest lateness that counts, as a fraction of a step and in ns.
+# Minimum lateness that is considered significant, as a fraction of a step and in ns.
 _LATE, _LEAST_LATE = 0.02, 50_000
 
 
@@ -51,7 +51,7 @@ def average(values: Collection[float]) -> float:
 
 
 class Step(NamedTuple):
-    """One training step as the engine measured it (``_core.Engine.take_steps``). Times are in ns."""
+    """One training step, as measured by the engine (``_core.Engine.take_steps``). Times are in ns."""
 
     number: int
     end: int
@@ -107,7 +107,7 @@ _SUMMED = set(_FIELDS) & set(Step._fields)
 
 
 class Sampled(NamedTuple):
-    """Sampled step in a rank's report to rank 0. Times are in ns."""
+    """One sampled step, as reported by a rank to rank 0. Times are in ns."""
 
     number: int
     time: int
@@ -138,7 +138,7 @@ class Own:
         self.lengths: deque[int] = deque(maxlen=_REMEMBERED)
 
     def add(self, steps: Sequence[Step]) -> list[Sampled]:
-        """Add the measurements of steps, and return a sample of these steps for the report."""
+        """Add the measurements of new steps to the sums, and return a sample of these steps for the report."""
         warm = [step for step in steps if step.number >= WARM_UP]
         known = [*self.lengths, *(step.time for step in warm)]
         long = max(_PAUSE * median(known), _LEAST_PAUSE) if len(known) >= 10 else float("inf")
@@ -176,7 +176,7 @@ class Pings:
         self._clocks: deque[Clock] = deque(maxlen=16)
 
     def add(self, asked: int, theirs: int, answered: int) -> Clock:
-        """Add a round trip, and return the most precise estimate of the clock.
+        """Add a round trip, and return the most precise estimate so far of the clock's offset.
 
         Args:
             asked: Time on rank 0, in ns, when rank 0 sent the question.
@@ -190,7 +190,7 @@ class Pings:
 def came_last(
     steps: Mapping[int, Sampled], hosts: Mapping[int, int], clocks: Mapping[int, Clock]
 ) -> tuple[int, int] | None:
-    """Find the rank that arrived last in a step, and its lateness compared to the median of the other ranks.
+    """Find the rank that arrived last in a step, and how late it was relative to the median of the other ranks.
 
     Args:
         steps: Reports of at least two ranks about the step, by rank.
@@ -220,7 +220,7 @@ def came_last(
 
 @dataclass
 class Lateness:
-    """Number of steps in which each rank came last, and its total lateness in ns."""
+    """For each rank, the number of steps in which it came last, and its total lateness in ns."""
 
     size: int
     """Number of ranks of the job."""
@@ -237,7 +237,7 @@ class Lateness:
             self.by[rank] = self.by.get(rank, 0) + by
 
     def of(self, rank: int) -> dict[str, float]:
-        """Return the ``share`` of compared steps in which ``rank`` came last, and its mean lateness in ``seconds``."""
+        """Return in which ``share`` of compared steps ``rank`` came last, and its mean lateness then in ``seconds``."""
         times = self.times.get(rank, 0)
         return {
             "share": times / self.compared if self.compared else 0.0,
@@ -245,7 +245,7 @@ class Lateness:
         }
 
     def worst(self) -> int | None:
-        """Return the rank that came last most often, or None if the result could be chance.
+        """Return the rank that came last most often, or None if the result is not statistically significant.
 
         The null hypothesis is that every rank is equally likely to come last.
         """
@@ -278,7 +278,7 @@ class Together:
             host: Host of the rank.
             made: Number of steps that the rank has completed.
             sums: Sums over the rank's steps.
-            sample: Some of the steps since the rank's last report.
+            sample: Some of the steps that the rank has completed since its last report.
         """
         before = self.sums.get(rank, Sums())
         if sums.steps > before.steps:
@@ -307,7 +307,7 @@ class Together:
 
 
 def figures(sums: Sums, link: float | None = None, data_known: bool = True) -> dict[str, Any]:
-    """Return per-step means of one rank in seconds. Values that were not measured are None.
+    """Return one rank's means per step. Times are in seconds. Values that were not measured are None.
 
     Args:
         sums: Sums over the steps.

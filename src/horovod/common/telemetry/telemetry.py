@@ -47,7 +47,7 @@ class Telemetry:
             engine: Engine of the job.
             settings: Settings of this process.
             link: Function that returns the measured bandwidth of a link in bytes per second, or None.
-            handlers: Handlers of further messages on the bus, by message name.
+            handlers: Handlers of additional messages on the bus, by message name.
         """
         self._engine = engine
         self.bus = MessageBus(engine, job.rank)
@@ -102,7 +102,7 @@ class Telemetry:
         return Live(self.bus, lambda: self._account, lambda: self.hangs.last_guess)
 
     def _about_steps(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        with self._making:  # do not create the statistics during `close`, which would never close them
+        with self._making:  # do not create the statistics during `close`, because they would never be closed
             account = self._account if self._closing else self._make_account()
         if account is not None:
             account.heard(kind, rank, what)
@@ -111,7 +111,7 @@ class Telemetry:
         """Close all observers, even if one raises, because a leftover thread would prevent a clean exit of Python.
 
         Args:
-            failed: True if an exception ends this process.
+            failed: True if this process exits because of an exception.
         """
         with self._making:
             self._closing = True
@@ -131,7 +131,7 @@ class Telemetry:
                 then.callback(self._door.close)
 
     def finish(self) -> None:
-        """Do the slow part of the shutdown once the engine is down and no rank waits for this one."""
+        """Do the slow part of the shutdown, once the engine is down and no rank is waiting for this one."""
         self._tell(self.timelines.merge())
 
     def _tell(self, trouble: str) -> None:
@@ -152,16 +152,16 @@ class Telemetry:
 
 # Seconds between two messages to the launcher.
 INTERVAL = 1.0
-# Seconds that an operation must have waited before the page shows it.
+# How many seconds an operation must have waited before the live page shows it.
 _AGE = 0.5
 # Maximum number of unread bytes in the pipe. The rest of its 64 KiB is reserved for other reports.
 _ROOM = 32 << 10
-# Seconds to wait for the thread to end.
+# Seconds to wait for the thread to finish.
 _PATIENCE = 0.5
 
 
 class Live:
-    """Sender of the live page's data.
+    """Sends the data of the live page to the launcher.
 
     It runs in its own thread, so that updates continue during a long or stuck step.
     """
@@ -178,7 +178,7 @@ class Live:
         self._teller = ReportPipe(os.environ.get(PIPE, ""))
         self._at = time.monotonic()
         self._waiting: list[dict[str, Any]] = []
-        # Index of the per-rank message to send next. It is the first one for which the pipe had no space last time.
+        # Index of the next per-rank message to send. It is the first one that did not fit into the pipe last time.
         self._next = 0
         self._wake, self._closed = threading.Event(), threading.Event()
         bus.on_waiting(self._hear)
@@ -194,7 +194,7 @@ class Live:
         """Do nothing, because the sender must keep running until ``finish``."""
 
     def finish(self) -> None:
-        """Stop the sender after the job's end and send the final figures."""
+        """Stop the sender after the job has ended, and send the final statistics."""
         self._closed.set()
         self._wake.set()
         self._thread.join(_PATIENCE)
@@ -206,7 +206,7 @@ class Live:
             self._account, self._why = lambda: None, str
 
     def leave_in_child(self) -> None:
-        """Close the pipe in a forked child, where the sender's thread does not exist."""
+        """Close the pipe in a forked child, where the sender thread does not exist."""
         self._teller.close()
 
     def _hear(self, report: dict[str, Any]) -> None:

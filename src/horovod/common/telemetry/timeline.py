@@ -1,4 +1,4 @@
-"""Start and stop this rank's timeline, and NVTX ranges for NVIDIA's profilers (docs/gpu.md).
+"""Starts and stops this rank's timeline, and NVTX ranges for NVIDIA's profilers (docs/gpu.md).
 
 ``core/trace/timeline.h`` describes the contents and the format of the timeline.
 """
@@ -32,7 +32,7 @@ _MERGING = 300.0
 
 
 class Timelines:
-    """Timelines of one job. At most one of them runs at a time. Thread-safe."""
+    """Timelines of one job, of which at most one runs at a time. Thread-safe."""
 
     def __init__(self, job: Job, engine: "_core.Engine", settings: Settings) -> None:
         self._job, self._engine, self._settings = job, engine, settings
@@ -82,7 +82,7 @@ class Timelines:
     def merge(self) -> str:
         """Merge the ranks' timelines on rank 0 after the job's end, if ``HOROVOD_TIMELINE_MERGE`` is set.
 
-        Merging runs in a separate process, because it can need much memory and can fail.
+        Merging runs in a separate process, because it may need a lot of memory and may fail.
 
         Returns:
             An error message, or "" on success.

@@ -1,6 +1,6 @@
-"""Compare ranks' observations (``horovod.common.training_loop.observations``) and warn about mistakes.
+"""Compares the ranks' observations (``horovod.common.training_loop.observations``) and warns about mistakes.
 
-The module also estimates the gradient noise scale.
+The module also estimates the gradient noise scale, which tells how many workers are useful.
 """
 
 import math
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 # the covariance of the gradient of one example. This module treats the batch of one worker as one example. The result
 # is therefore the number of workers beyond which averaging more gradients of this batch size helps little.
 #
-# An average over n ranks has the expected squared norm |G|^2 + tr(C) / n. Let L be the mean squared norm of the ranks'
-# own gradients in a step, and A the squared norm of their average. Then unbiased estimates of the two terms are
-# |G|^2 = (n A - L) / (n - 1) and tr(C) = (L - A) / (1 - 1 / n). Their ratio is biased, so both terms are averaged over
-# many steps before the division.
+# The squared norm of an average over n ranks has the expected value |G|^2 + tr(C) / n. Let L be the mean squared norm
+# of the ranks' own gradients in a step, and A the squared norm of their average. Then unbiased estimates of the two
+# terms are |G|^2 = (n A - L) / (n - 1) and tr(C) = (L - A) / (1 - 1 / n). Their ratio is biased, so both terms are
+# averaged over many steps before the division.
 
-# Number of recent samples to use, because the noise scale changes during training.
+# Number of recent samples to use. It is limited because the noise scale changes during training.
 _SAMPLES = 200
 # Minimum number of samples for an estimate.
 _LEAST = 10
-# Half width of the confidence interval in standard errors.
+# Half-width of the confidence interval, in standard errors.
 _ERRORS = 2.0
 # Maximum ratio of the confidence interval's upper bound to the estimate. Estimates with wider intervals are not
 # reported.
@@ -42,7 +42,7 @@ _WIDE = 2.0
 
 
 class NoiseScale:
-    """Estimate of the noise scale of one optimizer's gradients."""
+    """Estimate of the gradient noise scale for one optimizer."""
 
     def __init__(self) -> None:
         # Each sample is an estimate of (|G|^2, tr(C)) from one step.
@@ -65,7 +65,7 @@ class NoiseScale:
     def estimate(self) -> dict[str, Any] | None:
         """Return the values of ``hvd.stats()["noise_scale"]``, or None if the estimate is too uncertain.
 
-        A jackknife of the logarithm of the ratio gives the confidence interval.
+        The confidence interval is computed by a jackknife over the logarithm of the ratio.
         """
         samples = tuple(self._samples)
         count = len(samples)
@@ -94,7 +94,7 @@ class NoiseScale:
 _NAMED = 3
 # Maximum number of comparisons still waiting for reports.
 _OPEN = 64
-# Tolerated relative difference between samples of a parameter, because hardware can round differently.
+# Tolerated relative difference between ranks' samples of a parameter, because hardware can round differently.
 _UNLIKE = 1e-5
 _OFF = f"({OFF} turns such checks off)"
 
@@ -213,7 +213,7 @@ class Comparison:
         self._warned: set[str] = set()
 
     def add(self, rank: int, note: Mapping[str, Any]) -> str:
-        """Add a rank's report. Return a warning if the comparison is complete and shows a mistake, else ""."""
+        """Add a rank's report. Return a warning if this completes the comparison and reveals a mistake, else ""."""
         about, ranks = note["about"], note["ranks"]
         key = (about, note["of"], note["step"], tuple(ranks))
         told = self._open.setdefault(key, {})
@@ -254,7 +254,7 @@ class Checks:
             training.open(lambda note: self._say(bus, note), lambda: int(engine.stats()["bytes"]))
 
     def noise_scale(self) -> dict[str, Any] | None:
-        """Return rank 0's noise scale of the first optimizer, or None if it is unknown."""
+        """Return rank 0's gradient noise scale for the first optimizer, or None if unknown."""
         first = next(iter(self._comparison.noise.values()), None)
         return None if first is None else first.estimate()
 
@@ -270,7 +270,7 @@ class Checks:
             self._warn(f"{text} {_OFF}")
 
     def close(self) -> None:
-        """End the checks. Rank 0 warns if the job has trained without averaging any gradients."""
+        """Stop the checks. Rank 0 warns if the job has trained without averaging any gradients."""
         ended = self._engine.ended()
         if self._on and self._rank == 0 and (ended is None or ended[0] == "left") and training.nothing_averaged():
             self._warn(

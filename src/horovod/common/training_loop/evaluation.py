@@ -61,7 +61,7 @@ class Metric:
 
         Args:
             values: Values, losses or predictions, as an array, tensor, sequence or number.
-            other: Weights, numbers of tokens or labels, as many as ``values``. Default: weights of 1.
+            other: Weights, numbers of tokens or labels, one for each of ``values``. Default: weights of 1.
 
         Raises:
             ValueError: The arguments have different numbers of entries, a weight is not finite, or a prediction or
@@ -69,7 +69,7 @@ class Metric:
         """
         if self.kind in ("accuracy", "f1"):
             if len(getattr(values, "shape", ())) == 2 and values.shape[1] > 1 and hasattr(values, "argmax"):
-                values = values.argmax(1)  # reduce scores in the framework to avoid copying them to the host
+                values = values.argmax(1)  # reduce scores in the framework, which avoids copying them to the host
             numbers = _plain(values)
             predictions = [_class(one) for one in (numbers if isinstance(numbers, list) else [numbers])]
             pairs = _pairs(predictions, [_class(one) for one in _flat(_plain(other))])
@@ -234,7 +234,7 @@ def gather_rows(
     for rank, (reason, *_) in zip(process_set.ranks or (), from_all, strict=True):
         if reason:
             raise ValueError(f"{reason} on rank {rank}")
-    # Ignore ranks without samples, because their structure can differ.
+    # Ignore ranks without samples, because their structure may differ.
     parts = [part for part in from_all if part[2]] or from_all[:1]
     place: dict[Any, int] = {}
     for index, key in enumerate(key for _, _, keys, _ in parts for key in keys):

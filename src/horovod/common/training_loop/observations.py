@@ -1,4 +1,4 @@
-"""Training observations, with which frontends detect silent mistakes.
+"""Observations of the training loop, from which frontends detect silent mistakes.
 
 Examples are a missing optimizer wrapper, broadcast or sampler, and ranks whose epochs have different lengths. Ranks
 send observations to rank 0, which compares them and warns (``telemetry/training.py``). No rank waits for these
@@ -57,7 +57,7 @@ class Training:
         self.plain_bytes = 0
         """Minimum number of bytes for averaging the gradients of such an optimizer once."""
         self.remedy = ""
-        # Bytes transferred before the first step of a non-distributed optimizer.
+        # Bytes that were transferred before the first step of an optimizer that is not distributed.
         self._begun = 0
 
     def open(self, say: Say, traffic: Callable[[], int]) -> None:
@@ -65,7 +65,7 @@ class Training:
 
         Args:
             say: Function that sends an observation to rank 0.
-            traffic: Function that returns the bytes of this rank's operations so far.
+            traffic: Function that returns the number of bytes that this rank's operations have transferred so far.
         """
         self._forget()
         self._say, self._traffic = say, traffic
@@ -95,11 +95,11 @@ class Training:
             self._say({"about": about, "of": of, "ranks": list(ranks), "step": step, **what})
 
     def plain_step(self, count_bytes: Callable[[], int], remedy: str) -> int:
-        """Count a step of a non-distributed optimizer, and return the number of such steps so far.
+        """Count a step of an optimizer that is not distributed, and return the number of such steps so far.
 
         Args:
             count_bytes: Function that returns the minimum number of bytes needed to average the optimizer's gradients.
-            remedy: Advice for the warning, in the terms of the framework.
+            remedy: Advice to include in the warning, worded for the framework in use.
         """
         self.remedy = remedy
         if self.plain_steps == 0:
@@ -140,10 +140,10 @@ _launch_checked = False
 def check_launch(remedy: str) -> None:
     """Check that a process training without ``hvd.init()`` was not started as part of a multi-process job.
 
-    Frontends call this at an optimizer step outside of a job. Only the first call has an effect.
+    Frontends call this at an optimizer step without a job. Only the first call has an effect.
 
     Args:
-        remedy: Advice for the error message, in the terms of the framework.
+        remedy: Advice to include in the error message, worded for the framework in use.
 
     Raises:
         RuntimeError: If horovodrun or an MPI launcher has started this process together with others. For other

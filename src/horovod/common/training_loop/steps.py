@@ -1,6 +1,6 @@
-"""Step boundaries, marked by ``hvd.step()`` or optimizers, and the time spent waiting for data.
+"""Step boundaries, which ``hvd.step()`` or optimizers mark, and the time spent waiting for data.
 
-A mark costs about a microsecond, or nothing without a job. ``telemetry/account.py`` uses the marks.
+Marking a step costs about a microsecond in a job, and nothing otherwise. ``telemetry/account.py`` uses the marks.
 """
 
 import threading
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 
 class Marks:
-    """Source of step marks in this process.
+    """Decides what counts as a training step in this process, and passes the end of each step to the engine.
 
-    If the program calls ``tell``, only these calls count as marks. If not, the steps of one optimizer count. Without an
+    If the program calls ``tell``, only these calls count. If not, the steps of one optimizer count. Without an
     optimizer, the engine detects steps itself if ``find`` was called.
     """
 
@@ -61,7 +61,7 @@ class Marks:
 
         Args:
             step: Function called at each mark with the ns spent waiting for data since the previous mark.
-            find: Function that makes the engine detect steps.
+            find: Function that tells the engine to detect steps itself.
         """
         self._forget()
         beside = self.beside
@@ -92,7 +92,7 @@ class Marks:
         self._mark()
 
     def optimizer(self, who: object) -> None:
-        """Mark an optimizer step. Of several optimizers, only the one with the most steps counts."""
+        """Mark an optimizer step. If there are several optimizers, only the one with the most steps counts."""
         if self._step is None or self._told:
             return
         number = id(who)
@@ -100,7 +100,7 @@ class Marks:
             if self._leader and number != self._other:
                 self._other = number
                 return
-            self._leader = number  # steps are counted by this optimizer from now on, because it made two steps in a row
+            self._leader = number  # this optimizer made two steps in a row, so its steps count from now on
         self._other = 0
         self._mark()
 
@@ -111,9 +111,9 @@ class Marks:
             self._find()
 
     def begin_wait(self) -> bool:
-        """Begin a wait for data.
+        """Begin a wait for data. Return True if the wait must be measured.
 
-        Return True if it must be measured. Only waits in the training thread are measured, and nested waits are not.
+        Only waits in the training thread are measured. Waits within another wait are not.
         """
         if self._step is None or self._waiting:
             return False
@@ -124,7 +124,7 @@ class Marks:
         return True
 
     def waited(self, ns: int) -> None:
-        """End the measured wait, which took ``ns`` nanoseconds."""
+        """Record the end of the measured wait, which took ``ns`` nanoseconds."""
         self._waiting = False
         self._waits += ns
 

@@ -1,4 +1,4 @@
-"""Data loops for ranks with different numbers of batches."""
+"""Training loops over data for ranks with different numbers of batches."""
 
 import ctypes
 import weakref
@@ -21,7 +21,7 @@ optimizers: "weakref.WeakValueDictionary[str, Any]" = weakref.WeakValueDictionar
 
 
 class Sync(Generic[_T]):
-    """Iterable over a rank's batches that keeps ranks with different numbers of batches together.
+    """Iterable over a rank's batches that lets ranks with different numbers of batches train together.
 
     It fetches one batch ahead, so that each rank can announce during a batch whether it has another one. The readiness
     message of PyTorch's ``DistributedOptimizer`` contains this announcement. If no such message was sent during a
@@ -172,7 +172,7 @@ def make_sync(
 
     Args:
         face: The frontend.
-        join: ``join`` of the frontend, or None for the engine's.
+        join: The frontend's ``join`` function, or None for the engine's.
         copy: Function that copies parameters and state of an optimizer in ``optimizers`` from the given rank to all
             ranks.
         wait: Function that waits for an operation that uses the given memory, or None for the engine's.

@@ -19,7 +19,7 @@ def check_weight(weight: Any) -> float:
     """Check that ``weight`` is valid, and return it as a float.
 
     Raises:
-        ValueError: ``weight`` is not a finite number of 0 or more.
+        ValueError: If ``weight`` is not a finite number of 0 or more.
     """
     try:
         number = float(weight)
@@ -70,7 +70,10 @@ class Current:
         return self.block is not None or self.batch is not None
 
     def number(self, default: float | Callable[[], Any] | None) -> float:
-        """Return this rank's weight: from ``hvd.weight``, ``default`` or the batch, in this order."""
+        """Return this rank's weight.
+
+        ``hvd.weight`` takes precedence over ``default``, and ``default`` over the batch.
+        """
         if self.padding:
             return 0.0
         if self.block is not None:
@@ -92,7 +95,7 @@ def refuse_weights() -> None:
 
 
 class weight:
-    """Context manager that sets this rank's weight in the averages of gradients.
+    """Context manager that sets this rank's weight in averages of gradients.
 
     Run all backward passes of a step within one block. The gradients that they accumulate must be the mean over the
     ``n`` samples of this rank in this step. The reduced gradients are then the mean over the samples of all ranks. A
@@ -103,7 +106,7 @@ class weight:
         n (float): Number of samples, tokens or other units, at least 0.
 
     Raises:
-        ValueError: ``n`` is not a finite number of 0 or more.
+        ValueError: If ``n`` is not a finite number of 0 or more.
 
     Example::
 
@@ -194,7 +197,7 @@ def weighted_allreduce(
     name: str | None,
     compression: Any = None,
 ) -> Any:
-    """Return the weighted mean over the ranks of one tensor, for the functions ``allreduce`` of frontends.
+    """Return the weighted mean of one tensor over the ranks. The frontends' ``allreduce`` functions use this.
 
     Args:
         xp: Module with the functions of ``weighted_means``, ``reshape`` and ``concatenate`` or ``concat``.
