@@ -99,17 +99,17 @@ def no_host(by: str, runs: bool) -> str:
 
 
 def too_few_slots(slots: int, needed: int, hosts: int) -> str:
-    """Return the message that the job cannot start yet, because there are too few slots."""
+    """Return the message that the job cannot start yet because there are too few slots."""
     return f"waiting for slots: {slots} of {needed}, on {hosts} host{'' if hosts == 1 else 's'}"
 
 
 def silent(seconds: float, names: Names) -> str:
-    """Return the reason for killing a worker that did not call hvd.init() in time."""
+    """Return the message that explains why a worker was killed that did not call hvd.init() in time."""
     return f"it has not called hvd.init() within {seconds:g} s ({names.timeout})"
 
 
 def hopeless(hosts: Sequence[str], there: int, needed: int, names: Names) -> str:
-    """Return the reason for ending a job that has too few workers and whose hosts are all excluded."""
+    """Return the message that explains why a job ended that has too few workers and whose hosts are all excluded."""
     # The name of a host can contain a comma, such as "node1, Spark task 3".
     between = "; " if any("," in host for host in hosts) else ", "
     which = f"host {hosts[0]}" if len(hosts) == 1 else f"each of the hosts {between.join(hosts)}"

@@ -75,13 +75,13 @@ def _shown(text: str) -> str:
 
 
 SECONDS = 10.0
-LIMIT = 1 << 20  # The script can print at most LIMIT bytes.
+LIMIT = 1 << 20  # Maximum size of the script's output (bytes)
 _PIECE = 1 << 16
 # One call reads at most _PIECES chunks, so that a script that writes continuously cannot block the launcher.
 _PIECES = 16
-_LAST_WORDS = 1 << 14  # The last _LAST_WORDS bytes of stderr are kept.
-_KILLED = 1.0  # A killed script gets _KILLED seconds to exit.
-_SHOWN_LINES = 5  # Messages show at most _SHOWN_LINES lines of stderr.
+_LAST_WORDS = 1 << 14  # Number of bytes that are kept from the end of the script's stderr
+_KILLED = 1.0  # Time within which a killed script must exit (s)
+_SHOWN_LINES = 5  # Maximum number of stderr lines that messages show
 
 
 class ScriptRun:
@@ -103,9 +103,9 @@ class ScriptRun:
 
         Args:
             script: Path of the script.
-            slots: Slots of each host for which the script prints no number.
+            slots: Number of slots for hosts that the script prints without a number.
             seconds: Time limit of the run.
-            command: Command to run instead of the script. `script` is then its name in messages.
+            command: Command to run instead of the script. Messages then call it `script`.
             names: Names of the script and the slots in messages.
 
         Raises:
@@ -121,7 +121,7 @@ class ScriptRun:
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise LaunchError(self._cannot_start(path, error)) from None
-            # The file does not name an interpreter, so run it with sh, as shells do.
+            # The script has no shebang line, so run it with sh, as shells do.
             self._process = self._start(["/bin/sh", path])
         self._deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
@@ -177,7 +177,7 @@ class ScriptRun:
         """Read the script's output. Kill the script if it exceeds its time limit or prints too much."""
         if self.done:
             return
-        # Check for the script's exit before reading, so that no output is missed.
+        # Check whether the script has exited before reading its output, so that no output is missed.
         ended = self._process.poll() is not None
         for fd, data in self._streams.items():
             self._read(fd, data)

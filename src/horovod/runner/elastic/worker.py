@@ -27,11 +27,11 @@ __all__ = [
     "WorkerNotificationService",
 ]
 
-# Each notification uses a new connection, on which both ends prove that they know the key. Workers of `horovodrun` get
-# notifications through the job's store instead and need no port.
+# Each notification is sent over a new connection, and both ends prove that they know the key. Workers of `horovodrun`
+# receive notifications through the job's store instead and need no port.
 
-_PURPOSE = 100  # The handshake identifies notification connections by the number _PURPOSE.
-_NEWS = struct.Struct("<dB")  # A notification consists of a timestamp and a HostUpdateResult.
+_PURPOSE = 100  # Purpose code by which the handshake identifies notification connections
+_NEWS = struct.Struct("<dB")  # Wire format of a notification: timestamp and HostUpdateResult
 _MAC = 32
 _SECONDS = 10.0  # Maximum duration of a connection (s)
 _DONE = b"k"
@@ -62,7 +62,7 @@ class WorkerNotificationService:
         self._server = BoundedServer((found[self._nic][0], 0), self._serve, patience=_SECONDS, name="hvd-notifications")
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the addresses at which clients can reach the server, by network interface."""
+        """Return the addresses at which clients can reach the server, keyed by network interface."""
         host, port = self._server.server_address[:2]
         return {self._nic: [(host, port)]}
 

@@ -65,7 +65,7 @@ def choose(candidates: Sequence[Candidate], most: int | None, hosts: Sequence[st
 
 
 def places(ordered: Sequence[Candidate]) -> dict[int, Slot]:
-    """Return the slot of each worker by worker number. `ordered` contains the workers in rank order."""
+    """Return a mapping from worker number to slot. `ordered` contains the workers in rank order."""
     on_host: dict[str, list[int]] = {}
     for one in ordered:
         on_host.setdefault(one.host, []).append(one.worker)
@@ -88,13 +88,16 @@ def places(ordered: Sequence[Candidate]) -> dict[int, Slot]:
 def foreseen(candidates: Sequence[Candidate]) -> dict[int, Slot]:
     """Return the slot that each worker would get if all candidates became members of the next epoch.
 
-    The caller passes the candidates in the order in which they were started, which is the order of their hosts.
+    The candidates must be passed in the order in which they were started, which is also the order of their hosts.
     """
     return places(order(candidates, list(dict.fromkeys(one.host for one in candidates))))
 
 
 def free_slots(slots: Mapping[str, int], taken: Mapping[str, int]) -> list[str]:
-    """Return a host name for each worker that can be started. A host with several free slots is repeated."""
+    """Return one host name for each worker that can be started.
+
+    A host with several free slots appears several times.
+    """
     return [host for host, count in slots.items() for _ in range(count - taken.get(host, 0))]
 
 
@@ -115,14 +118,14 @@ class Life(Enum):
 
 @dataclass
 class Worker:
-    """Worker process of an elastic job, with its state.
+    """A worker process of an elastic job and its state.
 
     Attributes:
         number: Number of the worker, unique within the job.
         host: Host on which the worker runs.
         machine: Machine to which the host belongs.
         life: State of the process.
-        epoch: Last epoch in which the worker was a member, or 0 if there is none.
+        epoch: Last epoch in which the worker was a member, or 0 if it never was.
         rank: Rank in that epoch, or None.
         first: True until the first epoch is formed. Until then, the worker's number is its expected rank.
         formed: True if the worker has connected to the other members of its epoch.
@@ -132,7 +135,7 @@ class Worker:
         dismissed: True if the worker was notified that it has lost its slot.
         noticed_end: True if the worker has noticed that its epoch is over.
         deadline: Time at which the worker is killed unless an expected event occurs, or None.
-        why: Reason for killing the worker at the deadline.
+        why: Reason to show if the worker is killed at the deadline.
     """
 
     number: int
@@ -163,7 +166,7 @@ class Worker:
     def expect(self, by: float, why: str) -> None:
         """Set the deadline after which the worker is killed, unless it already has an earlier deadline.
 
-        `why` is the reason that the user sees if the worker is killed.
+        `why` is the reason shown to the user if the worker is killed.
         """
         if self.alive and (self.deadline is None or by < self.deadline):
             self.deadline, self.why = by, why
@@ -207,7 +210,7 @@ class Workers:
         return worker if worker is not None and worker.life is Life.WORKING and worker.epoch == epoch else None
 
     def expect_starts(self, now: float, seconds: float, late: str) -> None:
-        """Set a deadline for all starting workers that have none. `late` is the reason for killing them."""
+        """Set a deadline for all starting workers that have none. `late` is the reason to show if they are killed."""
         for worker in self.of(Life.STARTING):
             if worker.deadline is None:
                 worker.expect(now + seconds, late)
@@ -219,7 +222,7 @@ class Workers:
         return len(self._living)
 
     def outside(self, hosts: Collection[str]) -> int:
-        """Return the number of running workers whose host is not in `hosts`. Omit workers that are exiting."""
+        """Return the number of running workers whose host is not in `hosts`, excluding workers that are exiting."""
         return sum(1 for worker in self if worker.alive and worker.host not in hosts)
 
     def of(self, *lives: Life) -> list[Worker]:
@@ -252,7 +255,10 @@ class Workers:
         return any(w.holds and (w.alive or w.life is Life.ENDING) and not w.dismissed for w in self)
 
     def fit(self, slots: Mapping[str, int]) -> None:
-        """Mark workers that must leave, because their hosts have too few slots. Survivors have priority."""
+        """Mark workers that must leave because their hosts have too few slots.
+
+        Workers that hold the training state are the last to leave.
+        """
         for host in {worker.host for worker in self}:
             there = [worker for worker in self if worker.host == host and worker.alive and not worker.dismissed]
             there.sort(key=lambda worker: (not worker.holds, worker.rank or 0, worker.number))

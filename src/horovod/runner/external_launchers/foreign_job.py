@@ -42,8 +42,8 @@ def run_command(
 ) -> JobResult:
     """Run another launcher's command to completion, and show its output by rank. Raises OSError if it cannot start."""
     with contextlib.closing(open_sink(settings)) as sink:
-        # An explicit output means that the caller is `horovod.run`. It raises the failed rank's exception in the
-        # calling program, so the screen need not show the whole traceback.
+        # If `output` is given, the caller is `horovod.run`, which raises the failed rank's exception in the calling
+        # program. The screen therefore need not show the whole traceback.
         screen = Screen(settings, output, told=output is not None, sink=sink)
         screen.announce()
         if settings.verbose:
@@ -56,12 +56,12 @@ def run_command(
 
 
 class ForeignAttempt:
-    """Running command of another launcher, such as mpirun.
+    """A running command of another launcher, such as mpirun.
 
     Attributes:
         endings: Reports about how the ranks exited.
-        own: Last output of the other launcher itself.
-        code: Exit code of the other launcher, or the negative signal number. None while it is running.
+        own: Most recent output of the other launcher itself.
+        code: Exit code of the other launcher, or the negative signal number, or None while it is running.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class ForeignAttempt:
         self._lines = {1: mpi_output.Lines(self.hosts), 2: mpi_output.Lines(self.hosts)}
         self._term_at: float | None = None  # Time at which mpirun gets SIGTERM and stops its ranks, or None
         self._kill_at: float | None = None
-        # Time limit for the remaining output after the other launcher has exited, or None
+        # Time until which the remaining output is read after the other launcher has exited, or None before that
         self._drain_until: float | None = None
         self._output_ended = False
         parent = os.getpid()
         self._process = process = subprocess.Popen(
             command,
             env={**variables, PIPE: self._reports.name} if self._reports is not None else dict(variables),
-            # The command runs in a new session, which cannot read from the terminal.
+            # The command runs in a new session, so it cannot read from the terminal.
             stdin=subprocess.DEVNULL if os.isatty(0) else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -113,7 +113,7 @@ class ForeignAttempt:
         """Do nothing, because the command starts the ranks itself."""
 
     def close(self) -> None:
-        """Kill all processes that are still running, and read the last reports."""
+        """Kill all processes that are still running, and read the final reports."""
         if self._process.poll() is None:
             self._kill()
         self.code = self._process.wait()
@@ -185,7 +185,7 @@ class ForeignAttempt:
         """Send the signal to all ranks, because mpirun and jsrun do not forward SIGINT.
 
         Returns:
-            False if a rank has not called `hvd.init()` or does not run on this machine. No signal is sent then.
+            False, without sending a signal, if a rank has not called `hvd.init()` or runs on another machine.
         """
         called = set(self.endings.pids.values())
         ranks = called.intersection(ranks_of([self._process.pid], called, linux.parents()))
@@ -213,7 +213,7 @@ class ForeignAttempt:
         return ""
 
     def _kill(self) -> None:
-        # Once mpirun has exited, do not kill its pid, because another process might have got the same pid.
+        # Once mpirun has exited, do not kill its pid, because another process may have been given the same pid.
         if self._process.poll() is not None:
             return
         for pid in [*linux.descendants(self._process.pid), self._process.pid]:

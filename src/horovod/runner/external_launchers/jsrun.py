@@ -1,4 +1,4 @@
-"""Command `horovodrun --jsrun`, which starts a job through jsrun inside an LSF job.
+"""The `horovodrun --jsrun` command, which starts a job through jsrun inside an LSF job.
 
 An explicit resource file determines the host and the cores of each rank. Its format is described in IBM Job Step
 Manager, "Explicit resource files".
@@ -41,7 +41,7 @@ def apply(namespace: argparse.Namespace, environ: Mapping[str, str]) -> None:
 
 
 def lsf_hosts(environ: Mapping[str, str]) -> list[Host]:
-    """Return the compute hosts of the LSF job with their slots. Raises LaunchError if there are none."""
+    """Return the LSF job's compute hosts with their slot counts. Raises LaunchError if there are none."""
     words = environ.get("LSB_MCPU_HOSTS", "").split()
     counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=False) if count.isdecimal()}
     if not counts:
@@ -95,7 +95,10 @@ def check(environ: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def _file(text: str) -> Iterator[str]:
-    """Create a temporary file that contains `text`. jsrun reads it on this host before it starts processes."""
+    """Create a temporary file that contains `text`, and yield its path.
+
+    jsrun reads the file on this host before it starts any process.
+    """
     fd, path = tempfile.mkstemp(prefix="horovod-", suffix=".erf")
     try:
         with open(fd, "w", encoding="utf-8") as file:

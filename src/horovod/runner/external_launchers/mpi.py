@@ -1,8 +1,8 @@
-"""Command `horovodrun --mpi`, which starts a job through mpirun, shows its output by rank, and reports failures.
+"""The `horovodrun --mpi` command, which starts a job through mpirun, shows its output by rank, and reports failures.
 
-With HOROVOD_CPU_OPERATIONS=mpi, MPI sends the tensors. Without it, the engine sends them over its own connections
-(docs/adr/0029-mpi-carries.md). The ranks find each other and agree on a key through mpirun (horovod.common.launchers),
-so this module creates no key. It only passes on a key file of the user.
+With HOROVOD_CPU_OPERATIONS=mpi, MPI transfers the tensors. Otherwise, the engine transfers them over its own
+connections (docs/adr/0029-mpi-carries.md). The ranks find each other and agree on a key through mpirun
+(horovod.common.launchers), so this module creates no key. It only passes the user's key file on to the ranks.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def recognise(version: str) -> Flavour | None:
 
 
 def exported(names: Collection[str]) -> list[str]:
-    """Return the sorted names of the variables that all processes get."""
+    """Return the sorted names of the environment variables that are passed to all processes."""
     return sorted(name for name in names if _NAME.fullmatch(name) and not _NOT_EXPORTED.match(name))
 
 
@@ -168,7 +168,7 @@ _OUTER = re.compile(r"OMPI_COMM_WORLD_|PMIX_|PMI_|JSM_NAMESPACE_")
 
 
 def find_launcher() -> tuple[str, Flavour]:
-    """Return the path and kind of mpirun or mpiexec. Raises LaunchError if neither is usable."""
+    """Return the path of mpirun or mpiexec, and its MPI implementation. Raises LaunchError if neither is usable."""
     program = shutil.which("mpirun") or shutil.which("mpiexec")
     if program is None:
         raise LaunchError(
@@ -216,7 +216,7 @@ def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[
 
 
 def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of mpirun, which the ranks inherit.
+    """Return the environment variables for mpirun, which the ranks inherit.
 
     Raises:
         LaunchError: If the user's key cannot be passed to the ranks.
@@ -243,13 +243,13 @@ def _is_local(settings: LaunchSettings) -> bool:
 
 
 def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variable with the path of the user's key file, even if patterns exclude it.
+    """Return the environment variable that contains the path of the user's key file.
 
-    Without this variable, the ranks would use a less trusted key. The result is empty if the user gave no key file. A
-    key file of an outer job does not count.
+    The variable is passed on even if the user's patterns exclude it, because the ranks would otherwise use a less
+    trusted key. The result is empty if the user gave no key file. The key file of an enclosing job is ignored.
 
     Raises:
-        LaunchError: If the key is in a variable, or the ranks would refuse the file or cannot open it.
+        LaunchError: If a variable contains the key itself, or the ranks would reject the key file or cannot open it.
     """
     if "HOROVOD_JOB_KEY" in environ:
         raise LaunchError(
@@ -283,7 +283,7 @@ def run_job(
     signals: SignalQueue | None = None,
     output: OutputSink | None = None,
 ) -> JobResult:
-    """Run the job through mpirun to completion.
+    """Run the job with mpirun, and wait until it ends.
 
     Args:
         settings: Job settings.
@@ -303,8 +303,8 @@ def run_job(
     return foreign_job.run_command(command, variables, settings, signals, output)
 
 
-# The function and the results are files in a folder that only this user can access. If all workers run on this host, it
-# is a temporary folder. If not, it is a folder in the current directory, which all hosts must share.
+# The function and the results are stored as files in a folder that only this user can access. It is a temporary folder
+# if all workers run on this host. Otherwise, it is a folder in the current directory, which all hosts must share.
 
 
 def run_function(

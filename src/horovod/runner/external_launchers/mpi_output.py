@@ -1,4 +1,7 @@
-"""Parser that finds the rank of each line of mpirun's output, and the process that mpirun reports as failed."""
+"""Parser for mpirun's output, which finds out which rank wrote each line.
+
+It also finds the process that mpirun reports as failed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from horovod.runner.attribution.endings import Endings
 # text`.
 _TAG = re.compile(rb"\[\d+,(\d+)\]<(?:stdout|stderr)>: ?|\[(\d+)\] ")
 _END = re.compile(rb"(?<=[\r\n])")
-# Hydra prints its tag before each write of a process, so the tag can follow the progress bar of another process.
+# Hydra prints its tag before each write of a process, so a tag can directly follow another process's progress bar.
 _TAG_BEHIND_BAR = re.compile(rb"(?<=\S)\[(\d+)\] |\[(\d+)\] (?=[\r\n])")
 _SIGNAL = re.compile(r"process rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
 _LOST = re.compile(r"HorovodInternalError: rank (\d+) \(host \S+, pid (\d+)\) (?:was lost|has left the job)")
@@ -33,7 +36,7 @@ class Lines:
         self._bar = False  # `_bar` is True if the current line contains a progress bar.
 
     def feed(self, data: bytes) -> Iterator[tuple[int | None, bytes]]:
-        """Yield (rank, line) for each complete line or state of a progress bar.
+        """Yield (rank, line) for each complete line or progress-bar update.
 
         The rank is None for mpirun's own output.
         """
@@ -42,7 +45,7 @@ class Lines:
             yield from self._whose(piece)
 
     def finish(self) -> Iterator[tuple[int | None, bytes]]:
-        """Yield the rest of the output, which does not end with a newline."""
+        """Yield the remaining output, which does not end with a newline."""
         piece, self._rest = self._rest, b""
         if piece:
             yield from self._whose(piece)
@@ -66,7 +69,7 @@ class Lines:
         self._last = None if ended else rank
 
     def _parts(self, rank: int, text: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield the state of a progress bar, and then the output that other ranks wrote after it."""
+        """Yield the state of a progress bar, followed by the output that other ranks wrote after it."""
         start = 0
         for tag in _TAG_BEHIND_BAR.finditer(text):
             other = int(tag[1] or tag[2])
@@ -134,7 +137,7 @@ def _blamed(
 
 
 def named(text: str) -> tuple[int, int] | None:
-    """Return the failed rank and its exit code or negative signal number, from Open MPI's message."""
+    """Parse the failed rank, and its exit code or negative signal number, from Open MPI's message."""
     found = _SIGNAL.search(text)
     if found:
         return int(found[1]), -int(found[2])
@@ -143,9 +146,9 @@ def named(text: str) -> tuple[int, int] | None:
 
 
 def named_by_pid(text: str, ranks: Mapping[int, int]) -> tuple[int, int] | None:
-    """Return the failed rank and its exit code or negative signal number, from Hydra's message.
+    """Parse the failed rank, and its exit code or negative signal number, from Hydra's message.
 
-    Hydra's message contains only a pid. `ranks` maps pids to ranks.
+    Hydra's message contains only a pid, which `ranks` maps to a rank.
     """
     found = _PID.search(text)
     rank = ranks.get(int(found[1])) if found else None
@@ -168,9 +171,9 @@ def _has_own_exception(tail: str) -> bool:
 
 
 def _how_it_ended(own: str, pid: int, code: int) -> int:
-    """Return the exit code or negative signal number of process `pid`, from Hydra's output.
+    """Parse the exit code or negative signal number of process `pid` from Hydra's output.
 
-    `code` is Hydra's own exit code, which can mean an exit code or a signal.
+    `own` is Hydra's own output. `code` is Hydra's exit code, which may stand for an exit code or a signal.
     """
     if found := re.search(r"\(signal (\d+)\)", own):
         # After a failure, Hydra can kill another process and report the signal of that process. If so, use `code`.

@@ -63,13 +63,13 @@ class Assignment:
     Attributes:
         number: Number of the worker.
         host: Address of the driver.
-        key_port: Port of the driver for requesting the key.
-        liveness_port: Port of the driver for liveness connections.
-        heartbeat_port: Port of the driver for heartbeats.
+        key_port: Port at which the driver sends the key to workers.
+        liveness_port: Port at which the driver accepts liveness connections.
+        heartbeat_port: Port at which the driver accepts heartbeat connections.
         public: Public key of the driver, 32 bytes.
         variables: Environment variables of the worker.
         seconds: Time limit for joining the job, in seconds.
-        silence: Seconds without an answer after which a worker counts as lost.
+        silence: Seconds without an answer after which a worker is considered lost.
     """
 
     number: int
@@ -164,7 +164,10 @@ def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> Non
 
 
 def leave() -> None:
-    """Leave the job: drop its key, and restore the previous variables. Do nothing if no job was joined."""
+    """Leave the job: forget its key, and restore the previous environment variables.
+
+    Do nothing if no job was joined.
+    """
     while _taken:
         taken = _taken.pop()
         taken.connection.close()
@@ -183,7 +186,7 @@ def hosts(workers: Sequence[ExternalWorker]) -> list[str]:
 
 
 def slots(names: Sequence[str]) -> list[Slot]:
-    """Return a slot for each rank. `names` contains the host name of each rank."""
+    """Return a slot for each rank. `names` contains the ranks' host names, in rank order."""
     places = placement.places([Candidate(rank, name) for rank, name in enumerate(names)])
     return [places[rank] for rank in range(len(names))]
 

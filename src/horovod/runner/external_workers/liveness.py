@@ -24,23 +24,23 @@ from horovod.common.store.sockets import AcceptControl, ClientAuthenticator, Thr
 from horovod.runner.external_workers.mailbox import LONGEST
 from horovod.runner.remote.heartbeats import Heartbeats, silent
 
-# A liveness connection breaks when a process exits. But a process that is stopped, or whose host hangs, keeps its
-# connection. The driver therefore polls each worker, and a worker that is silent for too long counts as lost. A worker
-# answers without running Python code, because a ZeroMQ proxy echoes each message. A program can therefore hold the
-# interpreter lock for any time without counting as lost.
+# A liveness connection breaks when a process exits. A suspended process, or a process on a host that hangs, keeps its
+# connection. The driver therefore also sends heartbeat requests to each worker, and considers a worker lost if it does
+# not answer for too long. A ZeroMQ proxy echoes each request without running Python code, so a program can hold the
+# interpreter lock for any time without being considered lost.
 
 # Name of a worker's ZeroMQ socket: a letter and the worker's number. The letter is necessary, because ZeroMQ reserves
 # names that begin with a zero byte.
 _NAME = struct.Struct("!cI")
 _MARK = b"w"
-_LONGEST = 1024  # Messages, including those of the handshake, have at most _LONGEST bytes.
-_QUEUED = 4  # At most _QUEUED heartbeat requests to a worker can be unanswered.
+_LONGEST = 1024  # Maximum size of a message, including those of the handshake (bytes)
+_QUEUED = 4  # Maximum number of unanswered heartbeat requests to a worker
 
 
 def never_came(seconds: float) -> str:
-    """Return the message about a worker whose heartbeat connection did not arrive within `seconds`.
+    """Return the error message for a worker whose heartbeat connection did not arrive within `seconds`.
 
-    The worker itself can be healthy.
+    The worker itself may be healthy.
     """
     why = "the network lets only some of the driver's ports through, or the driver may open no more files (ulimit -n)"
     return f"its connection for signs of life has not come in {seconds:.0f} s, though another has: {why}"
@@ -49,17 +49,17 @@ def never_came(seconds: float) -> str:
 class HeartbeatServer:
     """Driver side of the heartbeat protocol, for use in a single thread.
 
-    The caller polls ``sources``, and then calls ``hear`` and ``look``, no later than ``next_time``. Heartbeats are
-    requested from each worker between ``begin`` and ``forget``.
+    The caller polls ``sources`` until ``next_time`` at the latest, and then calls ``hear`` and ``look``. Between
+    ``begin`` and ``forget``, the server requests heartbeats from a worker.
     """
 
     def __init__(self, listener: socket.socket, job_key: bytes, silence: float) -> None:
         """Start listening for heartbeat connections.
 
         Args:
-            listener: Listening socket, which this object closes at the end.
+            listener: Listening socket, which ``close`` closes.
             job_key: The job's secret key.
-            silence: Seconds without an answer after which a worker counts as lost.
+            silence: Seconds without an answer after which a worker is considered lost.
         """
         # Time (monotonic, s) of each worker's last answer. Before the first answer, it is the time of `begin`.
         self._heard: dict[int, float] = {}
@@ -80,7 +80,7 @@ class HeartbeatServer:
         self.sources = (self._gate.socket, self._socket, self._door.monitor)
 
     def begin(self, number: int) -> None:
-        """Start requesting heartbeats from this worker."""
+        """Start requesting heartbeats from the given worker."""
         self._heard[number] = time.monotonic()
         self._come.discard(number)
 
@@ -90,14 +90,17 @@ class HeartbeatServer:
         self._come.discard(number)
 
     def next_time(self) -> float:
-        """Return the time (monotonic, s) at which the caller must call `look`, or infinity."""
+        """Return the latest time (monotonic, s) at which the caller must call `look`, or infinity."""
         times = [time.monotonic() + self._door.seconds_left()]
         if self._heard:
             times += [self._beats.next_word, min(self._heard.values()) + self._silence]
         return min(times)
 
     def hear(self, ready: Collection[object]) -> None:
-        """Receive heartbeat answers. ``ready`` contains the sources that are readable. Unknown objects are ignored."""
+        """Receive heartbeat answers.
+
+        ``ready`` contains the readable sources; objects that are not sources are ignored.
+        """
         self._door.check()
         if self._gate.socket in ready:
             self._gate.answer()
@@ -111,10 +114,10 @@ class HeartbeatServer:
         """Request heartbeats if they are due, and check for silent workers.
 
         Returns:
-            Workers that are lost, with the reasons. No more heartbeats are requested from these workers.
+            Newly lost workers, with the reasons. They receive no further heartbeat requests.
         """
         now = time.monotonic()
-        # If this process itself was stopped, do not blame the workers for the silence.
+        # If this process itself was suspended, do not blame the workers for the silence.
         if self._beats.was_deaf(now, True):
             self._heard = dict.fromkeys(self._heard, now)
         if self._heard and self._beats.is_due(now):
@@ -129,7 +132,7 @@ class HeartbeatServer:
     def _ask(self, number: int) -> None:
         try:
             self._socket.send_multipart([_NAME.pack(_MARK, number), b""], zmq.NOBLOCK)
-        except zmq.Again:  # The queue of requests to this worker is full, because the worker does not read them.
+        except zmq.Again:  # The queue of requests to this worker is full, because the worker is not reading them.
             pass
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
@@ -164,7 +167,7 @@ class HeartbeatClient:
             self._socket.close()
 
     def close(self) -> None:
-        """Stop answering requests. The process itself continues."""
+        """Stop answering heartbeat requests. The process itself continues."""
         # Call term() in a separate thread, because it blocks until the thread that answers has closed its socket.
         ending = threading.Thread(target=self._context.term, name="horovod-heartbeats-end", daemon=True)
         ending.start()
@@ -179,9 +182,9 @@ class HeartbeatClient:
 
 _LABEL = "lifeline"
 _PURPOSE = 127
-_HANDSHAKE = 5.0  # A peer must authenticate within _HANDSHAKE seconds.
-_SILENT = 1.0  # If other peers are waiting, a peer must send its first bytes within _SILENT seconds.
-_UNAUTHENTICATED = 64  # At most _UNAUTHENTICATED peers can be unauthenticated. Others wait in the backlog.
+_HANDSHAKE = 5.0  # Time within which a peer must authenticate (s)
+_SILENT = 1.0  # Time within which a peer must send its first bytes if other peers are waiting (s)
+_UNAUTHENTICATED = 64  # Maximum number of connected peers that are not authenticated yet; others wait in the backlog.
 _CLOSE = 5.0
 
 
@@ -204,10 +207,10 @@ class LivenessServer(ThreadedServer):
         """Start the thread that serves the connections.
 
         Args:
-            listener: Listening socket for liveness connections, which this object closes at the end.
-            heartbeats: Listening socket for heartbeats, which this object closes at the end.
+            listener: Listening socket for liveness connections, which ``close`` closes.
+            heartbeats: Listening socket for heartbeat connections, which ``close`` closes.
             job_key: The job's secret key.
-            silence: Seconds without an answer after which a worker or its host counts as lost.
+            silence: Seconds without an answer after which a worker or its host is considered lost.
             gone: Function to call when a worker is lost.
         """
         super().__init__("horovod-lines", _CLOSE)
@@ -293,7 +296,7 @@ class LivenessServer(ThreadedServer):
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # The peer has already disconnected, or too many files are open.
+        except OSError:  # The peer has already disconnected, or this process has too many open files.
             return
         sock.setblocking(False)
         self._unauthenticated[sock] = auth.Acceptor(self._key, 0, 0), time.monotonic() + _HANDSHAKE

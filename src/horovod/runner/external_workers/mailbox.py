@@ -1,4 +1,4 @@
-"""Event queue with any number of producer threads and one consumer thread."""
+"""Event queue for any number of producer threads and a single consumer thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Mailbox(Generic[T]):
     def __init__(self) -> None:
         self._items: collections.deque[T] = collections.deque()
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # Do not close the descriptor when Python exits, because other threads can still be running and add events.
+        # Leave the eventfd open when Python exits, because other threads may still be running and add events.
         weakref.finalize(self, os.close, self._fd).atexit = False
 
     def put(self, item: T) -> None:
@@ -31,14 +31,14 @@ class Mailbox(Generic[T]):
         os.eventfd_write(self._fd, 1)
 
     def take(self, until: float | None, others: Collection[int] = ()) -> tuple[list[T], set[int]]:
-        """Wait for an event or a readable descriptor of `others`.
+        """Wait until there is an event or a descriptor in `others` is readable.
 
         Args:
             until: Time limit (monotonic, s), or None for no limit.
             others: Other descriptors to wait for.
 
         Returns:
-            Events, and readable descriptors of `others`. Both can be empty, even before the time limit.
+            Events, and the readable descriptors of `others`. Both can be empty, even before the time limit.
         """
         poll = select.poll()
         for fd in (self._fd, *others):

@@ -39,9 +39,9 @@ _EACH = 4  # Number of connections per worker: one liveness, one heartbeat, and 
 
 
 class ExternalWorkers:
-    """Servers of a job, which run in threads until ``close`` is called.
+    """The servers of a job, which run in threads until ``close`` is called.
 
-    Only one thread at a time can use this class.
+    Not thread-safe: only one thread at a time may call the methods.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ExternalWorkers:
         return Assignment(number, *where, self._public, dict(variables), seconds, self._silence)
 
     def forget(self, number: int) -> None:
-        """Refuse further connections from this worker."""
+        """Reject further connections from this worker."""
         self._known.pop(number, None)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ def of_slot(slot: Slot) -> dict[str, str]:
 
 
 def of_torch(slot: Slot, slots: Sequence[Slot], first: ExternalWorker, shared: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a worker for torch.distributed, in a job of fixed size.
+    """Return the environment variables that torch.distributed needs in a worker of a fixed-size job.
 
     The result is empty if the user has disabled them.
 
@@ -218,7 +218,7 @@ class ExternalElasticJob:
 
     @property
     def fd(self) -> int:
-        """Descriptor that is readable when the caller must call `serve`."""
+        """Descriptor that becomes readable when the caller must call `serve`."""
         return self._front.fd
 
     def next_time(self) -> float | None:
@@ -232,9 +232,9 @@ class ExternalElasticJob:
         self._server.serve(time.monotonic())
 
     def tick(self) -> None:
-        """Act on deadlines that have passed. The caller must call this first in each iteration of its loop."""
+        """Handle expired deadlines. The caller must call this method first in each iteration of its loop."""
         now = time.monotonic()
-        # If the driver itself was stopped, do not blame the workers for missed deadlines.
+        # If the driver itself was suspended, do not blame the workers for missed deadlines.
         if stood := self._standstill.look(now):
             self._membership.postpone(stood)
         if self._due is not None and now >= self._due:

@@ -33,7 +33,7 @@ from horovod.common.contract.pickling import dumps
 from horovod.runner.attribution import tracebacks
 from horovod.runner.base.job_result import JobResult, OutcomeError
 
-TRACEBACK_LIMIT = 1 << 16  # Maximum number of characters of a traceback. The middle of a longer traceback is dropped.
+TRACEBACK_LIMIT = 1 << 16  # Maximum length of a traceback in characters; the middle of a longer one is dropped.
 _LENGTH = struct.Struct(">I")
 _BUFFER = 1 << 20
 
@@ -68,7 +68,10 @@ def write_value(fd: int, value: object, rank: int) -> None:
 
 
 def write_exception(fd: int, error: BaseException, text: str) -> None:
-    """Write an exception and its traceback to the file. Write only the traceback if the exception cannot be pickled."""
+    """Write an exception and its traceback to the file.
+
+    If the exception cannot be pickled, write only the traceback.
+    """
     name = type_name(error)
     try:
         # Also test unpickling, because it fails for many exceptions that can be pickled.
@@ -80,7 +83,7 @@ def write_exception(fd: int, error: BaseException, text: str) -> None:
 
 
 def _write(fd: int, value: object, describe: Any) -> None:
-    """Pickle the value directly into the file, because memory might not suffice for a second copy."""
+    """Pickle the value directly into the file, because there might not be enough memory for a second copy."""
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
     with open(fd, "wb", buffering=_BUFFER, closefd=False) as file:
@@ -91,7 +94,10 @@ def _write(fd: int, value: object, describe: Any) -> None:
 
 
 def describe(data: bytes | bytearray) -> Description | None:
-    """Return the description at the end of the file, or None if the worker exited before writing it."""
+    """Return the description of the outcome at the end of the file.
+
+    The result is None if the worker exited before writing it.
+    """
     view = memoryview(data)
     if len(view) < _LENGTH.size:
         return None
@@ -117,7 +123,7 @@ def load(data: bytes | bytearray, description: Description, rank: int) -> Any:
 
 
 def type_name(value: object) -> str:
-    """Return the name of the value's type, with its module unless it is a builtin type."""
+    """Return the name of the value's type, qualified with its module unless it is a builtin type."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -134,16 +140,16 @@ def format_traceback(error: BaseException) -> str:
 class WorkerError(RuntimeError):
     """Error that `horovod.run` raises if a process of the job fails.
 
-    The message contains the rank that failed first and how it ended, with the traceback of an exception. In this case,
-    the error is also an instance of the exception's class. For example, `except ValueError` catches a ValueError of a
-    worker, with its `args` and other attributes.
+    The message contains the rank that failed first and how it ended. If this rank raised an exception, the message also
+    contains the traceback, and the error is also an instance of the exception's class. For example, `except ValueError`
+    catches a ValueError of a worker, with its `args` and other attributes.
 
     Attributes:
         rank: Rank of the process that failed first, or None if an agent or the launcher failed.
-        host: Host of this rank. Empty if `rank` is None.
+        host: Host of this rank, or an empty string if `rank` is None.
         exit_code: Exit code of the process, or 128 + n for signal n.
-        remote_traceback: Traceback in this process. Empty if it raised no exception.
-        cause: Original exception, which is also `__cause__`. None if there was none or it could not be pickled.
+        remote_traceback: Traceback in this process, or an empty string if it raised no exception.
+        cause: Original exception, which is also `__cause__`, or None if there was none or it could not be pickled.
     """
 
     rank: int | None = None
@@ -229,7 +235,10 @@ def _from_cause(name: str) -> property:
 
 
 def of_elastic(result: JobResult, least: int) -> list[Any]:
-    """Return the results of ranks 0 to `least` - 1 of the last epoch. Raises WorkerError if the job has failed."""
+    """Return the results of ranks 0 to `least` - 1 of the last epoch.
+
+    Raises WorkerError if the job has failed.
+    """
     return by_rank(result, dict(sorted(result.hosts.items())[:least]))
 
 
@@ -345,7 +354,7 @@ def _resolved(entry: str) -> str:
 
 
 def _unreachable_module(function: Callable[..., Any]) -> ModuleType | None:
-    """Return the function's module if workers cannot import it. The module must then be pickled by value."""
+    """Return the function's module if workers cannot import it, so that it must be pickled by value."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__module__", None) or type(function).__module__

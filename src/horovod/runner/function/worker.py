@@ -35,12 +35,12 @@ def result_name(rank: int) -> str:
 
 
 def _open_files() -> tuple[int, int, int]:
-    """Return the descriptors of the function and of the outcome, and this process's rank."""
+    """Return the descriptors of the function file and the outcome file, and this process's rank."""
     folder = os.environ.pop(FOLDER, None)
     if folder is None:
         return _take_descriptor(FUNCTION_FD), _take_descriptor(RESULT_FD), _rank()
     rank = WorkerEnv.from_environ().rank
-    # Check the owner and mode of the opened folder, because its path could name another folder a moment later.
+    # Check the owner and mode of the opened folder, because its path could refer to a different folder a moment later.
     with private_files.closing(private_files.open_folder(folder)) as at:
         found = os.fstat(at)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -56,9 +56,9 @@ def _rank() -> int:
 
 
 def _take_descriptor(name: bytes) -> int:
-    """Return the descriptor that the environment variable contains.
+    """Return the file descriptor stored in the environment variable, and make it non-inheritable.
 
-    Remove the variable, because children do not need it.
+    Remove the variable, because child processes do not need it.
     """
     fd = int(os.environb.pop(name))
     os.set_inheritable(fd, False)
@@ -85,9 +85,8 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
 def joined_path(front: Sequence[str], own: Sequence[str], rest: Sequence[str]) -> list[str]:
     """Return the worker's module search path, with the caller's entries before and after the worker's own.
 
-    `front` and `rest` are the caller's entries before and after its standard library.
-
-    The caller's libraries come last, because another host can have other versions of these libraries.
+    `front` and `rest` are the caller's entries that come before and after its standard library. The caller's libraries
+    come last, because another host can have other versions of these libraries.
     """
     return list(dict.fromkeys([*front, *own, *rest]))
 
@@ -112,7 +111,7 @@ def _fail(target: int, error: BaseException) -> None:
     text = outcome.format_traceback(error)
     try:
         outcome.write_exception(target, error, text)
-    except OSError as trouble:  # The result file is in memory, and memory is exhausted.
+    except OSError as trouble:  # The result file is in memory. Writing fails if memory is exhausted.
         print(f"the exception cannot be sent back: {trouble}", file=sys.stderr)
     if sys.excepthook is sys.__excepthook__:
         # The default hook would omit the lines of notebook cells, because these are not in files.

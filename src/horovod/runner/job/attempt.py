@@ -97,10 +97,10 @@ class AgentAttempt:
 
 
 class Attempt(AgentAttempt):
-    """Attempt to run a job of fixed size.
+    """One attempt at running a fixed-size job.
 
     Attributes:
-        results: Contents of the ranks' result files by rank.
+        results: Contents of the ranks' result files, keyed by rank.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Attempt(AgentAttempt):
         payload: bytes | None = None,
         results: bool = False,
     ) -> None:
-        """Open the job's store without starting any process.
+        """Open the job's store, but do not start any process yet.
 
         Args:
             settings: Job settings.
@@ -152,7 +152,7 @@ class Attempt(AgentAttempt):
         self._take_troubles(self._fleet.start())
 
     def launch(self) -> None:
-        """Tell all agents to start their workers. Call this when all hosts are connected."""
+        """Tell all agents to start their workers. Call this method once all hosts are connected."""
         agents = self._fleet.agents
         orders = Orders(self._settings, self._environ, agents, self._key, self._store.address, self._payload)
         # With --debug-rank, one rank uses the terminal. The launcher must not read from it or draw on it anymore.
@@ -222,7 +222,8 @@ class Attempt(AgentAttempt):
         )
         times = [at for at in clocks if at is not None]
         if self._stdin is not None and self._stdin.in_background:
-            # Check once per second whether the launcher is in the foreground and can read stdin. No event reports this.
+            # Check once per second whether the launcher is in the foreground and can read stdin, because there is no
+            # event for it.
             times.append(time.monotonic() + 1.0)
         return min(times, default=None)
 
@@ -242,11 +243,14 @@ class Attempt(AgentAttempt):
         return bool(self._fleet.suspects(now)) and not first_failure.has_culprit(self.endings.ends)
 
     def _called(self) -> bool:
-        """Return True if any rank has called hvd.init(), which sends a report and connects to the store."""
+        """Return True if any rank has called hvd.init(), and thus sent a report or connected to the store."""
         return bool(self.endings.called or self._store.completed or self._store.waiting())
 
     def _forming(self) -> bool:
-        """Return True while ranks still wait for each other in the store. No event reports when they are done."""
+        """Return True while ranks are still waiting for each other in the store.
+
+        There is no event for the end of this.
+        """
         launched = self._policy.phase in (Phase.STARTING, Phase.RUNNING, Phase.SETTLING)
         return self._size > 1 and launched and self._store.completed < 2
 

@@ -16,29 +16,29 @@ _SAID = re.compile(rb"chaos: (\w+)[^\n]*\n")
 _AGAIN = re.compile(AGAIN.format(r"(\d{1,9})").encode() + rb"\n")
 _LASTS = re.compile(rb" for=(\S+)")
 _NOT_COUNTED = (b"(not done", b"(the other end")
-_LATE = 1.0  # A failure is attributed to a fault if it occurs up to _LATE seconds after the end of the fault.
-_NOBODY = -1  # _NOBODY replaces the worker number of a fault that no longer affects any worker.
-_REST = 400  # At most _REST bytes of an incomplete line are kept.
+_LATE = 1.0  # Seconds after the end of a fault up to which a failure is attributed to the fault
+_NOBODY = -1  # Replaces the worker number of a fault that no longer affects any worker
+_REST = 400  # Maximum number of bytes that are kept of an incomplete line
 
 
 class ChaosLog:
     """Log of injected faults, with the times at which each fault was detected and the job recovered.
 
     Before a rank injects a fault into itself, it announces the fault on stderr. A fault is detected when the rank's
-    process exits, or when the epoch ends and the next epoch lacks the worker. The job has recovered when the next epoch
-    is running. Faults without visible effect, such as a slow link or a short stop, are never detected or recovered. A
-    new epoch that only adds workers does not count.
+    process exits, or when the epoch ends and the next epoch starts without the worker. The job has recovered when the
+    next epoch is running. Faults without visible effect, such as a slow link or a short stop, are never detected or
+    recovered. A new epoch that only adds workers does not count.
     """
 
     def __init__(self, planned: Iterable[Event] = ()) -> None:
         """Create a log. The report will list those `planned` faults that no rank announced."""
         self._silent = [str(event) for event in planned]
-        self._outcomes: list[tuple[int, Outcome]] = []  # `_outcomes` contains (affected worker, fault) pairs.
-        self._again: int | None = None  # `_again` is the number of steps that ranks had to repeat, or None if unknown.
+        self._outcomes: list[tuple[int, Outcome]] = []  # (affected worker, fault) pairs
+        self._again: int | None = None  # Number of steps that ranks had to repeat, or None if unknown
         self._rests: dict[int, bytes] = {}
-        self._epoch = 0  # `_epoch` is the number of the current epoch, or 0 if no epoch is running.
-        self._members: frozenset[int] = frozenset()  # `_members` contains the worker numbers of the last epoch.
-        self._over: float | None = None  # `_over` is the time when the last epoch ended, or None while one is running.
+        self._epoch = 0  # Number of the current epoch, or 0 if no epoch is running
+        self._members: frozenset[int] = frozenset()  # Worker numbers of the last epoch
+        self._over: float | None = None  # Time when the last epoch ended, or None while an epoch is running
 
     def wrote(self, worker: int, data: bytes, now: float) -> None:
         """Record the faults that a worker has announced on stderr."""
@@ -58,16 +58,16 @@ class ChaosLog:
             self._rests[worker] = rest
 
     def _strike(self, said: str) -> None:
-        """Remove a fault from the planned faults that no rank has announced yet.
+        """Remove a fault from the planned faults that have not been announced.
 
-        Do nothing if it was removed before, because both ranks of a slow link announce the same fault.
+        Do nothing if it was already removed, because both ranks of a slow link announce the same fault.
         """
         self._silent = [event for event in self._silent if said != event and not said.startswith(event + " (")]
 
     def _speaks(self, worker: int) -> None:
-        """Record that a worker has written output, so it is no longer stopped by an injected SIGSTOP.
+        """Record that a worker has written output, so it is no longer suspended by an injected SIGSTOP.
 
-        If the worker exits later, the injected stop is not the reason.
+        A later exit of the worker is not attributed to this fault.
         """
         for place, (whose, outcome) in enumerate(self._outcomes):
             if whose == worker and outcome.event.kind is Kind.STOP:
@@ -81,7 +81,7 @@ class ChaosLog:
                 self._outcomes[place] = whose, replace(outcome, detected=self._noticed(outcome, now))
 
     def epoch(self, running: int, now: float, members: Collection[int] = ()) -> None:
-        """Record that epoch `running` is running with these workers. If it is 0, no epoch is running."""
+        """Record that epoch `running` is running with these workers. 0 means that no epoch is running."""
         if running == self._epoch:
             return
         if self._epoch:
@@ -125,7 +125,7 @@ class ChaosLog:
     def _at_the_end(self, outcome: Outcome) -> Outcome:
         """Return the final outcome of a fault.
 
-        If there was no later epoch, the fault counts as detected at the end of the last epoch.
+        If no later epoch followed, the fault counts as detected when the last epoch ended.
         """
         if outcome.detected is not None or self._over is None or outcome.event.kind in (Kind.STOP, Kind.PREEMPT):
             return outcome
@@ -133,6 +133,6 @@ class ChaosLog:
 
 
 def _is_on(outcome: Outcome, now: float) -> bool:
-    """Return True if the fault can be the reason for a failure at time `now`."""
+    """Return True if the fault could have caused a failure at time `now`."""
     lasts = outcome.event.lasts
     return outcome.event.kind is not Kind.SLOW and (lasts is None or now <= outcome.at + lasts + _LATE)

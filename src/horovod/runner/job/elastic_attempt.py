@@ -1,8 +1,8 @@
-"""Attempt to run an elastic job, from the discovery of hosts until its last process has exited.
+"""One attempt at running an elastic job, from host discovery until the last process has exited.
 
 The event loop in `watch` calls this module. `elastic.membership` decides which workers are members. This module reports
-events to it and carries out its actions. Hosts are found or lost (`elastic.finder`, `host_agents`), agents report that
-workers end or are stopped, and workers send requests (`membership_server`).
+events to it and carries out its actions. The events are: hosts are found or lost (`elastic.finder`, `host_agents`),
+agents report that workers exit or are suspended, and workers send requests (`membership_server`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from horovod.runner.remote.routes import Locality
 
 
 class ElasticAttempt(AgentAttempt):
-    """Attempt to run an elastic job, with the same interface as `Attempt`.
+    """One attempt at running an elastic job, with the same interface as `Attempt`.
 
     Attributes:
         lost: Always empty, because the job continues after the loss of a host.
@@ -71,15 +71,18 @@ class ElasticAttempt(AgentAttempt):
         payload: bytes | None = None,
         results: bool = False,
     ) -> None:
-        """Open the job's store. Raises OSError if it cannot be opened. Processes start when hosts are found."""
+        """Open the job's store. Raises OSError if it cannot be opened.
+
+        Processes are started later, as hosts are found.
+        """
         super().__init__(settings, watch, fleet, roster.hosts)
         self._finder = finder
         self._roster = roster
         self._results: dict[int, bytearray] = {}
         self._end: End | None = None
         self._stopping = False
-        self._launched = False  # `_launched` is True once a worker has been started.
-        # `_due` is the next deadline of `_membership`, as computed before the last wait for events.
+        self._launched = False  # True once a worker has been started
+        # Next deadline of `_membership`, computed before the last wait for events.
         self._due: float | None = None
         self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
         self._uninitialized = UninitializedJobCheck(elastic.start, users_command(settings, payload))
@@ -103,7 +106,7 @@ class ElasticAttempt(AgentAttempt):
         )
 
     def start(self) -> None:
-        """Do nothing, because the host discovery is already running."""
+        """Do nothing, because host discovery is already running."""
 
     def launch(self) -> None:
         """Do nothing, because workers start when their hosts are found."""
@@ -134,7 +137,7 @@ class ElasticAttempt(AgentAttempt):
         return self._stopping and all(agent.gone or agent.finished for agent in self._fleet.agents)
 
     def close(self) -> None:
-        """Stop all processes that are still running. Afterwards, no process of the attempt is left."""
+        """Stop all processes of the attempt that are still running, and wait until they have exited."""
         self._finder.close()
         try:
             self._fleet.end(AGENT_GRACE)
@@ -219,7 +222,7 @@ class ElasticAttempt(AgentAttempt):
         return self._roster.by_rank(self._results)
 
     def remark(self) -> str:
-        """Return a warning if the job has succeeded but no rank called hvd.init(), or an empty string."""
+        """Return a warning if the job succeeded without any rank calling hvd.init(), or else an empty string."""
         return self._uninitialized.late(bool(self.endings.called))
 
     def _find(self, now: float) -> None:
@@ -332,7 +335,7 @@ class ElasticAttempt(AgentAttempt):
     def _form(self, action: Form) -> None:
         self._roster.form(action.places)
         self._watch.size = len(action.places)
-        # Delete the records of exited workers. Otherwise, memory would grow with each worker that joins and leaves.
+        # Delete the records of exited workers. Otherwise, memory use would grow with each worker that joins and leaves.
         for number in [end.rank for end in self.endings.ends]:
             self._forget(number)
 

@@ -24,7 +24,7 @@ from horovod.runner.remote.fleet import Fleet, Trouble
 from horovod.runner.remote.routes import Locality
 
 # The launcher relays STRANGERS more store connections than the workers on other hosts need, because unauthenticated
-# peers could otherwise take all connections.
+# peers could otherwise use up all connections.
 STRANGERS = 64
 
 
@@ -35,7 +35,7 @@ class HostLost:
     Attributes:
         host: Name of the host.
         why: Reason to show in messages.
-        workers: Workers on the host. They are lost, and no other event reports this.
+        workers: Workers that are lost with the host. No other event reports them.
     """
 
     host: str
@@ -51,9 +51,9 @@ class NeverStarted:
 
 
 class HostAgents:
-    """Agents of the job's hosts, by host.
+    """The agents of a job, keyed by host.
 
-    Only `tick` returns events, because callers might be iterating over agents.
+    Only `tick` returns events, because callers may be iterating over the agents.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class HostAgents:
         self._queued: dict[str, list[int]] = {}
         self._running: dict[int, str] = {}  # Host of each worker that has been started or will be started.
         self._retiring: set[str] = set()
-        self._asked: dict[str, float] = {}  # Start time of each pending check whether a host is this machine, by host
+        self._asked: dict[str, float] = {}  # Time at which each pending lookup of a host's name was started, by host
         self._stopping = False
-        self._troubles: list[Trouble] = []  # Reports about hosts that `tick` has not processed yet
+        self._troubles: list[Trouble] = []  # Reports about hosts that `tick` has not yet processed
         self._told: list[HostLost | NeverStarted] = []
 
     def found(self, slots: Mapping[str, int]) -> None:
@@ -100,7 +100,7 @@ class HostAgents:
         self._slots = slots
 
     def start(self, number: int, host: str) -> None:
-        """Start a worker when the agent on its host is connected."""
+        """Start a worker once the agent on its host is connected."""
         self._running[number] = host
         agent = self._agents.get(host)
         if agent is not None and agent.facts is not None and host not in self._retiring:
@@ -148,7 +148,7 @@ class HostAgents:
     def take(self, agent: Agent, report: Report) -> bool:
         """Handle a report about the agent itself. Return False if the report is about a worker."""
         if isinstance(report, Hello) and agent.host in self._retiring:
-            # Send Stop again, because the first message could have been lost with a failed connection.
+            # Send Stop again, because the first message may have been lost when a connection failed.
             agent.send(Stop(TERM_GRACE))
         elif isinstance(report, Hello):
             for message in self._orders.prepare(agent, self._slots.get(agent.host, 1)):
@@ -222,7 +222,7 @@ class HostAgents:
         return told
 
     def _begin(self, now: float) -> None:
-        """Connect to the hosts whose lookup has finished. Report a host as lost if its lookup takes too long."""
+        """Connect to the hosts whose name lookups have finished. Report a host as lost if its lookup times out."""
         for host, local in self._locality.answers().items():
             if self._asked.pop(host, None) is not None:
                 self._add(host, local)
@@ -242,7 +242,7 @@ class HostAgents:
             agent.send(Stop(TERM_GRACE))
 
     def _end(self, agent: Agent) -> None:
-        """Remove an agent that has exited on its own or because its host was removed."""
+        """Remove an agent that has exited by itself or whose host was removed."""
         if agent.host not in self._retiring:
             why = f"its agent has ended: {agent.notice}" if agent.notice else "its agent has ended"
             self._lose(agent, f"{agent.name} is lost: {why}")

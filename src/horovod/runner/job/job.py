@@ -1,7 +1,7 @@
 """Jobs of fixed size and elastic jobs.
 
-`FixedJob` and `ElasticJob` create the screen, the policy and the source of hosts. `attempt` or `elastic_attempt` runs
-the processes. `policy` decides when the attempt ends, and `watch` contains the event loop.
+`FixedJob` and `ElasticJob` create the terminal display, the policy and the source of hosts. `attempt` or
+`elastic_attempt` runs the processes. `policy` decides when the attempt ends, and `watch` contains the event loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(repr=False)
 class Job(ABC):
-    """Job that can be run once. It starts nothing before `run` is called.
+    """Job that can be run once. Nothing is started before `run` is called.
 
     Attributes:
         settings: Job settings.
@@ -79,7 +79,10 @@ class Job(ABC):
     def _run_attempt(
         self, screen: Screen, start_timeout: float | None, make: Callable[[Watch], Attempt | ElasticAttempt]
     ) -> JobResult:
-        """Run an attempt, and return its result. `start_timeout` is None if the attempt has its own timeout."""
+        """Run one attempt at the job, and return its result.
+
+        `start_timeout` is None if the attempt has its own timeout.
+        """
         policy = Policy(time.monotonic(), start_timeout, self.settings.grace)
         watch = Watch(screen, policy, self.signals, self.settings.size)
         return _conclude(watch, watch.run_to_end(make))
@@ -87,7 +90,7 @@ class Job(ABC):
 
 @dataclass(repr=False)
 class FixedJob(Job):
-    """Job whose ranks do not change. Rank 0 reads `stdin`."""
+    """Job with a fixed set of ranks. The data from `stdin` is passed to rank 0."""
 
     stdin: StdinSource | None = field(default=None, kw_only=True)
 
@@ -117,10 +120,10 @@ class FixedJob(Job):
 
 @dataclass(repr=False)
 class ElasticJob(Job):
-    """Job whose workers can change while it is running.
+    """Job whose workers can change while it runs.
 
     Attributes:
-        source: Source of the hosts, which replaces the source in the settings. The job closes it at the end.
+        source: Object that finds hosts, used instead of the one in the settings. The job closes it at the end.
     """
 
     source: Source | None = field(default=None, kw_only=True)
@@ -173,7 +176,7 @@ class ElasticJob(Job):
 def make_job(
     settings: LaunchSettings, environ: Mapping[str, str], *, stdin: StdinSource | None = None, **options: Any
 ) -> Job:
-    """Return the job that the settings describe. `options` are additional keyword arguments of `Job`.
+    """Create the job described by the settings. `options` are additional keyword arguments of `Job`.
 
     Elastic jobs ignore `stdin`.
     """

@@ -23,7 +23,7 @@ Others = Spawn | Form | Kill | Abandon | Say | End
 
 
 class MembershipServer:
-    """Server that passes requests from workers to the membership, and its decisions to the workers. No call blocks."""
+    """Server that passes workers' requests to the membership, and its decisions to the workers. No call blocks."""
 
     def __init__(
         self,
@@ -90,7 +90,8 @@ class MembershipServer:
             if epoch in self._members:  # Ignore a message about an earlier epoch.
                 self._number_of[epoch] = told.round
                 self._rounds[f"formed {told.round}"] = epoch
-                # A worker of this epoch has already exited, so the epoch cannot form. Make the other workers give up.
+                # A worker of this epoch has already exited, so the epoch cannot form. Make the other workers stop
+                # waiting for it.
                 if epoch in self._over:
                     self._fail_round(told.round, self._over[epoch])
         elif told.silent and (epoch := self._rounds.get(told.group, 0)):
@@ -200,7 +201,7 @@ class Roster:
             ends: Exits of all workers, with worker numbers as ranks.
 
         Returns:
-            Exits of the last epoch's members, with their ranks in this epoch. Without an epoch, all exits.
+            Exits of the last epoch's members, with their ranks in this epoch. If there was no epoch, all exits.
         """
         if not self.members:
             return list(ends)
@@ -208,18 +209,18 @@ class Roster:
 
     @property
     def last_hosts(self) -> dict[int, str]:
-        """Host of each rank in the last epoch.
+        """Return a mapping from each rank of the last epoch to its host.
 
-        Before the first epoch, the keys are worker numbers. Failed workers are omitted unless all workers have failed.
+        If there was no epoch, the keys are worker numbers. Failed workers are omitted unless all workers have failed.
         """
         if not self.members:
             return {number: host for number, host in self.hosts.items() if number not in self._failed} or {**self.hosts}
         return {rank: self.hosts[number] for rank, number in enumerate(self.members)}
 
     def by_rank(self, results: Mapping[int, Result]) -> dict[int, Result]:
-        """Return the results of the last epoch's members by rank.
+        """Return the results of the last epoch's members, keyed by rank.
 
-        Without an epoch, return all results by worker number.
+        If there was no epoch, return all results, keyed by worker number.
         """
         if not self.members:
             return dict(results)
@@ -227,7 +228,7 @@ class Roster:
 
 
 class StoppedWorkers:
-    """Workers that were stopped by a signal, such as SIGSTOP. After a timeout, they count as stuck.
+    """Workers that were suspended by a signal such as SIGSTOP. After a timeout, they are considered stuck.
 
     All times are in seconds on the monotonic clock, and are passed by the caller.
     """
@@ -237,15 +238,15 @@ class StoppedWorkers:
         self._since: dict[int, float] = {}
 
     def stops(self, number: int, now: float) -> None:
-        """Record that a signal has stopped a worker."""
+        """Record that a worker was suspended by a signal."""
         self._since[number] = now
 
     def goes_on(self, number: int) -> None:
-        """Record that a worker is running again or has exited. Do nothing if it was not stopped."""
+        """Record that a suspended worker is running again or has exited. Do nothing if it was not suspended."""
         self._since.pop(number, None)
 
     def next_time(self) -> float | None:
-        """Return the earliest time at which a stopped worker exceeds the timeout, or None."""
+        """Return the earliest time at which a suspended worker exceeds the timeout, or None if none is suspended."""
         return min((since + self._timeout for since in self._since.values()), default=None)
 
     def take_late(self, now: float) -> list[int]:

@@ -34,7 +34,7 @@ def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
     """Create the agents for all hosts of the job without starting them.
 
     Raises:
-        LaunchError: If the ssh identity file cannot be read. ssh itself would ignore the missing file.
+        LaunchError: If the ssh identity file cannot be read. ssh itself would ignore a missing file.
     """
     remote = remote_of(settings, environ)
     slots: dict[str, list[Slot]] = {}
@@ -59,7 +59,7 @@ def remote_of(settings: LaunchSettings, environ: Mapping[str, str]) -> ssh.Remot
 def store_connections(fleet: Fleet) -> int:
     """Return the maximum number of relayed connections to the store, and raise the limit on open files for them.
 
-    The number allows two connections for each rank on other hosts, and some unauthenticated connections.
+    The maximum allows for two connections per rank on other hosts, and some unauthenticated connections.
 
     Raises:
         LaunchError: If the hard limit of open files is too low.
@@ -74,7 +74,7 @@ def store_connections(fleet: Fleet) -> int:
 
 
 class _JobOrders:
-    """Base class with the message parts that elastic jobs and jobs of fixed size share.
+    """Base class with the message parts that elastic jobs and fixed-size jobs share.
 
     `here` is True if all workers are known to run on this machine.
     """
@@ -132,7 +132,7 @@ class _JobOrders:
 
 
 class Orders(_JobOrders):
-    """Messages to the agents of a job of fixed size. Create this object when all agents have sent their Hello messages.
+    """Builder of the messages to the agents of a fixed-size job. Create it once all agents have sent Hello.
 
     Args:
         settings: Job settings.
@@ -163,7 +163,7 @@ class Orders(_JobOrders):
         )
 
     def messages(self, agent: Agent, *, stdin: bool, results: bool) -> Iterator[Request]:
-        """Yield the messages to one agent, in the order in which to send them.
+        """Yield the messages to send to one agent, in order.
 
         Args:
             agent: Agent that has sent its Hello message.
@@ -220,7 +220,7 @@ class Orders(_JobOrders):
 
 
 def loopback() -> str | None:
-    """Return the name of the loopback interface, which a job on one machine uses by default, or None."""
+    """Return the name of the loopback interface, or None if this machine has none."""
     return "lo" if "lo" in (name for _, name in socket.if_nameindex()) else None
 
 
@@ -230,7 +230,7 @@ def encode(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 class ElasticOrders(_JobOrders):
-    """Messages to the agents of an elastic job.
+    """Builder of the messages to the agents of an elastic job.
 
     Args:
         settings: Job settings.
@@ -256,8 +256,8 @@ class ElasticOrders(_JobOrders):
         foreseen: Callable[[int], Slot | None] = lambda number: None,
         machine_of: Callable[[str], str] = lambda host: host,
     ) -> None:
-        # All workers are known to run on this machine only if the list of hosts is fixed, because a discovery script
-        # can find other hosts later.
+        # A discovery script may find other hosts later. All workers are therefore known to run on this machine only if
+        # the list of hosts is fixed.
         here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
         super().__init__(settings, environ, key, store, payload, here)
         self._elastic = elastic

@@ -1,7 +1,7 @@
 """State machine for one attempt to run a job. It performs no I/O.
 
 All methods take the current time (monotonic, s), and return the actions that `watch` and the attempt carry out. After
-the first failure of a rank, the attempt waits a moment, so that other ranks can report why they failed. It then stops
+the first failure of a rank, the attempt waits briefly, so that other ranks can report why they failed. It then stops
 all processes.
 
     CONNECTING --all hosts connected--> STARTING --processes run--> RUNNING --a rank fails--> SETTLING
@@ -17,8 +17,8 @@ import signal
 from dataclasses import dataclass
 from enum import Enum
 
-# After the first failure, the job waits SETTLE seconds, so that other ranks can fail and report their reasons. The
-# engine raises their HorovodInternalError within 2 s.
+# After the first failure, the job waits SETTLE seconds, so that other ranks that fail can also report their reasons.
+# The engine raises HorovodInternalError on them within 2 s.
 SETTLE = 2.0
 TERM_GRACE = 5.0  # SIGKILL follows SIGTERM after TERM_GRACE seconds.
 USER_GRACE = 30.0  # If the user stops the job, ranks get USER_GRACE seconds to exit on their own (--grace-seconds).
@@ -44,7 +44,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Stop:
-    """Request to stop all processes. A later `Stop` can only shorten the time.
+    """Request to stop all processes. A later `Stop` can only shorten the grace period.
 
     Attributes:
         grace: Seconds between SIGTERM and SIGKILL.
@@ -64,9 +64,9 @@ Action = Launch | Stop | Late
 
 
 class Policy:
-    """Policy for jobs of fixed size, in which the first failure ends the attempt.
+    """Policy for fixed-size jobs, in which the first failure ends the attempt.
 
-    Without a start timeout, the first phase is RUNNING.
+    If there is no start timeout, the attempt starts in the phase RUNNING.
     """
 
     def __init__(self, now: float, start_timeout: float | None, user_grace: float = USER_GRACE) -> None:
@@ -123,10 +123,10 @@ class Policy:
         return self._stop(0 if self.phase is Phase.CONNECTING else TERM_GRACE, now)
 
     def interrupted(self, now: float, number: int = signal.SIGINT) -> list[Action]:
-        """Stop the attempt because the user sent a signal. A second signal kills all processes.
+        """Stop the attempt, because the user sent a signal. A second signal kills all processes.
 
-        If the user sent SIGINT, the ranks also get SIGINT, which raises KeyboardInterrupt. All other signals are
-        replaced by SIGTERM.
+        If the user sent SIGINT, the ranks also receive SIGINT, which raises KeyboardInterrupt. For any other signal,
+        they receive SIGTERM.
         """
         if self._interrupted:
             return self._stop(0, now)
@@ -134,9 +134,9 @@ class Policy:
         return self._stop(self.user_grace, now, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
     def tick(self, now: float, doubtful: bool = False) -> list[Action]:
-        """Act on deadlines that have passed.
+        """Handle deadlines that have passed.
 
-        `doubtful` is True if a host is silent and might be lost. The policy then waits before it blames a rank.
+        `doubtful` is True if a silent host might be lost. In this case, no rank is blamed yet.
         """
         if self._start_by is not None and now >= self._start_by:
             return [Late(), *self._stop(0, now)]
@@ -152,7 +152,7 @@ class Policy:
             self._give_up_at = max(self._give_up_at, now + AGENT_GRACE)
 
     def ended(self, now: float) -> None:
-        """Record that all processes have exited. The launcher then waits without limit until its output is read."""
+        """Record that all processes have exited. The launcher then waits indefinitely for its output to be read."""
         self.phase = Phase.ENDED
         self._start_by = self._settle_at = None
         if not self._interrupted:

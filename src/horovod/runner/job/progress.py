@@ -1,4 +1,4 @@
-"""Start-up messages that show what a job is waiting for, and warn if no rank has called hvd.init()."""
+"""Start-up messages that show what a job is waiting for, and a warning if no rank has called hvd.init()."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Host:
 
 @dataclass(frozen=True)
 class State:
-    """State of a job that is starting.
+    """State of a job that is starting up.
 
     Attributes:
-        connecting: Hosts whose agents are not connected.
-        starting: Hosts whose processes have not started.
+        connecting: Hosts whose agents have not connected yet.
+        starting: Hosts whose processes have not started yet.
         groups: Result of `StoreServer.waiting`, or None.
     """
 
@@ -62,10 +62,10 @@ class Shown:
 
 
 class Progress:
-    """Display of the progress of a starting job. It shows nothing if the start is quick."""
+    """Display of the progress of a job that is starting up. It shows nothing if the job starts quickly."""
 
     def __init__(self, hosts: Mapping[int, str], terminal: bool) -> None:
-        """Create the display. `hosts` contains the host of each rank."""
+        """Create the display. `hosts` maps each rank to its host."""
         self._hosts = hosts
         self._terminal = terminal
         self._phase = ""
@@ -99,7 +99,7 @@ class Progress:
         return Shown(line=sentence)
 
     def _describe(self, state: State) -> tuple[str, int, str]:
-        """Return the phase, the number of missing ranks, and a text that lists them.
+        """Return the phase, the number of missing ranks, and a description of these ranks.
 
         The result is ("", 0, "") if no rank is missing.
         """
@@ -111,7 +111,8 @@ class Progress:
             return "start", missing, f"the processes of {self._host_list(state.starting)}"
         for group, (size, joined) in (state.groups or {}).items():
             if size != len(self._hosts):
-                # Skip store groups with only some of the ranks, because their member numbers are not ranks of the job.
+                # Skip store groups that contain only some of the ranks, because their member numbers are not ranks of
+                # the job.
                 continue
             missing_ranks = [rank for rank in range(size) if rank not in joined]
             if group == "init":
@@ -187,7 +188,7 @@ def runs_python(command: Sequence[str]) -> bool:
     """Return True if the arguments of the command show that it runs a Python file or module."""
     for index, word in enumerate(command):
         name = "" if _ASSIGNMENT.match(word) else PurePosixPath(word).name
-        if name == "horovodrun":  # The command is another horovodrun, whose own ranks call hvd.init().
+        if name == "horovodrun":  # The ranks of this inner horovodrun call hvd.init(), not horovodrun itself.
             return False
         if _PYTHON.fullmatch(name):
             return _runs_file(command[index + 1 :])
@@ -226,15 +227,15 @@ def _shell_runs_python(words: Sequence[str]) -> bool:
 
 
 def users_command(settings: LaunchSettings, payload: bytes | None) -> list[str]:
-    """Return the user's command, to check whether its ranks call hvd.init(). Return [] to disable this check.
+    """Return the command for `UninitializedJobCheck`, or an empty list to disable the check.
 
-    The check is disabled for Horovod's own programs, and if a rank is debugged.
+    The check is disabled for Horovod's own programs, and while the user is debugging a rank.
     """
     return [] if payload or settings.options.own_python or settings.debug_rank is not None else settings.command
 
 
 class UninitializedJobCheck:
-    """Check that warns the user if no rank of a job calls hvd.init()."""
+    """Warnings for the user if no rank of a job calls hvd.init()."""
 
     def __init__(self, size: int, command: Sequence[str]) -> None:
         """Prepare to check whether the ranks call hvd.init().
@@ -252,7 +253,7 @@ class UninitializedJobCheck:
             self._look_at = now + FIRST_LOOK
 
     def next_time(self) -> float | None:
-        """Return the time at which the caller must call `early`, or None if the check is done."""
+        """Return the time at which the caller must call `early`, or None once `early` has checked the job."""
         return self._look_at
 
     def early(self, now: float, called: bool) -> str:
@@ -274,7 +275,7 @@ class UninitializedJobCheck:
         )
 
     def late(self, called: bool) -> str:
-        """Return a warning for a job that has succeeded although no rank called hvd.init(), or an empty string."""
+        """Return a warning if the job succeeded although no rank called hvd.init(), or else an empty string."""
         if called or self._size == 1:
             return ""
         return (

@@ -76,7 +76,7 @@ class StoreRelay:
         return wanted
 
     def serve(self, ready: set[int]) -> None:
-        """Transfer data between the streams and those sockets that are ready."""
+        """Transfer data between the streams and the sockets that are ready."""
         for key, (agent, sock, writer) in list(self._sockets.items()):
             if agent.gone:
                 self._sockets.pop(key)[1].close()

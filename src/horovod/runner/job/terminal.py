@@ -25,8 +25,8 @@ class Debugged:
 
     Attributes:
         rank: Number of the rank.
-        terminal: Path of the terminal for the rank. Empty if the rank cannot use a terminal.
-        remark: Reason why the rank cannot use a terminal.
+        terminal: Path of the terminal for the rank, or an empty string if the rank cannot use a terminal.
+        remark: Why the rank cannot use a terminal, or an empty string if it can.
     """
 
     rank: int
@@ -35,7 +35,7 @@ class Debugged:
 
 
 def check(rank: int, slots: Sequence[Slot]) -> int | None:
-    """Return the rank to debug, or None for -1. Raises LaunchError if the job does not have this rank."""
+    """Return the rank to debug, or None if the setting is -1. Raises LaunchError if the job has no such rank."""
     if rank >= len(slots):
         raise LaunchError(
             f"--debug-rank (HOROVOD_DEBUG_RANK) must be a rank from 0 to {len(slots) - 1}, or -1 for none, got {rank}"
@@ -44,9 +44,9 @@ def check(rank: int, slots: Sequence[Slot]) -> int | None:
 
 
 def place(rank: int, slots: Sequence[Slot], terminal: str) -> Debugged:
-    """Return the terminal for the rank to debug, or the reason why it cannot use one.
+    """Return the terminal for the rank to debug, or why the rank cannot use one.
 
-    `terminal` is the path of the launcher's terminal, or empty if there is none.
+    `terminal` is the path of the launcher's terminal, or an empty string if it has none.
     """
     host = next(slot.hostname for slot in slots if slot.rank == rank)
     if not hosts.is_local(host):
@@ -65,7 +65,7 @@ def of_job(rank: int | None, slots: Sequence[Slot]) -> Debugged | None:
 
 
 def terminal_here() -> str:
-    """Return the path of the terminal that is both stdin and stdout, or an empty string."""
+    """Return the path of the terminal if stdin and stdout are terminals, or else an empty string."""
     try:
         if not (os.isatty(0) and os.isatty(1)):
             return ""
@@ -121,7 +121,7 @@ class StdinSource:
             return False
 
     def waiting_for(self) -> int | None:
-        """Return the descriptor to poll for POLLIN, or None if rank 0 needs no data now."""
+        """Return the descriptor to poll for POLLIN, or None if rank 0 cannot take more data at present."""
         return self._fd if self.wanted and not self._ended and not self.in_background else None
 
     def read(self) -> bytes | None:
@@ -130,7 +130,7 @@ class StdinSource:
             data = os.read(self._fd, PIECE)
         except BlockingIOError:
             return None
-        # Treat an unreadable stdin as the end of the input: it is closed, a directory, or a terminal that has hung up.
+        # Treat an unreadable stdin (closed, a directory, or a terminal that has hung up) as the end of the input.
         except OSError:
             if self.in_background:
                 return None

@@ -17,9 +17,9 @@ from horovod.runner.job.policy import Action, Late, Launch, Phase, Policy, Stop
 from horovod.runner.output.display import Screen
 from horovod.runner.output.rank_files import RankFileError
 
-_LONGEST = 3600.0  # Longest single wait (s), because poll() accepts at most 24 days
+_LONGEST = 3600.0  # Longest single wait in seconds, because poll() accepts at most about 24 days
 
-QUEUE_LIMIT = 4 << 20  # The launcher stops reading the processes' output while more than QUEUE_LIMIT bytes are queued.
+QUEUE_LIMIT = 4 << 20  # Maximum bytes of output that may be queued before the launcher stops reading more
 
 
 class WatchedAttempt(Protocol):
@@ -35,23 +35,23 @@ class WatchedAttempt(Protocol):
     def events(self, listening: bool) -> dict[int, int]:
         """Return the file descriptors to poll, with their poll events.
 
-        If `listening` is False, do not wait for output.
+        If `listening` is False, omit the descriptors that deliver output.
         """
 
     def serve(self, ready: set[int], listening: bool) -> None:
-        """Transfer data from and to those descriptors that are ready."""
+        """Transfer data from and to the descriptors that are ready."""
 
     def next_time(self) -> float | None:
         """Return the next time (monotonic, s) at which the caller must call `tick`, or None if nothing is scheduled."""
 
     def tick(self, now: float, listening: bool) -> None:
-        """Act on deadlines that have passed."""
+        """Handle deadlines that have passed."""
 
     def launch(self) -> None:
-        """Start the processes. The loop calls this when all hosts are connected."""
+        """Start the processes. The loop calls this method once all hosts are connected."""
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Send SIGTERM to all processes, and SIGKILL after `grace` seconds. `policy.Stop` describes the arguments."""
+        """Send SIGTERM to all processes, and SIGKILL after `grace` seconds. See `policy.Stop` for the arguments."""
 
     def suspend(self) -> None:
         """Suspend the launcher after Ctrl-Z."""
@@ -60,7 +60,7 @@ class WatchedAttempt(Protocol):
         """Send a warning signal to all processes that handle it, because the job will end soon."""
 
     def doubtful(self, now: float) -> bool:
-        """Return True if a host might be lost, which would explain the failures seen so far."""
+        """Return True if a host might be lost and this would explain the failures seen so far."""
 
     def late(self) -> str:
         """Return a message with the hosts or ranks that did not start within the start timeout."""
