@@ -42,8 +42,8 @@ double Driver::now() const { return std::chrono::duration<double>(Clock::now() -
 // ---- One turn of the progress loop ----------------------------------------------------------------------------------
 namespace {
 
-// Return the CPU time of this thread in nanoseconds. On a busy machine, wall time would include other threads' use of
-// the core.
+// Return the CPU time of this thread in nanoseconds. On a busy machine, wall time would include time in which other
+// threads use the core.
 uint64_t cpu_ns() {
   timespec t;
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -53,7 +53,7 @@ uint64_t cpu_ns() {
 }  // namespace
 
 bool Driver::step(bool flush) {
-  // Measure only every kTimed-th turn, because reading the clock is expensive compared with a 300 ns operation.
+  // Measure only every kTimed-th iteration, because reading the clock is expensive compared with a 300 ns operation.
   constexpr uint64_t kTimed = 64;
   timing_ = ++turns_ % kTimed == 0;
   if (!timing_) return turn(flush);
@@ -74,7 +74,8 @@ Status Driver::carry_out(const Response& response, const std::vector<Operation*>
 
 bool Driver::turn(bool flush) {
   observers_->refresh();
-  // Check for dead neighbours only on the engine's thread, because a waiting caller never drives for long.
+  // Check for dead neighbours only on the engine's thread, because a waiting caller never runs the progress loop for
+  // long.
   if (!flush) control_.probe();
   if (!flush && !shutdown_state_.over()) watch();
   if (!flush && awaits_peers()) {
@@ -158,8 +159,8 @@ bool Driver::send_requests(bool flush) {
 // ---- Execution of agreed operations ---------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
-  // Do not start an operation in which a rank that has left the job takes no part. The rank's goodbye has already been
-  // handled, so nothing would end a wait inside the operation.
+  // Do not start an operation in which a rank that has left the job takes no part. That rank's goodbye has already been
+  // handled, so nothing would interrupt a wait inside the operation.
   while (!order_.empty() && !shutdown_state_.over() && !schedule_sync_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();

@@ -1,6 +1,6 @@
 // The Driver runs the engine's progress loop; a turn is one iteration of the loop. The thread that holds the progress
-// lock (the engine's own thread or a waiting caller) calls step(), so turns never overlap. A turn takes submissions,
-// sends requests, handles messages and executes agreed operations, in this order.
+// lock (the engine's own thread or a waiting caller) calls step(), so turns never overlap. In a turn, the driver takes
+// new submissions, sends requests, handles messages and executes agreed operations, in this order.
 //
 // A driver has two states:
 //   - While negotiating, operations move from to_request_ to pending_, and responses from order_ to execute(). adopt()
@@ -11,11 +11,11 @@
 //     have reached it.
 //
 // The job ends only once, from either state. It ends in fail() when a rank is lost, an operation cannot be executed, or
-// all operations that a leaving rank still takes part in are done (shutdown_state_). It ends in leave() when this
-// program shuts down. Afterwards, a turn only relays the other ranks' goodbyes.
+// all operations in which a leaving rank still takes part are done (shutdown_state_). It ends in leave() when this
+// program shuts down. After the end, the progress loop only relays the other ranks' goodbyes.
 //
 // The class is implemented in several files:
-//   - driver.cc: turns, requests and execution
+//   - driver.cc: the progress loop, requests and execution
 //   - driver_messages.cc: the received messages
 //   - driver_schedule.cc and driver_vote.cc: the schedules
 //   - driver_devices.cc: operations on device tensors
@@ -54,8 +54,9 @@ class Driver {
   Driver(EngineOptions& options, Submissions* submissions, Observers* observers, MessageBus* message_bus,
          const AbortRequest* abort_request);
 
-  // Run one turn. `flush` means that a caller is waiting, so requests are sent without delay. Return true if anything
-  // progressed; the caller should then call step() again. A turn sleeps only inside collectives.
+  // Run one turn of the progress loop. `flush` means that a caller is waiting, so requests are sent without delay.
+  // Return true if there was any progress; the caller should then call step() again. A turn sleeps only inside
+  // collectives.
   bool step(bool flush);
 
   // Functions to call before a sleep. They return the events that must wake the thread, the maximum sleep time in
@@ -66,14 +67,14 @@ class Driver {
   // True if unsent control messages are waiting for space in a socket's send buffer.
   bool unsent() const { return control_.unsent(); }
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
-  // True while a guarded operation is in flight, so that only a message from a peer can make progress.
+  // True while a guarded operation is in flight, which can only advance when a message from a peer arrives.
   bool awaits_peers() const { return !shutdown_state_.over() && readiness_vote_.under_way(); }
 
   // Leave the job: send a goodbye with `reason`, fail pending operations, and wait briefly until the neighbours have
   // received the goodbye.
   void leave(const std::string& reason);
-  // Ask the thread that runs the progress loop to stop and to abandon any collective in flight. Callable from other
-  // threads.
+  // Ask the thread that runs the progress loop to stop and to abandon any collective in flight. Callable from any
+  // thread.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
   // Change the fusion threshold and the size thresholds (`tuning`) of all ranks. Callable from any thread, but only on
@@ -137,18 +138,18 @@ class Driver {
   void apply_set_change(const Response& response, Operation* op);
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
   void lost(int rank, const Status& why);
-  // End the job if the launcher, or other code outside the engine, has requested this (AbortRequest).
+  // End the job if the launcher, or other code outside the engine, has asked for it (AbortRequest).
   void check_abort_request();
   // True if a rank has left and the operations that it takes part in are done.
   bool past_goodbye() const;
   bool all_take_part() const;
-  // True if this rank has no entry in the running schedule. It then does not count the schedule's operations.
+  // True if this rank takes no part in the running schedule and therefore does not count the schedule's operations.
   bool has_no_part() const;
   void watch();
   // Return the stall error `end`. If a report on the ranks' activity was written, append its path to the message.
   Status with_report(const Status& end) const;
-  // True while the end of a stalled job is delayed for a report on the ranks' activity. The first call requests the
-  // report. The delay is at most a few seconds.
+  // True while the end of a stalled job is delayed, so that a report on the ranks' activity can be written. The first
+  // call requests the report. The delay is at most a few seconds.
   bool awaits_report();
   bool anything_waits() const;
   void collective_failed(const Status& status);
@@ -187,28 +188,28 @@ class Driver {
   Clock::time_point start_ = Clock::now();
   double last_divergence_check_ = 0;
   double report_asked_ = 0;
-  // Time in seconds of the last execution. Updated only while this rank waits in join().
+  // Time in seconds at which an operation was last executed. Updated only while this rank waits in join().
   double last_executed_ = 0;
 
   std::vector<OperationPtr> to_request_;
   size_t to_request_bytes_ = 0;
-  // Operations that this rank has requested from rank 0, keyed by key_of().
+  // Operations that this rank has announced to rank 0 and for which it has no response yet, keyed by key_of().
   std::unordered_map<std::string, OperationPtr> pending_;
   // Joins in flight, keyed by frontend.
   std::map<uint8_t, OperationPtr> joins_;
   std::deque<Response> order_;
   uint64_t epoch_ = 0;
-  // Number of operations that this rank has executed, in the order that all ranks share.
+  // Number of operations that this rank has executed. All ranks execute operations in the same order.
   uint64_t executed_ = 0;
   std::unique_ptr<ScheduleSync> schedule_sync_;
   ReadinessVote readiness_vote_;
   RecentRequests recent_;
-  // Message that ends a schedule that this rank has not adopted yet. It is kept until the adoption.
+  // Message that ends a schedule which this rank has not entered yet. It is kept until this rank enters the schedule.
   std::optional<Revoked> early_revoked_;
 
   // Description of the operation being executed, for error messages.
   std::string busy_;
-  // Bucket of the schedule that is being executed, or null. Used in error messages.
+  // Bucket of the schedule that this rank is executing, or null. Used in error messages.
   const Schedule::Bucket* in_bucket_ = nullptr;
   ShutdownState shutdown_state_;
   std::atomic<bool> stopping_{false};

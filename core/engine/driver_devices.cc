@@ -6,8 +6,8 @@
 
 namespace hvd {
 
-// Start `ops` and remove them from `keep`. look_at_devices() completes them later. If the start fails, the job ends,
-// which completes them with the error.
+// Start `ops` and remove them from `keep`. look_at_devices() completes them later. If starting them fails, the job
+// ends, and they are completed with the error.
 Status Driver::launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
   std::vector<OperationPtr> mine;
   auto at = keep->begin();
@@ -21,15 +21,15 @@ Status Driver::launch(const Response& response, const std::vector<Operation*>& o
   return status.with(label(rank_));
 }
 
-// Choose the path of an operation. All ranks of the set evaluate the same conditions for the same responses and get the
-// same answers.
+// Choose the path for an operation. All ranks of the set evaluate the same conditions for the same responses, so they
+// choose the same path.
 Status Driver::choose_path(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, DevicePath* path) {
   bool yes = false;
   const bool among_hosts = hierarchical_path_.fits(response, comm);
   if (among_hosts && hosts_first_) HVD_RETURN_IF_ERROR(hierarchical_path_.eligible(response, comm, device, &yes));
   if (yes) *path = DevicePath::hierarchical_nccl;
-  // Use host memory until hierarchical_path_ has decided whether it takes such operations, so that NCCL does not create
-  // a communicator that is never needed.
+  // Use host memory until hierarchical_path_ has decided whether it handles the operations of this set. Otherwise, NCCL
+  // might create a communicator that is never used.
   const bool hosts_later = among_hosts && hosts_first_ && !hierarchical_path_.gives_up(response.set);
   if (yes || hosts_later || comm.size == 1) return {};
   HVD_RETURN_IF_ERROR(nccl_path_.eligible(response, comm, device, &yes));

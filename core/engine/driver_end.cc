@@ -12,7 +12,7 @@ std::string describe(const Operation& op) {
   return std::string(name_of(op.request.kind)) + " '" + name + "'";
 }
 
-// Return false for an abort message that blames a rank that does not exist. -1 (no rank) is valid.
+// Return false if an abort message blames a rank that does not exist. -1 (no rank) is valid.
 bool names_a_rank(const Message& message, int size) {
   const Abort* abort = std::get_if<Abort>(&message);
   return !abort || (abort->why.rank() >= -1 && abort->why.rank() < size);
@@ -30,7 +30,8 @@ void Driver::watch() {
   const auto age = [this](Clock::time_point t) { return std::chrono::duration<double>(t - start_).count(); };
   std::vector<LocalStallCheck::Waiting> waiting;
   for (const auto& [key, op] : pending_) waiting.push_back({key, describe(*op), age(op->requested)});
-  // A join waits while other ranks execute operations, so measure its wait from the last execution.
+  // A join waits while other ranks execute operations, so measure its wait from the time of the last executed
+  // operation.
   for (const auto& [frontend, op] : joins_)
     waiting.push_back({key_of(0, frontend, kJoinName), "join", std::max(age(op->requested), last_executed_)});
   std::string why;
@@ -106,12 +107,12 @@ void Driver::collective_failed(const Status& status) {
     hear_urgent();
   }
   if (!shutdown_state_.over() && stopping_.load(std::memory_order_seq_cst)) {
-    // Do not count the failed operation as executed, because this rank's goodbye announces the number of executed
-    // operations.
+    // Do not count the failed operation as executed: the number of executed operations is announced in this rank's
+    // goodbye.
     --executed_;
     fail(status, false);
   } else if (!shutdown_state_.over() && shutdown_state_.beyond(executed_)) {
-    // Do not notify the other ranks: they get the goodbye directly from the rank that left.
+    // Do not notify the other ranks, because they receive the goodbye directly from the rank that left.
     fail(shutdown_state_.why(), false);
   } else {
     fail(status, true);
@@ -143,7 +144,7 @@ void Driver::end_devices(const Status& why) {
 
 void Driver::lost(int rank, const Status& why) { fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true); }
 
-// Call this after the messages of other ranks have been handled, because an error reported by a rank is more precise
+// Call this after the messages of other ranks have been handled, because an error reported by a rank is more specific
 // than a request from outside the engine.
 void Driver::check_abort_request() {
   if (abort_request_->requested() && !shutdown_state_.over()) fail(abort_request_->why(), true);
@@ -202,8 +203,8 @@ void Driver::leave(const std::string& reason) {
     observers_->refresh();
     observers_->tell(&Observer::ended, why);
   }
-  // After an abort request, wait only briefly: the neighbours are probably unresponsive, and the other ranks get the
-  // same request from outside.
+  // After an abort request, wait only briefly: the neighbours are probably unresponsive, and the other ranks receive
+  // the same abort request.
   const Deadline deadline = Deadline::after(1.0), soon = Deadline::after(0.1);
   const auto enough = [&] { return deadline.passed() || (abort_request_->requested() && soon.passed()); };
   for (control_.pump(); !control_.parted() && !enough(); control_.pump()) {

@@ -38,7 +38,7 @@ bool Driver::hear() {
 }
 
 void Driver::look_for_stalls() {
-  // Seconds for which mismatched operations with the same name can wait for each other before they fail.
+  // Seconds for which operations with the same name but different arguments can wait for each other before they fail.
   constexpr double kDivergence = 2.0;
   Negotiator& negotiator = coordinator_->negotiator();
   if (now() - last_divergence_check_ > kDivergence / 4) {
@@ -62,8 +62,8 @@ bool Driver::awaits_report() {
     report_asked_ = now();
     observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
   }
-  // Send the keys of all waiting operations to the other ranks. A rank that hears nothing from rank 0 about a stall
-  // would end the job itself.
+  // Send the keys of all waiting operations to the other ranks. A rank that gets no report of a stall from rank 0 would
+  // end the job itself.
   broadcast(control_, StalledKeys{coordinator_->epoch(), coordinator_->negotiator().keys()});
   return now() - report_asked_ < kPatience;
 }

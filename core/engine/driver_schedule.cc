@@ -1,4 +1,4 @@
-// Part of the driver that adopts a schedule, runs its buckets, and leaves it.
+// Part of the driver that enters a schedule, runs its buckets, and leaves it.
 #include <algorithm>
 
 #include "agree/check_response.h"
@@ -43,7 +43,7 @@ void Driver::adopt(const Response& response) {
     requests.push_back(!connections_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
   // If rank 0's response for a bucket does not fit this rank's requests, replace the requests with kUnknown, so that
-  // this rank leaves the schedule when it submits one of them.
+  // this rank leaves the schedule as soon as it submits one of them.
   for (const auto& bucket : schedule->buckets) {
     const Comm* comm = connections_.comm(bucket.set());
     if (!comm) continue;

@@ -1,5 +1,5 @@
-// Part of the driver that decides before a sleep which events must wake the thread, how long it can sleep, and whether
-// there is work to do instead.
+// Part of the driver that prepares a sleep of the thread: it decides which events must wake the thread, how long it can
+// sleep, and whether there is work to do instead.
 #include <algorithm>
 
 #include "engine/driver.h"
@@ -41,7 +41,7 @@ bool Driver::work_waiting() const {
   if (shutdown_state_.over()) return false;
   if (!launched_.empty()) return true;
   if (stopping_.load() || message_bus_->any() || abort_request_->requested()) return true;
-  // Handle messages that were received while a caller drove a collective.
+  // Handle messages that arrived while a caller was running a collective.
   if (!control_.inbox_empty() || past_goodbye()) return true;
   if (!schedule_sync_) return !submissions_->empty() || !order_.empty();
   const auto p = submissions_->progress();

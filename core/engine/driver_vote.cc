@@ -3,8 +3,8 @@
 
 namespace hvd {
 
-// Vote on whether this rank's next bucket is executed. Return idle if the vote is not over, or if there is no bucket to
-// vote on.
+// Vote on whether this rank's next bucket is executed. Return idle if the vote is still in progress, or if there is no
+// bucket to vote on.
 Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
   if (!readiness_vote_.under_way()) {
     const bool leave = schedule_sync_->frozen();
@@ -16,7 +16,7 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
   // Apply the timeout only after a rank has asked to leave the schedule, because all votes should then arrive soon.
   // Without such a request, a rank's program can be arbitrarily late.
   if (const Status status = readiness_vote_.advance(schedule_sync_->frozen(), moved); !status.ok()) {
-    // Count the failed operation too, because operations count as executed once they start.
+    // Count the failed operation as well, because operations count as executed as soon as they start.
     ++executed_;
     collective_failed(status);
     return Vote::ended;

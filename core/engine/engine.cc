@@ -157,8 +157,8 @@ bool Engine::drive(Operation& op, Deadline deadline) {
 }
 
 bool Engine::wait(Operation& op, Deadline deadline) {
-  // A forked child must not drive its parent's engine. It must not take a lock either, because another thread might
-  // have held the lock at the fork.
+  // After a fork, the child must not use the engine of its parent. It must not take a lock either, because another
+  // thread of the parent might have held the lock at the time of the fork.
   if (abandoned_) return op.sleep_until(deadline);
   if (drive(op, deadline)) return true;
   const Waits::Blocked blocked(*waits_, false);
@@ -166,8 +166,8 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   while (!op.done()) {
     if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) waker_.notify();
     if (deadline.passed()) return false;
-    // Sleep in short slices, and call nudge() after each one: the operation can also get stuck in a schedule that
-    // begins later.
+    // Sleep in short slices, and call nudge() after each one, because the operation can also get stuck in a schedule
+    // that starts later.
     const Deadline slice = Deadline::after(0.1);
     op.sleep_until(slice.when() < deadline.when() ? slice : deadline);
   }

@@ -45,8 +45,8 @@ class Engine {
                          const Place* place = nullptr);
   // Copy the output of a completed device operation; see Accelerator::copy_output().
   Status copy_output(const Operation& op, void* to, Device::Stream stream) { return accelerator_.copy_output(op, to, stream); }
-  // Submit the request of a completed operation again, with other memory and without a residual. `op` becomes the new
-  // operation; the object is reused if the caller holds the only reference. `blocking` means that the caller waits
+  // Submit the request of a completed operation again, with different buffers and without a residual. `op` becomes the
+  // new operation; the object is reused if the caller holds the only reference. `blocking` means that the caller waits
   // immediately, as in submit_blocking().
   Status submit_again(OperationPtr* op, const std::byte* in, std::byte* out, bool blocking);
   // Run the progress loop for a caller that waits for the operation. Return true if the operation is done. Return false
@@ -58,8 +58,8 @@ class Engine {
   // the operation can still complete in the running schedule; see Submissions::nudge().
   bool poll(Operation& op);
 
-  // Leave the job: send `reason` to the peers, fail pending operations, end the thread and close the descriptors.
-  // Idempotent.
+  // Leave the job: send `reason` to the peers, fail pending operations, stop the thread and close the descriptors. Can
+  // be called repeatedly.
   void shutdown(const std::string& reason);
   // End the job because of a request from outside the engine, for example from the launcher. Pending operations fail
   // with `why` on this rank and on every peer that can be reached. Callable from any thread. Does not wait. Has no
@@ -72,10 +72,10 @@ class Engine {
     if (driver_) driver_->retune(fusion_threshold, tuning);
   }
   bool running() const { return driver_ != nullptr; }
-  // Return ok while operations are accepted. Afterwards, return the reason why they are refused, including the rank
+  // Return ok while operations are accepted. Afterwards, return the reason why they are rejected, including the rank
   // that caused it, if any.
   Status ended() const { return submissions_.ended(); }
-  // Return the number of operations that failed or were refused because the engine ended. The counter outlives the
+  // Return the number of operations that failed or were rejected because the engine shut down. The counter outlives the
   // engine.
   std::shared_ptr<const std::atomic<uint64_t>> failures() const { return submissions_.failures(); }
   // Close the inherited descriptors in a forked child. Afterwards, the engine must not be used or destroyed.

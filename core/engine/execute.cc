@@ -61,7 +61,7 @@ Status Executor::run(const Response& response, const std::vector<Operation*>& op
   Status status;
   try {
     status = dispatch(*comm, response, operations);
-    // Fail, because there is not enough memory for the result, whose size depends on all ranks.
+    // There is not enough memory for the result, whose size depends on all ranks.
   } catch (const std::bad_alloc&) {
     status =
         Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");

@@ -1,4 +1,4 @@
-// Execution of one agreed operation: find the memory, prescale, call the backend, postscale. Only this class turns
+// Executes one negotiated operation: find the memory, prescale, call the backend, postscale. Only this class turns
 // requests into backend calls.
 #pragma once
 #include <string>
@@ -13,7 +13,7 @@ namespace hvd {
 
 class Executor {
  public:
-  // `number` is the position of the current operation in the order of operations that all ranks share; see
+  // `number` points to the sequence number of the current operation, which is the same on all ranks; see
   // Execution::number.
   Executor(Connections* connections, Backend* backend, const Observers* observers, const uint64_t* number)
       : connections_(connections), backend_(backend), observers_(observers), number_(number) {}
@@ -23,7 +23,7 @@ class Executor {
   // neutral(). The caller completes the operations. An error ends the job.
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
-  // First and second half of a guarded allreduce (engine/schedule_sync.h). stage() writes this rank's contribution to
+  // The two halves of a guarded allreduce (engine/schedule_sync.h). stage() writes this rank's contribution to
   // `values`: staged_count() elements of the accumulation type. deliver() writes the results from the reduced values.
   // For a barrier, nothing is staged, and deliver() only notifies the observers.
   size_t staged_count(const Response& response) const;
@@ -70,16 +70,16 @@ std::string described(const Response& response);
 // Return the product of the dimensions, starting at index `from`.
 size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0);
 
-// Return the size of the response in bytes, which observers see as Execution::bytes.
+// Return the size of the response in bytes, which is reported to observers as Execution::bytes.
 size_t bytes_of(const Response& response, const Comm& comm);
 
-// Return the reduction that the backend performs. An average is a sum that is divided at the end.
+// Return the reduction that the backend must perform. An average is computed as a sum and divided afterwards.
 ReduceOp backend_op(ReduceOp op);
 // Return the scaling to apply after the reduction over n ranks.
 Scale scale_after(const Response& response, int n);
 
-// True if the response averages or scales integers. Their sum must not wrap (collectives/exact_sum.h). Only the host
-// path supports this.
+// True if the response averages or scales integers, so that their sum must not overflow (collectives/exact_sum.h). Only
+// the host path supports this.
 bool sums_exactly(const Response& response);
 // True if a rank that has called join() must contribute values other than zeros to this response.
 bool needs_neutral(const Response& response);

@@ -61,7 +61,7 @@ const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   }
 }
 
-// Reduce the tensors of the current operation without overflow in integer sums.
+// Reduce the tensors of the current operation exactly, so that sums of integers cannot overflow.
 Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& after) {
   size_t total = 0;
   for (const Segments::Piece& piece : pieces_) total += piece.count;

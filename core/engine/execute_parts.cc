@@ -1,5 +1,5 @@
 // Allgather and reducescatter of one or several tensors. Small tensors are packed into one operation to reduce latency.
-// Large tensors are executed alone, because copying them twice would cost more.
+// Large tensors are executed alone, because packing and unpacking them would take longer than the latency saved.
 #include <cstring>
 #include <numeric>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kSmall = 128u << 10;
 // Maximum bytes that are packed together. The memory is kept between operations.
 constexpr size_t kMaxPacked = 4u << 20;
-// Scratch slots that the backend and its algorithms do not use.
+// Slots of Comm::scratch that the backend and its algorithms do not use.
 constexpr int kSlotIn = 7, kSlotOut = 9;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// First and second half of a guarded allreduce. They take the same steps as allreduce() and the backend, in the same
-// order and types, so the results are bitwise identical.
+// The two halves of a guarded allreduce. They perform the same steps as allreduce() and the backend, in the same order
+// and with the same types, so the results are bitwise identical.
 #include <cstring>
 
 #include "collectives/reduce.h"
@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-// Scratch slot for 16-bit floats, before they are widened and after they are narrowed.
+// Scratch slot for 16-bit floats, before they are converted to float32 and after they are converted back.
 constexpr int kNarrowSlot = 8;
 
 }  // namespace

@@ -16,19 +16,19 @@ class GroupAssembly {
  public:
   static bool concerns(const Request& q) { return q.group_size > 1 && !q.group.empty(); }
 
-  // Return the error of a refused group if the caller goes on to submit its other operations. Return ok if the caller
-  // starts the group again by submitting an operation that was already seen.
+  // If the group of `q` was rejected, return its error, so that the group's remaining operations fail too. Return ok if
+  // the caller starts the group again, by submitting an operation that was already seen.
   Status refusal(const Request& q);
   // Add an operation to its group. Return all operations in order if the group is now complete, only this one if the
   // earlier ones were already released, and nothing otherwise.
   std::vector<OperationPtr> add(const OperationPtr& op);
-  // Record that `q` was refused. Return the earlier operations of its group, none of which has been passed on yet.
+  // Record that `q` was rejected. Return the earlier operations of its group, none of which has been passed on yet.
   std::vector<OperationPtr> refuse(const Request& q, const Status& why);
 
-  // Remove and return the operations of the group that contains `op`. Return nothing if `op` is not held here.
+  // Remove and return the operations of the group that contains `op`. Return nothing if `op` is in no group held here.
   std::vector<OperationPtr> take_with(const Operation& op);
   std::vector<OperationPtr> take_all();
-  // Return the oldest operation that no caller waits for, or null if there is none.
+  // Return the oldest operation for which no caller is waiting, or null if there is none.
   const Operation* oldest_unattended() const;
 
  private:
@@ -42,12 +42,12 @@ class GroupAssembly {
   };
   struct Group {
     std::vector<OperationPtr> members;
-    // Number of submitted operations, including refused ones.
+    // Number of submitted operations, including rejected ones.
     uint32_t count = 0;
     Status refused;
     // True once the group was released incomplete, because a caller waited for one of its operations.
     bool given_out = false;
-    // Names of the group's operations, set once the group is refused or released. Unnamed operations are not included.
+    // Names of the group's operations, set once the group is rejected or released. Unnamed operations are not included.
     std::set<std::string> names;
   };
   using Groups = std::map<Key, Group>;
