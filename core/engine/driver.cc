@@ -53,7 +53,7 @@ uint64_t cpu_ns() {
 }  // namespace
 
 bool Driver::step(bool flush) {
-  // Measure only every kTimed-th iteration, because reading the clock is expensive compared with a 300 ns operation.
+  // Measure only every kTimed-th turn, because reading the clock is expensive compared with a 300 ns operation.
   constexpr uint64_t kTimed = 64;
   timing_ = ++turns_ % kTimed == 0;
   if (!timing_) return turn(flush);
@@ -74,8 +74,7 @@ Status Driver::carry_out(const Response& response, const std::vector<Operation*>
 
 bool Driver::turn(bool flush) {
   observers_->refresh();
-  // Check for dead neighbours only on the engine's thread, because a waiting caller never runs the progress loop for
-  // long.
+  // Check for dead neighbours only on the engine's thread, because a waiting caller never drives for long.
   if (!flush) control_.probe();
   if (!flush && !shutdown_state_.over()) watch();
   if (!flush && awaits_peers()) {

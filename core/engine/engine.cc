@@ -88,7 +88,7 @@ Status Engine::submit_unattended(Request request, const std::byte* in, std::byte
   HVD_RETURN_IF_ERROR(enqueue(op, &wake));
   waits_->unattended();
   watchdog_.start();
-  // Wake the engine's thread, because no caller waits for this operation and runs the progress loop.
+  // Wake the engine's thread, because no caller waits for this operation, so none runs the progress loop.
   if (wake) waker_.notify_now();
   return {};
 }

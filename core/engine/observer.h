@@ -1,9 +1,9 @@
-// Observer that receives the events of an engine. The engine knows nothing else about its listeners. Counters
-// (engine/counters.h), the timeline and the flight recorder are observers. Several observers can listen at the same
-// time. They can be added and removed while the engine runs (engine/observers.h).
+// Interface through which the engine reports its events. The engine knows its listeners only through this interface.
+// Counters (engine/counters.h), the timeline and the flight recorder are observers. Several observers can listen at the
+// same time. They can be added and removed while the engine runs (engine/observers.h).
 //
-// A negotiated operation has the events submitted, requested, agreed, started and finished. An operation of a schedule
-// has only submitted, started and finished, between schedule_begun and schedule_ended.
+// A negotiated operation goes through the events submitted, requested, agreed, started and finished. An operation of a
+// schedule goes only through submitted, started and finished, between schedule_begun and schedule_ended.
 //
 // The submitting threads call submitted() and refused(), possibly at the same time. The thread that drives the engine
 // (the engine's own or a waiting caller) calls all other functions. These calls never overlap, and each call sees the
@@ -21,7 +21,7 @@
 
 namespace hvd {
 
-// One agreed operation that this rank executes. It can cover several tensors.
+// An operation on which all ranks have agreed and which this rank executes. It can cover several tensors.
 struct Execution {
   const Response& response;
   // This rank's operations, in the order of response.names. A null entry means that this rank has called join() and
@@ -40,7 +40,7 @@ struct Execution {
   uint64_t number = 0;
 
   // Return the name of the algorithm, for example "shm" or "ring". The name is "none" for a rank that is alone, and
-  // "guarded" if the data were sent together with the readiness vote. It is computed on demand.
+  // "guarded" if the data were sent together with the readiness vote. The name is computed on demand.
   std::string_view algorithm() const;
 };
 
@@ -57,16 +57,16 @@ class Observer {
  public:
   virtual ~Observer() = default;
 
-  // True if the observer needs submitted() and refused(). Without such an observer, submitting costs nothing extra. The
-  // value must not change.
+  // True if the observer needs submitted() and refused(). If no observer needs them, they cost nothing when an
+  // operation is submitted. The value must not change.
   virtual bool wants_submissions() const { return false; }
-  // True if the observer needs Operation::submitted_ticks, which costs submitting threads a clock reading. The value
-  // must not change.
+  // True if the observer needs Operation::submitted_ticks, for which each submission must read a clock. The value must
+  // not change.
   virtual bool wants_submission_times() const { return false; }
-  // Called when an operation is about to be queued. Other threads do not see it yet, and an unnamed operation has no
-  // name yet.
+  // Called just before an operation is queued. Other threads cannot access the operation yet, and if it is unnamed, its
+  // name has not been generated yet.
   virtual void submitted(const Operation&) {}
-  // Called when an operation is refused. Its caller gets the error.
+  // Called when an operation is rejected. Its caller gets the error.
   virtual void refused(const Operation&, const Status&) {}
 
   // Called when requests are sent to the coordinator in one message. Requests are repeated if a schedule ended before
@@ -81,23 +81,24 @@ class Observer {
   virtual void started(const Execution&) {}
   // Called when the most recently started execution enters a phase. A phase ends at the next one or at finished().
   virtual void entered(const Execution&, Phase) {}
-  // Called when the execution has ended. An error means that the job is over; see ended().
+  // Called when the execution has finished. An error means that the job is over; see ended().
   virtual void finished(const Execution&, const Status&) {}
   // Called when the operations of the response fail on all ranks with the response's error. The job continues.
   virtual void failed(const Response&) {}
 
   virtual void schedule_begun(const Schedule&) {}
-  // Called when a bucket has been executed. Each of its responses had one started() and one finished().
+  // Called when a bucket has been executed. By then, started() and finished() have been called once for each of its
+  // responses.
   virtual void bucket_done(const Schedule::Bucket&) {}
   // Called when the ranks have returned to negotiation, with the number of buckets executed since schedule_begun().
   virtual void schedule_ended(const Schedule&, uint64_t) {}
 
-  // Rank 0 only: called for operations that wait for ranks which have not submitted them. `now` is on the clock of
-  // Waiting::requested. Each stall warning reports the operations past the warning time. A request (see
+  // Rank 0 only: called for operations that wait for ranks which have not submitted them. `now` uses the same clock as
+  // Waiting::requested. Each stall warning reports only the operations past the warning time. A request (see
   // MessageBus::ask_who_waits()) reports all waiting operations, with `asked` true.
   virtual void waiting(std::span<const Negotiator::Waiting>, double /*now*/, bool /*asked*/) {}
-  // Called with each warning about a long wait on this rank that rank 0 has not reported (agree/stall.h). `silent`
-  // lists the ranks whose engines are known not to answer.
+  // Called when this rank warns about one of its own long waits because rank 0 has not reported it (agree/stall.h).
+  // `silent` lists the ranks that are known not to respond.
   virtual void unnoticed(std::string_view /*text*/, std::span<const int> /*silent*/) {}
   // Called when a message from an observer of rank `from` has arrived; see MessageBus.
   virtual void heard(int /*from*/, uint32_t /*topic*/, std::string_view /*body*/) {}
@@ -110,8 +111,8 @@ class Observer {
   // Called with an estimate of the CPU time in nanoseconds spent outside collectives, extrapolated from a sample of the
   // iterations of the progress loop.
   virtual void worked(uint64_t) {}
-  // Called once when the job is over on this rank. finished() can still follow for an operation that was being
-  // executed.
+  // Called once, when the job ends on this rank. For an operation that is being executed at that time, finished() is
+  // called afterwards.
   virtual void ended(const Status&) {}
 };
 

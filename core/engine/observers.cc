@@ -45,7 +45,7 @@ void Observers::changed() {
 }
 
 void Observers::follow() {
-  // Destroy the old list only after the lock is released, because observer destructors run arbitrary code.
+  // Destroy the old list only after the lock is released, because destructors of observers may run arbitrary code.
   std::vector<std::shared_ptr<Observer>> before;
   std::lock_guard lock(mutex_);
   changed_.store(false, std::memory_order_relaxed);

@@ -24,7 +24,7 @@ class Observers {
 
   // ---- Functions called by the driver, which holds the progress lock ------------------------------------------------
 
-  // Apply changes to the list of observers. Called at the beginning of each iteration of the progress loop.
+  // Apply pending changes to the list of observers. Called at the beginning of each iteration of the progress loop.
   void refresh() {
     if (changed_.load(std::memory_order_acquire)) follow();
   }
@@ -52,7 +52,7 @@ class Observers {
   // All registered observers, guarded by mutex_.
   std::vector<std::shared_ptr<Observer>> all_;
   std::atomic<bool> changed_{false}, submissions_wanted_{false}, times_wanted_{false};
-  // Copy of all_ that only the driver uses, so that it needs no lock.
+  // Copy of all_. Only the driver uses it, so no lock is needed.
   std::vector<std::shared_ptr<Observer>> followed_;
 };
 

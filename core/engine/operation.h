@@ -13,7 +13,7 @@
 
 namespace hvd {
 
-// Output of an allgather or alltoall. The engine allocates it, because only the engine knows the size.
+// Output of an allgather or alltoall. The engine allocates it, because only the engine knows its size.
 class Output {
  public:
   // Allocate the output on the heap. Throws std::bad_alloc.
@@ -36,11 +36,12 @@ struct OnDevice {
   // Event that the caller has recorded on its stream. Once the device reaches it, the input is ready and the output can
   // be overwritten.
   Device::Event ready = nullptr;
-  // Completion of the operation. It is set when the work is launched, at which point the operation counts as done, or
-  // when the operation fails while the device still uses its memory. Null if there was nothing to do.
+  // Event that shows when the device has finished the operation. It is set when the work is launched; the operation is
+  // then marked as done. It is also set if the operation fails while the device still uses its memory. Null if there
+  // was nothing to do.
   std::shared_ptr<const Completion> completion;
-  // Number that links this operation to the host-memory operations that execute it. They store the same number in
-  // Operation::carries. It is 0 until they exist.
+  // Number that links this operation to the host-memory operations that carry it out, which store it in
+  // Operation::carries. It is 0 until they are created.
   std::atomic<uint64_t> carried{0};
   ~OnDevice() {
     if (ready) device->give_back(ready);
@@ -52,12 +53,12 @@ class Operation {
   Request request;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  // State on the device, or null if the CPU reads and writes `in`, `out` and `residual`.
+  // Device state of the operation, or null if the CPU reads and writes `in`, `out` and `residual`.
   std::unique_ptr<OnDevice> on_device;
-  // Quantization residual that is added to the next call (collectives/collectives.h). If null, the quantization error
-  // is discarded.
+  // Quantization residual, which is added to the next contribution (collectives/collectives.h). If null, the
+  // quantization error is discarded.
   float* residual = nullptr;
-  // Position in the order of submission on this rank.
+  // Position of the operation in this rank's order of submission.
   uint64_t sequence = 0;
   // Number that gives an unnamed operation its name if the operation has to be negotiated.
   uint64_t unnamed_number = 0;
@@ -69,7 +70,7 @@ class Operation {
   Clock::time_point requested{};
   // Time in nanoseconds at which a caller first polled or waited, or 0 if none has.
   std::atomic<int64_t> first_poll{0};
-  // True once a caller blocks on the operation. Requests are then no longer batched.
+  // True once a caller blocks on the operation. From then on, requests are sent without batching.
   std::atomic<bool> awaited{false};
   // Callback that replaces a waiting caller. It is called once, when the operation is done, on the thread that runs the
   // progress loop. It can submit operations but must not wait.
@@ -86,12 +87,12 @@ class Operation {
   // are allocated on the heap.
   std::function<std::shared_ptr<Output>(size_t bytes)> outputs;
 
-  // The fields `schedule` to `held` belong to Submissions and are guarded by its lock. `schedule` is the id of the
-  // schedule in which the request has index `entry`, or 0. `held` keeps the operation alive while the schedule stores
-  // it.
+  // The fields from `schedule` to `held` belong to Submissions and are guarded by its lock. `schedule` is the id of the
+  // schedule that contains the request, or 0, and `entry` is the request's index in it. `held` keeps the operation
+  // alive while the schedule stores a pointer to it.
   uint64_t schedule = 0;
   uint32_t entry = 0;
-  // True while the operation's name belongs to a schedule: from the operation's offer to the schedule until
+  // True while a schedule uses the operation's name: from the time the operation is offered to the schedule until
   // Submissions::release().
   bool scheduled = false;
   std::shared_ptr<Operation> held;

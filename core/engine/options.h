@@ -15,7 +15,7 @@
 
 namespace hvd {
 
-// Tunable settings of an engine. Where ranks must agree, the settings of rank 0 apply.
+// Tunable settings of an engine. For settings that must be equal on all ranks, those of rank 0 apply.
 struct Settings {
   // Maximum size of a fused operation in bytes; 0 disables fusion.
   size_t fusion_threshold = 128u << 20;
@@ -30,7 +30,7 @@ struct Settings {
   double heartbeat = 0;
   // Seconds until a stall warning; 0 disables warnings.
   double stall_warning = 60;
-  // Seconds until a stall ends the job; 0 means never.
+  // Seconds until a stall ends the job; 0 disables this.
   double stall_shutdown = 0;
   // Algorithms requested by the user; they override the table (plan/algorithms.h).
   std::string algorithm;
@@ -65,14 +65,15 @@ struct NcclOptions {
 // CUDA IPC settings. CUDA IPC lets ranks on one host access each other's GPU memory.
 struct IpcOptions {
   bool wanted = true;
-  // Number of tensor bytes exchanged at a time; a multiple of 2 MiB. The buffer on the GPU has twice this size.
+  // Number of bytes of tensors that are exchanged at a time; a multiple of 2 MiB. The buffer on the GPU has twice this
+  // size.
   size_t window = 32u << 20;
 };
 
 struct EngineOptions {
   int rank = 0;
   int size = 1;
-  // Node of each rank. Nodes are numbered in the order of their first rank.
+  // The node of each rank. Nodes are numbered in the order of their first ranks.
   std::vector<int> node_of;
   // Label of each rank, for error messages.
   std::vector<std::string> labels;
@@ -95,10 +96,10 @@ struct EngineOptions {
 // Return all file descriptors in the options.
 std::vector<int> descriptors(const EngineOptions& options);
 
-// Replace the control links between ranks of one node by links through shared memory (NodeControlLink).
+// Replace the control links between ranks of one node with links through shared memory (NodeControlLink).
 void talk_through_memory(EngineOptions& options);
 
-// Return a description of the error if the options are inconsistent, or an empty string.
+// Return an error message if the options are inconsistent, or an empty string.
 std::string check(const EngineOptions& options);
 
 }  // namespace hvd

@@ -11,13 +11,14 @@ namespace hvd {
 
 namespace {
 
-// Time that a caller keeps driving the engine without progress, before it hands over to the engine's thread and sleeps.
+// Time that a caller keeps running the progress loop without progress. It then leaves the loop to the engine's thread
+// and sleeps.
 constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
-// Number of turns without progress before the clock is read for the first time. Most waits are shorter.
+// Number of turns of the progress loop without progress before the clock is first read. Most waits are shorter.
 constexpr int kUntimedTurns = 16;
-// If the engine's next check is due within this many seconds, a caller that stops driving wakes the engine's thread,
-// which then sleeps only until the check is due.
+// If the engine's next check is due within this many seconds, a caller that stops running the progress loop wakes the
+// engine's thread, which then sleeps only until the check is due.
 constexpr double kLongRest = 60;
 
 }  // namespace
@@ -68,7 +69,7 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
     if (spin_ ? now - idle_since > (peers ? spin_window_ : kDriveSpin)
               : idle_turns > kDriveYields || (peers && spin_window_ < kDriveSpin)) {
       if (!peers || !doze(op, Deadline::at(std::min(deadline.when(), stay)))) break;
-      // Spin longer only if recent messages arrived quickly, because spinning pays only for short waits.
+      // Spin longer only if recent messages arrived quickly, because spinning pays off only for short waits.
       const bool soon = Clock::now() - idle_since <= kDriveSpin;
       spin_window_ = soon ? kDriveSpin : spin_window_ / 2;
       continue;
@@ -85,7 +86,7 @@ bool ProgressLock::lock_soon(const Operation& op) {
   const auto begin = Clock::now();
   do {
     if (op.done() || !spin_ || Clock::now() - begin > kDriveSpin) return false;
-    // Let the engine's thread run, because it might need this core to finish.
+    // Yield to the engine's thread, because it might need this core to make progress.
     ::sched_yield();
   } while (!mutex_.try_lock());
   return true;
@@ -116,8 +117,8 @@ bool ProgressLock::doze(Operation& op, Deadline deadline) {
   return true;
 }
 
-// Release the lock. Wake the thread if its sleep state is outdated, or if work is left for which no peer will send a
-// wakeup.
+// Release the lock. Wake the thread if its sleep state is outdated, or if there is pending work for which no peer will
+// wake it.
 void ProgressLock::release() {
   const bool ring = driver_ && parked_;
   bool work = false;
@@ -158,8 +159,8 @@ void ProgressLock::park() {
 
 namespace {
 
-// Seconds between two checks. A rank leaves a schedule if its program computes for longer than this between two
-// operations of one bucket.
+// Seconds between checks of operations for which no caller waits. A rank leaves a schedule if its program computes for
+// longer than this between two operations of one bucket.
 constexpr double kWatch = 1;
 
 }  // namespace
@@ -183,9 +184,10 @@ void Watchdog::look() {
   if (::read(timer_, &drained, sizeof drained) < 0) return;
   running_.store(false, std::memory_order_seq_cst);
   bool waiting = false;
-  // If an operation cannot complete in the schedule, this rank leaves the schedule in the driver's next turn.
+  // If an operation cannot complete in the schedule, this rank leaves the schedule in the next turn of the progress
+  // loop.
   (void)submissions_->nudge_unattended(kWatch, kImpatientAfter, &waiting);
-  // Check again later while a schedule or an incomplete group holds operations that no caller waits for.
+  // Check again later while a schedule or an incomplete group contains operations for which no caller waits.
   if (waiting) start();
 }
 

@@ -22,10 +22,10 @@ class Watchdog {
   void start_if_needed() {
     if (submissions_->must_watch()) start();
   }
-  // Return a descriptor that is readable when a check is due.
+  // Return a file descriptor that becomes readable when the next check is due.
   int fd() const { return timer_; }
-  // If a check is due, check the operations that no caller waits for. Leave a schedule, or release a group, that cannot
-  // complete.
+  // If a check is due, check the operations for which no caller waits. Leave a schedule, or release a group, that
+  // cannot complete.
   void look();
 
   void close();
@@ -36,30 +36,31 @@ class Watchdog {
   std::atomic<bool> running_{false};
 };
 
-// Seconds after which a waiting or polling caller leaves a schedule. Other ranks might never submit, and only
-// negotiation can report which ranks are missing.
+// Seconds after which a waiting or polling caller makes this rank return from a schedule to negotiation. Other ranks
+// might never submit the operation, and only negotiation can report which ranks are missing.
 inline constexpr double kImpatientAfter = 2;
 
 // Lock that decides whether the engine's thread or a waiting caller "drives" the engine (runs its progress loop). A
 // caller that does so saves the several microseconds that waking the thread takes.
 //
-// The engine's thread stays in run(). It runs iterations of the progress loop (turns) while operations progress. Then
-// park() sleeps without the lock until the wakeup event, a message or a timeout. A caller in drive() runs turns until
-// its operation is done. After some time without progress, it leaves the loop to the thread and sleeps until its
-// operation is done. While only a peer's message is missing, it can sleep in doze() with the lock held.
+// The engine's thread stays in run(). It runs iterations of the progress loop (turns) as long as there is progress.
+// Then park() releases the lock and sleeps until the wakeup event, a message or a timeout. A caller in drive() runs
+// turns until its operation is done. After some time without progress, it leaves the loop to the thread and sleeps
+// until its operation is done. While only a peer's message is missing, it can sleep in doze() with the lock held.
 //
 // A thread that releases the lock sets the new sleep state, and wakes the engine's thread if work is left.
 class ProgressLock {
  public:
-  // `spin` is true if there is a core for every rank.
+  // `spin` is true if every rank has its own core.
   ProgressLock(Driver* driver, Observers* observers, ThreadWaker* waker, Watchdog* watchdog, bool spin);
 
   // Run the progress loop on the engine's thread until stop() is called.
   void run();
-  // Drive the engine on behalf of a caller. Return true if the operation is done. Return false if the caller has
-  // reached `deadline` or should sleep instead; the thread then finishes the operation.
+  // Run the progress loop on the calling thread, which waits for `op`. Return true if the operation is done. Return
+  // false if the caller has reached `deadline` or should sleep instead; the engine's thread then completes the
+  // operation.
   bool drive(Operation& op, Deadline deadline);
-  // Make run() return, and end all sleeps. Callable from another thread.
+  // Make run() return, and wake all sleeping threads. Callable from another thread.
   void stop();
   // Call `last` with the lock held. Afterwards, no thread runs the progress loop again.
   template <class Last>
@@ -92,7 +93,8 @@ class ProgressLock {
   std::atomic<bool> stop_{false};
 };
 
-// Seconds after which a caller that waits for an operation of a schedule checks that the operation can still complete.
+// Seconds after which a caller that waits for an operation of a schedule checks whether the operation can still
+// complete.
 inline constexpr double kNudgeAfter = 2e-3;
 
 }  // namespace hvd

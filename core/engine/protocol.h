@@ -1,4 +1,4 @@
-// Messages of the control plane, with one structure each. All payloads are encoded and decoded here. FrameType
+// Messages of the control plane, one structure per message. All payloads are encoded and decoded here. FrameType
 // (engine/control.h) defines the routing.
 #pragma once
 #include <optional>
@@ -37,7 +37,7 @@ struct GoUpTo {
   uint64_t schedule, position;
 };
 
-// End of a schedule. With Revoke, a rank asks to leave the schedule. With Revoked, every rank leaves it at `position`.
+// Messages that end a schedule. With Revoke, a rank asks to leave it. With Revoked, every rank leaves it at `position`.
 struct Revoke {
   static constexpr FrameType kType = FrameType::revoke;
   uint64_t schedule;
@@ -97,7 +97,7 @@ using Message = std::variant<ReadyRequests, Decisions, ReadyUpTo, GoUpTo, Revoke
 
 // Encode the payload of a frame of type Message::kType.
 std::string payload_of(const Message& message);
-// Decode a frame. Return nullopt if payload_of() could not have produced it.
+// Decode a frame. Return nullopt if its payload is not a valid output of payload_of().
 std::optional<Message> message_in(const Frame& frame);
 
 template <class M>

@@ -25,7 +25,8 @@ ScheduleWord ScheduleSync::word(int local_rank) const {
   return {connections_->segment().set_line(0, local_rank).schedule.load(std::memory_order_seq_cst)};
 }
 
-// Publish this rank's position in the schedule in shared memory, and wake the local ranks that sleep until it changes.
+// Publish this rank's position in the schedule in shared memory, and wake local ranks that are sleeping until it
+// changes.
 void ScheduleSync::tell(bool frozen, SleepState sleep_state) {
   connections_->segment()
       .set_line(0, connections_->local_rank())

@@ -1,6 +1,6 @@
-// Progress of a running schedule on one rank. This class publishes how far this rank is ready, determines how far all
-// ranks are ready, and lets all ranks leave the schedule together. There are three implementations behind one
-// interface:
+// Tracks the progress of a running schedule on one rank. This class publishes up to which position this rank is ready,
+// determines up to which position all ranks are ready, and lets all ranks leave the schedule together. There are three
+// implementations behind one interface:
 //   - If all ranks are on one node, each rank has a word in shared memory (schedule id, frozen, position). To leave, a
 //     rank freezes its word; the others see this and freeze theirs. Frozen words no longer change, so all ranks compute
 //     the same last position.
@@ -41,22 +41,23 @@ class ScheduleSync {
   bool may_run(uint64_t position) const;
   bool must_publish(uint64_t position) const { return !guarded() && !frozen_ && (!published_ || position != position_); }
   bool frozen() const { return frozen_; }
-  // Return the time at which this rank began to leave the schedule: it stopped advancing its position and started to
+  // Return the time at which this rank started to leave the schedule: it stopped advancing its position and started to
   // wait for the other ranks' answers.
   Clock::time_point frozen_since() const { return frozen_since_; }
-  // Ask to leave the schedule, because this rank deviates from it or another rank wants to leave.
+  // Ask to leave the schedule, because this rank cannot follow it or another rank wants to leave.
   void revoke(bool stuck);
   // True if another rank wants to leave and this rank has not answered yet.
   bool leaving_elsewhere() const;
-  // Get the position at which the schedule ends. Return false until every rank knows the position.
+  // Get the position at which the schedule ends. Return false while any rank does not know the position yet.
   bool final_position(uint64_t* position) const;
 
-  // While a schedule ends, return the ranks that have not answered yet as numbers (silent) or as text (waits_for). Both
-  // are empty if this rank does not know them.
+  // While a schedule is ending, return the ranks that have not answered yet, as numbers (silent) or as text
+  // (waits_for). Both are empty if this rank does not know which ranks those are.
   std::vector<int> silent() const;
   std::string waits_for() const;
 
-  // Handle frames from the coordinator. In guarded mode, the `position` of on_revoked() is meaningless.
+  // Handle messages from the coordinator. If guarded(), the result of a vote determines where the schedule ends, and
+  // on_revoked() ignores `position`.
   void on_go(uint64_t position) { go_ = position; }
   void on_revoked(uint64_t position);
   // Handle the result of a vote in guarded mode. If agreed > position, every rank is ready for all positions below
@@ -89,8 +90,8 @@ class ScheduleSync {
 // submitted its part of the bucket, or when it wants to leave the schedule. A small allreduce, or a barrier, completes
 // with the vote. Every other operation is executed after the vote.
 //
-// A vote lasts until the slowest program submits, so these functions never block. The timeout applies only after every
-// rank has been asked to leave.
+// A vote completes only when the slowest rank's program has submitted its operations, so these functions never block.
+// The timeout applies only after every rank has been asked to leave the schedule.
 class ReadinessVote {
  public:
   // `timeout` is in seconds. The vote fails if a rank that was asked to leave makes no progress for that long.
@@ -98,18 +99,19 @@ class ReadinessVote {
       : connections_(connections), backend_(backend), executor_(executor), timeout_(timeout) {}
 
   // Start the vote on `position` of `schedule`. If ready > position, this rank is ready for all positions below
-  // `ready`. If not, this rank wants to leave. `operations` are the operations of the bucket, needed only if this rank
-  // is ready.
+  // `ready`. If not, this rank wants to leave the schedule. `operations` are the operations of the bucket. They are
+  // needed only if this rank is ready.
   void begin(const Schedule& schedule, uint64_t position, uint64_t ready, const std::vector<Operation*>& operations);
-  // Advance the vote without blocking. `hurry` means that every rank has been asked to vote, so the timeout applies. An
-  // error ends the job.
+  // Make progress on the vote without blocking. If `hurry` is true, every rank has been asked to vote, so the timeout
+  // applies. An error ends the job.
   Status advance(bool hurry, bool* moved);
   bool under_way() const { return vote_.under_way(); }
 
   // Return the position that is voted on, and the result of the vote. agreed() is valid once under_way() is false.
   uint64_t position() const { return vote_.position(); }
   uint64_t agreed() const { return vote_.agreed(); }
-  // True if the vote carries the bucket's data. If all ranks agree, the caller then only has to call deliver().
+  // True if the messages of the vote include the bucket's data. If all ranks agree, the caller then only has to call
+  // deliver().
   bool carries() const { return carries_; }
   void deliver(const Response& response, const std::vector<Operation*>& operations) { executor_->deliver(response, operations, values_); }
 

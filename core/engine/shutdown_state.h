@@ -1,11 +1,11 @@
-// Shutdown state of this rank. It records which ranks have left, up to which operation each took part, and why the job
-// ended. It does no I/O; engine/driver_end.cc acts on it.
+// Shutdown state of this rank. It records which ranks have left, the last operation in which each took part, and why
+// the job ended. It does no I/O; engine/driver_end.cc acts on it.
 //
 // At first, no rank has left. A goodbye message changes the state to "leaving". Once all operations up to the number in
 // the message are done, the state becomes "over". It becomes "over" immediately if a rank is lost, a collective fails,
 // or this program leaves.
-//
-// While a rank leaves, operations up to the number in its goodbye message still complete. Later operations are not
+// While a rank is leaving, operations up to the number in its goodbye message still complete. Later operations are not
+// started, or are abandoned.
 // started, or are abandoned.
 #pragma once
 #include <algorithm>
@@ -29,14 +29,14 @@ class ShutdownState {
   void parted(int rank) { parted_.insert(rank); }
   bool has_parted(int rank) const { return parted_.count(rank) != 0; }
   // Record a goodbye message. Operations up to the number in the message still complete. If several ranks leave, the
-  // lowest number counts.
+  // lowest number applies.
   void add_goodbye(Goodbye goodbye) {
     if (!goodbye_ || goodbye.executed < goodbye_->executed) goodbye_ = std::move(goodbye);
   }
   bool leaving() const { return goodbye_.has_value(); }
   const Status& why() const { return goodbye_->why; }
-  // True if a rank has left and takes no part in the operation being executed, which has the number `executed` in the
-  // order that all ranks share.
+  // True if a rank has left and takes no part in operation number `executed`. All ranks number operations in the same
+  // way.
   bool beyond(uint64_t executed) const { return goodbye_ && executed > goodbye_->executed; }
   // True if a rank has left and all operations that it took part in are done. A rank without entries in the running
   // schedule does not count the schedule's operations. For such a rank, return true as soon as another rank has left.
@@ -57,7 +57,7 @@ class ShutdownState {
     error_ = std::move(error);
   }
   const Status& error() const { return error_; }
-  // Store the abort, sent or received, that ended the job. When this rank leaves, it sends the abort again to
+  // Store the abort message, sent or received, that ended the job. When this rank leaves, it sends the message again to
   // neighbours that have not received it.
   void set_final_abort(Abort abort) { final_abort_ = std::move(abort); }
   const std::optional<Abort>& final_abort() const { return final_abort_; }
@@ -85,7 +85,7 @@ class AbortRequest {
 
   // ---- Functions called by the driver -------------------------------------------------------------------------------
   bool requested() const { return requested_.load(std::memory_order_seq_cst); }
-  // Return the reason for the request. It is valid once requested() is true, and never changes afterwards.
+  // Return the reason for the request. It is valid once requested() is true, and does not change afterwards.
   const Status& why() const { return why_; }
 
  private:

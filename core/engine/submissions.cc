@@ -11,7 +11,7 @@ Submissions::Submissions(int rank, int size) : rank_(rank) {
   for (int r = 0; r < size; ++r) sets_[0].push_back(r);
 }
 
-// Check everything about a request that this rank can check by itself, except its name.
+// Check everything in a request that this rank can check on its own, except the name.
 Status Submissions::check(Request& q) const {
   if (!ended_.ok()) {
     failures_->fetch_add(1, std::memory_order_relaxed);
@@ -64,8 +64,8 @@ Status Submissions::submit(const OperationPtr& op, bool* wake) {
   return status;
 }
 
-// Submit an operation while holding the lock. `refused` receives the earlier operations of its group, which fail
-// together with it.
+// Submit an operation while holding the lock. If it is rejected, `refused` receives the earlier operations of its
+// group, which the caller must fail as well.
 Status Submissions::submit_locked(const OperationPtr& op, bool* wake, std::vector<OperationPtr>* refused) {
   Request& q = op->request;
   q.unnamed = q.name.empty();
@@ -205,7 +205,8 @@ void Submissions::skip_unnamed(const Response& response, const std::string& name
 void Submissions::add_set(uint32_t id, std::vector<int> ranks) {
   std::lock_guard lock(mutex_);
   sets_[id] = std::move(ranks);
-  // Restart the numbering of the set's unnamed operations. A removed set with other ranks might have had the same id.
+  // Restart the numbering of the set's unnamed operations, because a removed set with other ranks might have had the
+  // same id.
   erase_unnamed(stream_of(id, 0, Kind{}), stream_of(id + 1, 0, Kind{}));
 }
 
@@ -244,7 +245,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
   bool told = false;
   for (Operation* op : operations) {
     if (!op) continue;
-    // True if the program, not the engine, is notified of the completion.
+    // True if the completion is reported to the program rather than to the engine itself.
     const bool tells = op->on_done && !op->carries;
     if (tells && !told) ++fence_;
     told |= tells;

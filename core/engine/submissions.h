@@ -8,20 +8,19 @@
 //   3. In a schedule, the operation goes to cursor_ instead. take_bucket() passes it to the driver, which executes it
 //      next.
 //
-// Submissions has three states, which determine whether step 2 or step 3 follows:
-//   - negotiating: there is no cursor_. begin_schedule() moves the queued operations that fit into a new cursor_, and
-//     the state becomes following.
-//   - following: cursor_ takes the submissions. The state becomes deviated after a submission that the schedule does
-//     not expect, or when nudge() finds an incomplete bucket (stuck_).
-//   - deviated: deviated_ is set. end_schedule() passes the operations in cursor_ and queue_ to the driver, which
-//     requests them next, and the state becomes negotiating. When another rank leaves, end_schedule() also ends the
-//     following state.
+// Submissions has three states, which determine whether an accepted operation goes to queue_ or to cursor_:
+//   - negotiating: there is no cursor_, and operations go to queue_. begin_schedule() creates cursor_, moves the queued
+//     operations that fit into it, and the state becomes following.
+//   - following: operations go to cursor_. The state becomes deviated after a submission that the schedule does not
+//     expect, or when nudge() finds an incomplete bucket (stuck_). When another rank leaves, end_schedule() ends this
+//     state.
+//   - deviated: deviated_ is set, and operations go to queue_. end_schedule() passes the operations in cursor_ and
+//     queue_ to the driver, which requests them next, and the state becomes negotiating.
 //
-// In the states "negotiating" and "deviated", new operations go to queue_. After end(), which is possible in every
-// state, all submissions fail with the error ended_.
+// After end(), which can be called in any state, all submissions fail with the error ended_.
 //
 // A caller that waits for an operation in a schedule (cursor_) or in an incomplete group (assembly_) calls nudge(). If
-// the operation cannot complete there, it is requested from rank 0, which can report the missing ranks.
+// the operation cannot complete there, a request for it is sent to rank 0, which can report the missing ranks.
 #pragma once
 #include <map>
 #include <memory>
@@ -51,31 +50,31 @@ class Submissions {
 
   // ---- Functions called by the driver -------------------------------------------------------------------------------
 
-  // Return true the first time after a schedule receives operations that no caller waits for. The watchdog must then
+  // Return true the first time after a schedule receives operations for which no caller waits. The watchdog must then
   // check them.
   bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }
   // Take the new operations that are not part of a schedule.
   std::vector<OperationPtr> take();
-  // True if device operations are unfinished, in any process set or in `set`.
+  // True if any device operations are unfinished, either in `set` or in any process set.
   bool on_devices() const;
   bool on_devices(uint32_t set) const;
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
   Clock::time_point last_submission() const;
-  // Return the oldest operation that has not been requested from rank 0, because it is new or part of the running
+  // Return the oldest operation for which no request has been sent to rank 0, because it is new or part of the running
   // schedule. Return null if there is none.
   OperationPtr oldest_unannounced() const;
-  // Record that the engine will submit this many host-memory operations to execute device operations
+  // Announce how many host-memory operations the engine will submit to carry out device operations
   // (Operation::carries).
   void expect(size_t operations);
   // Free the names of operations that are about to complete, so that the names can be used again.
   void release(const std::vector<Operation*>& operations);
 
-  // Return the name of the next unnamed group of this kind. Ranks match unnamed groups, like unnamed operations, by the
-  // order of their creation in the set.
+  // Return the name of the next unnamed group of the given kind. Ranks match unnamed groups, like unnamed operations,
+  // by the order of their creation in the process set.
   std::string name_group(uint32_t set, uint8_t frontend, Kind kind);
 
-  // Skip the number of an unnamed operation that failed and that this rank has not submitted. Does nothing if the
-  // number has already been used.
+  // Skip the number of an unnamed operation that failed before this rank submitted it. Does nothing if the number has
+  // already been used.
   void skip_unnamed(const Response& response, const std::string& name);
 
   void add_set(uint32_t id, std::vector<int> ranks);
@@ -85,25 +84,27 @@ class Submissions {
   void restart_unnamed(uint32_t id, uint8_t frontend);
   std::map<uint32_t, std::vector<int>> sets() const;
 
-  // Start to follow a schedule. `unanswered` are requested operations without a response, in the order of submission.
+  // Start to follow a schedule. `unanswered` are the requested operations that have no response yet, in the order of
+  // submission.
   void begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const std::vector<OperationPtr>& unanswered);
   // Switch from the schedule back to negotiation. Return all operations that still have to be requested, in the order
   // of submission.
   std::vector<OperationPtr> end_schedule();
-  // Progress of the running schedule on this rank. All positions below `ready` are submitted, and all positions below
-  // `executed` have been taken.
+  // This rank's progress in the running schedule. All buckets at positions below `ready` are submitted, and all buckets
+  // at positions below `executed` have been taken by take_bucket().
   struct Progress {
     uint64_t ready = 0, executed = 0;
     bool deviated = false, stuck = false;
   };
-  // Return the progress without taking the lock, because the driver calls this several times per operation.
+  // Return the progress in the schedule. Does not take the lock, because the driver calls this several times per
+  // operation.
   Progress progress() const;
   // Return the number of buckets in the running schedule.
   size_t buckets() const;
-  // Take the operations of the next bucket, with null for entries in which this rank takes no part. `keep` then owns
-  // the operations.
+  // Take the operations of the next bucket, with null for entries in which this rank takes no part. Ownership of the
+  // operations moves to `keep`.
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
-  // Return the same operations as take_bucket(), but leave them in the schedule, which can still end before it executes
+  // Return the same operations as take_bucket(), but leave them in the schedule, which may still end before it executes
   // them.
   const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
   // Check an operation for which a caller has waited for some time. If its bucket or group is incomplete on this rank,
@@ -112,16 +113,16 @@ class Submissions {
   // has waited so long that other ranks might never submit, which only negotiation can detect (see Stall). Return true
   // if the driver must be woken.
   bool nudge(const Operation& op, bool impatient);
-  // Check the operations that no caller waits for, by their age and by the time since the last submission. `waiting` is
-  // set to true if the schedule or an incomplete group holds such operations, or has just released them. The watchdog
-  // then checks again.
+  // Check whether operations for which no caller waits can still complete, based on their age and the time since the
+  // last submission. `waiting` is set to true if the schedule or an incomplete group contains such operations, or has
+  // just released them. The watchdog then checks again.
   bool nudge_unattended(double patience, double impatience, bool* waiting);
 
-  // Accept no more operations. Later callers get `why` as the error. Return the operations that are queued or in the
-  // schedule. Only the first call sets the reason.
+  // Stop accepting operations. Later submissions fail with the error `why`. Return the operations that are queued or in
+  // the schedule. Only the first call sets the error.
   std::vector<OperationPtr> end(Status why);
   Status ended() const;
-  // Return the number of operations that failed because the engine ended, or were refused afterwards.
+  // Return the number of operations that failed because the engine shut down, or were rejected afterwards.
   std::shared_ptr<const std::atomic<uint64_t>> failures() const { return failures_; }
   void count_failures(size_t operations) { failures_->fetch_add(operations, std::memory_order_relaxed); }
 
@@ -149,7 +150,7 @@ class Submissions {
   std::atomic<size_t> queued_{0};
   // Number of unfinished device operations, for each process set.
   std::map<uint32_t, size_t> on_devices_;
-  // Number of operations announced by expect() and not yet submitted.
+  // Number of operations that were announced by expect() but have not been submitted yet.
   size_t expected_ = 0;
   // Names of operations outside the schedule, and of launched device operations, which can outlive their schedule. The
   // cursor holds all other names.
@@ -160,7 +161,7 @@ class Submissions {
   uint64_t next_sequence_ = 0;
   std::atomic<uint64_t> fence_{0};
   Clock::time_point last_{};
-  // Cursor of the running schedule. Only the driver changes the pointer.
+  // Cursor of the running schedule. Only the driver changes this pointer.
   std::unique_ptr<ScheduleCursor> cursor_;
   // Memory for the operations of one bucket, reused by take_bucket(). The elements are pointers to Operation, because
   // the cursor stores tokens of type void*.
@@ -170,7 +171,7 @@ class Submissions {
   std::atomic<bool> deviated_{false}, stuck_{false};
   std::atomic<bool> must_watch_{false};
   Status ended_;
-  // Number of failed operations. Observers share the counter, because it outlives the engine.
+  // Number of failed operations. The counter is shared with observers, so that it outlives the engine.
   const std::shared_ptr<std::atomic<uint64_t>> failures_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 

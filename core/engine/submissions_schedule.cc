@@ -13,7 +13,7 @@ bool Submissions::offer(const OperationPtr& op, uint32_t entry, bool* completed)
   return true;
 }
 
-// Add the operation to the schedule's cursor, and keep it alive.
+// Add the operation to the schedule's cursor, and keep the operation alive.
 void Submissions::keep(const OperationPtr& op, uint32_t entry) {
   op->schedule = cursor_->schedule().id;
   op->entry = entry;
@@ -130,7 +130,7 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
 // True if an operation of the schedule waits for operations that only the program can submit.
 bool Submissions::in_vain(const Operation& op) const {
   if (!cursor_->stuck(&op)) return false;
-  // If the engine itself submits the missing operations, wait until it has submitted all of them and nothing is about
+  // If the engine itself submits the missing operations, wait until it has submitted all of them and no bucket is about
   // to start.
   return !op.carries || (expected_ == 0 && cursor_->ready() == cursor_->executed());
 }

@@ -23,7 +23,7 @@ void drain_fd(int fd) {
 
 }  // namespace
 
-// Without a timer, submissions trigger the wakeup event directly.
+// If the timer cannot be created, submissions trigger the wakeup event directly.
 ThreadWaker::ThreadWaker() : timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {}
 
 void ThreadWaker::attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory) {
@@ -36,8 +36,9 @@ void ThreadWaker::close() {
   if (timer_ >= 0) ::close(timer_);
 }
 
-// The caller must publish its work before the call. The function then reads the sleep state and timer_set_. A thread
-// that clears timer_set_ checks for new work afterwards, so no work is missed.
+// The caller must publish its work before the call. The function then reads the sleep state and timer_set_, which is
+// true while a delayed wakeup is pending. A thread that clears timer_set_ checks for new work afterwards, so no work is
+// missed.
 void ThreadWaker::notify_soon() {
   if (wakeup_.word()->sleep_state.load(std::memory_order_seq_cst) < static_cast<uint32_t>(SleepState::idle)) return;
   if (timer_set_.load(std::memory_order_seq_cst)) return;

@@ -15,7 +15,7 @@ class ThreadWaker {
   ThreadWaker();
   ~ThreadWaker() { close(); }
   ThreadWaker(const ThreadWaker&) = delete;
-  // Use this wakeup event from now on. The descriptor is duplicated, and the event's memory is kept alive.
+  // Switch to this wakeup event. The descriptor is duplicated, and the event's memory is kept alive.
   void attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory);
 
   // ---- Functions called after work was published with a seq_cst store -----------------------------------------------
@@ -25,8 +25,8 @@ class ThreadWaker {
   // Wake the thread if it sleeps, but first give the caller some microseconds to start running the progress loop
   // itself.
   void notify_soon();
-  // Wake the thread immediately if it sleeps. One wakeup covers many submissions, because the woken thread handles all
-  // of them.
+  // Wake the thread immediately if it is asleep. One wakeup covers many submissions, because the woken thread handles
+  // all of them.
   void notify_now();
 
   // ---- Functions called by a thread that runs the progress loop or is about to sleep --------------------------------
@@ -38,7 +38,7 @@ class ThreadWaker {
   SleepState sleep_state() const { return static_cast<SleepState>(wakeup_.word()->sleep_state.load(std::memory_order_seq_cst)); }
   // Cancel a pending delayed wakeup, because the calling thread runs the progress loop and finds new work itself.
   void cancel_notify();
-  // Return the descriptors that become readable on a wakeup.
+  // Return the file descriptors that become readable when the thread is woken.
   int wakeup_fd() const { return wakeup_.fd(); }
   int timer_fd() const { return timer_; }
   // Reset the descriptors after a wakeup, before checking for work.
@@ -50,7 +50,7 @@ class ThreadWaker {
   WakeupEvent wakeup_;
   std::shared_ptr<Segment> memory_;
   int timer_;
-  // Mutex under which the timer and timer_set_ change together.
+  // Mutex that keeps the timer and timer_set_ consistent.
   std::mutex timer_mutex_;
   std::atomic<bool> timer_set_{false};
 };

@@ -1,6 +1,6 @@
-// Measurement of the time that callers are blocked in wait(). This time is communication that is not hidden behind
-// computation. Waiting for a completed operation costs nothing, and a blocking wait costs two clock readings. If
-// several threads wait at the same time, only one of them is measured.
+// Measures how long callers are blocked in wait(). This time is communication that is not hidden behind computation.
+// Waiting for a completed operation costs nothing, and a blocking wait costs two clock readings. If several threads
+// wait at the same time, only one of them is measured.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace hvd {
 
 class Waits {
  public:
-  // Scope in which the caller counts as blocked. `first` is true for the first wait for the operation.
+  // RAII scope in which the calling thread is counted as blocked. `first` is true for the first wait for the operation.
   class Blocked {
    public:
     Blocked(Waits& waits, bool first) : waits_(waits), measured_(!waits.busy_.exchange(true, std::memory_order_acquire)) {
@@ -44,7 +44,7 @@ class Waits {
 
   // ---- Functions callable from any thread ---------------------------------------------------------------------------
 
-  // Return the ticks that callers have spent in waits up to `now`, including the current wait.
+  // Return the total time, in ticks, that callers have been blocked up to `now`, including the current wait.
   uint64_t blocked(uint64_t now) const {
     const uint64_t over = ticks_.get(), since = this->since();
     return over + (since && since < now ? now - since : 0);

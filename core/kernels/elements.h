@@ -19,7 +19,8 @@ inline constexpr bool kIsFloat<double> = true;
 
 // ---- Operations on two values, where a is the operand of the lower rank ---------------------------------------------
 
-// Add and multiply integers as unsigned numbers, so that they wrap. The compiler drops the unused upper bits.
+// Integers are added and multiplied as unsigned numbers, so that they wrap instead of overflowing. The conversion back
+// to T drops the upper bits.
 template <class T>
 struct Number {
   HVD_KERNEL_INLINE static T sum(T a, T b) {
@@ -36,7 +37,8 @@ struct Number {
       return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
     }
   }
-  // Return a if it wins the comparison or is NaN, and b otherwise. If either operand is NaN, so is the result.
+  // Return a if it is the smaller (min) or larger (max) operand or is NaN, and b otherwise. If either operand is NaN,
+  // so is the result.
   HVD_KERNEL_INLINE static T min(T a, T b) { return (a < b) | (a != a) ? a : b; }
   HVD_KERNEL_INLINE static T max(T a, T b) { return (a > b) | (a != a) ? a : b; }
 };
@@ -126,8 +128,8 @@ inline constexpr bool kIsTruth<element::boolean> = true;
 
 template <class E>
 inline constexpr int kBytes = sizeof(typename E::Value);
-// True if whole vectors are scaled at a time. Integers are scaled one by one, because they are rarely scaled and a
-// division in double for each lane would make the kernels' code long.
+// True if scaling works on whole vectors. Integers are scaled one by one, because they are rarely scaled and a division
+// in double for each lane would make the kernels' code long.
 template <class E>
 inline constexpr bool kScalesFast = kIsFloat<typename E::Acc>;
 
@@ -195,17 +197,17 @@ HVD_KERNEL_INLINE void each_word(Words<N> (&a)[K], const Words<N> (&b)[K], Apply
   }
 }
 
-// Operations that handle all lanes of a word together, for 8-bit and 16-bit integers. Both types have sums. Only 8-bit
-// integers have minima and maxima, because lane-by-lane code is shorter for just two lanes. kUpper is the upper bit of
-// each lane.
+// Operations that process all lanes of a word at once, for 8-bit and 16-bit integers. There are sums for both types.
+// There are minima and maxima only for 8-bit integers, because lane-by-lane code is shorter for just two lanes. kUpper
+// is the upper bit of each lane.
 template <class T>
 struct Narrow {
   static constexpr int kBits = 8 * sizeof(T);
   static constexpr uint32_t kUpper = sizeof(T) == 1 ? 0x80808080 : 0x80008000;
-  // Add the upper bits of the lanes without carry, because a carry would spill into the next lane.
+  // Add the lanes' upper bits separately and without carry, because a carry would spill into the next lane.
   HVD_KERNEL_INLINE static uint32_t sum(uint32_t a, uint32_t b) { return ((a & ~kUpper) + (b & ~kUpper)) ^ ((a ^ b) & kUpper); }
-  // Return all ones in the lanes where a < b, which are the lanes where a - b borrows. Flipping the upper bits maps the
-  // signed order to the unsigned order.
+  // Return a mask with all bits set in the lanes where a < b, that is, where a - b borrows. Flipping the upper bits
+  // maps the signed order to the unsigned order.
   HVD_KERNEL_INLINE static uint32_t less(uint32_t a, uint32_t b) {
     if constexpr (static_cast<T>(-1) < static_cast<T>(0)) a ^= kUpper, b ^= kUpper;
     const uint32_t difference = ((a | kUpper) - (b & ~kUpper)) ^ ((a ^ ~b) & kUpper);

@@ -23,8 +23,8 @@ struct Kernel {
 };
 
 // Return all kernels. The loader launches each kernel once before anything waits for other ranks, with all-zero
-// parameters that make it do nothing. Without this, a driver might load a function at its first launch and wait for the
-// device.
+// parameters that make it do nothing. Otherwise, a driver might load a function lazily, at its first launch, and wait
+// for the device.
 std::span<const Kernel> all();
 
 // Return the index of a dtype's reduction kernel in all().
@@ -35,7 +35,8 @@ size_t pack_of(DType d);
 std::optional<size_t> pack_of(DType from, DType to);
 size_t pack_bytes_of();
 
-// Return the operation of reduce_<dtype>, or nullopt for adasum. An average is a scaled sum.
+// Return the operation that the kernel reduce_<dtype> performs, or nullopt for Adasum. An average uses the sum with a
+// scale factor.
 std::optional<Op> op_of(ReduceOp op);
 
 // Return the scaling x * factor / divisor in the form that the kernels need; see scale() in collectives/reduce.cc.
@@ -56,16 +57,16 @@ struct Slice {
 };
 Slice slice_of(uint64_t elements, size_t element_bytes, uint64_t part, uint64_t parts);
 
-// Copy of a tensor, or a part of one, to or from a fusion buffer. Source address 0 stands for zeros.
+// One copy of a tensor, or of a part of one, to or from a fusion buffer. The source address 0 means zeros.
 struct Move {
   uint64_t source, destination, elements;
 };
 
-// Take as many of `moves` as one launch can hold, and return their number. `element_bytes` is the larger of the two
-// element sizes, or 1 for pack_bytes. The caller sets the scaling.
+// Fill `parameters` with as many of `moves` as fit in one launch, and return their number. `element_bytes` is the
+// larger of the two element sizes, or 1 for pack_bytes. The caller sets the scale factors in `parameters`.
 size_t fill(PackParameters* parameters, std::span<const Move> moves, size_t element_bytes, int multiprocessors);
 
-// Return the launch geometry for parameters filled by fill().
+// Return the launch geometry (numbers of blocks and threads) for parameters that fill() has set up.
 Geometry geometry(const PackParameters& parameters);
 
 }  // namespace hvd::kernels

@@ -22,7 +22,7 @@ enum class Op : uint32_t { sum = 0, min = 1, max = 2, product = 3 };
 // defines the scaling of each type.
 struct Scaling {
   double factor = 1.0, divisor = 1.0;
-  // Quotient factor / divisor, computed in double. The kernel narrows it to the accumulation type.
+  // Quotient factor / divisor, computed in double. The kernel converts it to the accumulation type.
   double multiplier = 1.0;
   // Nonzero if factor and divisor are both 1. Integers and bools then stay unchanged.
   uint32_t identity = 1;
@@ -52,12 +52,12 @@ static_assert(sizeof(ScaleParameters) == 56 && offsetof(ScaleParameters, scaling
 
 // Tensor, or part of a tensor, to pack or unpack.
 struct Piece {
-  // Address of the source. 0 stands for zeros.
+  // Source address, or 0 for zeros.
   uint64_t source;
   uint64_t destination;
   // Number of elements, or of bytes for pack_bytes.
   uint64_t elements;
-  // Total number of chunks of all pieces that precede this piece.
+  // Total number of chunks in all preceding pieces.
   uint64_t first_chunk;
 };
 static_assert(sizeof(Piece) == 32);

@@ -7,8 +7,8 @@
 
 namespace hvd::kernels {
 
-// Position of a thread within a launch. Kernels use only the first dimension, no shared memory and no barrier, so
-// threads can also run one after another.
+// Index of a thread within a launch. Kernels use only one dimension, no shared memory and no barriers, so threads can
+// also run one after another.
 struct Place {
   uint32_t block, blocks, thread, threads;
   HVD_KERNEL_INLINE uint64_t first() const { return static_cast<uint64_t>(block) * threads + thread; }
@@ -20,8 +20,8 @@ struct Place {
 #if defined(__CUDACC__)
 
 // Load a value from global memory. Kernels access only global memory (the device's own, a peer's, or pinned host
-// memory), but the compiler cannot derive this from an integer address. It can move a load across stores, because no
-// thread reads what any thread has written.
+// memory), but the compiler cannot infer this from an integer address. The compiler may reorder a load with stores,
+// because no thread reads what any thread has written.
 template <int kBytes>
 HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
   Words<(kBytes + 3) / 4> x;
@@ -46,9 +46,9 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
   }
 }
 
-// Kernel with one parameter. Without __grid_constant__, each thread would copy a 16 KiB table to index it. in_bytes and
-// out_bytes, the element sizes, are used only on the host. At least two blocks fit on a multiprocessor, so a thread has
-// up to 128 registers.
+// Define a kernel with a single parameter. It is marked __grid_constant__, because each thread would otherwise copy a
+// 16 KiB table to index it. in_bytes and out_bytes, the element sizes, are used only on the host. At least two blocks
+// fit on a multiprocessor, so a thread has up to 128 registers.
 #define HVD_KERNEL(name, Parameters, in_bytes, out_bytes, ...)                                    \
   extern "C" __global__ void __launch_bounds__(hvd::kernels::kThreads, 2)                         \
       name(const __grid_constant__ hvd::kernels::Parameters parameters) {                         \

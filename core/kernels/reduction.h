@@ -2,9 +2,10 @@
 // largest power of two <= the number of sources, and r the remainder. Partial i is the combination of sources 2i and
 // 2i+1 for i < r, and source i+r for all other i. Then neighbours combine until one value is left.
 //
-// With two sources, a thread works on two vectors at a time. With more sources, it works on one vector of four partial
-// results, which form a subtree. This keeps four to eight 16-byte loads in flight. The roots of subtrees wait on a
-// stack, like the carries of a binary counter.
+// With two sources, a thread works on two vectors at a time. With more sources, it works on one vector and reads it for
+// four partials at a time, which keeps four to eight 16-byte loads in flight. Four partials are combined to a subtree.
+// Its result is kept on a stack until the neighbouring subtree of the same size is complete, like a carry in a binary
+// counter.
 #pragma once
 #include <cstdint>
 
@@ -13,8 +14,8 @@
 
 namespace hvd::kernels {
 
-// Vectors that have the same position in all buffers: elements [first, first + 16 / bytes * count), where all addresses
-// are multiples of 16. If the buffers are aligned differently, count is 0.
+// The elements that can be reduced as 16-byte vectors: [first, first + 16 / bytes * count). There, the addresses in all
+// buffers are multiples of 16. If the buffers are aligned differently, count is 0.
 struct Vectors {
   uint64_t first, count;
 };
@@ -67,7 +68,7 @@ struct Access {
   }
 };
 
-// Reduce `count` vectors of two sources, starting at byte `offset`.
+// Reduce `count` vectors from each of two sources, starting at byte `offset`.
 template <class E>
 HVD_KERNEL_INLINE void reduce_two(const ReduceParameters& p, uint64_t offset, uint64_t count, Place place) {
   constexpr int kLanes = 16 / kBytes<E>, kAtOnce = 2;
@@ -97,11 +98,11 @@ HVD_KERNEL_INLINE void reduce_two(const ReduceParameters& p, uint64_t offset, ui
   }
 }
 
-// Combine the elements of all sources at byte `offset`.
+// Return the combination of the elements of all sources at byte offset `offset`.
 template <class E, int kLanes>
 HVD_KERNEL_INLINE Words<kAccWords<E, kLanes>> tree(const ReduceParameters& p, uint64_t offset) {
   using A = Access<E, kLanes>;
-  // Maximum number of waiting results: one each of 1, 2, 4 and 8 combined subtrees. 64 sources form 16 subtrees.
+  // Maximum number of subtrees on the stack: one each of 1, 2, 4 and 8 combined subtrees. 64 sources form 16 subtrees.
   constexpr int kLevels = 4;
   static_assert(kMostSources == 4 << kLevels);
   uint32_t partials = 1;
@@ -135,8 +136,9 @@ HVD_KERNEL_INLINE Words<kAccWords<E, kLanes>> tree(const ReduceParameters& p, ui
     if (partials > 1) combine<E>(left, right, p.op);
     typename A::Acc one[1] = {left[0]}, other[1] = {left[1]};
     if (partials > 2) combine<E>(one, other, p.op);
-    // Combine the new subtree with waiting subtrees of the same size, up to the first free level. The last subtree
-    // combines with all waiting subtrees, because the number of subtrees is a power of two.
+    // Combine the new subtree with subtrees of the same size on the stack (`waiting`), up to the first free level, like
+    // a carry in a binary counter. The last subtree combines with all others, because the number of subtrees is a power
+    // of two.
     root = one[0];
     bool rises = true;
     HVD_KERNEL_UNROLL

@@ -1,8 +1,8 @@
 // Operations with one source and one destination: copy, zero, scale and cast. Used by the packing kernels and the
 // in-place scaling kernels.
 //
-// A vector is 16 bytes of the narrower type. Each thread has at least four loads of 16 bytes in flight before it uses
-// the first.
+// A vector is 16 bytes of the narrower type. Each thread issues at least four 16-byte loads before it uses the first
+// loaded value.
 #pragma once
 #include <cstdint>
 
@@ -94,7 +94,7 @@ HVD_KERNEL_INLINE void transform(uint64_t source, uint64_t destination, uint64_t
   }
 }
 
-// Copy bytes in words that are as wide as the addresses allow. Without a source, write zeros.
+// Copy bytes in the widest words that the addresses allow. If there is no source, write zeros.
 template <int kWidth>
 HVD_KERNEL_INLINE void copy_words(uint64_t source, uint64_t destination, uint64_t words, Share share) {
   constexpr int kAtOnce = 4;

@@ -1,8 +1,9 @@
-// One thread's share of a vector, in 32-bit words that stay in registers. One register per narrow element would take up
-// to four times as many registers. Lanes are the elements in the words, from the low bits up, as in memory.
+// One thread's share of a vector, in 32-bit words that stay in registers. Packing narrow elements into words uses up to
+// four times fewer registers than one register per element. Lanes are the elements in the words, from the low bits up,
+// as in memory.
 //
-// kernels.cu uses this file both on a device (NVRTC) and on the host (tests), so std::bit_cast is the only part of the
-// standard library used.
+// kernels.cu uses this file both on a device (NVRTC) and on the host (tests), so std::bit_cast is the only function of
+// the standard library that it may use.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -38,7 +39,7 @@ HVD_KERNEL_INLINE T lane(const Words<N>& x, int i) {
   }
 }
 
-// Store a value in lane i of x. The lane must be zero, so set each lane at most once.
+// Store a value in lane i of x. The lane must still be zero, so set each lane at most once.
 template <class T, int N>
 HVD_KERNEL_INLINE void set_lane(Words<N>& x, int i, T value) {
   if constexpr (sizeof(T) == 8) {
