@@ -97,7 +97,7 @@ class Observer {
   // Waiting::requested. Each stall warning reports only the operations past the warning time. A request (see
   // MessageBus::ask_who_waits()) reports all waiting operations, with `asked` true.
   virtual void waiting(std::span<const Negotiator::Waiting>, double /*now*/, bool /*asked*/) {}
-  // Called when this rank warns about one of its own long waits because rank 0 has not reported it (agree/stall.h).
+  // Called when this rank warns about a long wait on this rank, because rank 0 has not reported it (agree/stall.h).
   // `silent` lists the ranks that are known not to respond.
   virtual void unnoticed(std::string_view /*text*/, std::span<const int> /*silent*/) {}
   // Called when a message from an observer of rank `from` has arrived; see MessageBus.

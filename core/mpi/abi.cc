@@ -5,7 +5,7 @@ namespace {
 
 struct Named {
   Handle Abi::* member;
-  // Name of the variable of Open MPI whose address is the handle.
+  // Name of the variable in Open MPI whose address serves as the handle.
   const char* exported;
   uint32_t mpich;
   uint32_t standard;
@@ -25,7 +25,7 @@ constexpr Named kHandles[] = {
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// Return the word after `start` in the text. A word ends at white space or a comma.
+// Return the word that follows `start` in the text. Words end at white space or a comma.
 std::string word_after(std::string_view text, std::string_view start) {
   const size_t at = text.find(start);
   if (at == std::string_view::npos) return {};

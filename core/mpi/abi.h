@@ -31,7 +31,7 @@ enum class Family { open_mpi, mpich, standard };
 // Return a name for error messages: "Open MPI", "MPICH" or "the standard ABI".
 std::string_view name_of(Family family);
 
-// Thread levels in the order of the standard. Each level includes the levels before it.
+// Thread levels of MPI, in the order of the MPI standard. Each level includes the levels before it.
 enum class Threads { single, funneled, serialized, multiple };
 // Return the name of the level, for example "MPI_THREAD_MULTIPLE".
 std::string_view name_of(Threads level);
@@ -48,13 +48,13 @@ struct Abi {
   // MPI's constants for the values of Threads, in order.
   int levels[4] = {0, 1, 2, 3};
 
-  // Return the handle of an element type or reduction. The handle is 0 for 16-bit floats and booleans, because some
-  // libraries do not reduce them, or do so differently from the engine.
+  // Return the handle of an element type or reduction. The handle is 0 for 16-bit floats and booleans, because some MPI
+  // libraries cannot reduce them, or reduce them differently from the engine.
   Handle type_of(DType d) const;
   Handle op_of(ReduceOp op) const;
 };
 
-// Buffer sizes in bytes for version and error strings: the maximum over all three families.
+// Buffer sizes in bytes for version and error strings: the maximum over the ABIs of all three families.
 inline constexpr size_t kVersionBytes = 8192, kErrorBytes = 512;
 
 // Function that returns the address of a symbol that the library exports, or null if it has no such symbol.
@@ -63,13 +63,13 @@ using Lookup = std::function<void*(const char* name)>;
 // Return the family of a library. If the exported names are ambiguous, the library's file name in `path` decides:
 // MPICH's own libraries also export all names of the standard ABI.
 Family family_of(const std::string& path, const Lookup& lookup);
-// Check that the version string matches the family, because all constants would be wrong for another family. The error
-// is invalid_argument and names the file and its version string.
+// Check that the version string matches the family, because with the wrong family, all constants would be wrong. The
+// error is invalid_argument and names the file and its version string.
 Status check_version(Family family, const std::string& path, const std::string& version);
 // True if the version string is from Open MPI or a derivative, false if it is from MPICH.
 bool of_open_mpi(const std::string& version);
-// True if a library supports this launcher ("Open MPI", "MPICH", or empty if unknown). With the wrong launcher, a
-// library aborts or treats each process as a separate job.
+// True if a library supports this launcher ("Open MPI", "MPICH", or empty if unknown). If it is used with the wrong
+// launcher, a library aborts or treats each process as a separate job.
 bool fits(const std::string& launcher, bool open_mpi);
 // Return a short version string for error messages, for example "Open MPI v5.0.11" or "MPICH 5.0.2".
 std::string short_version(const std::string& version);

@@ -1,6 +1,6 @@
 // Table of MPI functions, loaded from a library at run time. No code here links with MPI or includes its header, so one
-// build serves machines without MPI and any site's MPI. Arguments are those of the standard, except that every handle
-// is a Handle (see abi.h).
+// build works with any MPI and on machines without MPI. Arguments follow the MPI standard, except that every handle is
+// a Handle (see abi.h).
 #pragma once
 #include <string>
 
@@ -50,9 +50,9 @@ struct Library {
   std::string error(int result, const char* what) const;
 };
 
-// Load the library at `path`, or return it if it is already loaded. It is never unloaded, because it has threads and
-// handlers. If the file cannot be loaded, is not MPI, or is of an unknown family, the error is invalid_argument and
-// names the file.
+// Load the library at `path`, or return it if it is already loaded. It is never unloaded, because it may have started
+// threads and installed signal handlers. If the file cannot be loaded, is not an MPI library, or is of an unknown
+// family, the error is invalid_argument and names the file.
 Status load(const std::string& path, const Library** out);
 
 }  // namespace hvd::mpi

@@ -1,6 +1,6 @@
 // Thread that executes MPI calls for other threads, one at a time. MPI_Init and MPI_Finalize cannot be interrupted, so
-// they run on this thread while the caller waits with a timeout. If a library can be used by one thread only, this
-// thread makes all calls.
+// they run on this thread while the caller waits with a timeout. If an MPI library supports calls from only one thread,
+// this thread makes all calls.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -11,17 +11,18 @@ namespace hvd::mpi {
 
 class MpiThread {
  public:
-  // The thread is never joined and lives until the process ends, because a call might never return.
+  // The thread is never joined and runs until the process exits, because a call might never return.
   MpiThread();
   MpiThread(const MpiThread&) = delete;
 
   // Run `work` and wait for it. Return false if it has not finished within `seconds`; a negative value means no limit.
-  // `work` can then run forever, so it must own what it uses. Only one caller at a time.
+  // After a timeout, `work` may keep running, so it must own everything it uses. Only one caller at a time.
   bool run(std::function<void()> work, double seconds = -1);
 
-  // Run `work` for a caller that does other work in the meantime: call begin(), then ended() until it returns true.
+  // Start `work` for a caller that does something else in the meantime. The caller must then call ended() until it
+  // returns true.
   void begin(std::function<void()> work);
-  // Wait at most `seconds` for the work to end. Return true if it has ended.
+  // Wait up to `seconds` for the work to finish. Return true if it has finished.
   bool ended(double seconds);
 
  private:

@@ -9,7 +9,7 @@ namespace {
 
 // Message tag for the creation of communicators.
 constexpr int kTag = 0x4856;
-// Number of seconds between two calls of the polled function `look`.
+// Seconds between two calls of the function that is polled during an MPI call (Look).
 constexpr double kBetweenLooks = 0.5e-3;
 
 std::atomic<Session*> the_session{nullptr};

@@ -46,8 +46,8 @@ class Session {
   // True if the engine initialized MPI, false if the program did.
   bool ours() const { return ours_; }
 
-  // Run `work`, which calls MPI, on a thread where the library allows this: the calling thread or the MPI thread. Only
-  // one caller at a time. Return an error if MPI is finalized.
+  // Run `work`, which calls MPI, on a thread from which the library allows calls: the calling thread or the MPI thread.
+  // Only one caller at a time. Return an error if MPI is finalized.
   Status use(const std::function<Status()>& work);
   // Return an error as soon as MPI becomes unusable. Call this in every loop within `work`.
   Status usable() const;
@@ -89,7 +89,7 @@ class Session {
   // True once MPI_Finalize has started.
   std::atomic<bool> over_{false};
   std::atomic<bool> spoilt_{false};
-  // Reason why MPI is unusable. It is always written before spoilt_ is set.
+  // Reason why MPI is unusable. It is always set before spoilt_.
   std::string why_spoilt_;
   std::map<std::vector<int>, Handle> communicators_;
   bool finishing_ = false;

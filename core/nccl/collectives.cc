@@ -9,7 +9,7 @@ namespace {
 // and receives: the same number per rank, but all of them run at the same time.
 constexpr int kFewRanks = 8;
 
-// Scope of one NCCL group. After a failed call, nothing more is enqueued. The group is always closed, because NCCL
+// RAII scope of one NCCL group. After a failed call, later calls are skipped. The group is always closed, because NCCL
 // tracks open groups per thread.
 class Group {
  public:

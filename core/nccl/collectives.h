@@ -1,9 +1,9 @@
 // Collectives on a communicator and a stream. Each function only enqueues work on the stream. The device's context must
-// be current on the calling thread. Only one thread may launch work. The order must be the same on all ranks, across
-// all communicators.
+// be current on the calling thread. Only one thread may launch work, and it must do so in the same order on all ranks,
+// across all communicators.
 //
-// All memory is device memory. Lengths are not checked here, because the ranks have already agreed on them. After an
-// error, the thread is outside of any group, and the communicator can only be aborted.
+// All pointers are to device memory. Lengths are not checked here, because the ranks have already agreed on them. After
+// an error, no NCCL group is open on the thread, and the communicator can only be aborted.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -16,7 +16,7 @@ namespace hvd::nccl {
 
 struct Piece {
   const void* in;
-  // Memory for the result of the piece; can be equal to `in`.
+  // Memory for the result of the piece; can be the same as `in`.
   void* out;
   size_t count;
 };
@@ -29,16 +29,16 @@ Status allreduce(Communicator& c, Stream stream, const Reduction& reduction, std
 Status broadcast(Communicator& c, Stream stream, void* data, size_t bytes, int root);
 
 // Gather the contributions of all ranks. Part r of `out` has bytes[r] bytes and comes from rank r; the parts are
-// consecutive. `in` can be this rank's part of `out`.
+// consecutive. `in` can be the memory of this rank's part of `out`.
 Status allgather(Communicator& c, Stream stream, const void* in, void* out, std::span<const size_t> bytes);
 
-// Exchange parts, which are consecutive in rank order. `send_bytes` and `recv_bytes` hold the size for each rank. A
-// rank's part for itself is simply copied.
+// All-to-all exchange of parts, which are consecutive in rank order. `send_bytes` and `recv_bytes` hold the size for
+// each rank. A rank's part for itself is copied locally.
 Status alltoall(Communicator& c, Stream stream, const void* in, std::span<const size_t> send_bytes, void* out,
                 std::span<const size_t> recv_bytes);
 
-// Reduce `in` and scatter the result. Part r has counts[r] elements and goes to `out` of rank r. `out` can be the
-// rank's own part of `in`.
+// Reduce `in` and scatter the result. Part r has counts[r] elements and is written to `out` on rank r. `out` can be the
+// memory of this rank's part of `in`.
 Status reducescatter(Communicator& c, Stream stream, const Reduction& reduction, const void* in, void* out, std::span<const size_t> counts);
 
 }  // namespace hvd::nccl

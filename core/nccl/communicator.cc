@@ -8,7 +8,7 @@
 namespace hvd::nccl {
 namespace {
 
-// Scope that runs the hooks of Surroundings before and after a thread's NCCL calls.
+// RAII scope that runs the hooks of Surroundings before and after a thread's NCCL calls.
 class Inside {
  public:
   explicit Inside(const Surroundings& s) : s_(s) {
@@ -46,7 +46,7 @@ Status Communicator::error() const {
 
 void Communicator::fail(Status why) {
   std::lock_guard lock(mutex_);
-  // Keep the first failure reason, because the communicator was already abandoned during the call.
+  // Keep the first failure reason: the communicator may already have been abandoned during the call.
   if (state_.load() != State::making) return;
   error_ = std::move(why);
   state_.store(State::failed, std::memory_order_release);
@@ -105,7 +105,8 @@ void Communicator::create(const UniqueId& id, const WarmUp& warm_up) {
   if (state_.load() == State::making) state_.store(State::ready, std::memory_order_release);
 }
 
-// Make a call on the helper thread, without a timeout. An owner that cannot wait longer abandons the communicator.
+// Run an NCCL call on the helper thread, without a timeout. An owner that does not want to wait longer abandons the
+// communicator, and the call then returns an error.
 template <class Call>
 Status Communicator::connect(const char* what, Call call) {
   if (!enter_call()) return error();
@@ -222,8 +223,8 @@ Status Ending::abort_all(Communicators communicators) {
     for (Communicator* c : there) said.push_back(status_of(l, l.comm_abort(c->handle()), "ncclCommAbort", nullptr));
     if (there.size() > 1) said.push_back(status_of(l, l.group_end(), "ncclGroupEnd", nullptr));
   } else {
-    // Abort each communicator on a separate thread. One can wait for the kernels of another, which end only when the
-    // other is aborted too.
+    // Abort each communicator on a separate thread. The abort of one can wait for the kernels of another, which end
+    // only when the other is aborted too.
     std::vector<std::thread> threads;
     for (size_t i = 0; i < there.size(); ++i) {
       threads.push_back(thread_without_signals([&, i] {
@@ -258,7 +259,7 @@ Status Ending::destroy_all(Communicators communicators) {
     auto finalizing = Communicator::End::finalizing;
     if (!c->end_.compare_exchange_strong(finalizing, Communicator::End::freeing)) {
       if (first.ok()) first = Status(Code::internal, "an NCCL communicator was aborted while it was destroyed");
-      // Another thread has begun to abort this communicator and frees it, so do not free it here.
+      // Another thread has begun to abort this communicator and will free it, so do not free it here.
       continue;
     }
     Status s = status_of(l, r, "ncclCommFinalize", c->handle());

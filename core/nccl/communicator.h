@@ -1,5 +1,5 @@
 // NCCL communicators. Helper threads create, warm up, abort and destroy them, because each of these steps can wait for
-// other ranks forever. The owner polls with its own timeouts, and no function here blocks it.
+// other ranks forever. The functions here never block the owner, which polls with its own timeouts.
 //
 // Communicators are in blocking mode (blocking=1): calls launch the work before they return, so an event recorded after
 // a call covers its work. The variable NCCL_COMM_BLOCKING=0 overrides this mode. Calls then return "in progress", and
@@ -26,11 +26,11 @@ struct Surroundings {
 };
 
 // Memory for the warm-up. NCCL creates connections when an algorithm is first used. The warm-up therefore calls each
-// collective once on this memory, so that later calls only launch.
+// collective once on this memory, so that later calls only launch kernels.
 struct WarmUp {
   Stream stream = nullptr;
-  // Device memory, or null for no warm-up. The stream uses the memory even after the creation, so record an event
-  // before freeing it.
+  // Device memory, or null to skip the warm-up. The stream uses the memory even after the communicator has been
+  // created, so record an event before freeing it.
   void* memory = nullptr;
   // Size of `memory` in bytes, at least warm_up_bytes(size). If it is larger, the warm-up calls each collective a
   // second time, with as much data as fits.
@@ -42,8 +42,8 @@ class Communicator {
  public:
   enum class State : int { making, ready, failed, given_up };
 
-  // Start to create a communicator and return immediately. ready() becomes true when the communicator exists. All of
-  // its ranks call this with the same id.
+  // Start creating a communicator and return immediately. ready() becomes true when the communicator exists. All its
+  // ranks must call this with the same id.
   static std::shared_ptr<Communicator> make(const Library& library, const Surroundings& surroundings, const UniqueId& id, int size,
                                             int rank, const WarmUp& warm_up = {});
   // Call destroy() or abort() before the destructor. If neither is called, the communicator is leaked, and its helper
@@ -53,7 +53,7 @@ class Communicator {
 
   State state() const { return state_.load(std::memory_order_acquire); }
   bool ready() const { return state() == State::ready; }
-  // Return the reason why the communicator failed or was abandoned. Callable from any thread.
+  // Return why the communicator failed or was abandoned. Callable from any thread.
   Status error() const;
 
   const Library& library() const { return library_; }
@@ -66,7 +66,7 @@ class Communicator {
   // device's context must be current. Polls while NCCL returns "in progress", which happens only with
   // NCCL_COMM_BLOCKING=0.
   Status settle(Result result, const char* what);
-  // Set the timeout of settle() in seconds.
+  // Set the timeout, in seconds, for settle().
   void set_patience(double seconds) { patience_ = seconds; }
 
   // Return NCCL's asynchronous error. It reports network errors, but never the death of a process on the same host. The
@@ -91,7 +91,7 @@ class Communicator {
   State give_up(Status why);
   // Take over the communicator from the thread that destroys it. Return false if that thread has already finished.
   bool seize();
-  // Wait for the helper thread's current call. Return false if NCCL has no communicator to end.
+  // Wait for the helper thread's current NCCL call. Return false if there is no NCCL communicator to destroy or abort.
   bool wait_for_helper() const;
   void fail(Status why);
 
@@ -99,7 +99,7 @@ class Communicator {
   const Surroundings surroundings_;
   const int size_, rank_;
   double patience_ = 60;
-  // NCCL writes the handle before it starts the creation, so that another thread can abort the creation.
+  // NCCL writes the handle before it starts to create the communicator, so that another thread can abort the creation.
   Handle handle_ = nullptr;
   std::atomic<State> state_{State::making};
   // True while the helper or the destroying thread is inside an NCCL call.
@@ -107,7 +107,7 @@ class Communicator {
   enum class End : int { none, finalizing, freeing, seized };
   std::atomic<End> end_{End::none};
   mutable std::mutex mutex_;
-  // Reason why the communicator failed or was abandoned, guarded by mutex_.
+  // Why the communicator failed or was abandoned. Guarded by mutex_.
   Status error_;
 };
 
@@ -116,13 +116,13 @@ class Communicator {
 // shutdown begins.
 class Ending {
  public:
-  // True if all communicators have ended or the deadline has passed.
+  // True if all communicators have been shut down or the deadline has passed.
   bool over() const;
-  // True if the deadline passed before all communicators had ended.
+  // True if the deadline passed before all communicators had been shut down.
   bool leaked() const;
-  // Return ok, or the first error. Valid once over() returns true.
+  // Return ok, or the first error. Valid only after over() has returned true.
   Status outcome() const;
-  // Sleep until over() returns true. Used by tests and when a process ends.
+  // Sleep until over() returns true. Used by tests and at the exit of a process.
   void wait() const;
 
  private:
@@ -144,8 +144,8 @@ class Ending {
   Status outcome_;
 };
 
-// Abort communicators after the loss of a rank. Before that, the owner must mark their operations as failed, because
-// their events will fire although the data are invalid. Communicators that are still being created, or destroyed while
+// Abort communicators after the loss of a rank. The owner must first mark their operations as failed, because their
+// events will fire although the data are invalid. Communicators that are still being created, or destroyed while
 // waiting for the lost rank, are aborted too. This works while NCCL waits for their kernels; once it frees them, they
 // are abandoned. From NCCL 2.22 on, all communicators are aborted in one group, because they can only end together.
 // Before 2.22, each is aborted on a separate thread. Every rank of the host must call this. `why` becomes the error of

@@ -87,13 +87,13 @@ Reduction logical(const Question& q) {
   return r;
 }
 
-// Choose between scaling before the sum of floats and after it. The results are equal up to rounding.
+// Choose whether floats are scaled before or after they are summed. The results are equal up to rounding.
 void float_sum(const Question& q, Reduction* r) {
   const int64_t divisor = q.op == ReduceOp::average ? q.size : 1;
   const double all = q.prescale * q.postscale / static_cast<double>(divisor);
   const Scaling after{q.postscale, divisor};
   const Format* format = format_of(q.element);
-  // Scale types with a small range, such as float16, before the sum, because their sums overflow easily.
+  // For types with a small range, such as float16, scale before summing, because their sums overflow easily.
   const bool narrow_range = q.element == Element::float16 || is_float8(q.element);
   r->op = Op::sum;
   if (q.prescale == 1.0 && after.identity()) return;
@@ -121,7 +121,7 @@ void float_sum(const Question& q, Reduction* r) {
   } else {
     r->after = after;
     if (q.prescale != 1.0 && representable(*format, q.prescale)) {
-      // Multiply in NCCL: each product is rounded once, as on the host.
+      // Let NCCL multiply by the factor: each product is rounded once, as on the host.
       r->premultiplied = true;
       r->scalar = q.prescale;
     } else {

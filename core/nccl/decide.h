@@ -1,5 +1,5 @@
-// Mapping of a reduction to NCCL. The functions choose the NCCL operation, and the scaling that the caller must apply
-// itself. They have no side effects.
+// Maps a reduction to NCCL: which NCCL operation to use, and which scaling the caller must apply itself. The functions
+// have no side effects.
 //
 // NCCL's arithmetic differs from the engine's. It multiplies by a scalar *of the data's type*. A premultiplied sum by
 // 1/3 in bfloat16 is therefore off by 0.2%, always in the same direction, and NCCL computes averages this way. With 16
@@ -51,18 +51,18 @@ struct Question {
   int version = kOldestVersion;
   // Minimum compute capability of the ranks' devices; 90 stands for 9.0.
   int capability = 90;
-  // True if the caller runs a kernel after the reduction anyway. That kernel can also apply the scaling at no extra
-  // cost.
+  // True if the caller runs a kernel after the reduction in any case. That kernel can then also apply the scaling at no
+  // extra cost.
   bool scaled_afterwards = false;
 };
 
 // Result of decide(): an NCCL operation, and the scaling that the caller must apply itself.
 struct Reduction {
-  // Reason why NCCL cannot execute the reduction, starting with a lower-case letter, or empty if it can.
+  // Reason why NCCL cannot execute the reduction, starting with a lower-case letter. Empty if it can.
   std::string why_not;
   Type type = Type::float32;
   Op op = Op::sum;
-  // True if each value is multiplied by `scalar` and then summed. `op` is then unused.
+  // True to multiply each value by `scalar` and then sum the products. `op` is then unused.
   bool premultiplied = false;
   // Multiplier of a premultiplied sum. For float32 and float64, it is rounded to the nearest value of the type. Other
   // types represent it exactly.

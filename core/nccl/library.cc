@@ -47,7 +47,7 @@ std::string path_of(void* function, const std::string& asked) {
   return ::dladdr(function, &info) != 0 && info.dli_fname ? info.dli_fname : asked;
 }
 
-// Fill the table. Return the reason why the library cannot be used, or "". Check the version first: an old library can
+// Fill the table. Return why the library cannot be used, or "" if it can. Check the version first: an old library can
 // lack many names, and its version explains the failure better.
 std::string fill(void* handle, const std::string& asked, Library* l) {
   void* ask = ::dlsym(handle, "ncclGetVersion");
@@ -69,7 +69,7 @@ std::string fill(void* handle, const std::string& asked, Library* l) {
   return {};
 }
 
-// Never unload the library. Threads can use it even while the process ends.
+// Never unload the library, because threads may use it even during the exit of the process.
 const Library* keep(std::unique_ptr<Library> library) {
   static auto* const mutex = new std::mutex;
   static auto* const all = new std::vector<std::unique_ptr<Library>>;
@@ -77,7 +77,7 @@ const Library* keep(std::unique_ptr<Library> library) {
   return all->emplace_back(std::move(library)).get();
 }
 
-// Open a library. Its handle is never closed, because NCCL has threads.
+// Open a library. Its handle is never closed, because NCCL's threads may still be running the library's code.
 const Library* try_one(const std::string& name, int flags, std::string* reasons) {
   void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
   std::string reason;
@@ -99,7 +99,7 @@ const Library* try_one(const std::string& name, int flags, std::string* reasons)
 std::span<const Symbol> symbols() { return kSymbols; }
 
 std::string version_text(int version) {
-  // Up to NCCL 2.8, version numbers used multiples of 1000 for the major version.
+  // Up to NCCL 2.8, the version number was 1000 * major + 100 * minor + patch.
   const int major = version >= 10000 ? version / 10000 : version / 1000;
   const int rest = version >= 10000 ? version % 10000 : version % 1000;
   return std::to_string(major) + "." + std::to_string(rest / 100) + "." + std::to_string(rest % 100);

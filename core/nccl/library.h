@@ -26,8 +26,8 @@ enum class Type : int { int8 = 0, uint8, int32, uint32, int64, uint64, float16, 
 enum class Op : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };
 inline constexpr int kScalarOnHost = 1;
 
-// Id for creating one communicator, passed by value. A thread of the process that created the id listens for
-// connections.
+// Id for creating one communicator, passed by value. In the process that created the id, a thread of NCCL listens for
+// connections of the communicator's ranks.
 struct UniqueId {
   char bytes[128];
 };
@@ -39,7 +39,7 @@ struct Config {
   uint32_t magic = 0xcafebeef;
   uint32_t version = 21800;
   int blocking = 1;
-  // NCCL uses its default for fields with the value INT_MIN or null.
+  // Fields set to INT_MIN or null make NCCL use its default.
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
@@ -101,15 +101,15 @@ struct Search {
 struct Found {
   // The library that was found, or null. It is never freed, because threads might use it when the process ends.
   const Library* library = nullptr;
-  // Reason why no library was found, in one sentence.
+  // Reason why no library was found, as one sentence.
   std::string why_not;
 };
 // Find and load a library, without calling it. Do this at the first device operation, never at import: otherwise, a
-// framework imported later would get this library, even if its own is newer. Each call searches again, so keep the
-// result.
+// framework imported later would use the library loaded here, even if its own is newer. Each call searches again, so
+// keep the result.
 Found find(const Search& search);
 
-// Return all names in the table, required or not. Tests compare them with a real library.
+// Return all names in the table, required or not. Tests check them against a real library.
 struct Symbol {
   const char* name;
   bool required;

@@ -1,6 +1,6 @@
 // Algorithms of the collectives. The table lists where each algorithm can run, what it costs, and when it is chosen. To
-// add an algorithm, add it here and in collectives/collectives.h, and write its own file. Algorithms without a row in
-// HVD_CHOICES exist only for comparison.
+// add an algorithm, add it here and in collectives/collectives.h, and implement it in a new file. Algorithms without a
+// row in HVD_CHOICES exist only for comparison.
 #pragma once
 
 // clang-format off

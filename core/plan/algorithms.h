@@ -1,8 +1,8 @@
 // Choice of the algorithm for each collective. The first matching row of a table decides, unless the user overrides the
 // choice with a text such as "allreduce=ring,broadcast=tree". The functions have no side effects.
 //
-// Invariant of the table, checked by a test: for a given process set, all rows that apply to float reductions add in
-// the same order. The bits of a result then depend neither on the size of a tensor nor on fusion.
+// Invariant of the algorithm table, checked by a test: for a given process set, all rows that apply to float reductions
+// add values in the same order. The bits of a result then depend neither on the size of a tensor nor on fusion.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -35,21 +35,20 @@ std::string_view name_of(Algorithm);
 // Return the algorithms that exist for a collective.
 std::span<const Algorithm> algorithms_of(Collective);
 
-// Properties of a process set that decide which algorithms can run.
+// Properties of a process set that determine which algorithms can run in it.
 struct WorldShape {
   int size = 1;
   int hosts = 1;
   // True if all ranks of the set share this host's memory.
   bool all_local = false;
-  // True if the ranks of the set have links to each other.
+  // True if the ranks of the process set have links to each other.
   bool links = true;
-  // True if the set has several hosts, some with several ranks that share memory (Topology::nested).
+  // True if the process set spans several hosts, some of which have several ranks that share memory (Topology::nested).
   bool nested = false;
   // True if the number of ranks is a power of two.
   bool power_of_two = true;
 
-  // Return the properties of a topology that decide which algorithms can run. `shared_memory` is true if ranks on one
-  // host can use shared memory.
+  // Return those properties of a topology. `shared_memory` is true if ranks on one host can use shared memory.
   static WorldShape of(const Topology& topology, bool shared_memory = true);
 };
 
@@ -61,7 +60,7 @@ struct Overrides {
   static Status parse(std::string_view text, Overrides* out);
 };
 
-// Order of the additions in a float reduction, if the order affects the result (collectives/reduce.h).
+// Order of the additions in a float reduction, for algorithms in which it affects the result (collectives/reduce.h).
 enum class Order : uint8_t { none, the_order, by_host, by_slice };
 Order order_of(Collective, Algorithm);
 
@@ -69,7 +68,8 @@ Order order_of(Collective, Algorithm);
 bool runs_in(Algorithm, const WorldShape&);
 
 // Select the algorithm. `bytes` is the size of the whole operation on one rank, in dtype `d`. An override that cannot
-// run in this process set is ignored, because one setting applies to jobs and process sets of different topologies.
+// run in this process set is ignored, because the same setting applies to jobs and process sets of different
+// topologies.
 Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {}, const Tuning& = {});
 
 // Kinds of topologies in the table of choices, also used by documentation and tests. In `local`, all ranks share one

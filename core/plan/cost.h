@@ -10,13 +10,13 @@ namespace hvd {
 
 // Parameters of the cost model, in seconds.
 struct CostModel {
-  // Parameters between hosts, or over links in general: seconds per message (alpha), per byte in one direction (beta),
-  // and per byte of one operand (gamma). The defaults are rounded values for 10 Gbit/s Ethernet.
+  // Parameters for communication between hosts, or over links in general: seconds per message (alpha), per byte in one
+  // direction (beta), and per byte of one operand (gamma). The defaults are rounded values for 10 Gbit/s Ethernet.
   double alpha = 30e-6;
   double beta = 0.8e-9;
   double gamma = 0.1e-9;
-  // Parameters inside a host, through shared memory: seconds until another core sees a store (local_alpha), and per
-  // byte copied (local_beta).
+  // Parameters for communication within a host, through shared memory: seconds until another core sees a store
+  // (local_alpha), and per byte copied (local_beta).
   double local_alpha = 0.3e-6;
   double local_beta = 0.1e-9;
 };
@@ -24,14 +24,14 @@ struct CostModel {
 struct Cost {
   Collective collective;
   Algorithm algorithm;
-  // Formula in these symbols: P ranks, H hosts, L = P / H, and N bytes of the operation on one rank (gathered bytes for
-  // an allgather, sent bytes for an alltoall). a, b and g are alpha, beta and gamma; a' and b' are alpha and beta
-  // inside a host.
+  // Cost formula. P is the number of ranks, H the number of hosts, L = P / H, and N the bytes of the operation on one
+  // rank (gathered bytes for an allgather, sent bytes for an alltoall). a, b and g are alpha, beta and gamma; a' and b'
+  // are local_alpha and local_beta.
   std::string_view formula;
   double (*seconds)(const WorldShape&, double bytes, const CostModel&);
 };
 
-// Return the cost, or null if the collective has no such algorithm.
+// Return the cost, or null if the collective does not have this algorithm.
 const Cost* cost_of(Collective, Algorithm);
 
 // Predict the duration in seconds. It is 0 for a single rank.

@@ -16,12 +16,12 @@ struct Topology {
   std::vector<int> host;
   // Ranks of each host, in ascending order.
   std::vector<std::vector<int>> members;
-  // Index of this rank among the ranks of its host.
+  // This rank's index among the ranks on its host.
   int local_rank = 0;
   int local_size = 1;
   // Index of this host among the hosts that have a rank with this local rank.
   int cross_rank = 0;
-  // Number of hosts that have a rank with this local rank.
+  // Number of hosts that have a rank with the same local rank as this rank.
   int cross_size = 1;
   // Smallest number of ranks on any host.
   int slices = 1;
@@ -30,7 +30,7 @@ struct Topology {
 
   // Build the topology of `rank`. `host_of[r]` identifies the host of rank r.
   static Status make(int rank, std::span<const int> host_of, Topology* out);
-  // Return the topology of a process set for the same rank. `ranks` lists the set's ranks in set order, without
+  // Return the topology of a process set, as seen by the same rank. `ranks` lists the set's ranks in set order, without
   // duplicates and including this rank.
   Status subset(std::span<const int> ranks, Topology* out) const;
 
@@ -41,8 +41,8 @@ struct Topology {
 
   // Return the ranks on this host, in ascending order.
   const std::vector<int>& local_members() const { return members[host[rank]]; }
-  // Return the rank on each host that has the same local rank as this rank, in the order of the hosts. Empty if a host
-  // has no such rank (local_rank >= slices).
+  // Return the rank on each host that has the same local rank as this rank, in the order of the hosts. Empty if some
+  // host has no such rank (local_rank >= slices).
   std::vector<int> cross_members() const;
 };
 

@@ -13,7 +13,7 @@ constexpr size_t kMax = size_t{1} << 40;
 
 constexpr TuningField kFields[] = {
     {"direct_bytes", &Tuning::direct_bytes, 0, 4 << 20},
-    // A chunk size above the size of the staging area has the same effect as the size of the staging area.
+    // A chunk size larger than the staging area has the same effect as a chunk size equal to the staging area.
     {"chunk_bytes", &Tuning::chunk_bytes, 4 << 10, 64 << 20},
     {"stream_bytes", &Tuning::stream_bytes, 0, kMax},
     {"doubling_bytes", &Tuning::doubling_bytes, 0, kMax},

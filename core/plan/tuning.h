@@ -16,25 +16,25 @@ namespace hvd {
 
 // Size thresholds in bytes. tuning_fields() lists the names of the fields.
 struct Tuning {
-  // Maximum size in bytes of an allreduce between two ranks in shared memory for which the direct algorithm is used.
+  // Maximum size in bytes for which an allreduce between two ranks in shared memory uses the direct algorithm.
   size_t direct_bytes = 16 << 10;
   // Bytes that a rank stages per round. Should be at most half of an L2 cache.
   size_t chunk_bytes = 128 << 10;
-  // Minimum size in bytes of an output that bypasses the cache.
+  // Minimum size in bytes at which an output is written with stores that bypass the cache.
   size_t stream_bytes = 8 << 20;
-  // Maximum size in bytes of an allreduce over links for which recursive doubling is used, if every host has one rank.
+  // Maximum size in bytes for which an allreduce over links uses recursive doubling, if every host has one rank.
   size_t doubling_bytes = 16 << 10;
-  // Maximum size in bytes of an allreduce between two ranks over links for which recursive doubling is used. Ignored if
-  // it is below doubling_bytes.
+  // Maximum size in bytes for which an allreduce between two ranks over links uses recursive doubling. Ignored if it is
+  // below doubling_bytes.
   size_t pair_bytes = 512 << 10;
   // Maximum size in bytes of a slice that hosts with several ranks reduce between hosts by recursive doubling. Each rank
   // of a host reduces one slice.
   size_t slice_doubling_bytes = 32 << 10;
   // The same limit for two hosts. It is higher, because two hosts exchange all data with any algorithm.
   size_t slice_pair_bytes = 512 << 10;
-  // Maximum size in bytes of a broadcast over links for which the tree is used, if some hosts have several ranks.
+  // Maximum size in bytes for which a broadcast over links uses the tree algorithm, if some hosts have several ranks.
   size_t tree_bytes = 256 << 10;
-  // Maximum size in bytes of a broadcast over links for which the tree is used, if every host has one rank.
+  // Maximum size in bytes for which a broadcast over links uses the tree algorithm, if every host has one rank.
   size_t flat_tree_bytes = 1 << 20;
 
   // Parse "name=bytes" items separated by commas. Values that are not named keep their defaults. Errors name the
@@ -42,7 +42,7 @@ struct Tuning {
   static Status parse(std::string_view text, Tuning* out);
   // Return all values in the form that parse() reads.
   std::string text() const;
-  // Convert to and from a list of numbers in the order of tuning_fields(), for messages between ranks. An error of
+  // Convert to and from a list of numbers in the order of tuning_fields(), for messages between ranks. The error of
   // read() names the value that is out of range.
   std::vector<int64_t> values() const;
   static Status read(std::span<const int64_t> values, Tuning* out);

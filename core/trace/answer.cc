@@ -59,7 +59,8 @@ Answerer::Answerer(Means means) : means_(std::move(means)), process_(::getpid())
 Answerer::~Answerer() { close(); }
 
 void Answerer::close() {
-  // Do nothing in a forked child, because the thread exists only in the parent process, as does any holder of the lock.
+  // Do nothing in a forked child. The thread exists only in the parent process, and the lock might be held by a thread
+  // that does not exist here.
   if (::getpid() != process_) return;
   {
     std::lock_guard lock(mutex_);
@@ -110,8 +111,8 @@ void Answerer::heard(int, uint32_t topic, std::string_view body) {
 }
 
 void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool asked) {
-  // Ignore reports that were requested, for example by the live page every second, because they do not indicate a
-  // stall.
+  // Ignore reports that were explicitly requested, for example by the live page every second, because they do not
+  // indicate a stall.
   if (asked || all.empty() || !means_.alone) return;
   {
     std::lock_guard lock(mutex_);
@@ -161,7 +162,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
     const auto over = [&] { return closed_ || given_.count(number); };
     changed_.wait_for(lock, std::chrono::duration<double>(kPatience), [&] { return over() || begun_.count(number); });
     if (begun_.count(number)) changed_.wait_for(lock, std::chrono::duration<double>(kWork), over);
-    // If this object is closed, Python is running, because only Python code closes it.
+    // If this object has been closed, Python is not hung, because only Python code closes it.
     const bool runs = closed_ || begun_.erase(number);
     if (const auto found = given_.extract(number)) given = std::move(found.mapped());
     if (runs) given.forced = false;
@@ -188,7 +189,7 @@ std::string Answerer::answer(const Question& question, bool full) {
   if (full) {
     given = ask(question.number);
     std::unique_lock lock(mutex_);
-    // Wait between the two readings, so that the answer can show rates.
+    // Wait between the two readings, so that rates can be computed from them.
     changed_.wait_until(lock, apart.when(), [this] { return closed_; });
   }
   std::string out = "{";

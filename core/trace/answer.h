@@ -21,8 +21,8 @@
 
 namespace hvd {
 
-// Content of a Topic::explain message, as text "number;ranks;ranks". Ranks in the first list answer in full. Ranks in
-// the second list leave out the stacks. Other ranks do not answer.
+// Content of a Topic::explain message. Its text has the form "number;ranks;ranks". Ranks in the first list send full
+// answers, and ranks in the second list leave out the stacks. Other ranks do not answer.
 struct Question {
   uint64_t number = 0;
   std::vector<int> full, brief;
@@ -46,7 +46,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
     std::shared_ptr<PythonStacks> stacks;
     // Function that sends an answer to rank 0. Called on the answerer's thread.
     std::function<void(std::string)> reply;
-    // Function that asks Python to call give(). Called on the answerer's thread.
+    // Function that asks Python, which might be hung, to call give(number). It is called on the answerer's thread.
     std::function<void(uint64_t)> ask_python;
     // Function that receives the stacks if Python is hung and cannot report a stall itself. Set only on rank 0.
     std::function<void(std::string)> alone;
@@ -56,8 +56,8 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   explicit Answerer(Means means);
   ~Answerer() override;
 
-  // Record that Python has received ask_python and is therefore running. Its stacks must not be read from outside,
-  // because they are changing.
+  // Record that Python has received ask_python and is therefore not hung. Its stacks must then not be read by
+  // PythonStacks, because they are changing.
   void begun(uint64_t number);
   // Store Python's answer to ask_python: its stacks in faulthandler's format, and all other information as JSON.
   void give(uint64_t number, std::string stacks, std::string json);
@@ -66,13 +66,13 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   std::string stacks();
   // Record that Python on rank 0 has read the report of waiting operations.
   void noticed();
-  // End the thread. Later questions are not answered.
+  // Stop the thread. Questions that arrive later are not answered.
   void close();
 
-  // Answer with a JSON object that has these members: "number" and "rank"; "forced", true if Python did not answer;
-  // "stacks" in faulthandler's format; "python", the JSON from give() or null; "before" and "state", two results of
-  // process_state() a few tenths of a second apart; "steps", the number of steps; "recent", as described in
-  // trace/dump.h.
+  // Answer a question. The answer is a JSON object with these members: "number" and "rank"; "forced", true if Python
+  // did not answer in time; "stacks" in faulthandler's format; "python", the JSON that was passed to give(), or null;
+  // "before" and "state", two results of process_state() a few tenths of a second apart; "steps", the number of steps;
+  // "recent", as described in trace/dump.h.
   void heard(int from, uint32_t topic, std::string_view body) override;
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;
 

@@ -12,7 +12,7 @@
 namespace hvd {
 
 // The clocks of two hosts drift apart by up to 50 us per second, so the measurement is repeated at intervals. In each
-// measurement, rank 0 is asked several times in a row. The answer with the shortest round trip counts, because it is
+// measurement, rank 0 is asked several times in a row. The answer with the shortest round trip is used, because it is
 // the most accurate.
 class ClockOffset {
  public:

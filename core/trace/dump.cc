@@ -27,7 +27,7 @@ Status failure(const std::string& what, const std::string& path) {
   return Status(Code::invalid_argument, what + " " + path + ": " + std::strerror(errno));
 }
 
-// Create all missing folders of a path, accessible only to this user.
+// Create all missing folders in a path, accessible only to this user.
 void make_folders(const std::string& path) {
   for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
     ::mkdir(path.substr(0, at).c_str(), 0700);
@@ -76,8 +76,8 @@ bool tells_nothing(const struct stat& found, const struct stat& fresh) {
   return !is_private(fresh) && found.st_uid == fresh.st_uid && !(found.st_mode & ~fresh.st_mode & by_others);
 }
 
-// Open the folder `*name` in the open folder `parent`, accessible only to this user. If another user owns a folder with
-// this name, use a folder beside it with an unpredictable name.
+// Open the folder `*name` inside the open folder `parent`, accessible only to this user. If another user owns a folder
+// with this name, use a folder next to it with an unpredictable name.
 int open_private(int parent, std::string* name) {
   struct stat found{}, made{};
   const int fd = open_folder(parent, *name, &found);
@@ -102,8 +102,8 @@ int open_private(int parent, std::string* name) {
   return fresh;
 }
 
-// Open the folder `*folder`, writable only by this user. If open_private() has chosen another name, the whole process
-// uses that name from now on.
+// Open the folder `*folder`, writable only by this user. If open_private() chooses another name, the whole process uses
+// that name from then on.
 Status open_own(std::string* folder, int* out) {
   static std::mutex mutex;
   static std::map<std::string, std::string> instead;
@@ -201,7 +201,7 @@ Status Dumper::dump(const std::string& folder, std::string_view why, std::string
 
 void Dumper::ended(const Status& why) {
   if (why.ok() || why.code() == Code::shutdown || folder_.empty()) return;
-  // Ignore errors, because a rank with a full disk must still end with its original error.
+  // Ignore errors, so that a rank whose disk is full still fails with its original error.
   if (Status s = dump("", why.message(), nullptr); !s.ok()) return;
 }
 

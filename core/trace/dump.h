@@ -20,7 +20,7 @@ void append_entry(std::string* out, const FlightRecorder::Entry& entry, const Ti
 enum class FolderKind {
   // Folder chosen by the user. It can be shared, and symbolic links are followed.
   given,
-  // Folder created for this job's reports. If another user can write to it, a new folder beside it is used.
+  // Folder created for this job's reports. If another user can write to it, a new folder next to it is used.
   own,
 };
 
@@ -40,7 +40,7 @@ class Dumper final : public Observer {
   const std::string& folder() const { return folder_; }
   int rank() const { return rank_; }
 
-  // Write a dump if the job ended with an error, but not if a rank left intentionally.
+  // Write a dump if the job ended with an error, but not if a rank left deliberately.
   void ended(const Status& why) override;
 
  private:

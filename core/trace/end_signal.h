@@ -1,5 +1,5 @@
-// Descriptor that becomes readable once the job of an engine is over for any reason. Meant for threads that poll
-// descriptors.
+// A file descriptor that becomes readable once the job of an engine has ended for any reason. It is meant for threads
+// that poll descriptors.
 #pragma once
 #include <sys/eventfd.h>
 #include <unistd.h>

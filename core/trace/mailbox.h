@@ -31,7 +31,7 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   // Take the next message, waiting until `deadline`. Return false if no message arrived, or if the mailbox is closed
   // and empty.
   bool take(Letter* letter, Deadline deadline);
-  // Add a message from this rank to its own reader.
+  // Deliver a message from this rank to the reader of its mailbox.
   void put(Topic topic, std::string body) { put(Letter{rank_, static_cast<uint32_t>(topic), std::move(body)}); }
   // Accept no more messages and wake the reader.
   void close();
@@ -41,7 +41,8 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   // Add a message of Topic::waiting, with ages in seconds: {"asked": bool, "waiting": [{"name", "set", "age", "ready":
   // [ranks], "missing": [ranks]}, ...]}
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;
-  // Add a message of Topic::unnoticed: {"text": ..., "silent": [ranks]}.
+  // Add a message of Topic::unnoticed, about a long wait on this rank that rank 0 has not reported: {"text": ...,
+  // "silent": [ranks]}.
   void unnoticed(std::string_view text, std::span<const int> silent) override;
   // Close the mailbox when the job is over.
   void ended(const Status&) override { close(); }

@@ -54,7 +54,7 @@ std::optional<Stat> stat_of(const std::string& folder) {
   return stat;
 }
 
-// Return the number in a line such as "Name: 12 kB" of /proc/PID/status.
+// Return the number in a line such as "Name: 12 kB" of /proc/PID/status, or 0 if there is no such line.
 uint64_t number_after(const std::string& status, const std::string& name) {
   const size_t at = status.find('\n' + name + ':');
   return at == std::string::npos ? 0 : std::strtoull(status.c_str() + at + name.size() + 2, nullptr, 10);

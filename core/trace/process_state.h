@@ -1,5 +1,5 @@
-// State of a process as seen by the kernel: whether it runs, sleeps, is stopped or debugged, what its threads wait for,
-// and how much of its memory is swapped out. The process itself does not need to cooperate.
+// State of a process as seen by the kernel: whether it is running, sleeping, stopped or being debugged, what its
+// threads wait for, and how much of its memory is swapped out. The process itself does not need to cooperate.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,8 +1,8 @@
-// Reader of Python's stacks that does not need Python to run. It calls the signal handler of the faulthandler module,
-// which writes the stacks from any thread. The handler needs no GIL, which a hung thread can hold forever.
+// Reads Python's stacks without running Python code. It calls the signal handler of the faulthandler module, which
+// writes the stacks from any thread. The handler does not need the GIL, which a hung thread can hold forever.
 //
-// While Python runs, its frames change while the handler reads them. The handler can then read freed memory and crash
-// the process. Use this class only if Python does not run (Answerer asks Python first).
+// While Python is running, its frames change while the handler reads them. The handler can then read freed memory and
+// crash the process. Use this class only when Python is hung (Answerer asks Python first).
 #pragma once
 #include <mutex>
 #include <string>

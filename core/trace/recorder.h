@@ -1,5 +1,6 @@
-// The flight recorder is an Observer that keeps the last operations of a rank's engine in a ring buffer. It is always
-// on. trace/dump.h reads it after a failure, on a signal, or on request. It also provides statistics about steps.
+// The flight recorder is an Observer that keeps the most recent operations of a rank's engine in a ring buffer. It is
+// always on. trace/dump.h reads it after a failure, on a signal, or on request. It also provides statistics about
+// steps.
 //
 // The thread that runs the engine's progress loop writes entries, in about 50 ns each, and any thread can read them at
 // the same time. Each entry has a version, which reveals whether the entry was overwritten while it was being read.
@@ -21,7 +22,7 @@ class FlightRecorder final : public Observer {
   enum class What : uint8_t {
     // Event: this rank became ready for the operation. Not recorded for operations in a schedule.
     requested,
-    // Event: the operation was executed, fused with count - 1 other operations.
+    // Event: the operation was executed, fused with `count` - 1 other operations.
     carried_out,
     // Event: the execution failed, and the job is over.
     broke_off,
@@ -36,7 +37,7 @@ class FlightRecorder final : public Observer {
   // Entry of the flight recorder. Fields that do not apply to `what` are 0.
   struct Entry {
     static constexpr size_t kName = 87, kShape = 4;
-    // Number of the entry on this rank, counted from 0.
+    // Sequence number of the entry on this rank, starting at 0.
     uint64_t number;
     // Time in ticks at which the event began and ended. The two are equal except for the execution of operations
     // (carried_out and broke_off).
@@ -56,7 +57,7 @@ class FlightRecorder final : public Observer {
     ReduceOp op;
     uint8_t frontend, dimensions;
     bool guarded;
-    // Length of `name`. If it equals kName, the name might have been cut.
+    // Length of `name`. If it equals kName, the name might have been truncated.
     uint8_t name_length;
     std::array<char, kName + 1> name;
 
@@ -66,8 +67,8 @@ class FlightRecorder final : public Observer {
   // Keep the last `entries` entries. `entries` must be at least 2.
   explicit FlightRecorder(size_t entries);
 
-  // Return at most `most` entries, oldest first. Entries that are being written are left out. Callable from any thread
-  // at any time.
+  // Return at most `most` entries, oldest first. Entries that are currently being written are not included. Callable
+  // from any thread at any time.
   std::vector<Entry> last(size_t most) const;
   TickScale::Line line() const { return scale_.line(); }
 

@@ -6,8 +6,8 @@
 namespace hvd {
 namespace {
 
-// Return the bytes that any algorithm must send over a rank's link in each direction. `bytes` is the value of
-// Execution::bytes.
+// Return the minimum number of bytes that any algorithm must send over a rank's link in each direction. `bytes` is the
+// value of Execution::bytes.
 uint64_t moved_by(Kind kind, int ranks, uint64_t bytes) {
   const double others = ranks < 2 ? 0 : static_cast<double>(ranks - 1) / ranks;
   switch (kind) {

@@ -2,8 +2,8 @@
 // collectives took, and how many bytes they processed. A step ends when step() is called. For programs that only run
 // compiled graphs, it ends when a schedule completes a round.
 //
-// The meter costs two clock readings per collective and a short lock per step. It costs nothing while the engine is
-// idle.
+// Measuring steps costs two clock readings per collective and a short lock per step. It costs nothing while the engine
+// is idle.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -24,9 +24,9 @@ namespace hvd {
 
 class StepMeter final : public Observer {
  public:
-  // One step, from the end of the previous step to its own end. Times are in ticks unless a comment gives another unit.
+  // One step, measured from the end of the previous step. Times are in ticks unless a comment gives another unit.
   struct Step {
-    // Number of earlier steps. 0 is the first step, whose start was not observed.
+    // Index of the step. Step 0 is the first step, whose start was not observed.
     uint64_t number;
     // Time in ticks at which the step ended.
     uint64_t end;
@@ -42,13 +42,13 @@ class StepMeter final : public Observer {
     uint64_t hidden;
     // Total size in bytes of the tensors in collectives (see Execution::bytes).
     uint64_t bytes;
-    // Minimum bytes that any algorithm has to send over this rank's link.
+    // Minimum number of bytes that any algorithm must send over this rank's link.
     uint64_t moved;
     uint64_t operations, tensors;
     // Time in ticks at which a caller last started to wait for an operation, or last submitted one for which no caller
     // calls wait().
     uint64_t arrival;
-    // Number of operations whose callers' waiting time is unknown.
+    // Number of operations for which the callers' waiting time is unknown.
     uint64_t unattended;
   };
   // Maximum number of steps kept for take(). If there are more, the oldest are dropped.
@@ -58,7 +58,8 @@ class StepMeter final : public Observer {
 
   explicit StepMeter(std::shared_ptr<const Waits> waits) : waits_(std::move(waits)) {}
 
-  // End a step. The first call starts the first step. Callable from any thread.
+  // Mark the end of a step and the start of the next one. The first call only starts the first step. Callable from any
+  // thread.
   void step(uint64_t data_ns) { mark(data_ns, false); }
   // Detect steps until step() is called. Each step ends with the last operation of the schedule. Steps are counted even
   // while operations are negotiated, but they are measured only while a schedule runs.
@@ -67,8 +68,8 @@ class StepMeter final : public Observer {
   // ends. wake() sets the mailbox and the message, `go_on`.
   std::vector<Step> take();
   void wake(std::shared_ptr<Mailbox> mailbox, std::string go_on);
-  // Call `begun` with the number of each step that starts, on the thread that marks the step. There is one listener; an
-  // empty function removes it.
+  // Call `begun` with the number of each step that starts, on the thread that marks the step. Only one function can be
+  // set; an empty one removes it.
   void listen(std::function<void(uint64_t)> begun);
   // Return the number of steps so far, measured or not. Callable from any thread.
   uint64_t made() const { return made_.load(std::memory_order_relaxed); }
@@ -84,7 +85,7 @@ class StepMeter final : public Observer {
   }
 
  private:
-  // Totals of all measured quantities at one moment. A step is the difference of two readings.
+  // Snapshot of the cumulative counters. The figures of a step are the difference between two snapshots.
   struct Reading {
     uint64_t at, blocked, collectives, hidden, bytes, moved, operations, tensors, unattended;
   };
@@ -92,12 +93,12 @@ class StepMeter final : public Observer {
   void mark(uint64_t data_ns, bool found);
   // Count negotiated operations if steps are detected automatically (find()).
   void negotiated(const std::vector<std::string>& names);
-  // Count steps that were not measured.
+  // Record `steps` steps whose times were not measured.
   void count(uint64_t steps);
 
   const std::shared_ptr<const Waits> waits_;
   TickScale scale_;
-  // Time at which the current execution started. Only the driver uses this member and the members below.
+  // Time at which the current execution started. Only the driver uses this member and the following ones.
   uint64_t started_ = 0;
   // True while a schedule is running.
   bool scheduled_ = false;
@@ -115,7 +116,7 @@ class StepMeter final : public Observer {
   std::atomic<uint64_t> made_{0};
 
   std::mutex mutex_;
-  // All members from here on are guarded by mutex_.
+  // All members below are guarded by mutex_.
   bool told_ = false, begun_ = false, asleep_ = true;
   Reading before_{};
   uint64_t ended_ = 0;
