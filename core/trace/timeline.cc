@@ -57,8 +57,8 @@ Timeline::Timeline(TimelineOptions options, std::unique_ptr<TimelineFile> file)
     status_ = std::move(s);
     return;
   }
-  // Block all signals on the thread, including SIGXFSZ (file size limit exceeded), so that the program does not need to
-  // handle it.
+  // Block all signals on this thread, including SIGXFSZ (file size limit exceeded), so that none is delivered to it and
+  // the program does not need a handler.
   thread_ = std::make_unique<std::thread>(thread_without_signals([this] { run(); }));
 }
 
@@ -116,7 +116,7 @@ void Timeline::push(Event event, size_t more_bytes) {
 }
 
 // Return the tensors of a response. They are cached by the response's address, because most responses belong to a
-// schedule and keep their address.
+// schedule and do not move.
 TimelineTensorsPtr Timeline::tensors_of(const Response& r) {
   if (seen_.size() > kMaxSeen) seen_.clear();
   Seen& seen = seen_[&r];
@@ -273,7 +273,7 @@ void Timeline::ended(const Status& why) {
 void Timeline::look_at_clock() {
   if (options_.clock_of_rank0 || !options_.say) return;
   // Interval in ticks between two readings of the system's clock. The clock is not read for each event, because that
-  // would take noticeable time.
+  // would be too slow.
   constexpr uint64_t kMoment = 1 << 16;
   const uint64_t now = ticks();
   if (now - looked_ < kMoment) return;

@@ -46,7 +46,7 @@ struct TimelineOptions {
   double between_writes = 0.1;
 };
 
-// Return the path of the file with the older half, for example "a/b.before.json" for "a/b.json".
+// Return the path of the file that holds the older half of the timeline, for example "a/b.before.json" for "a/b.json".
 std::string timeline_before(const std::string& path);
 
 class Timeline final : public Observer {
@@ -56,14 +56,14 @@ class Timeline final : public Observer {
   static Status start(TimelineOptions options, std::shared_ptr<Timeline>* out, int* error);
   ~Timeline() override;
 
-  // Stop recording and write all events to the file, waiting for the disk. Idempotent. Callable from any thread.
+  // Stop recording, write all events, and flush the file to disk. Can be called repeatedly and from any thread.
   void close();
   // Record that the program starts a step. Until the first call, each round of a schedule counts as a step, from 0.
   // Callable from any thread.
   void step(int64_t number);
   // Return the number of dropped events. Callable from any thread.
   uint64_t lost() const;
-  // Return ok, or the reason why writing has failed.
+  // Return ok, or the reason why writing failed.
   Status status() const;
 
   bool wants_submission_times() const override { return true; }
@@ -79,8 +79,8 @@ class Timeline final : public Observer {
   void schedule_ended(const Schedule&, uint64_t) override;
   void heard(int from, uint32_t topic, std::string_view body) override;
   void awake() override;
-  // Record the end of the job. The driver calls this, and so can any thread that notices the end earlier. Only the
-  // first call has an effect.
+  // Record the end of the job. Called by the driver, and by any thread that notices the end earlier. Only the first
+  // call has an effect.
   void ended(const Status&) override;
 
  private:
@@ -138,8 +138,8 @@ class Timeline final : public Observer {
 
   // ---- Members used by the driver -----------------------------------------------------------------------------------
 
-  // Responses that were executed, identified by their addresses. Responses of a schedule keep their addresses until it
-  // ends, but the addresses of others can be reused.
+  // Responses that were executed, identified by their addresses. The responses of a schedule keep their addresses until
+  // the schedule ends. The addresses of other responses can be reused.
   struct Seen {
     TimelineTensorsPtr tensors;
     bool stays = false;

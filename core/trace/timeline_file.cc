@@ -116,7 +116,7 @@ Status TimelineFile::append(std::string_view elements) {
     }
   }
   if (const int error = write_all(fd_, {before, elements, kEnd}, end_); error) {
-    // Copy-on-write file systems can fail even with space reserved; roll back.
+    // Undo the write. On copy-on-write file systems, it can fail even if space was reserved.
     if (::ftruncate(fd_, static_cast<off_t>(end_)) == 0) size_ = end_;
     (void)write_all(fd_, {kEnd}, end_);
     return failed("cannot be written any more", error);
@@ -130,7 +130,8 @@ void TimelineFile::close() {
   if (fd_ < 0) return;
   const uint64_t whole = end_ + kEnd.size();
   if (size_ > whole && ::ftruncate(fd_, static_cast<off_t>(whole)) == 0) size_ = whole;
-  // Unlock explicitly. Forked children share the lock through the descriptor and can outlive this process.
+  // Unlock explicitly, because forked children share the lock through the inherited descriptor and can outlive this
+  // process.
   ::flock(fd_, LOCK_UN);
   ::close(std::exchange(fd_, -1));
 }

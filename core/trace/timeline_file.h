@@ -1,4 +1,4 @@
-// File with a growing JSON array that is complete at every moment, so that others can read it. The closing bracket is
+// File with a growing JSON array that is valid at all times, so that other programs can read it. The closing bracket is
 // followed by reserved space: blanks, which JSON ignores. A single write places new elements over the bracket and into
 // the reserved space, so a failure such as a full disk cannot leave partial elements. Only extending the reserved space
 // can fail, and blanks do no harm.
@@ -23,14 +23,14 @@ class TimelineFile {
   ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
 
-  // Append elements, which are JSON values, each followed by ",\n". After an error, the array is unchanged, and nothing
-  // more must be added.
+  // Append JSON values, each of which must be followed by ",\n". After an error, the array is unchanged, and nothing
+  // more must be appended.
   Status append(std::string_view elements);
-  // Truncate the reserved space and close the file.
+  // Remove the unused reserved space and close the file.
   void close();
 
   const std::string& path() const { return path_; }
-  // Return the size of the file without the end of the array and the reserved space.
+  // Return the size of the file in bytes, without the closing bracket of the array and the reserved space.
   uint64_t bytes() const { return end_; }
 
  private:
@@ -40,7 +40,7 @@ class TimelineFile {
 
   const std::string path_;
   int fd_;
-  // Offset of the end of the array in the file.
+  // Offset in the file of the closing bracket of the array.
   uint64_t end_ = 0;
   // Size of the file, including the reserved space.
   uint64_t size_ = 0;

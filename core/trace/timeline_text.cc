@@ -189,8 +189,8 @@ void TimelineText::leave_negotiation(State& s, uint32_t pid, int64_t at, std::st
 }
 
 void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out) {
-  // If the number of known tensors exceeds the limit, forget all of them. This is rare, so it does not matter that the
-  // new tensors might be known already.
+  // If the number of known tensors exceeds the limit, discard all of them. This happens rarely, so it does not matter
+  // that a tensor can then be announced twice.
   if (known_.size() + tensors.all.size() > kMaxKnown) {
     close_open(at, out);
     known_.clear();
@@ -250,7 +250,7 @@ void TimelineText::started(int64_t at, const Started& about, const TimelineTenso
     State& s = state(pids[i]);
     const int64_t submitted = i < about.submitted.size() ? about.submitted[i] : 0;
     leave_negotiation(s, pids[i], at, out);
-    // End the earlier operation, whose end event is missing.
+    // End the previous operation, for which no end event was recorded.
     if (s.running) {
       if (s.active) event('E', pids[i], s.last, {}, {}, out);
       event('E', pids[i], s.last, {}, {}, out);

@@ -56,7 +56,7 @@ class TimelineText {
     int64_t epoch_us = 0;
     int64_t process = 0;
   };
-  // Maximum number of tensors remembered by name. Unnamed tensors are always new.
+  // Maximum number of tensor names to remember. Unnamed tensors are always treated as new.
   static constexpr size_t kMaxKnown = 1 << 16;
 
   explicit TimelineText(About about) : about_(std::move(about)) {}
@@ -72,7 +72,7 @@ class TimelineText {
   struct Started {
     uint64_t number = 0, bytes = 0, schedule = 0;
     std::string algorithm;
-    // Time at which this rank submitted each tensor, or 0 if unknown. The list can be empty.
+    // Time at which this rank submitted each tensor; 0 if unknown. The list can be empty.
     std::vector<int64_t> submitted;
   };
   void started(int64_t at, const Started& about, const TimelineTensors& tensors, std::string* out);
@@ -82,12 +82,12 @@ class TimelineText {
   void schedule_begun(int64_t at, uint64_t id, size_t buckets, size_t tensors, std::string* out);
   void schedule_round(int64_t at, uint64_t round, std::string* out);
   void schedule_ended(int64_t at, std::string* out);
-  // Start a step, which ends the step before it.
+  // Start a step and end the previous one.
   void step(int64_t at, int64_t number, std::string* out);
   void cycle(int64_t at, std::string* out);
   // Record the offset from this rank's monotonic clock to rank 0's, and its maximum error.
   void clock(int64_t at, int64_t offset_ns, int64_t error_ns, std::string* out);
-  // Append an event for a pause in the recording, and discard the state of operations in flight.
+  // Append an event that marks a gap in the recording, and discard the state of operations in flight.
   void paused(int64_t at, std::string* out);
   // Append an event that reports `events` missing events, and discard the state of operations in flight.
   void lost(int64_t at, uint64_t events, std::string* out);
@@ -118,8 +118,8 @@ class TimelineText {
   // Time for which written_ has the text. The text is reused, because consecutive events often have the same time.
   mutable int64_t written_at_ = -1;
   mutable std::string written_;
-  // Pid of each known tensor, because the trace shows each tensor as a process. The key consists of key_of() and the
-  // kind.
+  // Pid of each known tensor, keyed by key_of() and the kind. Each tensor has a pid, because the trace shows it as a
+  // process.
   std::unordered_map<std::string, uint32_t> known_;
   // State of each known tensor, indexed by its pid minus first_.
   std::vector<State> states_;

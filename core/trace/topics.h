@@ -9,17 +9,17 @@ enum class Topic : uint32_t {
   waiting = 1,
   // JSON messages between the Python telemetry of the ranks (src/horovod/common/telemetry).
   python = 2,
-  // Question from rank 0 that asks other ranks what they are doing; see Question (trace/answer.h).
+  // Question from rank 0 to other ranks about what they are doing; see Question (trace/answer.h).
   explain = 3,
   // Answer to such a question, as JSON (see Answerer).
   answer = 4,
   // Request from the Answerer for the stacks of this rank's Python code. Never sent to another rank. The body is the
-  // number of the question.
+  // number of the request.
   stacks = 5,
   // Report that Observer::unnoticed() puts into this rank's own Mailbox. Never sent to another rank.
   unnoticed = 6,
-  // Question to rank 0 about its time, and the answer (trace/clock.h). The question contains the time on the asking
-  // rank's clock; the answer adds the time on rank 0's clock.
+  // Question to rank 0 about its time, and the answer (trace/clock.h). The question contains the time of the asking
+  // rank; the answer adds the time of rank 0.
   clock_ask = 16,
   clock_told = 17,
 };

@@ -39,7 +39,7 @@ class Aead {
   // Encrypt `text` and write text.size() bytes to `out`, which can be text.data(). Write the tag, which authenticates
   // both `extra` and the text, to `tag`.
   virtual bool seal(const CipherNonce& nonce, ConstBytes extra, ConstBytes text, std::byte* out, std::byte* tag) = 0;
-  // Decrypt `sealed`. Return false if the data have been altered; the contents of `out` are then meaningless.
+  // Decrypt `sealed`. Return false if the data have been tampered with; the contents of `out` are then undefined.
   virtual bool open(const CipherNonce& nonce, ConstBytes extra, ConstBytes sealed, const std::byte* tag, std::byte* out) = 0;
 };
 
@@ -50,7 +50,7 @@ class CryptoLibrary {
   static Status load(const std::string& path, std::shared_ptr<const CryptoLibrary>* out);
   virtual ~CryptoLibrary() = default;
 
-  // Return the ciphers that passed the check, starting with the fastest on this processor.
+  // Return the ciphers that passed the self-test, starting with the fastest on this processor.
   std::vector<Cipher> ciphers() const;
   // Create a cipher for encrypting (sealing) or for decrypting. Return null if the library lacks the cipher.
   virtual std::unique_ptr<Aead> make(Cipher cipher, const CipherKey& key, bool sealing) const = 0;

@@ -46,7 +46,7 @@ class SodiumAead final : public Aead {
  public:
   static constexpr std::align_val_t kAlign{64};
 
-  // Take ownership of `state`, which has `bytes` bytes and was allocated with the alignment kAlign.
+  // Take ownership of `state`, an allocation of `bytes` bytes with the alignment kAlign.
   SodiumAead(Seal seal, Open open, U8* state, size_t bytes) : seal_(seal), open_(open), state_(state), bytes_(bytes) {}
   ~SodiumAead() override {
     wipe(state_, bytes_);

@@ -1,5 +1,5 @@
 #pragma once
-// Helpers shared by the wrappers of encryption libraries: symbol lookup and byte pointers.
+// Helpers shared by the wrappers of encryption libraries: symbol lookup, and casts to byte pointers.
 #include <dlfcn.h>
 
 #include <cstddef>

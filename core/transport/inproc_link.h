@@ -1,6 +1,6 @@
 // Link between two threads of one process, for tests that run ranks as threads and for jobs in a single process. Each
-// direction has a bounded byte queue, and one mutex protects both. The mutex also orders changes of a queue and of the
-// wakeup event's sleep state, so no wakeup is lost.
+// direction has a bounded byte queue, and one mutex protects both. The mutex also covers changes of the wakeup event's
+// sleep state, so no wakeup is lost.
 #pragma once
 #include <memory>
 #include <utility>

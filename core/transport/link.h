@@ -25,16 +25,16 @@ class Link {
   // Return ok while the link works, or the reason why it is broken.
   virtual const Status& error() const = 0;
 
-  // Return what a sleeper must watch: a descriptor (fd), and the poll(2) events that the last calls were blocked on
-  // (wanted). A try_recv that returns 0 adds POLLIN, and a try_send that returns 0 adds POLLOUT. A call that moves
+  // Return what to poll before a sleep: a file descriptor (fd), and the poll(2) events that the last calls were blocked
+  // on (wanted). A try_recv that returns 0 adds POLLIN, and a try_send that returns 0 adds POLLOUT. A call that moves
   // bytes clears its event. Links that trigger the owner's wakeup event instead have fd -1.
   virtual int fd() const { return -1; }
   virtual short wanted() const { return 0; }
-  // True if bytes arrive in memory and trigger the owner's wakeup event. If such a link also has an fd(), the
-  // descriptor only reveals that the peer has died; probe() checks for this.
+  // True if bytes arrive through shared memory and trigger the owner's wakeup event. If such a link also has an fd(),
+  // the descriptor only reveals that the peer has died; probe() checks for this.
   virtual bool in_memory() const { return false; }
   virtual void probe() {}
-  // True if received bytes are waiting in memory.
+  // True if received bytes can be read without waiting.
   virtual bool readable() const { return false; }
   // True if the link's memory has space for more bytes to send.
   virtual bool writable() const { return false; }

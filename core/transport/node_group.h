@@ -1,8 +1,9 @@
 // A NodeGroup contains the ranks of one process set on one host. They synchronize through shared memory.
 //
-// Each rank counts its finished stages in a counter on its own cache line, and the others wait for that counter. All
-// ranks run the same collectives in the same order, and the number of stages of a collective depends only on its
-// arguments. Therefore, `base + k` means the same stage on every rank.
+// The operations of the group are divided into stages. Each rank counts its finished stages in a counter on its own
+// cache line, and the others wait for that counter. All ranks run the same collectives in the same order, and the
+// number of stages of a collective depends only on its arguments. If the counter is `base` at the start of a
+// collective, the value `base + k` therefore means on every rank that k stages of the collective are finished.
 //
 // A collective first calls begin(), which returns half of the staging area. It calls publish() after each stage,
 // await(member, stage) before it reads another rank's data, and finish() at the end.

@@ -13,8 +13,8 @@ using std::chrono::milliseconds;
 
 // Number of polls between two clock readings.
 constexpr int kClockEvery = 64;
-// Time to poll without a pause if every rank has a core. Do not yield during this time. If other threads need the core
-// after all, yielding gives them whole time slices, and a sleeping thread would get the core back sooner.
+// Time to poll without a pause if every rank has its own core. Do not yield during this time: if other threads need the
+// core after all, a yield can cost a whole time slice, while a sleeping thread gets the core back sooner.
 constexpr auto kNoRest = milliseconds(1);
 // Time to poll without a pause if there are more ranks than cores. It is short, because the awaited rank might need
 // this core.

@@ -22,7 +22,7 @@ class PolledWait {
       : waiter_(waiter), timeout_(timeout_seconds), what_(what) {}
   PolledWait(const PolledWait&) = delete;
 
-  // Wait until the condition should be checked again. An error means that the job was aborted or the timeout has
+  // Wait until it is time to check the condition again. Return an error if the job was aborted or the timeout has
   // passed.
   Status pause();
 

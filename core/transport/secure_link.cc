@@ -34,7 +34,7 @@ Status SecureLink::make(std::unique_ptr<Link> inner, std::shared_ptr<const Crypt
   return {};
 }
 
-// Derive the next key by encrypting zeros with the current key, under a nonce that no record uses.
+// Derive the next key by encrypting zeros with the current key, under a nonce that is never used for a record.
 bool SecureLink::begin_key(Direction* direction, const CipherKey& key, bool sealing) const {
   direction->aead = library_->make(cipher_, key, sealing);
   const auto sealer = library_->make(cipher_, key, true);
@@ -120,7 +120,8 @@ bool SecureLink::whole_record(size_t* text) {
   return held >= *text + kAround;
 }
 
-// Decrypt directly to `data` if the whole record fits. If not, decrypt in place and return the text in parts.
+// Decrypt directly to `data` if the whole record fits. If not, decrypt in place and return the plaintext piece by
+// piece.
 bool SecureLink::open_record(size_t text, Bytes data) {
   CipherNonce nonce;
   std::byte* record = in_.get() + in_begin_;

@@ -1,13 +1,13 @@
-// Link decorator that encrypts all data. Bytes are sent in records.
+// Link decorator that encrypts all data, which are sent as a series of records.
 //
-// Each record contains the length of the text (uint32, little-endian), the encrypted text, and the tag of both (16
-// bytes).
+// Each record contains the length of the plaintext (uint32, little-endian), the encrypted text, and a tag of 16 bytes
+// that authenticates both.
 //
-// The n-th record of a direction has the nonce n, and each direction of each connection has a separate key. Altered,
-// repeated, dropped, foreign or reflected records are therefore detected. After kRecordsPerKey records, a direction
-// continues with a key derived from the previous one (REKEY of the Noise protocol, section 4.2). This limits the data
-// encrypted with one key, and a leaked key does not decrypt earlier records. An eavesdropper still sees the lengths and
-// times of records.
+// The n-th record of a direction has the nonce n, and each direction of each connection has a separate key. Records
+// that are altered, repeated, dropped, reflected, or taken from other connections are therefore detected. After
+// kRecordsPerKey records, a direction continues with a key derived from the previous one (REKEY of the Noise protocol,
+// section 4.2). This limits the data encrypted with one key, and a leaked key does not decrypt earlier records. An
+// eavesdropper still sees the lengths and times of records.
 //
 // No byte of a record is returned before its tag has been verified. On failure, the link is permanently broken and the
 // connection is closed, so that the peer does not wait for answers.
@@ -28,12 +28,12 @@ class SecureLink final : public Link {
   struct Keys {
     CipherKey send, receive;
   };
-  // Create an encrypted link on top of `inner`. Only tests change `records_per_key`.
+  // Create an encrypted link on top of `inner`. `records_per_key` is changed only by tests.
   static Status make(std::unique_ptr<Link> inner, std::shared_ptr<const CryptoLibrary> library, Cipher cipher, const Keys& keys,
                      std::unique_ptr<Link>* out, uint64_t records_per_key = kRecordsPerKey);
 
-  // Send text as records. The bytes of a record count as sent only once the whole record has been sent. Until then, the
-  // caller must offer the same bytes again, possibly followed by more, as all users of links do.
+  // Send plaintext as encrypted records. No byte of a record is reported as sent before the whole record has been sent.
+  // Until then, the caller must pass the same bytes again, possibly followed by more.
   int64_t try_send(ConstBytes data) override;
   int64_t try_recv(Bytes data) override;
   const Status& error() const override { return error_.ok() ? inner_->error() : error_; }
@@ -78,11 +78,11 @@ class SecureLink final : public Link {
   std::unique_ptr<std::byte[]> out_;
   // Part of the record that has not been sent.
   ConstBytes unsent_;
-  // Number of text bytes in the record that is being sent.
+  // Number of plaintext bytes in the record that is being sent.
   size_t under_way_ = 0;
 
   std::unique_ptr<std::byte[]> in_;
-  // Range of bytes in the receive buffer that are still encrypted.
+  // Range of the receive buffer, in bytes, that is still encrypted.
   size_t in_begin_ = 0, in_end_ = 0;
   // Decrypted text in the receive buffer that try_recv() has not returned yet. It precedes in_begin_.
   Bytes text_;

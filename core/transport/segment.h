@@ -1,5 +1,5 @@
-// Shared memory of the ranks of one host. It is one anonymous file (memfd) that the host's first rank creates in Python
-// and passes to the others as a descriptor. It has no name and disappears with its last user, even after kill -9.
+// Memory shared by the ranks of one host. It is one anonymous file (memfd) that the host's first rank creates in Python
+// and passes to the others as a descriptor. It has no name and is freed when its last user exits, even after kill -9.
 //
 // The segment consists of these parts, in order:
 //   - header: the abort flag
@@ -39,7 +39,7 @@ struct SegmentSpec {
 struct SegmentHeader {
   uint64_t magic;
   uint32_t local_size;
-  // Abort flag. If nonzero, the job is over, and every wait in shared memory ends.
+  // Abort flag. If nonzero, the job is over, and all waits in shared memory return.
   alignas(64) std::atomic<uint32_t> abort;
   // One bit for each of the first 64 local ranks, set once the rank no longer uses other ranks' device memory.
   std::atomic<uint64_t> let_go;
@@ -50,7 +50,7 @@ struct SetLine {
   // Number of collective stages that this rank has finished (NodeGroup). In every operation, peers wait until it
   // reaches the number of the stage that they need.
   alignas(64) std::atomic<uint64_t> progress{0};
-  // Position in the running schedule for which this rank is ready (used by the engine).
+  // Position in the running schedule up to which this rank is ready. Used by the engine.
   std::atomic<uint64_t> schedule{0};
   // Value of `progress` at the end of the last collective. Peers rarely read it, so it has a separate cache line.
   alignas(64) std::atomic<uint64_t> finished{0};
@@ -82,7 +82,8 @@ class Segment {
   const SegmentSpec& spec() const { return spec_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   WakeupWord& wakeup(int local_rank) const;
-  // Return a rank's words, which take kWordsBytes bytes. The pages of all ranks are contiguous.
+  // Return the page of a rank with words that GPUs write and wait for; it has kWordsBytes bytes. The pages of all ranks
+  // are contiguous.
   std::byte* words(int local_rank) const;
   SetLine& set_line(int set_slot, int local_rank) const;
   RingHeader& ring(int from, int to, RingChannel channel) const;

@@ -24,7 +24,7 @@ class ShmLink final : public Link {
   const Status& error() const override { return error_; }
   bool writable() const override { return written_ - out_.tail.load(std::memory_order_seq_cst) < capacity_; }
   bool readable() const override { return in_.head.load(std::memory_order_seq_cst) != read_; }
-  // Make every later call fail with `why`. Call this only on the thread that uses the link.
+  // Make all later calls fail with `why`. Must be called on the thread that uses the link.
   void abort(Status why) { error_ = std::move(why); }
 
  private:

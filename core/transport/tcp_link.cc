@@ -68,8 +68,8 @@ void TcpLink::before_sleep() {
   if (mark != low_water_) wake_at(mark);
 }
 
-// TCP_USER_TIMEOUT does not help here, because it would also end a connection to a live peer that does not read for
-// some time.
+// TCP_USER_TIMEOUT does not help here, because it would also drop a connection to a live peer that has stopped reading
+// for a while.
 double TcpLink::unanswered() {
   tcp_info info{};
   socklen_t length = sizeof info;
@@ -119,8 +119,8 @@ int64_t TcpLink::try_recv(Bytes data) {
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
     wanted_ |= POLLIN;
     asked_ = data.size();
-    // Some users of this socket sleep without calling before_sleep(), so the low-water mark must not exceed the last
-    // request.
+    // Some users of this socket sleep without calling before_sleep(), so the low-water mark must not exceed the size of
+    // the last request.
     if (asked_ < static_cast<size_t>(low_water_)) wake_at(1);
     return 0;
   }

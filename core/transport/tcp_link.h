@@ -34,14 +34,14 @@ class TcpLink final : public Link {
   int fd_;
   bool inet_;
   short wanted_ = 0;
-  // Bytes requested by the last try_recv that found nothing.
+  // Number of bytes requested by the last try_recv() that found no data.
   size_t asked_ = 0;
   // Current receive low-water mark of the socket (SO_RCVLOWAT).
   int low_water_ = 1;
   // True if no more data will arrive. A failed send does not set this flag, because the peer's last data can still be
   // read.
   bool received_all_ = false;
-  // Start of the current period in which the peer has acknowledged no data. Updated by unanswered().
+  // Time since which the peer has acknowledged no data, or empty if none is unacknowledged. Updated by unanswered().
   std::optional<Clock::time_point> owed_since_;
   Status error_;
 };

@@ -108,7 +108,7 @@ Status Wait::pause() {
   if (!started_) {
     started_ = true;
     begin_ = Clock::now();
-    // In the first round after progress, do not sleep: the links must report again which events they wait for.
+    // In the first round after progress, do not sleep: the links must first report again which events they wait for.
     if (armed_) {
       armed_ = false;
       waiter_.wakeup_.word()->sleep_state.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);

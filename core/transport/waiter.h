@@ -45,9 +45,10 @@ class Waiter {
   void nap(Deadline deadline);
 
   // Sleep while waiting for a condition that triggers no wakeup (transport/polled_wait.h). The sleep ends after
-  // `longest`, at the wakeup event, or at an event of the control plane. Then the hook (set_hook()) runs.
+  // `longest`, at the wakeup event, or at an event of the control plane. Afterwards, run the hook (set_hook()), which
+  // advances the control plane.
   Status rest(Clock::duration longest);
-  // Run the hook if the abort flag is set, and return its error.
+  // If the abort flag is set, run the hook and return its error.
   Status glance();
 
   // Function that advances the control plane. The waiter calls it after every sleep and occasionally between spins. Its
@@ -109,7 +110,7 @@ class Wait {
   // threads, while a sleeper is woken as soon as bytes arrive. After its first sleep, it soon sleeps again, because the
   // link has proved slower than this side.
   void polling_is_expensive() { expensive_ = true; }
-  // Report progress, which restarts the spinning and the timeout.
+  // Report progress. This restarts the spinning and the timeout.
   void progress() {
     rounds_ = 0;
     started_ = false;

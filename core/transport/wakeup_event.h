@@ -15,7 +15,7 @@ namespace hvd {
 // Sleep state of an engine. A higher value means that more events wake the engine.
 enum class SleepState : uint32_t {
   awake = 0,
-  // The engine has nothing in flight. Submissions wake it, but a peer's progress does not.
+  // Nothing is in flight. Submissions wake the engine, but progress of a peer does not.
   idle = 1,
   // The engine waits for a peer's progress in shared memory.
   waiting = 2,
@@ -31,8 +31,8 @@ class WakeupEvent {
  public:
   WakeupEvent() = default;
   WakeupEvent(int eventfd, WakeupWord* word) : fd_(eventfd), word_(word) {}
-  // Wake the owner if its sleep state is at least `at_least`. Use wake(SleepState::waiting) for progress and
-  // wake(SleepState::idle) for other events.
+  // Wake the owner if its sleep state is `at_least` or higher. Use wake(SleepState::waiting) to report progress, which
+  // wakes only an owner that waits for it, and wake(SleepState::idle) for other events.
   void wake(SleepState at_least) const {
     if (word_ && word_->sleep_state.load(std::memory_order_seq_cst) >= static_cast<uint32_t>(at_least)) notify();
   }

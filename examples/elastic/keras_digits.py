@@ -63,7 +63,7 @@ def main() -> None:
         [keras.layers.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)]
     )
 
-    # A new worker calls this after its slow setup. Until then, the other workers continue training.
+    # A new worker reaches this call only after its slow setup. Until then, the other workers continue training.
     hvd.init()
     model.compile(
         optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(args.lr)),
@@ -98,7 +98,7 @@ def main() -> None:
     # Elastic: use each image once per epoch. The global batch has the same size for any number of workers, so the
     # learning rate stays the same.
     data = hvd.elastic.ElasticDataset((images, labels), global_batch=args.batch_size)
-    # Elastic: pass all state that a worker needs to continue.
+    # Elastic: pass all state that a worker needs to continue training.
     train(hvd.elastic.KerasState(model, data=data))
 
     loss = model.evaluate(*test, verbose=0)

@@ -36,7 +36,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
 @hvd.elastic.run
 def train(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.Namespace) -> None:
     print(f"goes on in epoch {state.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
-    # The loss remains NaN if the epoch has no batches left.
+    # The loss stays NaN if the epoch has no batches left.
     loss = torch.tensor(float("nan"))
     # should_stop() returns True once any rank has received SIGTERM.
     while state.epoch < args.epochs and not hvd.should_stop():
@@ -70,7 +70,7 @@ def main() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 10))
 
-    # A new worker calls this after its slow setup. Until then, the other workers continue training.
+    # A new worker reaches this call only after its slow setup. Until then, the other workers continue training.
     hvd.init()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())

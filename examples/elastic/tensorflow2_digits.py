@@ -18,7 +18,7 @@ import horovod.tensorflow as hvd
 
 
 def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return training and held-out images and labels, split by the same shuffle on every worker."""
+    """Return the training and held-out images and labels, using the same shuffled split on every worker."""
     digits = load_digits()
     images = (digits.images.reshape(-1, 64) / 16.0).astype(np.float32)
     labels = digits.target.astype(np.int64)
@@ -43,7 +43,7 @@ def main() -> None:
     # Create the optimizer's variables, because they are part of the elastic state.
     optimizer.build(model.trainable_variables)
 
-    # A new worker calls this after its slow setup. Until then, the other workers continue training.
+    # A new worker reaches this call only after its slow setup. Until then, the other workers continue training.
     hvd.init()
 
     # The last batch of an epoch can be smaller, so let TensorFlow trace a function for any batch size.
@@ -60,7 +60,7 @@ def main() -> None:
     @hvd.elastic.run
     def train(state: hvd.elastic.TensorFlowState) -> None:
         print(f"goes on in epoch {state.data.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
-        # The loss remains NaN if the epoch has no batches left.
+        # The loss stays NaN if the epoch has no batches left.
         loss = float("nan")
         # Elastic: adapt the learning rate to the number of workers.
         optimizer.learning_rate = args.lr * hvd.size()

@@ -61,7 +61,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: join the job.
+    # Horovod: initialize Horovod.
     hvd.init()
     images, labels, test_images, test_labels = load_data(args.seed)
     params = make_parameters(jax.random.key(args.seed + hvd.rank()))

@@ -1,4 +1,4 @@
-"""Train a small Keras CNN on handwritten digits on many workers, with TensorFlow, PyTorch or JAX as the backend.
+"""Train a small Keras CNN on handwritten digits with several workers, using TensorFlow, PyTorch or JAX as the backend.
 
     KERAS_BACKEND=torch horovodrun -np 2 python examples/keras/digits.py
 
@@ -55,7 +55,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: initialize.
+    # Horovod: initialize Horovod.
     hvd.init()
     keras.utils.set_random_seed(hvd.rank())
     (images, labels), test = load_data()
@@ -64,7 +64,7 @@ def main() -> None:
     mine = slice(hvd.rank(), most, hvd.size())
 
     model = build_model()
-    # Horovod: scale the learning rate by the number of workers, and add the distributed optimizer.
+    # Horovod: scale the learning rate by the number of workers, and wrap the optimizer.
     rate = args.lr * hvd.size()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate))
     model.compile(

@@ -29,7 +29,7 @@ import horovod.torch as hvd
 
 
 class Tracking:
-    """MLflow run, which only rank 0 uses. On other ranks, all calls do nothing."""
+    """MLflow run that only rank 0 uses. On other ranks, all methods do nothing."""
 
     def __init__(self, args: argparse.Namespace, state: hvd.elastic.TorchState) -> None:
         self.mlflow: Any = None
@@ -37,7 +37,7 @@ class Tracking:
             import mlflow
 
             self.mlflow = mlflow
-            # Without a run id, MLflow creates a new run. A resumed job has the run id from its checkpoint.
+            # Without a run id, MLflow creates a new run. A resumed job takes the run id from its checkpoint.
             name = os.environ.get("MLFLOW_RUN_ID") or state.run_id
             state.run_id = (mlflow.active_run() or mlflow.start_run(run_id=name)).info.run_id
             if state.step == 0:
@@ -133,7 +133,7 @@ def main() -> None:
     checkpoint = hvd.elastic.Checkpoint(args.checkpoints, keep=2)
     checkpoint.resume(state)
     status, tracking = train(state, loader, checkpoint, args)
-    # Wait until the last checkpoint is written.
+    # Wait until the last checkpoint has been written.
     checkpoint.close()
 
     model.eval()

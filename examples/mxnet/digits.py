@@ -57,10 +57,10 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: join the job.
+    # Horovod: initialize Horovod.
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    # Use different dropout on each rank. The broadcast below makes the weights equal.
+    # Use a different dropout seed on each rank. The broadcast below makes the weights equal.
     mx.random.seed(1 + rank)
 
     (images, labels), (test_images, test_labels) = load_data()

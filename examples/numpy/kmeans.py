@@ -1,4 +1,4 @@
-"""Cluster handwritten digits by mini-batch k-means on many workers, each with a part of the data.
+"""Cluster handwritten digits by mini-batch k-means, with the data divided among several workers.
 
     horovodrun -np 2 python examples/numpy/kmeans.py
 
@@ -37,10 +37,11 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: initialize.
+    # Horovod: initialize Horovod.
     hvd.init()
     digits = load_digits()
-    # Horovod: give each worker a part of the data. The seed makes workers draw different batches.
+    # Horovod: give each worker a part of the data. The worker's rank is the seed, so that workers draw different
+    # batches.
     mine = slice(hvd.rank(), None, hvd.size())
     images, labels = digits.data[mine] / 16, digits.target[mine]
     random = np.random.default_rng(hvd.rank())

@@ -1,4 +1,4 @@
-"""Train scikit-learn's linear classifier on handwritten digits on many workers, each with a part of the data.
+"""Train scikit-learn's linear classifier on handwritten digits, with the data divided among several workers.
 
     horovodrun -np 2 python examples/numpy/sgd_classifier.py
 
@@ -37,10 +37,10 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: initialize.
+    # Horovod: initialize Horovod.
     hvd.init()
     (images, labels), (test_images, test_labels) = load_data()
-    # Horovod: train each worker on a part of the data.
+    # Horovod: train each worker on part of the data.
     mine = slice(hvd.rank(), None, hvd.size())
 
     model = SGDClassifier(loss="log_loss", alpha=args.alpha, random_state=hvd.rank())

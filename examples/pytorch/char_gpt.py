@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 import horovod.torch as hvd
 
-# Characters of the model. The last one stands for all characters that are not listed.
+# Characters in the vocabulary of the model. The last one stands for all characters that are not listed.
 VOCABULARY = "\n" + "".join(chr(code) for code in range(32, 127)) + "\0"
 
 
@@ -145,7 +145,7 @@ def endless(loader: DataLoader[Tensor], sampler: hvd.Sampler, batch_size: int) -
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, windows: list[Tensor], device: torch.device) -> float:
-    """Return the mean loss over all windows. Each rank evaluates a part of them."""
+    """Return the mean loss over all windows, of which each rank evaluates a part."""
     loss = hvd.Metric("mean")
     for batch in windows:
         loss.update(next_character_loss(model, batch.to(device)).item(), len(batch))
@@ -235,7 +235,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def train(args: argparse.Namespace) -> None:
-    # Horovod: join the job.
+    # Horovod: initialize Horovod.
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     torch.manual_seed(args.seed)
@@ -293,7 +293,7 @@ def train(args: argparse.Namespace) -> None:
             recent.append(loss.detach())
             bar.update()
             if step == done + 1 or step % args.log_every == 0 or step == args.steps:
-                # All ranks have the same number of losses, so the average of their means is exact.
+                # All ranks have the same number of losses, so averaging the ranks' means gives the exact mean.
                 mean = hvd.allreduce(torch.stack(recent).mean(), name="loss").item()
                 rate = (step - first) * args.batch_size * args.context / (time.perf_counter() - start)
                 if rank == 0:

@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 
 def load_data(seed: int, held_out: float) -> tuple[TensorDataset, TensorDataset]:
-    """Return training and held-out images, split by the same seeded shuffle on every worker."""
+    """Return the training and held-out images, using the same seeded split on every worker."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
     labels = torch.tensor(digits.target, dtype=torch.int64)
@@ -90,7 +90,7 @@ def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: Data
 
 @torch.no_grad()
 def evaluate(model: nn.Module, loader: DataLoader[Any]) -> tuple[float, float]:
-    """Return loss and accuracy over the images of all ranks."""
+    """Return the loss and the accuracy over the images of all ranks."""
     model.eval()
     loss, accuracy = hvd.Metric("mean"), hvd.Metric("accuracy")
     for images, labels in loader:
@@ -108,7 +108,7 @@ def check_same_everywhere(model: nn.Module) -> None:
 
 
 def report(epoch: int, epochs: int, train: Any, test: tuple[float, float], rate: float) -> None:
-    """Print a line about an epoch. ``rate`` is the number of images per second on this rank."""
+    """Print a one-line summary of an epoch. ``rate`` is the number of images per second on this rank."""
     rates = hvd.allgather(torch.tensor([rate], dtype=torch.float64), name="rates")
     loss = train.compute()
     if hvd.rank() == 0:
@@ -158,10 +158,10 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: join the job.
+    # Horovod: initialize Horovod.
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    # Use different dropout on each rank. The broadcast below makes the weights equal.
+    # Use a different dropout seed on each rank. The broadcast below makes the initial weights equal.
     torch.manual_seed(args.seed + rank)
 
     train_set, test_set = load_data(args.seed, args.held_out)
@@ -203,7 +203,7 @@ def main() -> None:
             train = train_epoch(model, optimizer, train_loader, bar)
             seconds = time.perf_counter() - start
             report(epoch + 1, args.epochs, train, evaluate(model, test_loader), len(sampler) / seconds)
-            # Check that all ranks have the same state, because the checkpoint contains only that of rank 0.
+            # Check that all ranks have the same state, because the checkpoint contains only the state of rank 0.
             hvd.check_in_sync(model, optimizer)
             hvd.save_checkpoint(args.checkpoint, step=epoch + 1, model=model, optimizer=optimizer)
 

@@ -70,8 +70,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """GPT that maps bytes (n, time) to logits (n, time, 256).
 
-    `wrap` is called with each new block. A method that shards the parameters therefore never needs memory for the whole
-    model.
+    `wrap` is called on each block as it is created, so that a method that shards the parameters never needs memory for
+    the whole model.
     """
 
     def __init__(self, layers: int, width: int, heads: int, context: int, wrap: Callable[[nn.Module], Any]) -> None:

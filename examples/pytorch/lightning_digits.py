@@ -3,8 +3,9 @@
     horovodrun -np 2 python examples/pytorch/lightning_digits.py
     horovodrun -np 2 python examples/pytorch/lightning_digits.py --epochs 20 --resume digits/last.ckpt
 
-The strategy is all that Horovod adds: it gives each rank a part of the data, makes the weights equal before training
-begins, and averages gradients, logged values and metrics. Rank 0 writes and reads the checkpoints.
+The strategy is the only part that is specific to Horovod: it gives each rank a part of the data, makes the weights
+    equal before training begins, and averages gradients, logged values and metrics. Rank 0 writes and reads the
+    checkpoints.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Reader(LightningModule):
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], number: int) -> None:
         self.accuracy(self.net(batch[0]), batch[1])
-        # torchmetrics combines the values of all ranks.
+        # torchmetrics aggregates the values of all ranks.
         self.log("accuracy", self.accuracy)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -1,9 +1,9 @@
-"""Search learning rate and batch size with Ray Tune: each trial is a job of two ranks; prints a table at the end.
+"""Search for a learning rate and a batch size with Ray Tune, where each trial is a job of two ranks.
 
     python examples/ray/tune_digits.py
     python examples/ray/tune_digits.py --lrs 0.01 0.05 --batches 16 64 --workers 2 --at-once 2
 
-Ray Tune runs as many trials at once as fit on the cluster.
+Ray Tune runs as many trials at once as fit on the cluster. At the end, the example prints a table of all trials.
 """
 
 from __future__ import annotations

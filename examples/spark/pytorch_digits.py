@@ -1,4 +1,4 @@
-"""Train a small network on scikit-learn's handwritten digits, on ranks in tasks of a Spark application.
+"""Train a small network on scikit-learn's handwritten digits, on ranks that run in tasks of a Spark application.
 
     python examples/spark/pytorch_digits.py
     python examples/spark/pytorch_digits.py --elastic

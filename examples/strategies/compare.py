@@ -1,4 +1,4 @@
-"""Train on handwritten digits with one of several training strategies; one flag selects it.
+"""Train on handwritten digits with the training strategy that is selected by --strategy.
 
     horovodrun -np 4 python examples/strategies/compare.py --strategy diloco
     horovodrun -np 4 python examples/strategies/compare.py --strategy all
@@ -104,7 +104,7 @@ class Transformer(nn.Module):
 
 
 def with_strategy(strategy: str, args: argparse.Namespace, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
-    """Wrap the optimizer in the selected strategy. Nothing else differs between strategies."""
+    """Wrap the optimizer in the selected strategy. This is the only code that differs between strategies."""
     every = args.every
     return {
         "sync": lambda: hvd.DistributedOptimizer(optimizer, model.named_parameters()),

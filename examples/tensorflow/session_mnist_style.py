@@ -23,7 +23,7 @@ tf.logging.set_verbosity(tf.logging.INFO)
 
 
 def conv_model(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Create a model of two convolutions and two dense layers, and return its mean loss and accuracy.
+    """Create a model with two convolutional and two dense layers, and return its mean loss and accuracy.
 
     images: (n, 8, 8, 1), labels: (n,).
     """
@@ -51,7 +51,7 @@ def conv_model(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 
 
 def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return training and held-out images and labels, split in the same way on every worker."""
+    """Return the training and held-out images and labels, using the same split on every worker."""
     digits = load_digits()
     images = (digits.images[..., np.newaxis] / 16.0).astype(np.float32)
     labels = digits.target.astype(np.int64)
@@ -91,7 +91,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: initialize.
+    # Horovod: initialize Horovod.
     hvd.init()
     if args.reference_variables:
         tf.disable_resource_variables()
@@ -99,7 +99,7 @@ def main() -> None:
         tf.enable_resource_variables()
 
     (train_images, train_labels), test = load_data()
-    # Horovod: each worker reads a part of the data, in a different order.
+    # Horovod: each worker reads its part of the data, in a different order.
     mine = slice(hvd.rank(), None, hvd.size())
     dataset = tf.data.Dataset.from_tensor_slices((train_images[mine], train_labels[mine]))
     dataset = dataset.shuffle(2000, seed=hvd.rank()).repeat().batch(args.batch_size)

@@ -34,7 +34,7 @@ def make_model() -> tf.keras.Model:
 
 
 def load_data(held_out: int = 360) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return training and held-out images and labels, split by the same shuffle on every worker."""
+    """Return the training and held-out images and labels, using the same shuffled split on every worker."""
     digits = load_digits()
     images = (digits.images[..., np.newaxis] / 16.0).astype(np.float32)
     labels = digits.target.astype(np.int64)
@@ -53,14 +53,14 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Horovod: join the job.
+    # Horovod: initialize Horovod.
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     gpus = tf.config.list_physical_devices("GPU")
     # Horovod: use one GPU for each worker on this machine.
     if gpus:
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    # Use different dropout on each rank. The broadcast below makes the weights equal.
+    # Use a different dropout seed on each rank. The broadcast below makes the initial weights equal.
     tf.random.set_seed(1 + rank)
 
     (images, labels), (test_images, test_labels) = load_data()
