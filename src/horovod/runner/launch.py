@@ -31,7 +31,7 @@ KUBERNETES = "kubernetes"
 def _open_standard_streams() -> bool:
     """Open the null device for each of the descriptors 0, 1 and 2 that the caller has closed.
 
-    A new pipe could get one of these numbers if it were free.
+    Otherwise, a new pipe could be given one of these numbers.
 
     Returns:
         True if the process has a standard input.
@@ -68,11 +68,9 @@ def _say(text: str, seconds: float | None = None) -> None:
 
 
 def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue | None]) -> JobResult | None:
-    """Perform the action that a flag requests instead of a job.
+    """If a flag requests an action other than running a job, perform it and return its result.
 
-    Return its result, or None if no flag requests an action.
-
-    Modules that only these actions need are imported here, so that jobs do not load them.
+    Otherwise, return None. Modules that only these actions need are imported here, so that jobs do not load them.
     """
     if namespace.version:
         print(__version__)
@@ -123,7 +121,7 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Run the job that `parse_args` has returned, for programs that are launchers themselves.
+    """Run the job described by `args`, a result of `parse_args`. Meant for programs that are launchers themselves.
 
     In the main thread, signals end the job in the same way as a job of `horovodrun`.
 

@@ -77,7 +77,8 @@ def wait_for(events: Mapping[int, int], until: float | None) -> set[int]:
 
     Args:
         events: Descriptors and their poll events.
-        until: Time limit (monotonic, s). None means an hour.
+        until: Time limit (monotonic, s), or None for no limit. If there is a limit, the call returns after an hour at
+            the latest.
     """
     poll = select.poll()
     for fd, event in events.items():
@@ -106,7 +107,7 @@ class Watch:
         self._readers = True
 
     def run_to_end(self, make: Callable[[Watch], AttemptType]) -> AttemptType:
-        """Create an attempt, run it, and return it. Closes the attempt and the screen."""
+        """Create an attempt, run it, and return it after closing it and the screen."""
         try:
             attempt = make(self)
             try:
@@ -147,7 +148,7 @@ class Watch:
         self._do(self.policy.interrupted(time.monotonic(), number))
 
     def connected(self) -> None:
-        """Start the processes, because all hosts are connected."""
+        """Start the processes, because all hosts are connected now."""
         self._do(self.policy.connected(time.monotonic()))
 
     def _do(self, actions: list[Action]) -> None:

@@ -124,28 +124,28 @@ class Api:
         return answer
 
     def list(self, kind: str, **query: str) -> dict[str, Any]:
-        """Return all objects of this kind that match the query.
+        """Return all objects of the given kind that match the query.
 
         The result has the keys `items` and `metadata`. A watch can continue from `metadata.resourceVersion`.
 
         Raises:
-            ApiError: If the server refused the request.
+            ApiError: If the server rejects the request.
         """
         answer: dict[str, Any] = self._json("GET", kind, query=query, verb="list")
         return answer
 
     def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> None:
-        """Change an object with a merge patch. Raises ApiError if the server refused the request."""
+        """Apply a merge patch to an object. Raises ApiError if the server rejects the request."""
         self._json("PATCH", kind, name, body=change)
 
     def delete(self, kind: str, name: str) -> bool:
-        """Delete an object. The cluster then also deletes the objects that it owns.
+        """Delete an object. The cluster then also deletes the objects that this object owns.
 
         Returns:
             False if the object did not exist.
 
         Raises:
-            ApiError: If the server refused the request.
+            ApiError: If the server rejects the request.
         """
         try:
             self._json("DELETE", kind, name, query={"propagationPolicy": "Background"})
@@ -161,7 +161,7 @@ class Api:
         Each event is a dict with the keys `type` and `object`.
 
         Raises:
-            ApiError: If the server refused the request.
+            ApiError: If the server rejects the request.
         """
         query = {**query, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
         for line in self._lines(kind, "", query, "watch", WATCH_SECONDS + SECONDS):
@@ -258,7 +258,7 @@ class Api:
 
 
 def _credentials(config: Any, client: Any, kubeconfig: str, context: str) -> tuple[Any, str]:
-    """Return (configuration, namespace). Raises LaunchError if no credentials are found."""
+    """Return (configuration, namespace) for API access. Raises LaunchError if no credentials are found."""
     found = client.Configuration()
     try:
         contexts, current = config.list_kube_config_contexts(config_file=kubeconfig or None)

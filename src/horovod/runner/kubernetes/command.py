@@ -25,10 +25,10 @@ from horovod.runner.kubernetes.values import make_token
 USAGE_ERROR = 2
 GONE_SECONDS = 15.0
 """Seconds for pods to end, in addition to their own grace period."""
-EVERY = 0.5  # Seconds between checks of whether the pods have terminated
+EVERY = 0.5  # Seconds between two checks for whether the pods have terminated
 ARRIVES_SECONDS = 3.0
 """Seconds in which an unanswered request to create a job can still reach the API server."""
-_TEMPORARY = 8  # A generated job name ends with _TEMPORARY random characters.
+_TEMPORARY = 8  # Number of random characters at the end of a generated job name
 
 
 class Interrupted(BaseException):
@@ -40,7 +40,7 @@ class Interrupted(BaseException):
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `horovodrun kubernetes` with these arguments and return its exit code.
+    """Run `horovodrun kubernetes` with the given arguments, and return its exit code.
 
     Raises:
         LaunchError: If an argument is invalid.
@@ -61,7 +61,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def say(text: str) -> None:
-    """Print a message on stderr, each line prefixed with the command's name."""
+    """Print a message to stderr, prefixing each line with the command's name."""
     for line in text.splitlines():
         print(f"horovodrun: {line}", file=sys.stderr, flush=True)
 
@@ -113,7 +113,10 @@ def _api(given: Mapping[str, Any]) -> Api:
 
 
 def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
-    """Create all objects of the job. If an object cannot be created, delete the created ones and raise ApiError."""
+    """Create all objects of the job.
+
+    If an object cannot be created, delete those that were already created, and raise ApiError.
+    """
     launcher, *needed, workers = parts
     name, mark = launcher["metadata"]["name"], secrets.token_hex(16)
     # Objects created so far. They are deleted if a later object cannot be created.
@@ -250,7 +253,7 @@ def _status(given: Mapping[str, Any], name: str) -> int:
         found = pods.views(api.list("Pod", labelSelector=selector(name))["items"])
         print(f"job {name} in namespace {api.namespace}: {pods.job_state(job)}")
         print(pods.table(found))
-        with contextlib.suppress(ApiError):  # Some users have no permission to read events.
+        with contextlib.suppress(ApiError):  # Some users do not have permission to read events.
             of_job = f"involvedObject.kind=Job,involvedObject.name={workers_name(name)}"
             for line in pods.not_created(api.list("Event", fieldSelector=of_job)["items"]):
                 print(line)
@@ -284,7 +287,10 @@ def _no_job(api: Api, name: str) -> LaunchError:
 
 
 def _launcher(api: Api, name: str) -> dict[str, Any] | None:
-    """Return the launcher's Job, or None. Raises LaunchError if another program created a Job with this name."""
+    """Return the launcher's Job, or None if it does not exist.
+
+    Raises LaunchError if another program created a Job with this name.
+    """
     try:
         job = api.get("Job", name)
     except ApiError as error:
@@ -315,8 +321,8 @@ def _is_of(api: Api, kind: str, part: str, name: str) -> bool | None:
 def _delete_parts(api: Api, name: str) -> None:
     """Delete all parts of the job, but no objects of other programs.
 
-    If some parts cannot be deleted, raise the first ApiError after the other parts have been deleted. The Secret is
-    deleted without checking its owner, because reading it would disclose its contents.
+    If some parts cannot be deleted, delete the others, and then raise the first ApiError. The Secret is deleted without
+    checking its owner, because reading it would disclose its contents.
     """
     parts = [("Job", name), ("Job", workers_name(name)), ("Service", name)]
     _delete_all(api, [*(part for part in parts if _is_of(api, *part, name) is not False), ("Secret", name)])

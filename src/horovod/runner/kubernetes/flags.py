@@ -1,4 +1,4 @@
-"""Flags of `horovodrun kubernetes` with their help texts. Users can also give flags of horovodrun."""
+"""Flags of `horovodrun kubernetes` with their help texts. Flags of horovodrun are also accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follower of a job on a cluster, which prints the launcher's output, explains waiting pods, and detects the job's end.
+"""Monitor for a job on a cluster. It prints the launcher's output, explains waiting pods, and detects the job's end.
 
 Threads watch the pods and Jobs, and read the log. They put their results into a queue. The caller's thread reads the
 queue and makes all decisions.
@@ -22,12 +22,12 @@ from horovod.runner.kubernetes.request import CONTAINER
 
 AWAY_SECONDS = 120.0
 """Seconds for which an API server may fail to answer."""
-AGAIN = 1.0  # Seconds before a failed request is retried.
+AGAIN = 1.0  # Seconds before a failed request is repeated
 PASSING = (410, 429, 500, 502, 503, 504)
 """HTTP statuses that can be temporary: an outdated version, or a server that is busy or restarts."""
-LAST_TRIES = 3  # Reading the log of a terminated pod is tried LAST_TRIES times.
-SETTLES = 1.0  # A line about waiting pods is shown if it has not changed for SETTLES seconds.
-EVENTS_EVERY = 5.0  # While pods are missing, events are queried every EVENTS_EVERY seconds.
+LAST_TRIES = 3  # Number of attempts to read the log of a terminated pod
+SETTLES = 1.0  # Seconds for which a line about waiting pods must be unchanged before it is shown
+EVENTS_EVERY = 5.0  # Seconds between two queries for events while pods are missing
 
 
 class Lost(RuntimeError):
@@ -35,7 +35,7 @@ class Lost(RuntimeError):
 
 
 class Watcher(threading.Thread):
-    """Thread that watches the job's objects of one kind, such as its pods.
+    """Thread that watches all objects of one kind that belong to the job, such as its pods.
 
     After each change, it puts ``(kind, objects by name)`` into `inbox`. If it gives up, it puts ``(kind, ApiError)``
     there.
@@ -50,7 +50,7 @@ class Watcher(threading.Thread):
         self._objects: dict[str, dict[str, Any]] = {}
 
     def run(self) -> None:
-        """Watch until the process ends or the API refuses a request."""
+        """Watch until the process exits or the API rejects a request."""
         since = time.monotonic()
         while True:
             try:
@@ -69,7 +69,7 @@ class Watcher(threading.Thread):
                     continue
                 self._inbox.put((self._kind, Unreachable(str(error)) if passing else error))
                 return
-            except Exception as error:  # Report any error, because the caller would otherwise wait without end.
+            except Exception as error:  # Report any error, because the caller would otherwise wait forever.
                 text = f"cannot follow what the API says of {self._kind}s: {type(error).__name__}: {error}"
                 self._inbox.put((self._kind, ApiError(text)))
                 return
@@ -106,10 +106,10 @@ class Watcher(threading.Thread):
 
 
 class LogReader(threading.Thread):
-    """Thread that prints the output of the launcher's pod, each line once.
+    """Thread that prints each line of the launcher pod's output exactly once.
 
     At the end of the output, it puts ``("log", None)`` into `inbox`. If the API server forbids reading the log, the
-    thread first reports this through `say`.
+    thread first calls `say` to report this.
     """
 
     def __init__(
@@ -159,8 +159,8 @@ class LogReader(threading.Thread):
 
     def _read(self) -> None:
         done = self._last
-        # Continue after the last printed line. The API accepts only a time in whole seconds, so cut the fraction, and
-        # skip lines whose timestamps show that they were already printed.
+        # Continue after the last printed line. The API accepts a time in whole seconds only, so truncate the fraction,
+        # and skip lines whose timestamps show that they were already printed.
         since = done[:19] + done[19:].lstrip(".0123456789")
         for line in self._api.log(self._pod, CONTAINER, since):
             at, text = pods.split_time(line)
@@ -186,7 +186,7 @@ def _launchers(found: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class Follower:
-    """Follower of one job. It calls `say` with messages for the user."""
+    """Follows one job, and calls `say` with messages for the user."""
 
     def __init__(
         self, api: Api, name: str, say: Callable[[str], None], write: Callable[[bytes], None] = write_line
@@ -207,7 +207,10 @@ class Follower:
         self._line, self._line_at, self._said = "", 0.0, ""
 
     def run(self) -> JobOutcome:
-        """Follow the job until it has ended or cannot start. Raises ApiError or Lost."""
+        """Follow the job until it has ended or is found to be unable to start.
+
+        Raises ApiError if the API server rejects a request, or Lost if it can no longer be reached.
+        """
         job = self._api.get("Job", self._name)
         told = job["metadata"].get("annotations") or {}
         expected = int(told.get(PODS, 0)) or int(self._api.get("Job", workers_name(self._name))["spec"]["completions"])
@@ -277,7 +280,7 @@ class Follower:
             self._events_at = now + SETTLES
         elif now >= self._events_at:
             self._events_at = now + EVENTS_EVERY
-            with contextlib.suppress(ApiError):  # Some users have no permission to read events.
+            with contextlib.suppress(ApiError):  # Some users do not have permission to read events.
                 of_job = f"involvedObject.kind=Job,involvedObject.name={workers_name(self._name)}"
                 self._events = self._api.list("Event", fieldSelector=of_job)["items"]
 

@@ -1,4 +1,4 @@
-"""Program of the launcher's pod, which waits for the agents of the worker pods and then acts like horovodrun.
+"""Program in the launcher's pod. It waits for the agents of the worker pods, and then acts like horovodrun.
 
 The flags and the exit code are the same as those of horovodrun.
 
@@ -36,7 +36,7 @@ _ADVICE = (
 
 
 class Stopped(RuntimeError):
-    """Exception that is raised if a signal arrives before the job begins. `number` is the signal's number."""
+    """Error raised if a signal arrives before the job begins. `number` is the signal number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name} while it waited for the pods")
@@ -115,8 +115,8 @@ def run(given: LauncherArguments, environ: dict[str, str]) -> JobResult:
         def stop(number: int, _frame: FrameType | None) -> None:
             gathering.fail(Stopped(number))
 
-        # Install handlers until SignalQueue installs its own, because the first process in a container ignores signals
-        # without a handler.
+        # Install handlers until SignalQueue installs its own, because the process with pid 1 in a container ignores
+        # signals for which it has no handler.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         many = checked.size // given.slots

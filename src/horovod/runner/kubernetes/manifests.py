@@ -56,23 +56,23 @@ def workers_name(name: str) -> str:
 
 
 def selector(name: str, component: str = "") -> str:
-    """Return a label selector for the pods of a job. It excludes pods of other applications with the same name."""
+    """Return a label selector for the pods of a job. It excludes pods of other applications that use the same name."""
     return f"{INSTANCE}={name},{MANAGER}={MANAGED}" + (f",{COMPONENT}={component}" if component else "")
 
 
 def is_part(thing: Mapping[str, Any], name: str) -> bool:
-    """Return True if horovodrun created the object for job `name`.
+    """Return True if the object was created by horovodrun for job `name`.
 
-    The application's name alone does not prove this, because other programs use the same label.
+    The label with the application's name alone does not prove this, because other programs use the same label.
     """
     labels = thing["metadata"].get("labels") or {}
     return labels.get(INSTANCE) == name and labels.get(MANAGER) == MANAGED
 
 
 def all_of(request: Request, token: str) -> list[Manifest]:
-    """Return all objects of the job. The launcher's Job, which owns the others, is the first.
+    """Return all Kubernetes objects of the job. The first is the launcher's Job, which owns the others.
 
-    `token` must have at least 32 characters and must be random.
+    `token` must be random and at least 32 characters long.
     """
     once = {"backoffLimit": 0, "completions": 1, "parallelism": 1, "ttlSecondsAfterFinished": request.keep}
     launcher = _job(request, request.name, LAUNCHER, once)
@@ -89,23 +89,23 @@ def applicable(parts: Sequence[Manifest]) -> list[Manifest]:
 
 
 def suspended(job: Manifest) -> Manifest:
-    """Return a copy of the Job in suspended state, in which the cluster starts no pods."""
+    """Return a copy of the Job in suspended state. The cluster starts no pods for a suspended Job."""
     return {**job, "spec": {**job["spec"], "suspend": True}}
 
 
 def marked(job: Manifest, mark: str) -> Manifest:
-    """Return a copy of the Job with `mark` as an annotation, which identifies the command that created the Job."""
+    """Return a copy of the Job with the annotation `mark`, which identifies the command that created it."""
     metadata = job["metadata"]
     return {**job, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), MARK: mark}}}
 
 
 def has_mark(job: Mapping[str, Any], mark: str) -> bool:
-    """Return True if the Job has the annotation `mark`, so that it was created by this command."""
+    """Return True if the Job has the annotation `mark`, that is, if this command created it."""
     return (job["metadata"].get("annotations") or {}).get(MARK) == mark
 
 
 def owned(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
-    """Return a copy of the object that refers to its owner, so that the cluster deletes both together.
+    """Return a copy of the object with a reference to its owner. The cluster then deletes it together with the owner.
 
     `owner` is a Job as returned by the API.
     """
@@ -149,8 +149,8 @@ def _service(request: Request) -> Manifest:
         "metadata": _metadata(request, request.name),
         "spec": {
             "clusterIP": "None",
-            # Pods must resolve the name as soon as the launcher listens, which is before Kubernetes reports it as
-            # ready.
+            # Pods must be able to resolve the launcher's name as soon as the launcher listens, which is before
+            # Kubernetes reports it as ready.
             "publishNotReadyAddresses": True,
             "selector": {INSTANCE: request.name, COMPONENT: LAUNCHER},
             "ports": [{"name": "launcher", "port": request.port, "targetPort": request.port, "protocol": "TCP"}],
@@ -209,7 +209,7 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": request.grace,
         "automountServiceAccountToken": spec.get("automountServiceAccountToken", False),
-        # Keep Kubernetes from adding environment variables for all Services of the namespace.
+        # Prevent Kubernetes from adding environment variables for all Services in the namespace.
         "enableServiceLinks": False,
         # The launcher's pod omits other containers of the template, such as a proxy, because they would keep its Job
         # from completing.

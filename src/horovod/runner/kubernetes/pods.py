@@ -58,7 +58,7 @@ class View:
 
     @property
     def trouble(self) -> str:
-        """Explanation of why the pod waits or has failed. Empty if the reason is unknown."""
+        """Explanation of why the pod is waiting or has failed, or an empty string if unknown."""
         advice = _ADVICE.get(self.reason, "")
         if self.reason == "CreateContainerConfigError" and "not found" not in self.message:
             advice = ""  # Give no advice, because the error is temporary: the kubelet retries until it sees the Secret.
@@ -66,7 +66,7 @@ class View:
 
 
 def view(pod: Mapping[str, Any]) -> View:
-    """Return the state of a pod from its API object."""
+    """Return the state of a pod, given its API object."""
     metadata, status = pod.get("metadata", {}), pod.get("status", {})
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {}) or {}
     phase = status.get("phase", "Pending")
@@ -144,7 +144,7 @@ def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _not_prepared(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the result and the name of the first init container that failed."""
+    """Return the exit state and the name of the first init container that failed."""
     for each in status.get("initContainerStatuses", []):
         found = each.get("state", {}).get("terminated", {})
         if found.get("exitCode"):
@@ -158,7 +158,7 @@ def _exit_code(status: Mapping[str, Any]) -> int | None:
 
 
 def job_failure(job: Mapping[str, Any]) -> str:
-    """Return the reason for the failure of a Job, or an empty string if it has not failed."""
+    """Return why a Job failed, or an empty string if it has not failed."""
     for each in job.get("status", {}).get("conditions", []):
         if each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True":
             return ": ".join(filter(None, [each.get("reason", ""), each.get("message", "")])) or "failed"
@@ -203,12 +203,12 @@ def started(views: Iterable[View]) -> int:
 
 
 def _numbers(views: Iterable[View], *states: str) -> set[str]:
-    """Return the completion indices of the worker pods that are in one of these states."""
+    """Return the completion indices of the worker pods that are in one of the given states."""
     return {each.index for each in views if each.component == WORKER and not each.going and each.state in states}
 
 
 def waiting_line(views: Sequence[View], expected: int) -> str:
-    """Return a line about worker pods that have not started, or an empty string if `expected` pods have."""
+    """Return a line about worker pods that have not started, or an empty string if `expected` pods have started."""
     workers = [each for each in views if each.component == WORKER and not each.going]
     if started(views) >= expected and not any(each.state == "waiting" for each in views):
         return ""
@@ -299,7 +299,7 @@ class Judge:
         # `_since` maps each condition that is true to the time when it became true.
         self._since: dict[str, float] = {}
         self._old = age > patience
-        # True once all expected pods have started. Pods that are added later can wait without limit.
+        # True once all expected pods have started. Pods that are added later may wait indefinitely.
         self._complete = False
         # `_last` is the final state of the launcher's pod, or None until it has terminated.
         self._last: View | None = None
@@ -307,7 +307,7 @@ class Judge:
         self._over = ""
 
     def remember(self, launcher: View | None, job: Mapping[str, Any] | None) -> None:
-        """Store how the launcher's pod and Job ended, because the cluster can delete them soon afterwards."""
+        """Store how the launcher's pod and Job ended, because the cluster may delete them soon afterwards."""
         if launcher is not None and launcher.ended:
             self._last = launcher
         if job is not None and job_state(job) in ("succeeded", "failed"):
@@ -354,7 +354,7 @@ class Judge:
         return None if self._complete else self._not_started(views, events, now)
 
     def next_time(self) -> float | None:
-        """Return the next time at which a time limit can change the outcome, or None."""
+        """Return the next time at which the expiry of a time limit can change the outcome, or None."""
         times = [since + LAST_SECONDS for what, since in self._since.items() if what in ("workers", "launcher")]
         times += [since + IMAGE_SECONDS for what, since in self._since.items() if what.startswith("image ")]
         if not self._complete:
@@ -383,7 +383,8 @@ class Judge:
             if each.component == LAUNCHER or able < self._expected:
                 return JobOutcome(1, (f"pod {each.name} cannot start: {each.trouble}",))
         waits = now >= self._began + self._patience
-        # If the launcher's pod runs, wait LAST_SECONDS longer. It has the same time limit, and reports more details.
+        # If the launcher's pod is running, wait LAST_SECONDS longer, because the launcher has the same time limit and
+        # reports more details.
         if waits and self._lasts("late", True, now, LAST_SECONDS if runs(views) else 0.0):
             causes = not_created(events)
             text = f"waited {self._patience:g} s (--start-timeout): {waiting_line(views, self._expected)}"
@@ -401,7 +402,7 @@ class Judge:
         return found
 
     def _lasts(self, what: str, holds: bool, now: float, seconds: float) -> bool:
-        """Return True if the condition named `what` has been true for `seconds`. `holds` is its current value."""
+        """Return True if the condition named `what` has been true for `seconds`. `holds` is whether it is true now."""
         if not holds:
             self._since.pop(what, None)
             return False

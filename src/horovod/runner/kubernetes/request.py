@@ -125,7 +125,7 @@ def from_command_line(line: flags.CommandLine, name: str, environ: Mapping[str, 
 
 
 def patience(namespace: Any) -> float:
-    """Return the seconds within which all pods must start, from the --start-timeout flag."""
+    """Return the time limit for all pods to start, in seconds, from the --start-timeout flag."""
     given = namespace.start_timeout
     return flags.PATIENCE if given is None else float(given)
 
@@ -147,12 +147,12 @@ def check_elastic(namespace: Any, slots: int) -> None:
 
 
 def most(namespace: Any) -> int:
-    """Return the maximum number of ranks, from horovodrun's flags."""
+    """Return the maximum number of ranks that horovodrun's flags request."""
     return int(namespace.max_num_proc or namespace.num_proc)
 
 
 def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
-    """Return the initial and the maximum number of ranks."""
+    """Return the initial and maximum numbers of ranks."""
     check_job(namespace)
     size: int | None = namespace.num_proc
     if size is None:
@@ -219,8 +219,8 @@ def _template(path: str) -> dict[str, Any]:
 def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
     """Return the container of the template in which the ranks run.
 
-    This is the container named CONTAINER, or the first one if no container has this name. Without containers, return
-    {}.
+    This is the container named CONTAINER, or the first one if no container has this name. If the template has no
+    containers, return {}.
     """
     containers: list[dict[str, Any]] = template.get("spec", {}).get("containers", [])
     named = [each for each in containers if each.get("name") == CONTAINER]

@@ -35,7 +35,7 @@ PAIR = "NAME=VALUE as of a label: letters, digits, -, _ and ., with a letter or 
 
 
 def job_name(text: str) -> str:
-    """Return `text` if it is a valid job name. Raises ValueError if it is not."""
+    """Return `text` if it is a valid job name. Otherwise, raise ValueError."""
     return _checked(text, len(text) <= LONGEST and bool(_LABEL.fullmatch(text)))
 
 
@@ -50,7 +50,7 @@ def object_name(text: str) -> str:
 
 
 def quantity(text: str) -> str:
-    """Return `text` if it is a valid quantity above 0, such as 500m or 2Gi. Raises ValueError if it is not."""
+    """Return `text` if it is a valid Kubernetes quantity above 0, such as 500m or 2Gi. Otherwise, raise ValueError."""
     return _checked(text, bool(_QUANTITY.fullmatch(text)) and amount(text) > 0)
 
 
@@ -78,7 +78,7 @@ def annotation(text: str) -> tuple[str, str]:
 
 
 def resource(text: str) -> str:
-    """Return `text` if it is a valid device type, such as nvidia.com/gpu. Raises ValueError if it is not."""
+    """Return `text` if it is a valid extended resource name, such as nvidia.com/gpu. Otherwise, raise ValueError."""
     return _checked(text, "/" in text and bool(_KEY.fullmatch(text)))
 
 
@@ -150,7 +150,7 @@ class Volume:
         return {"name": name, **what[self.kind]}
 
     def mount(self, name: str) -> dict[str, Any]:
-        """Return the entry for this volume in the container's list of mounts."""
+        """Return the entry for the container's list of mounts that mounts the volume under the given name."""
         mounted: dict[str, Any] = {"name": name, "mountPath": self.path}
         return {**mounted, "readOnly": True} if self.read_only else mounted
 

@@ -34,8 +34,8 @@ from horovod.runner.kubernetes.manifests import (
 )
 from horovod.runner.kubernetes.values import token_key
 
-INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets JOB_COMPLETION_INDEX in the pods of an Indexed Job.
-EVERY = 0.5  # While the launcher's name does not exist, it is looked up every EVERY seconds.
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets this variable in the pods of an Indexed Job.
+EVERY = 0.5  # Seconds between two lookups of the launcher's name while it does not exist
 ANOTHER_NAME = 1.2
 """Seconds before the second name is tried.
 
@@ -101,10 +101,10 @@ def names_of(launcher: str, namespace: str = "") -> list[str]:
 
 
 def find(names: Sequence[str], port: int, seconds: float, now: Callable[[], float] = time.monotonic) -> list[Endpoint]:
-    """Wait until the launcher listens at one of these names, and return its addresses.
+    """Wait until the launcher listens at one of the given names, and return its addresses.
 
     Raises:
-        TimeoutError: If the launcher does not listen after `seconds`.
+        TimeoutError: If the launcher is not listening after `seconds`.
     """
     until, tried = now() + seconds, 0
     while True:
@@ -187,7 +187,7 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
     ticket = Ticket(tuple(endpoints), network_identity(), key)
     threads = []
     for slot in range(options.slots_per_pod):
-        # If two pods choose the same random number, the launcher refuses the second pod. Its replacement chooses a new
+        # If two pods choose the same random number, the launcher rejects the second pod. Its replacement chooses a new
         # number.
         number = secrets.randbits(31) if options.elastic else index * options.slots_per_pod + slot
         parts = [f"pod {name}" if name else f"pod {index}", *([f"slot {slot}"] if options.slots_per_pod > 1 else [])]
@@ -199,7 +199,7 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
         thread.join()
     for trouble in pod.troubles:
         _say(f"error: {trouble}")
-    # With exit code 1, Kubernetes replaces this pod while the elastic job continues.
+    # Exit with code 1 so that Kubernetes replaces this pod while the elastic job continues.
     lost = options.elastic and any(map(_answers, endpoints))
     return 1 if pod.troubles or lost else 0
 

@@ -85,7 +85,7 @@ class Area:
             self._drawn += [""] * min(lines, LINES_LIMIT - len(self._drawn))
 
     def erase(self) -> bytes:
-        """Return the bytes that erase the area and move the cursor to its first row."""
+        """Return the bytes that erase the drawn progress bars and move the cursor to the first of their rows."""
         if not self._drawn:
             return b""
         drawn, self._drawn = self._drawn, []
@@ -95,7 +95,7 @@ class Area:
         return (_up(len(drawn)) + (_BELOW if len(drawn) > 1 else _TO_THE_END)).encode()
 
     def frame(self, columns: int, lines: int, now: float) -> bytes:
-        """Return the bytes that redraw the area on a terminal of `columns` by `lines` characters."""
+        """Return the bytes that redraw the progress bars on a terminal of `columns` by `lines` characters."""
         self.changed, self.next = False, now + FRAME
         columns = max(1, columns - MARGIN)
         rows = self._fitting(columns, max(1, lines - 1)) if self.full else self._one(columns)
@@ -159,7 +159,7 @@ def _others(count: int) -> str:
 
 
 def _up(lines: int) -> str:
-    """Return the escape sequence that moves the cursor from the last of `lines` lines to the start of the first."""
+    """Return the escape sequence that moves the cursor up from the last of `lines` lines to the start of the first."""
     if not lines:
         return ""
     return f"\r\x1b[{lines - 1}A" if lines > 1 else "\r"

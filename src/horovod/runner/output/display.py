@@ -20,7 +20,7 @@ from horovod.runner.output.terminal import StreamText
 from horovod.runner.plan.settings import LaunchSettings
 
 _NEVER = float("inf")
-LOG_INTERVAL = 10.0  # A progress bar is logged every LOG_INTERVAL seconds if the output is a file or pipe.
+LOG_INTERVAL = 10.0  # Seconds between two log lines of a progress bar if the output is a file or pipe
 
 
 class BarBoard:
@@ -33,9 +33,9 @@ class BarBoard:
         self._queue = queue
         self._prefix = prefix
         self._texts: dict[Source, StreamText] = {}
-        # `_dues` maps each stream to the time at which its progress bars become final or must be logged.
+        # Maps each stream to the time at which its progress bars are considered finished or must be logged.
         self._dues: dict[Source, float] = {}
-        self._soonest = _NEVER  # `_soonest` is never later than the earliest time in `_dues`.
+        self._soonest = _NEVER  # Never later than the earliest time in `_dues`
 
     def follow(self, source: Source, text: StreamText) -> None:
         """Redraw the bars of a stream, because the stream has changed."""
@@ -64,7 +64,7 @@ class BarBoard:
         return [(source, self._texts[source]) for source in due]
 
     def logged(self, source: Source, now: float) -> list[bytes]:
-        """Return log lines for those progress bars of the stream that must be logged now."""
+        """Return log lines for the progress bars of the stream that are due to be logged."""
         if self._queue.shows_bars(source[1]) or source not in self._texts:
             return []
         rows = [(row, _due(row)) for row in self._texts[source].seen()]
@@ -76,7 +76,7 @@ class BarBoard:
 
 
 def _due(row: Row) -> float | None:
-    """Return the time at which this progress bar must be logged next, or None if it has not changed."""
+    """Return when this progress bar must be logged next, or None if it has not changed since it was last logged."""
     if row.left is not None or not row.changed or row.since is None:
         return None
     return row.since + LOG_INTERVAL
@@ -152,7 +152,7 @@ class Display:
             self._board.follow((rank, stream), text)
 
     def finish(self, rank: int, now: float) -> None:
-        """Show the remaining output of a rank that has exited. The last line might have no newline."""
+        """Show the remaining output of a rank that has exited. The last line might not end with a newline."""
         for stream in STREAMS:
             text = self._texts.get((rank, stream))
             if text is not None:
@@ -193,7 +193,7 @@ class Display:
             self._put(group.ranks, group.stream, group.line)
 
     def flush(self) -> None:
-        """Show all lines that were delayed to merge them with equal lines of other ranks."""
+        """Show all lines that were held back to be merged with identical lines from other ranks."""
         for rank in self._hosts:
             self.finish(rank, 0.0)
         self.tick(float("inf"))
@@ -238,17 +238,17 @@ class Display:
 
 
 class FirstException:
-    """Callable that tells the display to show only the message of the first exception, without its traceback.
+    """Callback that makes the display omit the traceback of the first exception, and show only its message.
 
-    `horovod.run` uses it, because it raises this exception in the caller with the full traceback. Later exceptions are
-    shown in full. The callable is passed to `Farewells` as `cut`.
+    `horovod.run` uses it, because it raises this exception with the full traceback in the calling program. Later
+    exceptions are shown in full. The callback is passed to `Farewells` as the argument `cut`.
     """
 
     def __init__(self) -> None:
         self._met = False
 
     def __call__(self, lines: Sequence[bytes]) -> int:
-        """Return how many leading lines of a rank's traceback to omit from the display."""
+        """Return how many of the first lines of a rank's traceback to omit from the display."""
         texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
         exception, victim = first_failure.find_exception("\n".join(texts))
         if self._met or victim or not exception:
@@ -356,7 +356,7 @@ class Screen:
         return self._tails.get(rank, b"").decode(errors="replace")
 
     def tails(self) -> dict[int, str]:
-        """Return the last stderr output of each rank."""
+        """Return the most recent stderr output of each rank."""
         return {rank: self.tail(rank) for rank in self._tails}
 
     def say(self, text: str) -> None:

@@ -17,20 +17,20 @@ from horovod.runner.output.bars import Area, Bars, Source
 
 PIPE_PIECE = 4096  # A pipe accepts PIPE_BUF bytes without blocking if poll() reports it as writable.
 FILE_PIECE = 1 << 20
-DRAW_LIMIT = 1 << 16  # No progress bars are drawn while more than DRAW_LIMIT bytes are queued.
-WRITE_SECONDS = 0.05  # One call of `write` lasts at most about WRITE_SECONDS.
-FULL_SECONDS = 0.01  # Writing pauses for FULL_SECONDS if a terminal is full although poll() reports it as writable.
-LEAVE_SECONDS = 1.0  # The launcher writes queued bytes for at most LEAVE_SECONDS before it is suspended.
+DRAW_LIMIT = 1 << 16  # Maximum number of queued bytes with which progress bars are still drawn
+WRITE_SECONDS = 0.05  # Approximate maximum duration of a call to `write` (s)
+FULL_SECONDS = 0.01  # Seconds for which writing pauses if a terminal is full although poll() reports it as writable
+LEAVE_SECONDS = 1.0  # Maximum seconds for which the launcher writes queued bytes before it is suspended
 
 
 class OutputSink:
-    """Destination of the launcher's output: whole lines, and below them the progress bars and status line.
+    """Destination of the launcher's output: complete lines, with the progress bars and status line below them.
 
     Attributes:
         pending: Number of queued bytes.
         broken: True if output was lost, because a reader such as `head` has exited or a disk is full.
-        trouble: Reason for the lost output, for messages. Empty if no output was lost.
-        reader_gone: True if output was lost because its reader has ended.
+        trouble: Reason for the lost output, for messages, or an empty string if no output was lost.
+        reader_gone: True if output was lost because its reader has exited.
     """
 
     def __init__(self, terminals: Collection[int], together: bool, full: bool = False) -> None:
@@ -90,8 +90,8 @@ class OutputSink:
             self._areas[2].say(text)
 
     def next_due(self) -> float | None:
-        """Return the time at which `write` must be called to redraw the progress bars, or None."""
-        # A long queue means that the terminal is slow, so draw progress bars only after the queue is written.
+        """Return the time at which the caller must call `write` to redraw the progress bars, or None."""
+        # A long queue means that the terminal is slow, so do not draw progress bars until the queue has been written.
         if self.pending > DRAW_LIMIT:
             return None
         return min((area.next for area in self._each_area if area.changed), default=None)
@@ -117,7 +117,7 @@ class OutputSink:
             self._emit(area.stream, data)
 
     def typed(self, data: bytes) -> None:
-        """Record text that the user typed, because the terminal has echoed it below the progress bars."""
+        """Record text that the user typed. The terminal has echoed it below the progress bars, and moved the cursor."""
         if 2 in self._areas:
             self._areas[2].move_down(data.count(b"\n"))
 
@@ -151,7 +151,7 @@ def _is_same(one: int, other: int) -> bool:
 
 
 def _takes(fd: int) -> bool:
-    """Return True if a write to the file descriptor would not block now."""
+    """Return True if a write to the file descriptor would currently not block."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(0))
@@ -180,12 +180,13 @@ class OutputQueue(OutputSink):
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._broken_fds: set[int] = set()
-        # Maps descriptors that other programs share to private non-blocking ones, which are used until `close`.
+        # Maps descriptors that are shared with other programs to private non-blocking ones, which are used until
+        # `close`.
         self._own: dict[int, int] = {}
-        self._inside: int | None = None  # Descriptor on which only a part of a line was written so far, or None
+        self._inside: int | None = None  # Descriptor to which only a part of a line has been written so far, or None
 
     def _size(self, stream: int) -> tuple[int, int]:
-        """Return the current size of the terminal as (columns, lines). The default is (80, 24)."""
+        """Return the current size of the terminal as (columns, lines), or (80, 24) if unknown."""
         try:
             size = os.get_terminal_size(self._fds[stream])
         except OSError:
@@ -250,7 +251,7 @@ class OutputQueue(OutputSink):
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Erase the progress bars, end an incomplete line, and drop the queued bytes."""
+        """Erase the progress bars, terminate an incomplete line, and discard the queued bytes."""
         if self._queue and self._inside in self._own and not any(area.stands for area in self._each_area):
             self._write_last(self._inside, b"\r\n")
         for area in self._each_area:
@@ -312,7 +313,7 @@ class StreamOutput(OutputSink):
         if isinstance(encoding, str):
             text = text.encode(encoding, "backslashreplace").decode(encoding)
         try:
-            # Flush the other stream first, because buffering would change the order of lines.
+            # Flush the other stream first. Otherwise, buffering would change the order of lines.
             if self._last not in (0, stream):
                 self._flush(self._last)
             self._last = stream
@@ -357,7 +358,7 @@ def standard_output() -> OutputSink:
 def _is_descriptor(stream: Any, original: Any, fd: int) -> bool:
     """Return True if the stream is Python's original stream for this file descriptor.
 
-    The `fileno` alone does not show this, because a replacement can have a `fileno` of another file.
+    Checking the `fileno` alone is not enough, because a replacement may return another file's descriptor.
     """
     if stream is None or stream is not original:
         return False

@@ -1,4 +1,4 @@
-"""Buffers that merge equal lines and tracebacks of several ranks, so that each appears only once."""
+"""Buffers that merge identical lines and tracebacks of several ranks, so that each is shown only once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from horovod.runner.attribution.tracebacks import HEADER, shortened
 
 DELAY = 0.5  # Seconds for which a line is held, to merge it with identical lines from other ranks
 HELD_LIMIT = 1 << 20  # Maximum number of bytes of all held lines together
-GROUP_LIMIT = 512  # Maximum number of different lines that are held
+GROUP_LIMIT = 512  # Maximum number of different lines that are held back
 
 _Key = tuple[int, bytes]
 
 
 @dataclass(eq=False)
 class Group:
-    """Output line, with the ranks that have written it and the time at which it is shown."""
+    """Output line, the ranks that have written it, and the time at which it will be shown."""
 
     stream: int
     line: bytes
@@ -27,21 +27,21 @@ class Group:
 
 
 class Collapser:
-    """Buffer that holds lines for a short time and merges identical lines from different ranks.
+    """Buffer that holds back lines for a short time and merges identical lines from different ranks.
 
-    The lines of each rank stay in order, even across stdout and stderr. The buffer holds a line for at most DELAY
-    seconds. It releases the line earlier if all ranks have written it or if too many lines are held.
+    The lines of each rank stay in order, even across stdout and stderr. The buffer holds back a line for at most DELAY
+    seconds. It releases the line earlier if all ranks have written it or if too many lines are held back.
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._living = set(ranks)
-        self._groups: list[Group] = []  # Held lines, in display order
+        self._groups: list[Group] = []  # Lines that are held back, in display order
         self._by_line: dict[_Key, list[Group]] = {}
-        self._last: dict[int, Group] = {}  # Maps each rank to its last held line
+        self._last: dict[int, Group] = {}  # Maps each rank to the last of its lines that are held back
         self._held = 0
 
     def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
-        """Hold back a rank's line. Merge it with an identical held line if this keeps each rank's lines in order."""
+        """Hold back a rank's line. Merge it with an identical line of the buffer if each rank's lines stay in order."""
         same = self._by_line.setdefault((stream, line), [])
         group = next((group for group in same if rank not in group.ranks and self._place(group, rank)), None)
         if group is None:
@@ -73,17 +73,17 @@ class Collapser:
         self._living.add(rank)
 
     def leave(self, rank: int) -> None:
-        """Remove a rank that has exited. The buffer no longer waits for identical lines from this rank."""
+        """Remove a rank that has exited, so that the buffer stops waiting for identical lines from it."""
         self._living.discard(rank)
 
     def next_due(self) -> float | None:
-        """Return the time at which the caller must call `take`, or None if no line is held."""
+        """Return when the caller must next call `take`, or None if no line is held back."""
         return min((group.due for group in self._groups), default=None)
 
     def take(self, now: float) -> list[Group]:
         """Return the lines to show now, in order.
 
-        These are the lines whose delay has passed or that all ranks have written, and all lines before them.
+        These are the lines whose delay has passed or that all ranks have written, plus all lines before them.
         """
         ready = (i for i, group in enumerate(self._groups, 1) if group.due <= now or self._living <= group.ranks)
         count = max(max(ready, default=0), len(self._groups) - GROUP_LIMIT)
@@ -108,7 +108,7 @@ class Collapser:
                 del self._last[rank]
 
     def take_all(self) -> list[Group]:
-        """Return all held lines in order, and clear the buffer."""
+        """Return all lines that are held back, in order, and clear the buffer."""
         return self.take(float("inf"))
 
 
@@ -134,15 +134,15 @@ class _Held:
 
 
 class Farewells:
-    """Buffer that holds the tracebacks of all ranks for a short time, and shows equal tracebacks only once.
+    """Buffer that holds back the tracebacks of all ranks for a short time, so that identical ones are shown only once.
 
-    If a job fails, several ranks often write the same traceback. The buffer holds a traceback and everything that the
-    rank writes to stderr after it.
+    If a job fails, several ranks often write the same traceback. The buffer holds back a traceback and everything that
+    the rank writes to stderr after it.
 
     Args:
         ranks: All ranks.
-        cut: Function that returns how many lines to omit at the start of a traceback that ended its rank. None omits no
-            lines.
+        cut: Function that returns how many lines to omit at the start of a traceback after which the rank exited, or
+            None to omit no lines.
     """
 
     def __init__(self, ranks: Iterable[int], cut: Cut | None = None) -> None:
@@ -156,7 +156,10 @@ class Farewells:
         self._living.add(rank)
 
     def add(self, rank: int, lines: Sequence[bytes], now: float) -> list[bytes]:
-        """Add stderr lines of a rank. Hold back a traceback and all lines after it, and return the lines before it."""
+        """Add lines from a rank's stderr.
+
+        Hold back a traceback and everything after it, and return the lines before it.
+        """
         held = self._held.get(rank)
         if held is not None:
             return self._hold(rank, held, lines)
@@ -174,15 +177,15 @@ class Farewells:
         return self._held.pop(rank).lines
 
     def end(self, rank: int) -> None:
-        """Record that the rank has exited. If a traceback of the rank is held, it is the rank's last output."""
+        """Record that the rank has exited. If a traceback of the rank is held back, it is the rank's last output."""
         self._living.discard(rank)
         if rank in self._held:
             self._held[rank].last = True
 
     def next_due(self) -> float | None:
-        """Return when the caller must call `take` to get the next held traceback, or None if none is held.
+        """Return when the caller must call `take` to get the next traceback, or None if none is held back.
 
-        Once all ranks have exited, `take` returns all held tracebacks, even before this time.
+        Once all ranks have exited, `take` returns all tracebacks, even before this time.
         """
         return min((held.due for held in self._held.values()), default=None)
 
@@ -200,9 +203,9 @@ class Farewells:
         return shown
 
     def _show(self, same: dict[int, _Held]) -> list[Shown]:
-        """Return the lines of a traceback that several ranks wrote, each with the ranks that wrote this line.
+        """Merge a traceback that several ranks wrote. Return its lines, each with the ranks that wrote it.
 
-        A line in which numbers differ between ranks is returned once for each version.
+        If a line contains numbers that differ between ranks, each variant of the line is returned.
         """
         first = next(iter(same.values())).lines
         ended = any(held.last for held in same.values())
@@ -229,5 +232,5 @@ def _without_frames(lines: list[bytes]) -> list[bytes]:
 
 
 def _alike(lines: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return a key that is equal for tracebacks whose messages differ only in numbers."""
+    """Return a key that is the same for tracebacks whose messages differ only in numbers."""
     return tuple(line if line.startswith(b" ") else _NUMBERS.sub(b"#", line) for line in lines)

@@ -47,7 +47,7 @@ def cells_of(text: str) -> list[str]:
 
 
 def cut(cells: list[str], columns: int) -> list[str]:
-    """Return the first `columns` cells. Replace a wide character that is cut in half with a space."""
+    """Return the first `columns` cells of a row. If this cuts a wide character in half, replace it with a space."""
     if len(cells) <= columns:
         return cells
     kept = cells[:columns]
@@ -95,8 +95,8 @@ _EXTENDED = {38, 48, 58}  # Color codes that are followed by 5;index or 2;red;gr
 class Colours:
     """Active text colors in one output stream of a rank.
 
-    They are switched off at the end of each line and on again in the next line, so that they never affect prefixes or
-    lines of other ranks.
+    They are switched off at the end of each line, and on again at the start of the next line, so that they never affect
+    prefixes or lines of other ranks.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Colours:
         return before + text + (RESET if self._on else b"") + line[len(text) :]
 
     def __bool__(self) -> bool:
-        """Return True if any color is on."""
+        """Return True if any color is active."""
         return bool(self._on)
 
     def sequence(self) -> bytes:
@@ -142,7 +142,7 @@ def _codes(parameters: bytes) -> Iterator[tuple[int, bytes]]:
             count = {b"5": 2, b"2": 4}.get(parts[0], 1)
             part = b";".join([part, *parts[:count]])
             del parts[:count]
-        elif part == b"4:0":  # Underline style 0 (4:0) is the same as code 24, which ends the underline.
+        elif part == b"4:0":  # Underline style 0 (4:0) is equivalent to code 24, which turns off underlining.
             number = 24
         yield number, part
 
@@ -152,9 +152,9 @@ _OFF = RESET.decode()
 
 
 class Row:
-    """Terminal line, stored as cells with colors.
+    """A line of a terminal, stored as cells with colors.
 
-    Until the program overwrites a part of the line, the original text of any length is also stored.
+    The original text, of any length, is also stored until the program overwrites a part of the line.
 
     Attributes:
         live: True if the program moves the cursor within the line, as progress bars do.
@@ -172,7 +172,7 @@ class Row:
         self.width = 0
         self.size = 0
         self._cells: list[str] = []
-        self._styles: list[str] | None = None  # Color sequence of each cell, or None if the line has no colors
+        self._styles: list[str] | None = None  # Color escape sequence of each cell, or None if the line has no colors
         self._begin = style
         self._end = style
         self._text: list[str] | None = [] if not live else None
@@ -185,7 +185,7 @@ class Row:
 
     @property
     def blank(self) -> bool:
-        """True if the line shows no visible characters."""
+        """True if the line contains no visible characters."""
         return not self._cells or not "".join(self._cells).strip()
 
     @property
@@ -210,7 +210,7 @@ class Row:
             x: Column of the first character.
             text: Text to write.
             cells: The same text, as one string for each column.
-            style: Escape sequence that switches on the text's colors.
+            style: Escape sequence that sets the text's colors.
         """
         if self._text is not None and x == self.width and not self._returned:
             self._text.append(text)
@@ -241,14 +241,14 @@ class Row:
             mine[end] = " "
 
     def keep(self, sequence: str, style: str) -> None:
-        """Store an escape sequence that shows no characters, such as a change of colors."""
+        """Store an escape sequence that prints nothing, such as a change of colors."""
         self._end = style
         if self._text is not None and not self._returned:
             self._text.append(sequence)
             self.size += len(sequence)
 
     def go_back(self, style: str) -> None:
-        """Move the cursor to the first column. Treat a line that contains only spaces as a new line."""
+        """Move the cursor to the first column. If the line contains only spaces, treat it as a new line."""
         self.live = True
         if self._text is None and self.blank:
             self.renew(style)
@@ -277,12 +277,12 @@ class Row:
         self._ending = "\r\n" if returned or self._returned else "\n"
 
     def logged(self, now: float) -> bytes:
-        """Return the current state of the progress bar as a line for a log."""
+        """Return the current state of the progress bar as a log line."""
         self._logged, self.since, self.changed = self.shown(), now, False
         return (self._logged + "\n").encode(errors="surrogateescape")
 
     def line(self) -> bytes | None:
-        """Return the final line, or None if the line is blank or its state has already been logged."""
+        """Return the line to show in the end, or None if it is blank or was already logged in this form."""
         if self._logged is not None and self._logged == self.shown():
             return None
         if self._text is not None:
@@ -296,7 +296,10 @@ class Row:
         return text.encode(errors="surrogateescape")
 
     def shown(self, prefix: str = "", columns: int | None = None) -> str:
-        """Return the prefix and the visible text, cut to `columns` columns. All colors are switched off at the end."""
+        """Return the prefix and the visible text, truncated to `columns` columns.
+
+        Colors are switched off at the end.
+        """
         cells = self._cells
         if columns is not None:
             label = cut(cells_of(prefix), max(1, columns // 2))

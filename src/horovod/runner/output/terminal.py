@@ -50,9 +50,9 @@ TRACEBACK = "Traceback (most recent call last):"
 _TOKEN = re.compile(
     "([^\x00-\x1f\x7f]+)"  # plain text
     "|(\n)|(\r+\n)|(\r+)|(\b+)|(\t)"
-    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # This matches a control sequence: parameters and a final byte (ECMA-48, 5.4).
-    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # This matches a window title or a hyperlink.
-    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # This matches any other escape sequence or control character.
+    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # A control sequence: parameters and a final byte (ECMA-48, 5.4)
+    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # A window title or a hyperlink
+    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # Any other escape sequence or control character
 )
 # Incomplete escape sequence at the end of the text
 _TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")
@@ -97,7 +97,7 @@ class Canvas:
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
         """Return the lines that the program has not redrawn within HOLD seconds.
 
-        If `at_once` is True, do not wait.
+        If `at_once` is True, return all lines above the cursor without waiting.
         """
         count = 0
         for row in self._rows[: self._y]:
@@ -108,7 +108,7 @@ class Canvas:
         return self._taken()
 
     def finish(self) -> list[bytes]:
-        """Return all remaining lines, because the stream has ended."""
+        """Return all remaining lines at the end of the stream."""
         if self._rows[-1].blank and self._rows[-1].left is None:
             self._rows.pop()
         self._give(len(self._rows))
@@ -121,7 +121,7 @@ class Canvas:
         return None if left is None else left + HOLD
 
     def seen(self) -> list[Row]:
-        """Return the visible lines that can still change: progress bars and the lines between them."""
+        """Return the visible lines that may still be redrawn: progress bars and the lines between them."""
         return [row for row in self._rows if (row.live or row.left is not None) and not row.blank]
 
     def _taken(self) -> list[bytes]:
@@ -162,7 +162,7 @@ class Canvas:
 
     def _write(self, text: str) -> None:
         row = self._rows[self._y]
-        # A traceback follows a progress bar on the same line, because the program was interrupted. Split the line.
+        # The program was interrupted, so a traceback follows a progress bar on the same line. Split the line.
         if row.live and TRACEBACK in text:
             bar, _, rest = text.partition(TRACEBACK)
             self._put(bar, cells_of(bar))
@@ -275,7 +275,7 @@ class StreamText:
 
     @property
     def drawing(self) -> bool:
-        """True if the stream has lines that can still change."""
+        """True if the stream has lines that may still be redrawn."""
         return self._canvas is not None
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
@@ -301,7 +301,7 @@ class StreamText:
         return data[:1] != b"\n" or self._cutter.inside or bool(data.strip(b"\n"))
 
     def _contained(self, lines: list[bytes], coloured: bool = True) -> list[bytes]:
-        """Make each line switch its colors off at its end, if requested by `contain`.
+        """If `contain` was requested, switch off the colors at the end of each line, and on again in the next line.
 
         `coloured` is False if the new lines contain no color sequences.
         """
@@ -312,8 +312,8 @@ class StreamText:
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
         """Return the lines that the program has not redrawn within HOLD seconds.
 
-        If `at_once` is True, return all lines immediately. Wait nevertheless if the program moves the cursor up to
-        redraw lines.
+        If `at_once` is True, return all lines above the cursor without waiting, unless the program has moved the cursor
+        up to redraw lines.
         """
         if self._canvas is None:
             return []
@@ -336,9 +336,9 @@ class StreamText:
         return self._contained([rest + b"\n"]) if rest else []
 
     def next_due(self) -> float | None:
-        """Return the time at which `settle` can return lines without further input, or None."""
+        """Return the time at which `settle` will return lines even if no more output arrives, or None."""
         return None if self._canvas is None else self._canvas.next_due()
 
     def seen(self) -> list[Row]:
-        """Return the visible lines that can still change, such as progress bars."""
+        """Return the visible lines that may still be redrawn, such as progress bars."""
         return [] if self._canvas is None else self._canvas.seen()

@@ -1,1 +1,1 @@
-"""Job planning, which decides where each worker runs and with which environment. These modules perform no I/O."""
+"""Job planning: the host and the environment of each worker. These modules perform no I/O."""

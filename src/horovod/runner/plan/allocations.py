@@ -12,7 +12,7 @@ from horovod.common import launchers
 from horovod.runner.base.job_result import LaunchError
 from horovod.runner.plan.hosts import Host
 
-# `sinfo` states (column %T, without suffixes) of nodes that Slurm has removed or is about to remove.
+# `sinfo` states (column %T, without suffixes) of nodes that Slurm has taken or is about to take out of service.
 _UNUSABLE = ("drain", "down", "fail", "error", "unknown", "future", "power", "reboot", "no_resp")
 _MARKS = "*~#!%$@^-+&"
 
@@ -23,7 +23,7 @@ class Allocation:
 
     Attributes:
         job: Job id of the allocation.
-        slots: Number of tasks of each node at the time of the allocation.
+        slots: Number of tasks on each node at the time of the allocation.
     """
 
     job: str
@@ -44,7 +44,8 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
         counts = launchers.expand_tasks(environ["SLURM_TASKS_PER_NODE"]) if environ.get("SLURM_TASKS_PER_NODE") else []
     except ValueError as error:
         raise LaunchError(f"SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE: {error}") from None
-    # Without usable task counts (SLURM_TASKS_PER_NODE is missing or describes a job step), assume one task per node.
+    # If there are no usable task counts (SLURM_TASKS_PER_NODE is missing or describes a job step), assume one task per
+    # node.
     if len(counts) != len(nodes):
         counts = [1] * len(nodes)
     return Allocation(job, {node: max(1, count) for node, count in zip(nodes, counts, strict=True)})
@@ -81,9 +82,9 @@ def lines(nodes: Sequence[str], slots: Mapping[str, int], each: int | None) -> s
 
     Args:
         nodes: Nodes to list.
-        slots: Slots of each node at the time of the allocation. Nodes that were added later get as many as the first
-            node.
-        each: Number of slots of each node, which overrides `slots`, or None.
+        slots: Number of slots on each node at the time of the allocation. Nodes that were added later get the same
+            number as the first node.
+        each: Number of slots on every node, which overrides `slots`, or None.
     """
     first = next(iter(slots.values()), 1)
     return "".join(f"{node}:{slots.get(node, first) if each is None else each}\n" for node in nodes)
@@ -119,10 +120,10 @@ class Machines:
     def hosts(self, size: int) -> list[Host]:
         """Return the hosts for `size` processes.
 
-        Each host gets one slot per GPU. Without GPUs, all hosts get equal shares.
+        Each host gets one slot per GPU. If the hosts have no GPUs, the processes are distributed evenly.
 
         Raises:
-            LaunchError: If this machine is not the first one.
+            LaunchError: If this machine is not the first of the assigned machines.
         """
         if self.here != self.names[0]:
             raise LaunchError(
@@ -155,7 +156,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
         source, text = SAGEMAKER_FILE, resource_config
     if text:
         config = _object(source, text)
-    elif environ.get("SM_HOSTS"):  # Without the file, use the variable that SageMaker's training toolkit sets.
+    elif environ.get("SM_HOSTS"):  # If the file is missing, use the variable that SageMaker's training toolkit sets.
         source = "SM_HOSTS"
         config = {"hosts": _json(source, environ[source])}
     else:
@@ -168,7 +169,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
 def _hosts_of_group(config: Mapping[str, Any]) -> Any:
     """Return the hosts in this machine's group, because all ranks need machines of the same type.
 
-    Without groups, return all hosts.
+    If there are no groups, return all hosts.
     """
     groups = config.get("instance_groups")
     for group in groups if isinstance(groups, list) else []:

@@ -105,7 +105,7 @@ NEEDED = (
 def passed_on(
     environ: Mapping[str, str], allow: Collection[str] = (), deny: Collection[str] = (), remote: bool = False
 ) -> dict[str, str]:
-    """Return the environment variables of the launcher that workers get.
+    """Return the launcher's environment variables that are passed to workers.
 
     Variables in NOT_PASSED_ON and those of Ray's debugger are never included.
 
@@ -113,9 +113,9 @@ def passed_on(
         environ: The launcher's environment.
         allow: User-supplied patterns, with `*`, `?` and `[...]` as in file names. If there are any, only variables that
             match one of them or NEEDED are included.
-        deny: Patterns of the user. Variables that match are not included.
-        remote: True for workers on another machine. They get variables of HOSTS_OWN only if `allow` contains their full
-            names.
+        deny: User-supplied patterns. Variables that match one of them are not included.
+        remote: True for workers on another machine. Variables in HOSTS_OWN are included only if `allow` contains their
+            full names.
     """
     barred = (*NOT_PASSED_ON, *deny)
     wanted = (*allow, *NEEDED) if allow else ("*",)
@@ -141,7 +141,7 @@ def of_host(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, s
 
 
 def of_agent(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, str]:
-    """Return the agent's variables that a worker inherits if the agent was started for this worker alone.
+    """Return the agent's variables that a worker inherits if the agent was started for that worker alone.
 
     They include CUDA_VISIBLE_DEVICES, because these devices were selected for the worker.
     """
@@ -162,13 +162,13 @@ def job_environment(
     deny: Collection[str] = (),
     remote: bool = False,
 ) -> dict[str, str]:
-    """Return the variables that all workers of a host share.
+    """Return the environment variables that all workers on a host share.
 
     PYTHONUNBUFFERED is set unless the user has set it, so that output appears as soon as it is written.
 
     Args:
         environ: The launcher's environment, as in `passed_on`.
-        given: Variables that flags set. They take precedence.
+        given: Variables set by command-line flags, which take precedence.
         interface: Network interface to use if neither `environ` nor `given` contains one.
         allow: See `passed_on`.
         deny: See `passed_on`.
@@ -186,7 +186,7 @@ def omp_threads(cores: int, local_size: int) -> int:
 
 
 def worker_environment(slot: Slot, address: str, port: int) -> dict[str, str]:
-    """Return the variables of one worker, without the key, as `horovod.common.contract.worker_env` defines them."""
+    """Return the variables of one worker that `horovod.common.contract.worker_env` defines, without the key."""
     return WorkerEnv(
         rank=slot.rank,
         size=slot.size,
@@ -204,7 +204,7 @@ TORCH_LOOPBACK = "127.0.0.1"  # Value of MASTER_ADDR for jobs on one machine
 
 
 def torch_master(address: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables with the address at which rank 0 listens.
+    """Return the environment variables that tell workers the address on which rank 0 listens.
 
     Args:
         address: Address of rank 0's host that all hosts can reach.

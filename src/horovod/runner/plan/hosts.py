@@ -77,7 +77,7 @@ def parse_hosts(text: str) -> list[Host]:
 def parse_hostfile(text: str, path: str) -> list[Host]:
     """Parse the text of a host file. `path` is used only in error messages. Raises LaunchError if a line is invalid."""
     given = []
-    # Maps each host to its interpreter and the number of the line that sets it
+    # Maps each host to its interpreter, and to the number of the line that specifies it
     interpreters: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         content = line.split("#", 1)[0].strip()
@@ -123,7 +123,7 @@ def _is_count(text: str) -> bool:
 
 
 def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
-    """Assign ranks 0 to size - 1 to the hosts in order. Each host is filled before the next host.
+    """Assign ranks 0 to size - 1 to the hosts in order, filling each host before the next.
 
     The cross group of a worker consists of all workers with the same local rank.
 
@@ -211,7 +211,7 @@ Interfaces = Sequence[Interface]
 
 
 def common_interfaces(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
-    """Return each host's interface in the best network that all hosts share, or {} if they share none."""
+    """Return each host's interface on the best network that all hosts share, or {} if there is none."""
     return {host: interface.name for host, (interface, _) in _common(hosts).items()}
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options that tell agents how to start the workers of a job.
 
-    A field with the name of a setting, such as `gpu_affinity` for HOROVOD_GPU_AFFINITY, gets the value of this setting.
+    A field named after a setting, such as `gpu_affinity` for HOROVOD_GPU_AFFINITY, holds the value of this setting.
     This applies to horovodrun, `horovod.run`, Kubernetes and Spark. Agents receive all fields as a part of `StartJob`.
 
     Attributes:
@@ -29,7 +29,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         whole_environment: True if workers use the environment and directory of their agent's parent instead of the
             launcher's.
         env_deny: Patterns of variables that workers get neither from the launcher nor from their agent.
-        gpus_per_worker: Number of GPUs that each worker has for itself. With 0, each worker sees all GPUs of the agent.
+        gpus_per_worker: Number of GPUs that each worker has for itself, or 0 to let each worker see all GPUs of the
+            agent.
         gpu_affinity: True to run each worker on the CPUs near its GPUs.
     """
 
@@ -40,7 +41,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpu_affinity: bool = False
 
     def with_settings(self, checked: Settings) -> WorkerOptions:
-        """Return a copy in which each field that is named after a setting has the value of this setting."""
+        """Return a copy whose fields that are named after a setting hold the value of that setting."""
         values: dict[str, Any] = {}
         for name in self.__struct_fields__:
             variable = f"HOROVOD_{name.upper()}"
@@ -71,7 +72,7 @@ class MpiOptions:
 
 
 def mpi_options(mpi_args: str | None, binding_args: str | None, tcp: bool) -> MpiOptions:
-    """Parse the values of the flags for mpirun. Raises LaunchError if quotes do not match."""
+    """Parse the values of the flags for mpirun. Raises LaunchError if quotes are unbalanced."""
     return MpiOptions(
         _words("--mpi-args", mpi_args) if mpi_args else (),
         _words("--binding-args", binding_args) if binding_args else None,
@@ -90,19 +91,19 @@ def _words(flag: str, text: str) -> tuple[str, ...]:
 class ElasticSettings:
     """Settings of an elastic job.
 
-    The hosts come from `script`, from the Slurm allocation `slurm_job`, or from the fixed list `hosts`.
+    The hosts are found by `script`, taken from the Slurm allocation `slurm_job`, or listed in `hosts`.
 
     Attributes:
         start: Initial number of workers.
         least: Minimum number of workers.
         most: Maximum number of workers, or None for no limit.
-        resets: Maximum number of changes of the members, or None for no limit.
+        resets: Maximum number of times that the members may change, or None for no limit.
         timeout: Seconds without a running epoch after which the job ends.
         script: Path of the discovery script, or None.
-        slots: Slots of each host for which the script prints no number. For Slurm, slots of each node instead of its
-            number of tasks.
+        slots: Number of slots for hosts that the script prints without a number. With Slurm, number of slots on each
+            node, instead of its number of tasks.
         hosts: Fixed hosts of the job.
-        cooldown: Minimum and maximum seconds for which a host is excluded after a failure. None excludes it
+        cooldown: Minimum and maximum seconds for which a host is excluded after a failure, or None to exclude it
             permanently.
         chaos_report: True to report the outcome of injected faults at the end.
         faults: Injected faults that the user listed.
@@ -129,8 +130,8 @@ class LaunchSettings:
 
     Attributes:
         command: Command that each rank runs.
-        slots: Slots of the ranks. Empty in an elastic job.
-        variables: Environment variables for all workers that flags have set.
+        slots: Slots of the ranks, in rank order. In an elastic job, the list is empty.
+        variables: Environment variables for all workers, as set by flags.
         start_timeout: Seconds within which all ranks must start.
         output_filename: Folder for copies of each rank's output, or None.
         timestamp: True to print the time before each line of output.
@@ -142,8 +143,8 @@ class LaunchSettings:
         ssh_identity_file: Path of the private key for ssh, or None.
         remote_python: Python interpreter on other hosts, or None for the same path as the launcher's.
         ssh_fanout: Maximum number of hosts to which each host connects by ssh.
-        heartbeat_timeout: Seconds of silence after which a host counts as lost.
-        grace: Seconds for ranks to exit on their own if the user stops the job.
+        heartbeat_timeout: Seconds of silence after which a host is considered lost.
+        grace: Seconds that ranks have to exit on their own if the user stops the job.
         env_allow: Patterns of variables, as in `environment.passed_on`.
         mpi: Options for mpirun, which then starts the workers, or None.
         jsrun: True if jsrun starts the workers.
@@ -153,7 +154,7 @@ class LaunchSettings:
         torch_env: True to set the variables of torch.distributed in the workers.
         torch_port: Value of MASTER_PORT, or 0 for a free port.
         options: Options that agents apply.
-        elastic: Settings of an elastic job, or None for a job of fixed size.
+        elastic: Settings of an elastic job, or None for a fixed-size job.
     """
 
     command: list[str]

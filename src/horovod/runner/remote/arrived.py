@@ -1,4 +1,4 @@
-"""Connections of agents that were started by another system and have connected to the launcher.
+"""Connections from agents that another system has started and that have connected to the launcher themselves.
 
 The connections are already encrypted and authenticated.
 """
@@ -43,7 +43,7 @@ class ArrivedConnection:
 
     @property
     def gone(self) -> bool:
-        """True if the agent has closed the connection. The property does not read any data."""
+        """True if the agent has closed the connection. Reading this property does not consume any data."""
         poll = select.poll()
         if self.ended or self.fd < 0:
             return True
@@ -88,7 +88,7 @@ class ArrivedConnection:
                 sent = self._sock.send(memoryview(self._queue)[: 1 << 16])
             except BlockingIOError:
                 return
-            except OSError:  # Drop the unsent data. Keep the connection, because the agent's last data is still unread.
+            except OSError:  # Keep the connection without the unsent data, because the agent's last data is unread.
                 self._queue.clear()
                 return
             del self._queue[:sent]
@@ -156,7 +156,7 @@ class Arrived:
             self.drop(name)
 
     def open(self, host: Host) -> Connection:
-        """Return the connection of the host's agent. Raises OSError if there is none or if it was already opened."""
+        """Return the connection to the host's agent. Raises OSError if there is none or if it was already opened."""
         connection = self._connections.pop(host.name, None)
         if connection is None:
             raise OSError(0, "it is gone", host.name)

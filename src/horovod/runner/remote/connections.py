@@ -53,7 +53,7 @@ class Connection(Protocol):
         """
 
     def may_have(self, ready: set[int]) -> bool:
-        """Return True if data might be available. `ready` contains the descriptors that poll() reported."""
+        """Return True if data might be available. `ready` is the set of descriptors that poll() reported."""
 
     def read(self) -> bytes:
         """Return the received bytes. Set `ended` if the stream has ended."""
@@ -86,11 +86,11 @@ class Connection(Protocol):
 
     @property
     def stderr_tail(self) -> str:
-        """Last part of the text that was received on stderr."""
+        """The last part of the text received on stderr."""
 
 
 class Carrier(Protocol):
-    """Interface of an agent through which the launcher reaches other agents."""
+    """Interface of an agent that relays the launcher's connections to other agents."""
 
     def send(self, message: Request) -> None:
         """Send a message to this agent."""
@@ -183,7 +183,7 @@ class ProcessConnection:
             self._process.stdin.close()
 
     def cut_off(self) -> None:
-        """Do nothing, because this connection does not run through another agent."""
+        """Do nothing, because this connection is not relayed through another agent."""
 
     def kill(self) -> None:
         """Kill the child process, for example an ssh client whose host is lost."""
@@ -256,7 +256,7 @@ class StreamConnection:
         self.ended = True
 
     def deliver(self, message: StreamData | StreamEnd) -> None:
-        """Process a message from the relaying agent: data of the stream, or its end."""
+        """Process a message from the relaying agent: data from the stream, or its end."""
         if isinstance(message, StreamEnd):
             self.ended, self.status = True, message.status
         elif message.error:
@@ -277,23 +277,23 @@ class StreamConnection:
         self._send(StreamEnd(self._stream, signal.SIGKILL))
 
     def end(self, deadline: float) -> int | None:
-        """Return the exit status without waiting, because the relaying agent ends the command itself."""
+        """Return the exit status if it is known. Do not wait, because the relaying agent ends the command itself."""
         return self.status
 
 
 class Agent:
-    """Launcher side of the connection to the agent on one host.
+    """Launcher's side of the connection to the agent on one host.
 
     Attributes:
-        slots: Slots of the ranks on the host. Empty in elastic jobs.
-        numbers: Ranks that have ever run on the host. In elastic jobs, these are worker numbers.
+        slots: Slots of the ranks on the host. In elastic jobs, the list is empty.
+        numbers: Ranks that have run on the host at any time. In elastic jobs, these are worker numbers.
         connection: Connection to the agent, or None if it has not been opened.
         facts: Information about the host from the agent's Hello message, or None before this message.
         clock_offset: Seconds by which the host's clock was ahead when the Hello message arrived.
-        finished: True if the agent has reported that all processes of the job on the host have ended.
+        finished: True if the agent has reported that all processes of the job on the host have exited.
         gone: True if the connection has ended or could not be opened.
-        lost: True if the host was given up, because it was unreachable or silent.
-        notice: Reason why the agent ends the job by itself, or empty.
+        lost: True if the launcher has given up on the host, because it was unreachable or silent.
+        notice: Reason why the agent itself decided to end the job, or an empty string.
         heard: Time of the last message from the agent (monotonic, s).
         since: Time of the first attempt to connect (monotonic, s).
         streams: Connections to other agents that run through this agent, by stream number.
@@ -321,22 +321,25 @@ class Agent:
 
     @property
     def ranks(self) -> str:
-        """Ranks on the host as text, such as `rank 3` or `ranks 4-7`."""
+        """The host's ranks as text, such as `rank 3` or `ranks 4-7`."""
         numbers = [slot.rank for slot in self.slots]
         return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {numbers[0]}-{numbers[-1]}"
 
     @property
     def name(self) -> str:
-        """Host and ranks as text, such as `host a (ranks 4-7)`. In elastic jobs, only the host, such as `host a`."""
+        """The host and its ranks as text, such as `host a (ranks 4-7)`. In elastic jobs, the host alone."""
         return f"host {self.host} ({self.ranks})" if self.slots else f"host {self.host}"
 
     @property
     def greeting(self) -> str:
-        """Output before the agent's first message, such as a login banner. Empty once the message has arrived."""
+        """Output before the agent's first message, such as a login banner.
+
+        It is empty once this message has arrived.
+        """
         return (self._banner or b"").decode(errors="replace")
 
     def attach(self, connection: Connection) -> None:
-        """Use a new connection to the agent, and expect a login banner and the Hello message again."""
+        """Switch to a new connection to the agent, and again expect a login banner and the Hello message."""
         self.connection = connection
         self.gone = False
         self._reader = FrameReader(Report)
@@ -344,7 +347,7 @@ class Agent:
 
     @property
     def place(self) -> Host:
-        """Host of the agent, with its number of slots and its Python interpreter."""
+        """The agent's host, with its number of slots and its Python interpreter."""
         return Host(self.host, len(self.slots), self.python)
 
     def add_stream(self, connection: StreamConnection) -> int:
@@ -394,7 +397,7 @@ class Agent:
         return messages
 
     def hang_up(self) -> None:
-        """Close the agent's input, so that the agent stops the job's processes on its host."""
+        """Close the agent's input. The agent then stops the job's processes on its host."""
         if self.connection is not None:
             self.connection.hang_up()
 

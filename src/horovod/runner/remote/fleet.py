@@ -29,7 +29,7 @@ LOST_GRACE = 0.5  # The ssh process of a lost host gets LOST_GRACE seconds to ex
 
 @dataclass(frozen=True)
 class Trouble:
-    """Host that has become unusable, with the reason.
+    """Host that has become unusable, and why.
 
     Attributes:
         agent: Agent of the host.
@@ -92,8 +92,8 @@ class Fleet:
     def add(self, agent: Agent) -> list[Trouble]:
         """Add a host to an elastic job, and connect to it.
 
-        The host must not have an agent in the fleet. The launcher connects to it directly, so that its loss does not
-        affect other hosts.
+        The host must not have an agent in the fleet. The launcher connects to the host directly, so that losing it does
+        not cut off other hosts.
         """
         self.agents.append(agent)
         self._by_host[agent.host] = agent
@@ -118,7 +118,7 @@ class Fleet:
 
     @property
     def knows_places(self) -> bool:
-        """True if agents have connected on their own, so that no host names need to be looked up."""
+        """True if the agents connect to the launcher themselves, so that no host names need to be looked up."""
         return self._way is not None
 
     @property
@@ -182,7 +182,7 @@ class Fleet:
         return [Trouble(agent, f"{agent.name} is lost: {how}", lost=True)]
 
     def _explain_end(self, agent: Agent) -> list[Trouble]:
-        """Handle a connection that ended before its agent had finished: retry, or give up on the host."""
+        """Handle a connection that ended before its agent had finished: retry it, or give up on the host."""
         assert agent.connection is not None
         status = agent.end(time.monotonic() + LOST_GRACE)
         said = agent.connection.stderr_tail
