@@ -64,15 +64,15 @@ class AbsentModules:
 
 
 def _only_looked_for() -> bool:
-    """Return True if the module is searched for by ``importlib.util.find_spec``, not by an import statement."""
-    # Inspect the stack frame that called importlib's search through all finders.
+    """Return True if ``importlib.util.find_spec`` is looking for the module, and not an import statement."""
+    # Find the module that called importlib, two stack frames above this one. It is importlib.util for find_spec().
     frame = sys._getframe(1).f_back
     asker = frame.f_back if frame is not None else None
     return asker is not None and asker.f_globals.get("__name__") == "importlib.util"
 
 
 def install() -> None:
-    """Append the finder to ``sys.meta_path``. Idempotent."""
+    """Append the finder to ``sys.meta_path``. Can be called repeatedly."""
     if AbsentModules not in sys.meta_path:
         sys.meta_path.append(AbsentModules)
 

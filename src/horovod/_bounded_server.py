@@ -1,8 +1,8 @@
 """Threaded server that resists overload by unauthenticated clients, for HTTP and other protocols.
 
-A client that connects can send nothing, or send slowly. Therefore a deadline applies to the whole request, not to each
-read. The number of connections is limited: above the limit, the server closes the oldest connection without a complete
-request. A well-behaved client sends its request within milliseconds.
+A client may connect and then send nothing, or send slowly. Therefore a deadline applies to the whole request, not to
+each read. The number of connections is limited: above the limit, the server closes the oldest connection without a
+complete request. A well-behaved client sends its request within milliseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REST = 0.1
 
 
 class HttpRequest(BaseHTTPRequestHandler):
-    """Base class of HTTP handlers that tells the server when a request is complete."""
+    """Base class of HTTP handlers. It tells the server when a request is complete."""
 
     server: BoundedServer  # type: ignore[assignment]
 
@@ -79,17 +79,17 @@ class BoundedServer:
             return len(self._open)
 
     def heard(self, connection: socket.socket) -> None:
-        """Record that a connection's request has been received completely."""
+        """Record that the request of a connection has been fully received."""
         with self._lock:
             self._silent.pop(connection, None)
 
     def close(self) -> None:
-        """Stop accepting connections, and close connections whose request is incomplete. Idempotent."""
+        """Stop accepting connections, and close connections whose request is incomplete. Can be called repeatedly."""
         if self._closed.is_set():
             return
         self._closed.set()
         with contextlib.suppress(OSError):
-            # Wake the thread that accepts connections, so that it ends.
+            # Wake the thread that accepts connections, so that it exits.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
@@ -109,8 +109,8 @@ class BoundedServer:
             except TimeoutError:
                 continue
             except OSError:
-                # Close the oldest incomplete connection, because the process might have run out of file descriptors.
-                # The server can also be closed, or the client disconnected.
+                # The process might have run out of file descriptors, so close the oldest connection with an incomplete
+                # request. The error can also mean that the server is closed or the client has disconnected.
                 with self._lock:
                     self._end_oldest()
                 self._closed.wait(_REST)
@@ -169,7 +169,7 @@ class BoundedServer:
         return True
 
     def _end(self, connection: socket.socket) -> None:
-        """Shut a connection down. Its thread then closes the socket."""
+        """Shut down a connection. Its thread then closes the socket."""
         self._silent.pop(connection, None)
         self._open.discard(connection)
         with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ NAME = "horovod._core"
 
 
 def _is_ours(finder: object) -> bool:
-    """Return True if ``finder`` is this module's finder, even after the module was reloaded."""
+    """Return True if ``finder`` is the finder of this module, even if the module has been reloaded since."""
     return getattr(finder, "__module__", None) == __name__ and getattr(finder, "__qualname__", None) == "Finder"
 
 
@@ -42,5 +42,5 @@ class Finder:
 
 
 def install() -> None:
-    """Install the finder as the first one in ``sys.meta_path``. Idempotent."""
+    """Install the finder at the front of ``sys.meta_path``. Can be called repeatedly."""
     sys.meta_path[:] = [Finder, *(finder for finder in sys.meta_path if not _is_ours(finder))]

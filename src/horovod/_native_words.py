@@ -99,7 +99,7 @@ def explained(error: str, file: str, header: bytes, glibc: str, running: Running
 
 
 def checked(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
-    """Return a spec that loads the extension or raises an ImportError with an explanation."""
+    """Return a module spec that either loads the extension or raises an ImportError with an explanation."""
     folder = Path(__file__).parent
     reason = obstacle(
         spec.origin if spec else None,
@@ -108,7 +108,7 @@ def checked(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
         _running(),
     )
     if reason:
-        # Leave the origin unset, so that callers that only inspect the spec see that no usable file exists.
+        # Leave the spec's ``origin`` unset, so that callers that only inspect the spec see that no usable file exists.
         return ModuleSpec(name, _Refusal(reason, name))
     if spec is not None and spec.loader is not None:
         spec.loader = _Explaining(spec)
@@ -139,7 +139,7 @@ class _Explaining(Loader):
         self._loader, self._file = spec.loader, spec.origin or ""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        # Restore the original loader in the module's spec, so that later code does not see this wrapper.
+        # Restore the spec's original loader, so that later code does not see this wrapper.
         spec.loader = self._loader
         try:
             return self._loader.create_module(spec)

@@ -1,7 +1,7 @@
 """Argument checks for collectives on NumPy arrays.
 
-All functions raise ValueError. The message begins with the argument ``what``, and names the value and the accepted
-values.
+All functions raise ValueError with a message that begins with the argument ``what`` and names the value and the
+accepted values.
 """
 
 import operator
@@ -34,7 +34,7 @@ def label_of(face: Frontend, full_name: str, operation: str) -> str:
     """Return the start of an error message, such as ``allreduce.x on rank 1``.
 
     Raises:
-        ValueError: Horovod is not initialized.
+        ValueError: If Horovod is not initialized.
     """
     if face.engine is None:
         face.require_engine()
@@ -53,11 +53,11 @@ def code_of(dtype: Any, what: str) -> int:
     return _codes.setdefault(dtype, dtypes.CODES[dtype.name])
 
 
-# Cache the code, because NumPy builds a dtype's name on each access.
+# Cache the code, because NumPy rebuilds a dtype's name on each access.
 _codes: dict[Any, int] = {}
 
 
-# Engine codes for dtypes that are sent as a different dtype of the same size. Among them is uint32, which Keras uses
+# Engine codes for dtypes that are sent as a different dtype of the same size. These include uint32, which Keras uses
 # for random seeds.
 _TWINS = {"uint32": dtypes.INT32, "uint64": dtypes.INT64}
 
@@ -84,7 +84,7 @@ def _check_order(dtype: Any, what: str) -> None:
 
 
 def set_id(face: Frontend, process_set: ProcessSet, what: str) -> int:
-    """Return the id of a registered process set that contains this rank."""
+    """Return the id of a process set. Checks that the set is registered and contains this rank."""
     rank = face.require_job().rank
     number = getattr(process_set, "process_set_id", None)
     if number is None:
@@ -97,7 +97,7 @@ def set_id(face: Frontend, process_set: ProcessSet, what: str) -> int:
 
 
 def root_of(root_rank: Any, process_set: ProcessSet, what: str) -> int:
-    """Check that ``root_rank``, a world rank, is in the process set, and return it as an int."""
+    """Check that the world rank ``root_rank`` is in the process set, and return it as an int."""
     try:
         root = operator.index(root_rank)
     except TypeError:
@@ -111,7 +111,7 @@ def check_reduction(dtype: Any, reduction: Reduction, what: str) -> int:
     """Check that a reduction supports a dtype, and return the engine's code for the dtype.
 
     Raises:
-        NotImplementedError: Adasum on a number of ranks that is not a power of two.
+        NotImplementedError: If the reduction is Adasum and the number of ranks is not a power of two.
     """
     code = code_of(dtype, what)
     try:

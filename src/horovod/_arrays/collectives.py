@@ -1,9 +1,9 @@
 """Collectives on NumPy arrays, for frontends whose tensors can be viewed as NumPy arrays.
 
-Inputs are not changed. All functions raise ValueError for an invalid argument (an unsupported dtype, a name that is
-already in flight, a process set without this rank), and before ``init``. They raise HorovodInternalError, which names
-the tensor and the ranks, if ranks disagree or a rank was lost. ``face`` is the frontend that submits the operations.
-Names are full names, such as "allreduce.x", the same on all ranks, or "" to match operations by call order.
+Inputs are not changed. All functions raise ValueError if an argument is invalid (an unsupported dtype, a name that is
+already in flight, a process set without this rank), or if called before ``init``. They raise HorovodInternalError,
+which names the tensor and the ranks, if ranks disagree or a rank was lost. ``face`` is the frontend that submits the
+operations. Names are full names, such as "allreduce.x", the same on all ranks, or "" to match operations by call order.
 
 ``start_...`` functions return a ``Pending``.
 
@@ -132,7 +132,7 @@ def start_allgather(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Concatenate the arrays of all ranks along dimension 0, whose size can differ between ranks."""
+    """Concatenate the arrays of all ranks along dimension 0, which may differ in size between ranks."""
     from horovod._core import KIND_ALLGATHER
 
     sources = [plain(array) for array in arrays]
@@ -157,7 +157,7 @@ def start_alltoall(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Send rows of each array to all ranks of the process set, and pass the received rows to ``then``.
+    """Send each rank of the process set its rows of each array, and pass the rows received to ``then``.
 
     ``splits[i]`` is the number of rows for rank i. None means equal parts. At least one array is required. ``then``
     gets a list with the received rows of each array, in rank order. The list's last element contains the number of rows
@@ -184,7 +184,7 @@ def start_alltoall(
 
 
 def _counts(sizes: Sequence[int]) -> Array:
-    """Convert sizes to an int32 array, or to an int64 array if a size does not fit."""
+    """Convert sizes to an int32 array, or to an int64 array if any size does not fit into int32."""
     return np.array(sizes, np.int32 if max(sizes, default=0) < 2**31 else np.int64)
 
 
@@ -199,7 +199,7 @@ def start_reducescatter(
 ) -> Pending:
     """Reduce arrays over all ranks with Average or Sum, and return this rank's rows.
 
-    If the rows do not divide evenly, the first ranks get one more.
+    If the rows do not divide evenly, the first ranks get one extra row each.
     """
     from horovod._core import KIND_REDUCESCATTER
 
@@ -236,14 +236,14 @@ def _outputs(works: Works, sources: Sequence[Array]) -> list[Array]:
 
 def _output(work: Any, source: Array) -> Array:
     shape = (sum(work.sizes), *source.shape[1:])
-    # Create an empty array separately, because np.frombuffer rejects empty buffers.
+    # Handle empty arrays separately, because np.frombuffer rejects empty buffers.
     if work.output is None or work.output.nbytes == 0:
         return np.empty(shape, source.dtype)
     return np.frombuffer(work.output, source.dtype).reshape(shape)
 
 
 def _sized(groups: Sequence[str], sources: Sequence[Array]) -> list[tuple[str, int]]:
-    """Return the name and size of each array's group."""
+    """Return, for each array, the name and the size of the group it belongs to, or ("", 0) without a group."""
     sizes = {group: list(groups).count(group) for group in set(groups)}
     return [(group, sizes[group] if group else 0) for group in groups] or [("", 0)] * len(sources)
 
@@ -279,7 +279,7 @@ def allreduce_all(
 def broadcast_all(
     face: Frontend, arrays: Sequence[Any], root_rank: int, names: Sequence[str], process_set: ProcessSet
 ) -> list[Array]:
-    """Return the root's values of all arrays on every rank. ``root_rank`` is a world rank."""
+    """Return the root's values for all arrays on every rank. ``root_rank`` is a world rank."""
     if not arrays:
         return []
     results: list[Array] = start_broadcast(face, arrays, root_rank, names, process_set, blocking=True).result()
@@ -289,7 +289,7 @@ def broadcast_all(
 def allgather_all(
     face: Frontend, arrays: Sequence[Any], names: Sequence[str], process_set: ProcessSet, groups: Sequence[str] = ()
 ) -> list[Array]:
-    """Concatenate the arrays of all ranks along dimension 0, whose size can differ, and return the results."""
+    """Concatenate the arrays of all ranks along dimension 0, which may differ in size between ranks."""
     results: list[Array] = start_allgather(face, arrays, names, process_set, groups, blocking=True).result()
     return results
 
@@ -313,7 +313,7 @@ def reducescatter_all(
 ) -> list[Array]:
     """Reduce all arrays over all ranks with Average or Sum, and return this rank's rows.
 
-    If the rows do not divide evenly, the first ranks get one more.
+    If the rows do not divide evenly, the first ranks get one extra row each.
     """
     results: list[Array] = start_reducescatter(face, arrays, names, reduction, groups, blocking=True).result()
     return results

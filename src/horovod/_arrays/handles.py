@@ -26,7 +26,8 @@ Works = Sequence[Any]
 
 # Unfinished operations that no caller is waiting for, with the memory that they use.
 _parked: list[tuple[Works, Any]] = []
-# Memory of submissions interrupted by Ctrl-C. The engine uses the memory if it has accepted the operation.
+# Memory of submissions that Ctrl-C has interrupted. It is kept, because the engine may have accepted the operation and
+# still use the memory.
 _held: list[Any] = []
 
 
@@ -36,7 +37,7 @@ class Pending:
     __slots__ = ("_face", "_finish", "_keep", "_works")
 
     def __init__(self, face: Frontend, works: Works, finish: Callable[[Works], Any], keep: Any) -> None:
-        """Store operations. ``finish`` returns their result, and ``keep`` refers to their memory."""
+        """Wrap operations. ``finish`` returns their result, and ``keep`` keeps their memory alive."""
         self._face = face
         self._works = works
         self._finish = finish
@@ -58,7 +59,7 @@ class Pending:
             bool: False if ``timeout`` seconds have passed first.
 
         Raises:
-            HorovodInternalError: This is a forked child.
+            HorovodInternalError: If this is a forked child.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for work in self._works:
@@ -104,7 +105,7 @@ def start(
     keep: Any,
     blocking: bool = False,
 ) -> Pending:
-    """Submit operations to the engine, and return them as a Pending.
+    """Submit operations to the engine and return a ``Pending``.
 
     Each request is a tuple of arguments for ``Engine.submit``. If the engine rejects a request, this function submits
     the remaining requests anyway, because other ranks wait for them, and then raises the first error. With
@@ -125,8 +126,8 @@ def start(
         if refusal is not None and blocking:
             pending.wait()
     except BaseException:
-        # Keep the memory alive, because after an interrupt (Ctrl-C) the engine might have accepted an operation whose
-        # Work is lost.
+        # Keep the memory alive. After an interrupt (Ctrl-C), the engine may have accepted an operation for which this
+        # function has no Work object.
         hold(keep)
         raise
     if refusal is not None:
@@ -141,7 +142,7 @@ def hold(keep: Any) -> None:
 
 def forget() -> None:
     """Release the memory of interrupted operations. Call this after the frontend has shut down."""
-    # Keep the memory while the engine is running. Another frontend uses the engine, which can still write to the
+    # Keep the memory while the engine is running: another frontend uses the engine, which may still write to the
     # memory.
     if state.engine is None:
         _held.clear()
@@ -149,7 +150,7 @@ def forget() -> None:
 
 
 def _sweep() -> None:
-    # Iterate over a copy, because another thread can change the list meanwhile.
+    # Iterate over a copy, because another thread may change the list at the same time.
     for entry in list(_parked):
         if all(work.done() for work in entry[0]):
             # Ignore the error, because another thread has already removed the entry.
@@ -192,9 +193,9 @@ class Handle(Future):  # type: ignore[type-arg]
             The operation's result.
 
         Raises:
-            concurrent.futures.TimeoutError: ``timeout`` has passed.
-            ValueError: An argument was invalid.
-            HorovodInternalError: Ranks disagree, or a rank was lost.
+            concurrent.futures.TimeoutError: If ``timeout`` has passed.
+            ValueError: If an argument was invalid.
+            HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
         """
         return super().result(None if self._drive(timeout) else 0)
 
@@ -205,7 +206,7 @@ class Handle(Future):  # type: ignore[type-arg]
             timeout (float, optional): Maximum seconds to wait. Default: no limit.
 
         Raises:
-            concurrent.futures.TimeoutError: ``timeout`` has passed.
+            concurrent.futures.TimeoutError: If ``timeout`` has passed.
         """
         return super().exception(None if self._drive(timeout) else 0)
 
@@ -321,7 +322,7 @@ _watcher = _Watcher()
 
 def _after_fork() -> None:
     global _watcher
-    # Create a new watcher in a forked child, which does not have the parent's thread.
+    # In a forked child, create a new watcher, because the thread of the parent's watcher does not exist there.
     _watcher = _Watcher()
 
 

@@ -42,7 +42,7 @@ from horovod.common.process_sets import by_id
 try:
     from jax import ffi
 except ImportError:
-    # JAX before 0.5 provides ffi in jax.extend.
+    # Before JAX 0.5, ffi is in jax.extend.
     from jax.extend import ffi
 
 _LIBRARY = "horovod._jax._jax"
@@ -57,7 +57,7 @@ def _require_cpu() -> None:
     """Check that JAX compiles for the CPU, the only supported platform.
 
     Raises:
-        NotImplementedError: Programs would run on another platform. The message names it.
+        NotImplementedError: If programs would run on another platform. The message names it.
     """
     device = jax.config.jax_default_device
     platform = jax.default_backend() if device is None else getattr(device, "platform", device)
@@ -72,7 +72,7 @@ def _register() -> None:
     """Load the native library, connect it to the engine, and register it with XLA. Runs once per process.
 
     Raises:
-        ImportError: The library cannot be loaded, or has another version.
+        ImportError: If the library cannot be loaded or has a different version than this package.
     """
     from horovod import _core
 
@@ -160,7 +160,10 @@ class Call:
         return replace(self, **{**chosen, **changes})
 
     def renamed(self, rename: Any, **changes: Any) -> "Call":
-        """Return a copy of the call with all names and groups changed by ``rename``, and the fields in ``changes``."""
+        """Return a copy of the call with ``rename`` applied to all names and groups.
+
+        ``changes`` contains new values for other fields.
+        """
         names, groups = (tuple(text and rename(text) for text in texts) for texts in (self.names, self.groups))
         return replace(self, names=names, groups=groups, **changes)
 
@@ -179,15 +182,15 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     """Run a collective on concrete arrays, or add it to the program being compiled.
 
     The derivative of a reduction is the same reduction of tangents or gradients. Min, Max and Product have no
-    derivative. The gradient of a broadcast is the average on the root and zero elsewhere. The gradient of an allgather
-    is this rank's rows of the average.
+    derivative. The gradient of a broadcast is the average on the root and zero on other ranks. The gradient of an
+    allgather is this rank's rows of the average.
 
     If a collective fails at run time, JAX raises an error with Horovod's message. It is a jax.errors.JaxRuntimeError,
     which is a RuntimeError, or a ValueError, depending on how JAX called the program.
 
     Raises:
-        NotImplementedError: The device is not a CPU.
-        ImportError: The library cannot be loaded.
+        NotImplementedError: If the device is not a CPU.
+        ImportError: If the library cannot be loaded.
     """
     _require_cpu()
     _register()
@@ -204,7 +207,7 @@ _primitive.multiple_results = True
 
 @_primitive.def_impl
 def _outside_of_programs(*arrays: Any, call: Call) -> list[Any]:
-    # If jit is disabled, bind() would call this function again in an endless recursion.
+    # If jit is disabled, bind() would call this function again and recurse infinitely.
     with jax.disable_jit(False):
         return _program(call)(*arrays)
 
@@ -240,7 +243,7 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
 try:
     mlir.register_lowering(_primitive, _lower, platform="cpu", cacheable=False)
 except TypeError:
-    # JAX before 0.6 lacks the argument `cacheable`, because it never caches lowerings.
+    # JAX before 0.6 never caches lowerings, so it has no argument `cacheable`.
     mlir.register_lowering(_primitive, _lower, platform="cpu")
 _install_ordering()
 
@@ -362,7 +365,7 @@ def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple
 batching.primitive_batchers[_primitive] = _batched
 
 
-# Text in all error messages about ranks that disagree (Code::mismatch in C++).
+# Text that all error messages about disagreeing ranks contain (Code::mismatch in C++).
 _DISAGREE = "ranks disagree about"
 # Beginning of error messages of bindings/jax, after the status that XLA prepends.
 _MARK = "horovod: "

@@ -49,12 +49,12 @@ def is_call(op: Any) -> bool:
 
 
 def names_of(op: Any) -> set[str]:
-    """Return the names of a call's collectives, ignoring empty names."""
+    """Return the names of the collectives in a Horovod call, without empty names."""
     return set(filter(None, _texts(op, "names")))
 
 
 def steps_of(op: Any) -> set[str]:
-    """Return the names under which ranks compare how many times they have reached this call, ignoring empty names."""
+    """Return the names under which ranks compare how many times they have reached a call, without empty names."""
     return set(filter(None, _texts(op, "steps")))
 
 
@@ -68,7 +68,7 @@ def token_type() -> Any:
 
 
 def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
-    """Create a call at MLIR's current insertion point.
+    """Create a call of a foreign function at MLIR's current insertion point.
 
     The call's last result is a token. Later calls take the token as an argument, so that they run after this call.
 
@@ -138,12 +138,12 @@ def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
 
 
 def passed_on(value: Any) -> Any:
-    """Create a call that returns `value` unchanged, so that XLA cannot see how the value was computed."""
+    """Create a foreign call that returns `value` unchanged, so that XLA cannot see how the value was computed."""
     return _here(PASS_ON, "", value)
 
 
 def counted(token: Any, name: str) -> Any:
-    """Create a call that counts how often it has run, and returns the count as a token for later calls."""
+    """Create a foreign call that counts how often it has run, and return the count as a token for later calls."""
     return _here(COUNT, name, token)
 
 

@@ -1,7 +1,7 @@
 """Ordering of a program's collectives, to prevent deadlocks between ranks.
 
 On the CPU, XLA runs a program's foreign calls one after another in an order of its choice. Each Horovod call blocks
-until the other ranks have reached the same call. Programs are equal on all ranks, except that independent calls can be
+until the other ranks have reached the same call. All ranks have the same program, except that independent calls may be
 written in a different order. So the order is derived from the dependencies between calls, which are equal on all ranks:
 
 - Calls of a block that depend on the same number of preceding calls are merged to one call with all their arrays.
@@ -33,8 +33,8 @@ def order(module: Any) -> None:
     """Order all Horovod calls in a complete MLIR module, modifying the module.
 
     Raises:
-        NotImplementedError: The program is spread over several devices, or a call is inside of an operation other than
-            a loop, branch or function.
+        NotImplementedError: If the program is spread over several devices, or if a call is inside an operation other
+        than a loop, branch or function.
     """
     devices = _devices(module)
     if devices > 1:
@@ -78,7 +78,7 @@ class _Program:
         return found
 
     def _steps(self, op: Any) -> set[str]:
-        """Return the names under which ranks compare how often they have reached the calls nested in an operation."""
+        """Return the names that ranks compare to check that they run an operation's nested calls equally often."""
         names: set[str] = set()
         for call in _walk(op, "stablehlo.custom_call"):
             names |= foreign.steps_of(call) if foreign.is_call(call) else set()
@@ -100,7 +100,10 @@ class _Program:
         )
 
     def _thread(self, block: Any, token: Any, in_branch: bool) -> Any:
-        """Order the calls of a block. The first call takes ``token``; return the token of the last call."""
+        """Order the calls of a block. Each call takes the token of the previous one, and the first takes ``token``.
+
+        Return the token of the last call.
+        """
         for step in self._sequence(block):
             with ir.InsertionPoint(step[0]), step[0].location:
                 if foreign.is_call(step[0]):
@@ -110,10 +113,10 @@ class _Program:
         return token
 
     def _sequence(self, block: Any) -> list[list[Any]]:
-        """Group a block's operations into ordered steps: calls to merge, or one loop, branch or function."""
+        """Group a block's operations into ordered steps: calls to merge, or a single loop, branch or function."""
         calls: dict[_Key, list[Any]] = {}
         inner: list[Any] = []
-        # For each value that this block computes: sort key of the last call that the value depends on.
+        # For each value that this block computes, the sort key of the last call that the value depends on.
         known: dict[Any, _Key] = {}
         places = []
         operations = [one.operation for one in block.operations]
@@ -192,7 +195,7 @@ class _Program:
 
 
 def _free(calls: dict[_Key, list[Any]], op: Any, key: _Key) -> _Key:
-    """Return the first sort key after `key` at which the call `op` can be merged with the calls already there.
+    """Return the first sort key after `key` at which the call `op` can be merged with the other calls of that key.
 
     Calls with a collective of the same name cannot be merged, because these collectives must run one after another.
     """
@@ -210,7 +213,7 @@ def _devices(module: Any) -> int:
 
 
 def _used(op: Any) -> Iterator[Any]:
-    """Yield all values that an MLIR operation and its nested blocks use."""
+    """Yield all values that are used by an MLIR operation and its nested blocks."""
     yield from op.operands
     for region in op.regions:
         for block in region.blocks:
@@ -240,7 +243,7 @@ def _symbol(op: Any, attribute: str) -> str:
 
 
 def _zero() -> Any:
-    """Create the token that the first call of a program takes as an argument."""
+    """Create the ordering token that the first call of a program takes as an argument."""
     value = ir.DenseElementsAttr.get_splat(foreign.token_type(), ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 0))
     return ir.Operation.create(
         "stablehlo.constant", results=[foreign.token_type()], attributes={"value": value}
@@ -250,7 +253,7 @@ def _zero() -> Any:
 def _create_anew(op: Any, more: list[Any]) -> Any:
     """Copy an MLIR operation, adding operands and, as the last result, a token.
 
-    The blocks within the operation move to the copy.
+    The operation's nested blocks are moved to the copy.
     """
     new = ir.Operation.create(
         op.name,
@@ -274,7 +277,7 @@ def _end_with(block: Any, token: Any) -> None:
 
 
 def _lengthen_attributes(op: Any) -> None:
-    """Extend the attributes that have one entry per argument or result with an entry for the token."""
+    """Add an entry for the ordering token to the attributes that have one entry per argument or result."""
     for name in ("arg_attrs", "res_attrs"):
         if name in op.attributes:
             op.attributes[name] = ir.ArrayAttr.get([*ir.ArrayAttr(op.attributes[name]), ir.DictAttr.get({})])

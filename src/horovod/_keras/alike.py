@@ -1,4 +1,4 @@
-"""Comparison of an optimizer with a copy that was rebuilt from its config.
+"""Compares an optimizer with a copy that was rebuilt from its config.
 
 A config contains only what the optimizer's ``get_config`` returns. It loses the arguments of a subclass that does not
 override ``get_config``, attributes that were set after construction, and parts of a schedule whose ``get_config`` is
@@ -69,7 +69,7 @@ class _Comparison:
         try:
             x, y = (np.asarray(one if isinstance(one, np.ndarray) else self._to_numpy(one)) for one in (a, b))
             return x.dtype == y.dtype and bool(np.array_equal(x, y, equal_nan=x.dtype.kind in "fc"))
-        except Exception:  # The values cannot be compared. For example, they are symbolic tensors.
+        except Exception:  # The values cannot be compared, for example because they are symbolic tensors.
             return False
 
     def _same_object(self, a: Any, b: Any, depth: int) -> bool:

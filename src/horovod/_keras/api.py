@@ -47,7 +47,7 @@ def load_distributed(
         legacy_opts: True if names of optimizers refer to ``keras.optimizers.legacy``.
 
     Raises:
-        ValueError: ``legacy_opts`` is True with Keras 3, which has no legacy optimizers.
+        ValueError: If ``legacy_opts`` is True with Keras 3, which has no legacy optimizers.
     """
     objects: dict[str, Any] = {}
     if legacy_opts:
@@ -61,7 +61,7 @@ def load_distributed(
     if optimizer is not None:
         model.optimizer = wrap(optimizer)
         if not is_legacy(keras) and keras.config.backend() == "tensorflow" and getattr(model, "jit_compile", False):
-            # Compile the model again, because Keras has compiled it for a plain optimizer and might have enabled XLA.
+            # Compile the model again, because Keras has compiled it for the original optimizer and might have enabled XLA.
             model.jit_compile = False
     return model
 
@@ -110,7 +110,7 @@ class Frontend:
         ``optimizer``.
 
         Raises:
-            ValueError: ``optimizer`` is not an optimizer of this Keras and backend, or an option is invalid.
+            ValueError: If ``optimizer`` is not an optimizer of this Keras and backend, or an option is invalid.
         """
         if not hasattr(optimizer, "get_config") or not hasattr(optimizer, "apply_gradients"):
             raise ValueError(f"optimizer must be a Keras optimizer, got a {type(optimizer).__name__}")
@@ -169,7 +169,7 @@ class Frontend:
         """Exclude the gradients of ``layers`` from reduction.
 
         Raises:
-            ValueError: An entry is not a layer, or is not built.
+            ValueError: If an entry is not a layer, or is not built.
         """
         layers = [] if layers is None else list(layers) if isinstance(layers, list | tuple) else [layers]
         for layer in layers:
@@ -185,10 +185,10 @@ class Frontend:
 def open_frontend(only: str | None = None) -> Frontend:
     """Return the frontend for the Keras module used by this process.
 
-    ``only`` names the only accepted backend. None accepts all backends.
+    If ``only`` is given, it is the only accepted backend.
 
     Raises:
-        ImportError: Keras is missing or its backend is not accepted.
+        ImportError: If Keras is missing or its backend is not accepted.
     """
     keras = import_keras()
     name = backend_of(keras)
@@ -235,9 +235,9 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             Tensor: Reduced value, a tensor of the backend.
 
         Raises:
-            ValueError: An argument is invalid, or Horovod is not initialized.
-            HorovodInternalError: Ranks disagree, or a rank was lost. On TensorFlow this may be a TensorFlow error
-                instead.
+            ValueError: If an argument is invalid, or Horovod is not initialized.
+            HorovodInternalError: If the ranks' calls do not match, or a rank was lost. On TensorFlow this may be a
+                TensorFlow error instead.
         """
         op = resolve_op(op, average, lambda: operation_on_rank(state, "allreduce"))
         check_compression(compression)
@@ -258,7 +258,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         return adapter.allgather(value, name)
 
     def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-        """Return the value of one rank on all ranks.
+        """Broadcast the value of one rank to all ranks, and return it.
 
         Args:
             value (Tensor, array or number): Value to send. Shape and dtype must be the same on all ranks.
@@ -284,7 +284,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             Tensor: This rank's rows of the reduction, a tensor of the backend.
 
         Raises:
-            ValueError: ``op`` is not supported.
+            ValueError: If ``op`` is not supported.
         """
         if isinstance(op, bool) or op not in (Average, SumOp):
             raise UnsupportedOpError(
@@ -311,10 +311,10 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             str: SHA-256 of the compared values, in hexadecimal.
 
         Raises:
-            OutOfSyncError: Values differ. Raised on all ranks. The message names the first difference, as in
+            OutOfSyncError: If values differ. Raised on all ranks. The message names the first difference, as in
                 ``model.weights[3]``, the ranks, and small values.
-            ValueError: An argument contains nothing that can be compared.
-            RuntimeError: Called in a graph of tf.compat.v1.
+            ValueError: If an argument contains nothing that can be compared.
+            RuntimeError: If called in a graph of tf.compat.v1.
         """
         return checks.check(frontend, objects, named, process_set, ignore)
 
@@ -325,7 +325,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             root_rank (int): Rank whose values are sent.
 
         Raises:
-            RuntimeError: Called outside of a tf.compat.v1 graph.
+            RuntimeError: If called outside a tf.compat.v1 graph.
         """
         implementation = getattr(adapter, "broadcast_global_variables", None)
         if implementation is None:
@@ -356,7 +356,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             Model: The model, compiled with a distributed optimizer.
 
         Raises:
-            ValueError: ``legacy_opts`` is True with Keras 3, which has no legacy optimizers.
+            ValueError: If ``legacy_opts`` is True with Keras 3, which has no legacy optimizers.
         """
 
         def wrap(optimizer: Any) -> Any:
@@ -377,8 +377,8 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             NumPy scalar, array, or a dict of these for a metric with several results.
 
         Raises:
-            ValueError: ``metric`` is not such a metric, or has no variables yet. Raised on all ranks.
-            HorovodInternalError: A rank was lost.
+            ValueError: If ``metric`` is not such a metric, or has no variables yet. Raised on all ranks.
+            HorovodInternalError: If a rank was lost.
         """
         return metric_average.compute(frontend, metric)
 
@@ -403,7 +403,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
                 rank that ``"stop"`` leaves out of each epoch.
 
         Raises:
-            ValueError: An argument of a rank is invalid, a number of batches is unknown, or there are no batches.
+            ValueError: If an argument of a rank is invalid, a number of batches is unknown, or there are no batches.
                 Raised on all ranks.
 
         Example::

@@ -14,7 +14,7 @@ BACKENDS = ("tensorflow", "torch", "jax")
 
 
 class Adapter(Protocol):
-    """Functions and constants that every adapter module defines."""
+    """Interface of an adapter module: functions and constants that every adapter module defines."""
 
     basics: Any
     """``HorovodBasics`` of the framework's frontend; its init, rank, ... are also those of the Keras frontend."""
@@ -96,7 +96,7 @@ class Adapter(Protocol):
         """Concatenate the values of all ranks along dimension 0."""
 
     def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
-        """Return the root's value on all ranks."""
+        """Broadcast the root's value to all ranks, and return it."""
 
     def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
         """Reduce ``value`` over all ranks and return this rank's part of the result along dimension 0."""
@@ -118,7 +118,7 @@ def load(name: str) -> Any:
     """Return the adapter module for a Keras backend.
 
     Raises:
-        ImportError: The backend is not supported. The message names the supported backends.
+        ImportError: If the backend is not supported. The message names the supported backends.
     """
     if name not in BACKENDS:
         raise ImportError(f"the Keras backend must be one of {', '.join(BACKENDS)}, got {name!r}; set KERAS_BACKEND")

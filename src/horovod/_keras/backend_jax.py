@@ -1,7 +1,7 @@
 """Adapter for Keras 3 on JAX. See ``backend.Adapter`` for the functions.
 
 Concrete values are converted to NumPy (``_arrays``). In a compiled program, each collective is a foreign function call
-(``_jax/calls.py``). Both forms send the same messages, so one rank can run eagerly while others run a compiled program.
+(``_jax/calls.py``). Both paths send the same messages, so one rank can run eagerly while others run a compiled program.
 """
 
 import functools
@@ -111,17 +111,17 @@ def allgather(value: Any, name: str | None = None, process_set: ProcessSet = glo
     """Concatenate the values of all ranks along dimension 0.
 
     Raises:
-        NotImplementedError: Called in a program that is being compiled.
+        NotImplementedError: If called in a program that is being compiled.
     """
     names = [wire_name("allgather", name)]
     return jnp.asarray(arrays.allgather_all(face, [_value(value, "allgather")], names, process_set)[0])
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Return the root's value on all ranks as a JAX array.
+    """Broadcast the root's value to all ranks, and return it as a JAX array.
 
-    This function works in compiled programs too. It is differentiable: the gradient is the average of the ranks'
-    gradients on the root, and zero elsewhere.
+    This function also works in compiled programs. It is differentiable: the gradient is the average of the ranks'
+    gradients on the root, and zero on other ranks.
     """
     value, full = _array(value), wire_name("broadcast", name)
     if not calls.is_traced([value]):
@@ -142,7 +142,7 @@ def reducescatter(
     """Reduce ``value`` over all ranks and return this rank's rows of the result.
 
     Raises:
-        NotImplementedError: Called in a program that is being compiled.
+        NotImplementedError: If called in a program that is being compiled.
     """
     names, reduction = [wire_name("reducescatter", name)], Reduction(op, process_set)
     return jnp.asarray(arrays.reducescatter_all(face, [_value(value, "reducescatter")], names, reduction)[0])
@@ -203,7 +203,7 @@ def scale(grad: Any, factor: float) -> Any:
 def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
     """Divide a gradient by the size of the process set.
 
-    Compiled programs contain the size as a constant, so ``new_epoch`` clears them.
+    Compiled programs contain the size as a constant, so ``new_epoch`` discards them.
     """
     return scale(grad, 1.0 / len(process_set.ranks or (0,)))
 
@@ -274,7 +274,7 @@ def _watching(make: Any, is_distributed: Callable[[Any], bool]) -> Any:
     def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
         step = self.train_function
-        # A new call of fit begins, so drop unread results of the previous call, which could contain an error.
+        # A new call of fit is starting, so drop unread results of the previous call. They could contain an error.
         getattr(step, "_hvd_forget", lambda: None)()
         if is_distributed(getattr(self, "optimizer", None)) and not getattr(step, "_hvd_watches", False):
             self.train_function = _watched(step)
@@ -291,7 +291,7 @@ def _watched(step: Any) -> Any:
         with as_ours():
             for array in last:
                 if array.is_ready():
-                    # Read the results of the step, which raises an exception if the step has failed.
+                    # Read the results of the step. This raises an exception if the step has failed.
                     array.block_until_ready()
             last.clear()
             logs, state = step(state, iterator)

@@ -63,7 +63,7 @@ def check_traceable() -> None:
     """Raise an error if XLA would compile the current function.
 
     Raises:
-        ValueError: Called in a function with jit_compile=True.
+        ValueError: If called in a function with jit_compile=True.
     """
     from tensorflow.python.ops import control_flow_util  # TensorFlow has no public API for this check.
 
@@ -84,7 +84,7 @@ def scale(grad: Any, factor: float) -> Any:
 def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
     """Divide a gradient by the size of the process set.
 
-    Elastic jobs read the size in each step, because traced functions stay in use after a resize.
+    In elastic jobs, the size is read in each step, because traced functions stay in use after it changes.
     """
     if isinstance(grad, tf.IndexedSlices):
         return tf.IndexedSlices(divided_by_size(grad.values, process_set), grad.indices, grad.dense_shape)
@@ -92,7 +92,7 @@ def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
 
 
 def weighing() -> Any:
-    """Return the functions for weighted averages; see ``backend.Adapter.weighing``."""
+    """Return the functions for averaging gradients weighted by numbers of samples; see ``backend.Adapter.weighing``."""
     return (tf, tf.cast, tf.convert_to_tensor)
 
 

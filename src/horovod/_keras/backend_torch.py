@@ -109,7 +109,7 @@ class _Pending:
         self._finish.append(finish)
 
     def add_sparse(self, finish: Callable[[], torch.Tensor]) -> None:
-        """Add a function that waits for one operation and returns its result."""
+        """Register a function that waits for one operation and returns its result."""
         self._finish.append(finish)
 
     def results(self) -> list[torch.Tensor]:
@@ -156,14 +156,14 @@ def key(variable: Any) -> Any:
 
 
 def weighing() -> Any:
-    """Return the functions for weighted averages; see ``backend.Adapter.weighing``."""
+    """Return the functions for averaging gradients weighted by numbers of samples; see ``backend.Adapter.weighing``."""
     return (torch, torch.Tensor.to, lambda grad: grad.detach().to_dense() if grad.is_sparse else grad.detach())
 
 
 def convert(value: Any) -> torch.Tensor:
     """Convert a value to a contiguous tensor on the CPU, detached from the autograd graph."""
     if not isinstance(value, torch.Tensor):
-        # Get the parameter that a Keras variable wraps.
+        # A Keras variable wraps the parameter.
         inner = getattr(value, "value", value)
         value = inner if isinstance(inner, torch.Tensor) else torch.as_tensor(inner, device="cpu")
     return plain(value.detach())

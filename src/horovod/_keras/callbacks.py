@@ -23,7 +23,7 @@ def bring_values(model: Any) -> None:
 
 
 def sample_count(model: Any) -> float | None:
-    """Return the number of samples in the model's average loss, or None if the model keeps no average."""
+    """Return the number of samples in the model's average loss, or None if the model tracks no average."""
     bring_values(model)
     loss = next((metric for metric in model.metrics if metric.name == "loss" and hasattr(metric, "count")), None)
     return None if loss is None else float(loss.count)
@@ -48,7 +48,7 @@ def learning_rate(model: Any) -> float:
 
 
 def known_rate(model: Any) -> float | None:
-    """Return the current learning rate, or None if reading it fails."""
+    """Return the current learning rate, or None if it cannot be read."""
     try:
         return learning_rate(model)
     except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError):
@@ -59,7 +59,7 @@ def set_learning_rate(model: Any, value: float) -> None:
     """Set the learning rate of an optimizer.
 
     Raises:
-        ValueError: The optimizer takes its rate from a Keras schedule.
+        ValueError: If the optimizer's learning rate is a Keras schedule.
     """
     optimizer = _plain_optimizer(model)
     own = getattr(optimizer, "_learning_rate", None)
@@ -133,7 +133,7 @@ class BroadcastGlobalVariables:
         job = state.require_job()
         processes = job.hosts, job.pids
         if self._processes not in (None, processes):
-            # Decide together with all ranks, because some ranks of an elastic job can be new and need the broadcast.
+            # Let all ranks decide together whether to broadcast, because some ranks of an elastic job may be new.
             self.broadcast_done = False
         self._processes = processes
         if not self.broadcast_done and job.size > 1:
@@ -144,7 +144,7 @@ class BroadcastGlobalVariables:
         self._epoch, self._in_epoch, self._place_known, self._samples = epoch, 0, False, None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # Broadcast only now, because other callbacks could load weights or set learning rates until the first batch.
+        # Broadcast only at the first batch, because other callbacks may load weights or set learning rates until then.
         if self._all_built and not self.broadcast_done:
             self._broadcast()
         if not self._place_known:
@@ -166,7 +166,10 @@ class BroadcastGlobalVariables:
         self._count_samples()
 
     def _count_samples(self) -> None:
-        """Count this rank's samples in the first epoch, to warn if ranks differ. Weighted averages need no warning."""
+        """Count this rank's samples in the first epoch, to warn if the ranks' counts differ.
+
+        With weighted averages, no warning is needed.
+        """
         model = self.model  # type: ignore[attr-defined]
         control = getattr(model.optimizer, "_hvd", None)
         alike = control is not None and control.reduction.weight is None and control.reduction.op == Average
@@ -220,7 +223,7 @@ class LearningRateSchedule:
         steps_per_epoch (int, optional): Batches per epoch; required if ``fit`` does not know the number.
 
     Raises:
-        ValueError: ``initial_lr`` or ``multiplier`` is invalid.
+        ValueError: If ``initial_lr`` or ``multiplier`` is invalid.
     """
 
     def __init__(
@@ -291,7 +294,7 @@ class LearningRateWarmup(LearningRateSchedule):
         verbose (int): 1 prints a message at the end of the warmup. Default: 0.
 
     Raises:
-        ValueError: ``initial_lr`` or ``warmup_epochs`` is invalid.
+        ValueError: If ``initial_lr`` or ``warmup_epochs`` is invalid.
     """
 
     def __init__(
@@ -307,7 +310,7 @@ class LearningRateWarmup(LearningRateSchedule):
 
         def multiplier(epoch: float) -> float:
             size = state.require_job().size
-            # Use the rate that applies at the end of the batch, so that an epoch ends exactly at its target rate.
+            # Use the learning rate for the end of the batch, so that an epoch ends exactly at its target rate.
             done = min(1.0, (epoch + 1.0 / (self.steps_per_epoch or 1)) / warmup_epochs)
             return (1 + done * (size - 1)) / size
 
@@ -324,7 +327,7 @@ class LearningRateWarmup(LearningRateSchedule):
 class BestModel:
     """Callback that saves the model whenever the monitored metric reaches a new best value.
 
-    Set ``filepath`` after creating the callback.
+    ``filepath`` must be set after the callback has been created.
     """
 
     def __init__(self, monitor: str, verbose: int, save_weights_only: bool, mode: str, save_freq: Any) -> None:

@@ -54,9 +54,9 @@ def check(
 
 
 def check_model(frontend: Any, model: Any, local_variables: Any = None) -> None:
-    """Compare the model's values between ranks while ``fit`` runs.
+    """Compare the model's values across ranks while ``fit`` runs.
 
-    With local variables, the optimizer's state differs between ranks and is not compared.
+    If there are local variables, the optimizer's state is not compared, because it differs between ranks.
     """
     local = list(local_variables or ())
     ignore = ["model.optimizer.*"] if local or _local(model) else []
@@ -120,7 +120,7 @@ def check_plan(frontend: Any, steps: int | None) -> None:
     All ranks must call this. ``steps`` is the number of batches per epoch, or None if unknown.
 
     Raises:
-        ValueError: The numbers differ. Raised on all ranks.
+        ValueError: If the numbers differ. Raised on all ranks.
     """
     from_all = allgather_object(steps, "fit.steps", global_process_set, frontend.adapter.face)
     _compare([count for count in from_all if count is not None], from_all, "in an epoch")
@@ -136,7 +136,7 @@ def all_built(frontend: Any, shapes: list[str] | None) -> bool:
         shapes: Result of ``Frontend.shared_shapes`` on this rank.
 
     Raises:
-        ValueError: Ranks have different variables. Raised on all ranks.
+        ValueError: If ranks have different variables. Raised on all ranks.
     """
     from_all = allgather_object(shapes, "fit.variables", global_process_set, frontend.adapter.face)
     if any(one is None for one in from_all):
@@ -161,11 +161,12 @@ def check_place(frontend: Any, place: Position) -> None:
 
     Args:
         frontend: ``api.Frontend`` of this process.
-        place: Position of this rank.
+        place: This rank's position in the training: its epoch and learning rate.
 
     Raises:
-        ValueError: A rank has ended its training and another has not, or epochs or rates differ. Raised on all ranks.
-        HorovodInternalError: A rank was lost.
+        ValueError: If a rank has finished its training and another has not, or if epochs or rates differ. Raised on all
+            ranks.
+        HorovodInternalError: If a rank was lost.
     """
     where = "has ended its training after" if place.ended else "begins"
     told = (
@@ -175,7 +176,7 @@ def check_place(frontend: Any, place: Position) -> None:
 
 
 def compare_places(from_all: Sequence[Position]) -> None:
-    """Raise ValueError unless all ranks are at the same position. ``positions`` is in rank order."""
+    """Raise ValueError unless all ranks are at the same position in the training. ``from_all`` is in rank order."""
     ended = [rank for rank, place in enumerate(from_all) if place.ended]
     going = [rank for rank, place in enumerate(from_all) if not place.ended]
     if ended and going:
@@ -221,7 +222,7 @@ def check_epoch(frontend: Any, epoch: int, batches: int, samples: float | None =
         stopped: True if a callback has stopped this rank's training.
 
     Raises:
-        ValueError: The numbers differ. Raised on all ranks.
+        ValueError: If the numbers differ. Raised on all ranks.
     """
     advice = _ADVICE
     if stopped:
@@ -331,9 +332,9 @@ _WRAP = "compile the model with hvd.DistributedOptimizer(optimizer)"
 
 
 def after_batch(model: Any) -> None:
-    """Count a step of an optimizer that is not distributed, so that a warning can be issued."""
+    """Count a step of an optimizer that is not distributed, so that a warning can be issued if there are many."""
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if training.watched and optimizer is not None and not (hasattr(optimizer, "_hvd") or hasattr(inner, "_hvd")):
-        # Assume two bytes per number, because a program that averages gradients itself can send half precision.
+        # Assume two bytes per number, because a program that averages gradients itself may send half precision.
         training.plain_step(lambda: 2 * sum(math.prod(v.shape) for v in model.trainable_variables), _WRAP)

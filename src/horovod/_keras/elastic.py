@@ -29,7 +29,7 @@ class ModelState(ObjectState):
         **kwargs: Further attributes and their initial values.
 
     Raises:
-        ValueError: The model is not built, or an attribute cannot be copied.
+        ValueError: If the model is not built, or an attribute cannot be copied.
     """
 
     _hvd_frontend: Any
@@ -60,7 +60,7 @@ class ModelState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        # The optimizer has created these variables since the commit. Reset them to zero, their initial value.
+        # The optimizer has created these variables since the last commit. Reset them to zero, their initial value.
         variables = self._variables()
         for variable, value in zip(variables, self._saved_values, strict=False):
             variable.assign(value)
@@ -78,7 +78,7 @@ class ModelState(ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: The state has other attributes or variables. The message names them.
+            ValueError: If the state has other attributes or variables than this one. The message names them.
         """
         self._check_loaded(state_dict, ["variables", *self._attributes()])
         variables, values = self._variables(), state_dict["variables"]
@@ -157,7 +157,7 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
         """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
 
         After a failure or a change of the job's ranks, the function is called again with the current state. It must not
-        catch HorovodInternalError, HostsUpdatedInterrupt, or the framework's errors of Horovod operations.
+        catch HorovodInternalError, HostsUpdatedInterrupt, or the framework errors that Horovod operations raise.
 
         Args:
             func (Callable): Training function, whose first argument is a ``State``.
@@ -175,8 +175,9 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 class Batches:
     """Counter of an epoch's processed batches.
 
-    With ``steps_per_execution``, one call in ``fit`` processes several batches. Depending on its version, Keras numbers
-    the call by its first or its last batch. The number of the last batch can be beyond the end of the epoch.
+    With ``steps_per_execution``, one call in ``fit`` processes several batches. Depending on its version, Keras
+    identifies the call by the index of its first or its last batch. The index of the last batch can be beyond the end
+    of the epoch.
     """
 
     _begun: int | None = None
@@ -210,7 +211,7 @@ class CommitState(Batches):
         batches_per_commit (int): Number of batches between commits. Default: 1.
 
     Raises:
-        ValueError: ``batches_per_commit`` is not a positive integer.
+        ValueError: If ``batches_per_commit`` is not a positive integer.
     """
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
@@ -309,7 +310,7 @@ class UpdateDataset(Batches):
 
 
 def make_elastic(frontend: Any, module: str) -> dict[str, Any]:
-    """Return the contents of a Keras frontend's ``elastic`` module, which is named ``module``."""
+    """Return the contents of the ``elastic`` module of a Keras frontend. ``module`` is the name of that module."""
     plain = frontend.keras.callbacks.Callback
 
     def join(mixin: type, bases: Sequence[type], name: str) -> type:

@@ -1,8 +1,9 @@
 """Distributed optimizers for Keras 2: tf_keras, and Keras in TensorFlow up to 2.15.
 
-Keras 2 has a method for reducing gradients between their computation and their application: ``aggregate_gradients``, or
-``_aggregate_gradients`` in legacy optimizers. ``apply_gradients`` calls it, and so does loss scaling (mixed_float16)
-before it checks for infinities. This module overrides the method, so loss scaling sees the same gradients on all ranks.
+Keras 2 has a method that can reduce gradients after they are computed and before they are applied:
+``aggregate_gradients``, or ``_aggregate_gradients`` in legacy optimizers. ``apply_gradients`` calls it, and so does
+loss scaling (mixed_float16) before it checks for infinities. This module overrides the method, so loss scaling sees the
+same gradients on all ranks.
 
 Programs may also request gradients with ``compute_gradients`` or ``get_gradients`` and change them before applying
 them. These methods return reduced gradients, which are not reduced again when they are applied.
@@ -25,16 +26,16 @@ from horovod._keras.reduction import GradientReduction, LocalAggregation
 
 # -- tracking of reduced gradients -----------------------------------------------------------------------------------
 #
-# ``compute_gradients`` and similar methods return reduced gradients. The program can compute further gradients from
-# them, and these must not be reduced again when they are applied. All other gradients must be reduced, even if the
+# ``compute_gradients`` and similar methods return reduced gradients. If the program computes further gradients from
+# them, these must not be reduced again when they are applied. All other gradients must be reduced, even if the
 # program earlier requested reduced gradients and did not apply them.
 #
 # In a graph, the operations show how a gradient was computed. Eager tensors do not record their origin, so a gradient
 # tape watches the returned gradients until they are applied. It records what is computed from them. Values that leave
 # TensorFlow (NumPy, integers, ``tf.stop_gradient``, variables) and come back count as not reduced.
 
-# Maximum number of open tapes, for programs that compute gradients but never apply them. A program that sums several
-# reduced gradients before applying the sum needs the latest tapes.
+# Maximum number of open tapes. It limits their number in programs that compute gradients but never apply them. Programs
+# that sum several reduced gradients before applying the sum need the latest tapes.
 _MOST = 8
 
 
@@ -58,16 +59,19 @@ class ReducedMarks:
                 self._in_graphs.setdefault(tensor.graph, set()).add(tensor.name)
 
     def of(self, grads: Sequence[Any]) -> list[bool]:
-        """Return, for each gradient, True if it is None, reduced, or computed from reduced gradients."""
+        """For each gradient, return True if it is None, already reduced, or computed from reduced gradients."""
         return [all(self._is_reduced(part) for part in _parts(grad)[:1]) for grad in grads]
 
     def applied(self, grads: Sequence[Any]) -> None:
-        """Record that ``grads`` have been applied, and stop tracking the eager gradients that they came from."""
+        """Record that ``grads`` have been applied.
+
+        Stop tracking the eager gradients from which they were computed.
+        """
         tensors = [part for grad in grads for part in _parts(grad) if not _is_symbolic(part)]
         ids = {id(tensor) for tensor in tensors}
         same = [watched for watched in self._eager if watched.holds(ids)]
-        # The applied tensors can depend on any of the returned gradients. Assume that they depend on the oldest ones,
-        # because programs apply gradients in order.
+        # The applied gradients may have been computed from any of the returned ones. Assume that these are the oldest
+        # ones, because programs apply gradients in order.
         made = [] if same or not record.should_record_backprop(tensors) else self._eager[:1]
         for watched in same or made:
             watched.end()
@@ -103,7 +107,7 @@ class ReducedMarks:
 
 
 class _Watched:
-    """Reduced eager gradients, with a gradient tape that records what the program computes from them."""
+    """Reduced gradients of eager mode, and the gradient tape that records what the program computes from them."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = [weakref.ref(tensor) for tensor in tensors]
@@ -122,7 +126,7 @@ class _Watched:
 
 
 def _parts(grad: Any) -> list[Any]:
-    """Return the tensor that holds the values of ``grad``, as a list. The list is empty if ``grad`` is None."""
+    """Return a list with the tensor that holds the values of ``grad``, or an empty list if ``grad`` is None."""
     if grad is None:
         return []
     return [grad.values if isinstance(grad, tf.IndexedSlices) else grad]
@@ -142,7 +146,7 @@ def _captured(placeholder: Any) -> list[Any]:
 
 
 class Control:
-    """State that a distributed optimizer adds to the plain one."""
+    """State that a distributed optimizer adds to the wrapped optimizer."""
 
     def __init__(self, reduction: GradientReduction, original: Any) -> None:
         self.reduction = reduction
@@ -243,7 +247,7 @@ def _variable(shape: Any, dtype: Any, name: str) -> Any:
 
 
 class LegacyMixin:
-    """Methods of the plain optimizer that a distributed optimizer overrides."""
+    """Methods of the wrapped optimizer that a distributed optimizer overrides."""
 
     _HAS_AGGREGATE_GRAD = True
     # State of the distributed optimizer. None if Keras created the object, for example in ``from_config``; it then does
@@ -270,7 +274,7 @@ class LegacyMixin:
             self._hvd.reduction.add_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute gradients like the plain optimizer, and reduce them over the ranks."""
+        """Compute gradients as the wrapped optimizer does, and reduce them over the ranks."""
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
@@ -282,7 +286,7 @@ class LegacyMixin:
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def get_gradients(self, loss: Any, params: Any) -> Any:
-        """Return gradients like the plain optimizer, reduced over the ranks."""
+        """Compute gradients as the wrapped optimizer does, and return them reduced over the ranks."""
         grads = super().get_gradients(loss, params)  # type: ignore[misc]
         if self._hvd is None:
             return grads
@@ -301,7 +305,7 @@ class LegacyMixin:
         return self._hvd.aggregate(grads_and_vars)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
+        """Reduce the gradients over the ranks, then apply them as the wrapped optimizer does."""
         plain = super().apply_gradients  # type: ignore[misc]
         if self._hvd is None:
             return plain(grads_and_vars, *args, **kwargs)

@@ -17,10 +17,10 @@ from horovod.common.objects import allgather_object
 from horovod.common.ops import Sum
 from horovod.common.process_sets import global_process_set
 
-# A Keras metric is a function of a few variables that change only by addition: a mean has a weighted total and a sum of
-# weights, a confusion matrix has counts. Adding these variables over the ranks gives what one process would compute
-# from the data of all ranks, for any sample weights and shard sizes. Metrics that may not work this way, such as a
-# user's subclass of ``Metric``, are left to ``MetricAverage``.
+# Keras computes a metric from a few variables that change only by addition. For a mean, these are a weighted total and
+# a sum of weights; for a confusion matrix, they are counts. The sums of these variables over the ranks are what one
+# process would compute from the data of all ranks, for any sample weights and shard sizes. Metrics that may not work
+# this way, such as a user's subclass of ``Metric``, are left to ``MetricAverage``.
 
 Array = np.ndarray[Any, Any]
 
@@ -248,7 +248,7 @@ def _is_number(value: Any) -> bool:
 def average(pairs: list[tuple[float, float | None]]) -> float:
     """Return the weighted mean of (value, weight) pairs.
 
-    All weights count as equal if one is unknown or all are zero.
+    If any weight is unknown or all are zero, all weights count as equal.
     """
     first = pairs[0][0]
     if all(value == first for value, _ in pairs):

@@ -31,7 +31,7 @@ from horovod.common.training_loop.steps import marks
 
 
 class DistributedMixin:
-    """Methods of the plain optimizer that a distributed optimizer overrides."""
+    """Methods of the wrapped optimizer that a distributed optimizer overrides."""
 
     _HAS_AGGREGATE_GRAD = True
     _hvd: "Control | None" = None
@@ -45,7 +45,7 @@ class DistributedMixin:
         return self if self._hvd is None else self._hvd.original
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Support pickling and copying, using the data that Keras saves."""
+        """Support pickling and copying by using the data that Keras itself saves."""
         kinds = type(self).__mro__
         base = kinds[kinds.index(DistributedMixin) + 1]
         _, (file,) = super().__reduce__()  # type: ignore[misc]
@@ -63,13 +63,13 @@ class DistributedMixin:
             self._hvd.reduction.add_local(var)
 
     def build(self, variables: Any) -> None:
-        """Build the plain optimizer, and mark its accumulators of local gradients as local."""
+        """Build the wrapped optimizer, and mark its accumulators of local gradients as local."""
         super().build(variables)  # type: ignore[misc]
         if self._hvd is not None:
             self._hvd.mark_accumulators(self)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
+        """Reduce the gradients over the ranks, then apply them as the wrapped optimizer does."""
         control = self._hvd
         plain = super().apply  # type: ignore[misc]
         variables = None if trainable_variables is None else list(trainable_variables)
@@ -79,7 +79,7 @@ class DistributedMixin:
             control.apply(self, plain, list(grads), variables)
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
+        """Reduce the gradients over the ranks, then apply them as the wrapped optimizer does."""
         control = self._hvd
         plain = super().stateless_apply  # type: ignore[misc]
         if control is None or control.reduced or not self.built:  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ class DistributedMixin:
 
 
 class Control:
-    """State that a distributed optimizer adds to the plain one."""
+    """State that a distributed optimizer adds to the wrapped optimizer."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Control:
         accumulates_at_the_end: bool,
         inner: "Control | None",
     ) -> None:
-        """Create the state that a distributed optimizer adds to the plain one.
+        """Create the state that a distributed optimizer adds to the wrapped optimizer.
 
         ``original`` is the optimizer that the user passed. For a loss scaling optimizer, ``inner`` is the state of its
         inner optimizer if that is also distributed.
@@ -136,7 +136,7 @@ class Control:
                 reduction.average_passes,
                 reduction.sparse_as_dense,
             )
-        # True during a call with gradients that are already reduced.
+        # True during a call that passes gradients that are already reduced.
         self.reduced = False
         self.variables: Sequence[Any] = ()
         self._accumulates_at_the_end = accumulates_at_the_end
@@ -180,7 +180,7 @@ class Control:
             optimizer.build(variables)
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
-            # In these cases, call only the plain optimizer. It reports missing or mismatched gradients as an error, and
+            # In these cases, call only the wrapped optimizer. It reports missing or mismatched gradients as an error, and
             # it handles passes that only accumulate gradients locally.
             plain(grads, variables)
             self._stepped()
@@ -217,7 +217,7 @@ class Control:
     def _stepped(self) -> None:
         """Record an update of the optimizer for monitoring.
 
-        PyTorch calls this in every update. Other backends may call it only while tracing.
+        With PyTorch, this is called in every update. With other backends, it may be called only while tracing.
         """
         if getattr(self.reduction.adapter, "STEPS_SEEN", False):
             marks.optimizer(self)
@@ -241,7 +241,7 @@ def distributed_class(base: type) -> type:
 
 
 def _register_alike(made: type, base: type) -> None:
-    """Register a distributed class with Keras under the names of its plain class ``base``.
+    """Register a distributed class with Keras under the names registered for its original class ``base``.
 
     Without this, a saved file would contain only the module path of ``base``, and not the name under which the user has
     registered the class.
@@ -312,7 +312,7 @@ def _from_config(keras: Any, optimizer: Any) -> Any:
 
 
 def _accumulates_as_known(kind: type) -> bool:
-    """Return True if the class accumulates gradients with Keras' own methods, not overridden ones."""
+    """Return True if the class accumulates gradients with Keras' own methods and does not override them."""
     base = next((c for c in kind.__mro__ if c.__name__ == "BaseOptimizer" and c.__module__.startswith("keras.")), None)
     if base is None:
         return False
@@ -327,7 +327,7 @@ _prepared: set[str] = set()
 
 
 def _prepare(keras: Any, adapter: Any) -> None:
-    """Patch Keras' ``compile`` and ``fit`` for distributed optimizers. Idempotent."""
+    """Patch Keras' ``compile`` and ``fit`` for distributed optimizers. Can be called repeatedly."""
     if keras.__name__ in _prepared:
         return
     _prepared.add(keras.__name__)
@@ -369,7 +369,7 @@ def _count_samples(keras: Any) -> None:
         control = getattr(getattr(self, "optimizer", None), "_hvd", None)
         sample_weight = args[0] if args else options.get("sample_weight")
         tracker = getattr(self, "_loss_tracker", None)
-        # Remove the method that `_leave_copies_out` has set for an earlier batch. It is still there if a custom
+        # Remove the method that `_leave_copies_out` has set for an earlier batch. The method is still set if a custom
         # training step did not call it.
         getattr(tracker, "__dict__", {}).pop("update_state", None)
         if control is not None and control.reduction.weight == "batch" and options.get("training", True):
@@ -420,7 +420,7 @@ def _mask(output: Any) -> Any:
 
 
 def _leave_copies_out(keras: Any, tracker: Any, count: Any) -> None:
-    """Make the next update of the metric ``loss`` ignore a copied batch from ``hvd.sync``."""
+    """Make the next update of the metric ``loss`` ignore the batch if ``hvd.sync`` added it as a copy."""
 
     def update_state(values: Any, sample_weight: Any = None) -> Any:
         del tracker.update_state
@@ -431,7 +431,7 @@ def _leave_copies_out(keras: Any, tracker: Any, count: Any) -> None:
 
 
 def _weight_synchronized_data(keras: Any) -> None:
-    """Make ``fit`` weight averages by the number of samples if its data come from ``hvd.sync``."""
+    """Make ``fit`` weight averages by the number of samples if its data comes from ``hvd.sync``."""
     trainer = next(kind for kind in keras.Model.__mro__ if "fit" in vars(kind))
     plain = trainer.fit
 
@@ -461,7 +461,7 @@ def _keep_xla_off(keras: Any) -> None:
             break
     plain = getattr(trainer, "_resolve_auto_jit_compile", None)
     if plain is None:
-        # This version of Keras lacks the attribute, so ``check_traceable`` raises an error later if XLA is used.
+        # This version of Keras does not have the method, so ``check_traceable`` raises an error later if XLA is used.
         return
 
     @functools.wraps(plain)

@@ -26,7 +26,7 @@ from horovod.common.training_loop.weights import check_weight, check_weighted_op
 
 @dataclass
 class GradientReduction:
-    """Validated settings of a distributed optimizer, and the reduction that they configure.
+    """Validated settings of a distributed optimizer, and the gradient reduction that uses them.
 
     ``adapter`` is the backend's module (``backend.Adapter``). ``name`` is the name prefix of the operations. Gradients
     are named by position, because names of variables can differ between ranks.
@@ -75,7 +75,7 @@ class GradientReduction:
         """Pickle the settings.
 
         Raises:
-            ValueError: The settings refer to variables or to a process set, which do not exist in another process.
+            ValueError: If the settings refer to variables or to a process set, which do not exist in another process.
         """
         if self.local or isinstance(self.groups, list | tuple) or self.process_set is not global_process_set:
             raise ValueError(
@@ -90,7 +90,7 @@ class GradientReduction:
         """Return True if the process set includes other ranks.
 
         Raises:
-            ValueError: Horovod is not initialized.
+            ValueError: If Horovod is not initialized.
         """
         return anybody_else(self.process_set, state.require_job())
 
@@ -101,8 +101,8 @@ class GradientReduction:
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduce gradients, and return them for use in the update.
 
-        A gradient that is None stays None. For variables whose gradient replaces their value, the result is the maximum
-        over all ranks.
+        A gradient that is None stays None. Some variables are not updated but replaced by their gradient. For these,
+        the result is the maximum over all ranks.
         """
         results = list(grads)
         if not self.active():
@@ -179,9 +179,9 @@ class GradientReduction:
         return [cast(mean, dtype) for mean, dtype in zip(means, dtypes, strict=True)]
 
     def take_total(self) -> Any:
-        """Return the total weight of the last reduction, then clear it.
+        """Return the total weight of the last reduction, and forget it.
 
-        A step with a total of 0 changes nothing.
+        If the total is 0, the step must change nothing.
         """
         total, self.total = self.total, None
         return total
@@ -245,7 +245,7 @@ def keras3_tools(keras: Any) -> SimpleNamespace:
 class LocalAggregation:
     """Accumulator that sums the gradients of ``passes`` calls for each update.
 
-    The sums are not variables of the optimizer, so saved files are the same as for a plain optimizer.
+    The sums are not variables of the optimizer, so saved models are the same as with the original optimizer.
     """
 
     def __init__(self, tools: Any, adapter: Any, passes: int, average: bool, sparse_as_dense: bool) -> None:
@@ -268,7 +268,7 @@ class LocalAggregation:
         own.register_accumulator(self)
 
     def pending(self) -> bool:
-        """Return True if gradients have been added that no update has used yet."""
+        """Return True if there are accumulated gradients that no update has used yet."""
         return int(self._tools.tensor(self.counter)) != 0
 
     def drop(self) -> None:
@@ -284,12 +284,12 @@ class LocalAggregation:
         update: Callable[[list[Any]], Any],
         skip: Callable[[], Any],
     ) -> None:
-        """Add gradients to the sums. If an update is due after these gradients, call ``update(sums)``, else ``skip()``.
+        """Add gradients to the sums. If an update is due afterwards, call ``update(sums)``. Otherwise, call ``skip()``.
 
         A gradient that is None leaves its sum unchanged. The sum is None if no call had a gradient for the variable.
 
         Raises:
-            ValueError: A gradient is sparse and ``sparse_as_dense`` is False.
+            ValueError: If a gradient is sparse and ``sparse_as_dense`` is False.
         """
         tools = self._tools
         pairs = list(zip(grads, variables, strict=True))

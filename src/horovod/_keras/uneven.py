@@ -1,8 +1,8 @@
 """Data for Keras 3's ``fit`` on ranks that have different numbers of batches.
 
-A copy replaces each missing batch. Its sample weights are -0.0, which losses and weighted metrics treat as 0. The sign
-marks the batch as a copy, which an optimizer with ``weight="batch"`` counts as 0 samples. Samples that the program
-itself weights with 0 still count.
+Missing batches are filled with copies. A copy's sample weights are -0.0, which losses and weighted metrics treat as 0.
+The sign marks the batch as a copy, which an optimizer with ``weight="batch"`` counts as 0 samples. Samples that the
+program itself weights with 0 still count.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def synchronized(face: Any, data: Any, policy: str, batch_size: int, shuffle: bo
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
     except ValueError as error:
         problem = str(error)
-    except Exception as error:  # raised on all ranks, so that none waits for this one
+    except Exception as error:  # raised later on all ranks, so that no rank waits for this one
         problem = f"{type(error).__name__}: {error}"
     from_all = allgather_object((problem, policy, length), "sync", face=face)
     for rank, (problem, *_) in enumerate(from_all):
@@ -59,7 +59,7 @@ def synchronized(face: Any, data: Any, policy: str, batch_size: int, shuffle: bo
 
 
 class Arrays(keras.utils.PyDataset):  # type: ignore[misc]
-    """Dataset of batches of arrays. With ``shuffle``, each epoch has a new order."""
+    """Dataset of batches of arrays. With ``shuffle``, the order is different in each epoch."""
 
     def __init__(self, arrays: tuple[Any, ...], batch_size: int, shuffle: bool) -> None:
         super().__init__()
@@ -100,11 +100,11 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         return _with_weights(self._data[self._length - 1] if self._length else self._copy, padding=True)
 
     def on_epoch_begin(self) -> None:
-        """Forward the beginning of an epoch to the original dataset."""
+        """Call the original dataset's ``on_epoch_begin``."""
         self._data.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        """Forward the end of an epoch to the original dataset."""
+        """Call the original dataset's ``on_epoch_end``."""
         self._data.on_epoch_end()
 
 
@@ -121,7 +121,7 @@ def _of_tensorflow(data: Any, length: int, steps: int, copy: Any) -> Any:
 
 
 def _indexed(data: Any, batch_size: int, shuffle: bool) -> Any:
-    """Return ``data`` if it is a dataset, else a PyDataset of its arrays."""
+    """Return ``data`` itself if it is a dataset. Otherwise, return a PyDataset of its arrays."""
     if isinstance(data, keras.utils.PyDataset) or _is_tensorflow(data):
         return data
     arrays = data if isinstance(data, tuple) else (data,)
@@ -185,7 +185,10 @@ def _with_weights(batch: Any, padding: bool) -> Any:
 
 
 def _weights(given: Any, inputs: bool, padding: bool) -> Any:
-    """Return a batch's sample weights. ``given`` has the user's weights or, with ``inputs``, the batch's inputs."""
+    """Return a batch's sample weights.
+
+    ``given`` contains the user's weights or, if ``inputs`` is True, the batch's inputs.
+    """
     dtype, value = "float64" if keras.config.floatx() == "float64" else "float32", -0.0 if padding else 1.0
     if type(given).__module__.partition(".")[0] == "tensorflow":
         import tensorflow as tf

@@ -10,7 +10,7 @@ def import_keras() -> Any:
     """Return the Keras module used by this process.
 
     Raises:
-        ImportError: Keras is missing, or Keras 2 was requested and is missing.
+        ImportError: If Keras is not installed, or Keras 2 was requested and is not installed.
     """
     wanted = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     if wanted and importlib.util.find_spec("tf_keras") is not None:

@@ -32,7 +32,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install_import_hook() -> None:
-    """Patch PyTorch and Keras now if already imported, or when the script imports them."""
+    """Patch PyTorch and Keras. Frameworks that are not imported yet are patched when the script imports them."""
     sys.meta_path.insert(0, _Finder())
     for name in [name for name in _CHANGES if name in sys.modules]:
         importlib.import_module(_CHANGES.pop(name)).install()
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...")
     given = parser.parse_args(arguments)
     session.lr_scale = given.lr_scale
-    # Without a timeout, ranks that disagree would wait forever.
+    # Set a timeout, because ranks that run different operations would otherwise wait forever.
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")
     hvd.init()
     session.rank, session.size = hvd.rank(), hvd.size()
@@ -88,7 +88,7 @@ _CHANGED_GRADIENT = re.compile(
 
 
 def check_source(path: str) -> None:
-    """Reject a script that modifies gradients itself, because they are not yet reduced at that point."""
+    """Reject a script that modifies gradients itself, because the gradients it sees are not reduced yet."""
     text = Path(path).read_bytes().decode(errors="replace") if os.path.exists(path) else ""
     for number, line in enumerate(text.splitlines(), 1):
         if _CHANGED_GRADIENT.search(line.partition("#")[0]):

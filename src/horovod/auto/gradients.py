@@ -89,7 +89,7 @@ def rows(items: Any, rank: int, size: int) -> Any:
 
 # The code below weights losses that are not means over samples: sums, and means over tokens or weighted classes.
 #
-# A backward pass multiplies all gradients by the rank's fraction of the samples, which is wrong for these losses.
+# A backward pass multiplies all gradients by the rank's fraction of the samples. For these losses, this is wrong.
 
 _SCALAR = {"AddBackward0", "SubBackward0", "MulBackward0", "NegBackward0", "ToCopyBackward0", "ViewBackward0"}
 _MEAN, _SUM = 1, 2  # PyTorch's codes of reduction="mean" and reduction="sum" in loss functions
@@ -135,7 +135,7 @@ def _reductions(roots: tuple[torch.Tensor, ...], rows: int) -> Iterator[tuple[An
 
 
 def correct(roots: tuple[torch.Tensor, ...], batch: Batch) -> list[Any]:
-    """Register hooks that reweight sums and weighted means in the next backward pass, and return the hooks."""
+    """Register hooks that reweight sums and weighted means in the loss in the next backward pass. Return the hooks."""
     found = list(_reductions(roots, max(batch.own, 1)))
     divisors = torch.tensor([0 if d is None or not batch.own else d for _, d, _ in found], dtype=torch.float64)
     if any(d is not None for _, d, _ in found):
@@ -163,7 +163,7 @@ def synchronize() -> None:
     alive = [optimizer for optimizer, sent in training.optimizers.items() if not sent]
     if not alive:
         return
-    gc.collect()  # free unused models, because all ranks must broadcast the same models
+    gc.collect()  # free unused models, so that all ranks broadcast the same models
     tensors = [t for m in training.modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
     tensors += [p for optimizer in alive for p in _parameters(optimizer)]
     new = {id(t): t for t in tensors if t not in training.sent and not torch.nn.parameter.is_lazy(t)}
@@ -215,7 +215,7 @@ def _backward(plain: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **
     factors = zip(roots, [*given, *[None] * (len(roots) - len(given))], strict=True)
     scaled = [torch.full_like(t, batch.weight) if g is None else g * batch.weight for t, g in factors]
     with torch.no_grad():
-        # This pass adds local gradients, so first divide the already reduced sums by the number of ranks.
+        # This pass adds local gradients to reduced sums, so first divide the sums by the number of ranks.
         for p in training.reduced:
             if p.grad is not None:
                 p.grad.div_(session.size)

@@ -76,7 +76,7 @@ class Rows(keras.utils.PyDataset):  # type: ignore[misc]
         chunk = self._order[index * self._most : (index + 1) * self._most]
         own = chunk[session.rank :: session.size]
         weight = len(own) * session.size / len(chunk)
-        own = own if len(own) else chunk[:1]  # a rank without rows of the batch gets one row, which is weighted with 0
+        own = own if len(own) else chunk[:1]  # a rank without rows of the batch gets one row with weight 0
         x, y, given = keras.tree.map_structure(lambda a: None if a is None else a[own], self._arrays)
         return x, y, weight * (np.ones(len(own), keras.config.floatx()) if given is None else given)
 

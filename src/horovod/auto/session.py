@@ -36,7 +36,7 @@ class Session:
         self.seed = 0
         self.started = time.time()
         self.touched: collections.Counter[str] = collections.Counter()
-        # Above 0 while Keras trains, to leave Keras' own calls to PyTorch unpatched.
+        # Nesting depth of Keras training. Above 0, Keras' own calls to PyTorch stay unpatched.
         self.suspended = 0
 
     @property
@@ -50,7 +50,7 @@ class Session:
             print(f"horovod.auto: {text}", file=sys.stderr, flush=True)
 
     def change(self, kind: str, text: str) -> None:
-        """Count a patched object of this kind, and report it."""
+        """Record that an object of this kind was patched, and print a line about it."""
         self.touched[kind] += 1
         self.say(f"{script_line()}: {text}")
 
@@ -74,7 +74,7 @@ def calling_frame(*through: str) -> Any:
 
 
 def is_script(frame: Any) -> bool:
-    """Return True if a frame is the user's code, not Python's, an installed package's or Horovod's."""
+    """Return True if a frame is in the user's code, and not in Python, an installed package or Horovod."""
     name = frame.f_code.co_filename
     return not name.startswith((*_LIBRARIES, _OURS, "<")) and "-packages" + os.sep not in name
 
@@ -135,7 +135,7 @@ def limit_output() -> None:
     session.seed = int(hvd.broadcast_object(random.getrandbits(31), 0, name="auto.seed"))
     random.seed(session.seed)
     np.random.seed(session.seed)
-    draw = np.random.randint  # randint uses the global state, which is equal on all ranks
+    draw = np.random.randint  # randint uses the global random state, which is equal on all ranks
     wrap(np.random, "default_rng", lambda plain, seed=None: plain(draw(2**31) if seed is None else seed))
     if session.rank != 0:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (open until the process ends)
@@ -168,9 +168,9 @@ def _mkdir(plain: Any, path: Any, *args: Any, **kwargs: Any) -> None:
 
 def on_rank_0(plain: Any, *args: Any, **kwargs: Any) -> None:
     """Call ``plain`` on rank 0 only. Other ranks wait until the call returns."""
-    # Name the operation after the script's line, which then appears in the warning about a rank that does not save.
+    # Name the operation after the script's line, so that the warning about a rank that does not save shows the line.
     name = f"auto.save {script_line()}"
-    # Wait until all ranks have opened, and so truncated, their files before rank 0 writes.
+    # Before rank 0 writes, wait until all ranks have opened their files, because opening truncates them.
     hvd.allreduce(np.zeros(1), name=name)
     try:
         if session.rank == 0:

@@ -132,7 +132,7 @@ def _stream(plain: Any, loader: Any) -> Any:
 
 
 def _undivide(sampler: Any) -> None:
-    """Make a DistributedSampler yield the samples of all ranks, as in one process."""
+    """Make a DistributedSampler yield the samples of all ranks, as it would in a single process."""
     if type(sampler) is DistributedSampler:
         if (sampler.num_replicas, sampler.rank) not in ((1, 0), (session.size, session.rank)):
             refuse("its DistributedSampler has other ranks than this job", "use num_replicas=1 and rank=0")
@@ -141,7 +141,7 @@ def _undivide(sampler: Any) -> None:
 
 
 def shards_of(loader: Any) -> Shards:
-    """Return a replacement for the loader's batch sampler. Rejects loaders that cannot be split."""
+    """Return a replacement for the loader's batch sampler. Raises an error if the loader cannot be split."""
     known = loader.__dict__.get("batch_sampler")
     if isinstance(known, Shards):
         return known
@@ -182,7 +182,7 @@ def _iterate(plain: Any, loader: Any) -> Any:
 
 
 def _is_stored(filename: str, line: int) -> bool:
-    """Return False if the line is only an expression, such as a call to print, whose result is not stored."""
+    """Return False if the line only evaluates an expression, such as a call to print, and discards its result."""
     tree = ast.parse("".join(linecache.getlines(filename)))
     around = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno <= line <= (n.end_lineno or 0)]
     return not isinstance(max(around, key=lambda n: n.lineno, default=None), ast.Expr)
@@ -203,7 +203,10 @@ def _length(plain: Any, loader: Any) -> int:
 
 
 def _draw(plain: Any, *args: Any, **kwargs: Any) -> Any:
-    """Draw random numbers for the batch of all ranks, as one process would, and return this rank's rows."""
+    """Draw random numbers for the combined batch of all ranks, as a single process would do.
+
+    Return this rank's rows.
+    """
     batch = training.batch()
     bounds, last = (args[:-1], args[-1:]) if plain.__name__ == "randint" else ((), args)
     shape = kwargs.get("size", last[0] if last and isinstance(last[0], tuple | list) else last)

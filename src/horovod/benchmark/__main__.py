@@ -1,4 +1,4 @@
-"""Command line `python -m horovod.benchmark`, which runs one rank inside a job, or else starts a job."""
+"""Command line `python -m horovod.benchmark`, which runs as one rank inside a job, and otherwise starts a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from horovod.common import launchers
 def _in_job() -> bool:
     """Return True if this process is one rank of the benchmark.
 
-    A scheduler job with one process does not count, because it looks like a bare allocation.
+    A scheduler job with one process does not count, because it cannot be distinguished from an allocation in which no
+    job was started.
     """
     if "HOROVOD_SIZE" in os.environ:
         return True
@@ -21,7 +22,7 @@ def _in_job() -> bool:
 
 
 def main() -> int:
-    """Run the benchmark. Return the exit code: 0, 1 after an error message, or 2 for invalid arguments."""
+    """Run the benchmark. Return its exit code: 0, 1 after an error message, or 2 for invalid arguments."""
     chosen, np = options.parse(sys.argv[1:])
     if not _in_job():
         from horovod.runner import launch

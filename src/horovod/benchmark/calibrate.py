@@ -53,7 +53,7 @@ class Sweep:
 
 
 def sweeps(node_of: Sequence[int]) -> list[Sweep]:
-    """Return the sweeps to measure in a job. Ranks with equal ``node_of`` share memory."""
+    """Return the sweeps to measure in a job. Ranks with the same ``node_of`` value share memory."""
     nodes, size = len(set(node_of)), len(node_of)
     shared = nodes < size
     found = []
@@ -66,8 +66,8 @@ def sweeps(node_of: Sequence[int]) -> list[Sweep]:
         apart = tuple(("allreduce", n * MIB, False) for n in (1, 2, 4, 8, 16))
         found.append(Sweep("stream_bytes", (_ALWAYS, 0), apart, above=True))
     if nodes == size:
-        # Tune the limit up to which allreduce uses recursive doubling. With two ranks, it is the larger of pair_bytes
-        # and doubling_bytes. By default, pair_bytes is larger.
+        # Tune the limit up to which allreduce uses recursive doubling. With two ranks, the limit is the larger of
+        # pair_bytes and doubling_bytes, which by default is pair_bytes.
         name, sizes = ("pair_bytes", (128, 256, 512, 1024, 2048)) if size == 2 else ("doubling_bytes", (4, 16, 64, 256))
         found.append(Sweep(name, (0, _ALWAYS), tuple(("allreduce", n * KIB, True) for n in sizes)))
     if nodes > 1 and size > 2:
@@ -125,7 +125,7 @@ def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], i
 
 
 def candidate(sweep: Sweep, times: Times, default: int) -> int:
-    """Return the best value that is never slower than the default and faster in at least one case.
+    """Return the best value that is faster than the default in at least one case and slower in none.
 
     If there is no such value, return the default.
     """
@@ -148,10 +148,11 @@ def candidate(sweep: Sweep, times: Times, default: int) -> int:
 
 
 def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> int:
-    """Derive the tuned size from the measured times of a sweep."""
+    """Return the value of the tuned setting, given the times measured in its sweep."""
     if len(sweep.values) > 2:
         return candidate(sweep, times, default)
-    # ``direct_bytes`` counts the bytes of two ranks (see allreduce_shm). Its maximum means "always".
+    # ``direct_bytes`` is the limit for two ranks (see allreduce_shm). With n ranks, the limit is 2 / n times as large.
+    # At the maximum of ``direct_bytes``, the direct algorithm is always used.
     if sweep.name == "direct_bytes":
         return threshold(sweep, times, default, lambda size: min(size * len(node_of) // 2, sweep.values[1]))
     return threshold(sweep, times, default)
@@ -159,7 +160,7 @@ def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of the calibration. ``gains`` contains (default seconds, tuned seconds) of each case that changed."""
+    """Result of the calibration. ``gains`` contains (default seconds, tuned seconds) for each case that changed."""
 
     tuning: dict[str, int]
     gains: dict[str, tuple[float, float]]
@@ -202,7 +203,7 @@ class Calibration:
         return self._engines[text]
 
     def _measure(self, tunings: Sequence[dict[str, int]], cases: Sequence[tuple[str, int, bool]]) -> Times:
-        """Return the slowest rank's time in seconds for each turn. The result is equal on all ranks."""
+        """Return the slowest rank's time in seconds for each turn. The result is the same on all ranks."""
         local: Times = {}
         engines = [self._engine(tuning) for tuning in tunings]
         for i, (collective, nbytes, in_place) in enumerate(cases):
@@ -243,9 +244,9 @@ class Calibration:
 #
 # The formulas are linear in alpha, beta, gamma and their local counterparts, so this is a linear least-squares problem.
 # Residuals are relative to the measured times, because otherwise the largest messages would dominate. Parameters are
-# times and therefore not negative (C. Lawson, R. Hanson, Solving Least Squares Problems, 1974). Because there are so
-# few unknowns, the solver can try all subsets of them. The input can include other collectives than allreduce, and the
-# model then predicts their times too.
+# times, so they are constrained to be non-negative (C. Lawson, R. Hanson, Solving Least Squares Problems, 1974).
+# Because there are so few unknowns, the solver can try all subsets of them. The input can include other collectives
+# than allreduce. The model then predicts their times too.
 
 Row = tuple[list[float], float]
 """Coefficients of the parameters, and the measured seconds."""
@@ -325,10 +326,10 @@ _TURNS = 3
 
 
 def fit_model(engines: Sequence[EngineColumn], rank: int, size: int) -> dict[str, float]:
-    """Fit the parameters of the cost model. The result is equal on all ranks.
+    """Fit the parameters of the cost model. The result is the same on all ranks.
 
-    Parameters of shared memory come from an engine in which all ranks share memory. Parameters of links come from an
-    engine in which no ranks share memory. Parameters that no engine can measure keep their defaults.
+    Parameters of shared memory are measured with an engine in which all ranks share memory. Parameters of links are
+    measured with one in which no ranks share memory. Parameters that no engine can measure keep their defaults.
     """
     parameters = dict(_core.cost_model())
     kinds = {len(set(engine.node_of)): engine for engine in engines}

@@ -34,7 +34,7 @@ class Memory:
 
     def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        # Write to the memory. Unwritten pages would all map to the same zero page.
+        # Write to the memory, because pages that were never written would all map to the same zero page.
         self._map.write(bytes(max(nbytes, 1)))
         self._view = (ctypes.c_char * max(nbytes, 1)).from_buffer(self._map)
         self.address = ctypes.addressof(self._view)
@@ -56,7 +56,7 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 class EngineColumn:
-    """Engine with given settings, measured as one column of the results.
+    """An engine with given settings. Its measurements are one column of the results.
 
     All ranks create the same columns in the same order. The constructor raises the same errors as ``bootstrap.start``.
 
@@ -152,7 +152,7 @@ class EngineColumn:
     def submitter(self, name: str, memory: Memory, count: int) -> Callable[[], _core.Work]:
         """Return a function that starts an in-place allreduce of ``count`` numbers.
 
-        Wait for the returned Work object before the next call.
+        The returned Work object must be waited for before the next call.
         """
         submit, kind, address, shape = self._engine.submit, _core.KIND_ALLREDUCE, memory.address, (count,)
         work: _core.Work | None = None

@@ -1,4 +1,7 @@
-"""Peer libraries to compare with, some in separate jobs. A job starts once and sleeps between its turns."""
+"""Libraries to compare Horovod with. Some run in separate jobs.
+
+Such a job is started once, and sleeps while other libraries are measured.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ class JobError(Exception):
 def mpi_tools(prefix: str = "", modules: Sequence[str] = ("mpi4py",)) -> tuple[str, str] | None:
     """Return the paths of mpiexec and of a Python with mpi4py.
 
-    The search uses the Python environment ``prefix`` if it is not empty, or else this one. None if either is missing.
+    The search uses the Python environment ``prefix``, or this process's if it is empty. The result is None if a program
+    is missing.
     """
     found = Path(prefix, "bin", "mpiexec")
     if prefix and found.exists():
@@ -135,7 +139,7 @@ class Job:
         return self._log.read()[-_TAIL:]
 
     def ask(self, request: dict[str, Any], timeout: float) -> list[list[float]]:
-        """Send the request to every rank, and return their samples by rank.
+        """Send the request to every rank, and return each rank's samples, in rank order.
 
         Raises:
             JobError: If a rank reports an error or does not answer within ``timeout`` seconds.
@@ -170,10 +174,10 @@ class Job:
         return seconds
 
     def close(self) -> None:
-        """Ask the processes to end, kill them after 10 s, and remove their temporary files."""
+        """Ask the processes to exit, kill them after 10 s, and remove their temporary files."""
         for connection, stream in self._streams.values():
             try:
-                # Tell the worker to end, because its loop stops at the end of its input.
+                # Close the worker's input, which ends its loop.
                 connection.shutdown(socket.SHUT_WR)
             except OSError:
                 pass
@@ -200,7 +204,7 @@ _SCRIPT = Path(__file__).resolve().parent / "standalone" / "mpi_peer.py"
 
 
 class Gloo:
-    """Peer that runs torch.distributed with gloo in the job's processes. All ranks must create it together."""
+    """Runs torch.distributed with gloo in the job's processes, for comparison. All ranks must create it together."""
 
     name = "gloo"
 
@@ -272,5 +276,5 @@ class Mpi:
 
 
 def mpi_missing(prefix: str) -> str:
-    """Return the reason why MPI cannot be measured in this process, or "" if it can."""
+    """Return why MPI cannot be measured in this process, or "" if it can."""
     return "" if mpi_tools(prefix) else "no mpiexec with mpi4py was found"

@@ -45,7 +45,10 @@ def size_label(nbytes: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Parse a size such as "65536", "64K", "64KiB" or "16 MiB", and return it in bytes. Raises ValueError."""
+    """Parse a size such as "65536", "64K", "64KiB" or "16 MiB", and return it in bytes.
+
+    Raises ValueError if the text is not a size.
+    """
     number = text.strip().lower().removesuffix("b").removesuffix("i")
     factor = {"k": KIB, "m": MIB, "g": 1 << 30}.get(number[-1:], 1)
     return int(number.rstrip("kmg") if factor > 1 else number) * factor
@@ -71,9 +74,9 @@ def make_cases(collective: str, sizes: tuple[int, ...], ranks: int) -> list[Case
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """Return the ratio of bus bandwidth to bytes / time.
+    """Return the factor by which bytes / time is multiplied to get the bus bandwidth.
 
-    The ratio is the minimum number of bytes that a rank must send, divided by ``Case.bytes``. With this factor, all
+    The factor is the minimum number of bytes that a rank must send, divided by ``Case.bytes``. With this factor, all
     collectives show the same bandwidth on equally fast links, for any number of ranks.
     """
     if collective == "barrier" or ranks < 2:
@@ -158,7 +161,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(words: Sequence[str]) -> tuple[Options, int | None]:
-    """Parse the arguments. Return the options, and the value of -np or None. Invalid arguments exit with a message."""
+    """Parse the arguments. Return the options, and the value of -np or None.
+
+    Exits with a message if an argument is invalid.
+    """
     args = make_parser().parse_args(words)
     peers = tuple(peer for peer in args.peers if peer != "none")
     options = Options(

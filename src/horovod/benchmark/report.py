@@ -107,7 +107,7 @@ def comparison(results: Sequence[Result], labels: dict[int, str]) -> str:
 def algorithms_table(results: Sequence[Result], labels: dict[int, str]) -> str:
     """Format a table with measured and predicted times for each size and column, followed by the formulas.
 
-    ``results`` must be those of one collective.
+    All ``results`` must belong to one collective.
     """
     rows = [["", "", "measured, us", "predicted, us", "measured / predicted"]]
     for nbytes, label in labels.items():
@@ -139,8 +139,8 @@ MISSING = "no picture: matplotlib is not installed (pip install 'horovod[benchma
 def draw(results: Sequence[Result], labels: dict[int, str], name: Path) -> str:
     """Write ``name``.png and ``name``.svg, with one panel per collective and one line per column.
 
-    Both axes are logarithmic, and predictions are dotted. Returns a sentence that names the files, or why there are
-    none.
+    Both axes are logarithmic, and predictions are dotted. Returns a sentence that names the files, or that says why
+    none were written.
     """
     if not find_spec("matplotlib"):
         return MISSING
@@ -175,7 +175,7 @@ def _panel(axis: object, results: Sequence[Result], labels: dict[int, str]) -> N
     for number, column in enumerate(columns):
         points = sorted((r for r in results if r.column == column), key=lambda r: r.bytes)
         sizes, medians = [r.bytes for r in points], [r.median * 1e6 for r in points]
-        color = f"C{number % 10}"  # Matplotlib has ten colors, so markers distinguish further lines
+        color = f"C{number % 10}"  # Matplotlib has only ten default colors, so markers distinguish further lines
         marker = "osv^DPX"[number // 10 * 3 + number % 3]
         axis.plot(sizes, medians, marker=marker, markersize=4, label=column, color=color)
         if len(columns) <= _BANDS:

@@ -1,7 +1,7 @@
 """Benchmark session of one rank.
 
-All ranks run the same program. Engines and peers are measured in turns (A B C A B C), so that a change in the machine's
-speed affects all of them. Rank 0 writes the results.
+All ranks run the same program. Engines and the libraries compared with them take turns (A B C A B C), so that a change
+in the machine's speed affects all of them. Rank 0 writes the results.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Session:
             print(text, flush=True)
 
     def note(self, text: str) -> None:
-        """Print a note about the measurement on stderr now, and again at the end of the report."""
+        """Print a note about the measurement to stderr, now and again at the end of the report."""
         if self.rank == 0 and text not in self._notes:
             self._notes.append(text)
             print(f"note: {text}", file=sys.stderr, flush=True)
 
     def set_up(self) -> None:
-        """Start all engines and peers. Raises ValueError if an algorithm is unknown."""
+        """Start all engines, and the libraries to compare them with. Raises ValueError if an algorithm is unknown."""
         for name in self._algorithms():
             self._add_algorithm(name)
         self._start_peers()
@@ -84,7 +84,10 @@ class Session:
         return names
 
     def _add_algorithm(self, name: str) -> None:
-        """Add a column for an algorithm. Ranks use shared memory if the algorithm supports it, or else TCP."""
+        """Add a results column for an algorithm.
+
+        Ranks communicate over shared memory if the algorithm supports it, and otherwise over TCP.
+        """
         choice = {"HOROVOD_ALGORITHM": f"allreduce={name}"}
         alone = list(range(self.size))
         if _core.runs_in("allreduce", name, self._node_of):
@@ -161,7 +164,7 @@ class Session:
         return columns
 
     def _shares(self, nbytes: int) -> bool:
-        """Return True if the ranks' shared memory has space for a tensor of this size on every rank."""
+        """Return True if the ranks' shared memory has space for a tensor of the given size on every rank."""
         return all(allgather_object(self._ours.shared_memory(nbytes) is not None, "benchmark.shared"))
 
     def _measure_case(self, case: Case, parameters: dict[str, float]) -> list[report.Result]:

@@ -30,19 +30,17 @@ _ROOM = "100000"
 def prepare() -> str:
     """Return input for `nft -f -` that creates the rules without applying them to any interface.
 
-    Running nft with this input also tests for missing permissions or tools. It is harmless if repeated.
-
-    Applying it also tests for missing rights or tools, and is harmless if repeated.
+    Running nft with this input also tests for missing permissions or tools. It can be run repeatedly.
     """
     return _DROPS
 
 
 def cut(interfaces: Iterable[str], lasts: float | None) -> str:
-    """Return input for `nft -f -` that makes these interfaces drop all packets.
+    """Return input for `nft -f -` that makes the given interfaces drop all packets.
 
     Args:
         interfaces: Names of the interfaces.
-        lasts: Duration in seconds. None means no limit.
+        lasts: How long the packets are dropped, in seconds. None means no limit.
 
     Raises:
         ValueError: If nft cannot use the name of an interface. The message contains the name.
@@ -57,7 +55,7 @@ def cut(interfaces: Iterable[str], lasts: float | None) -> str:
 
 
 def slow(interface: str, addresses: Sequence[str], by: float) -> list[list[str]]:
-    """Return commands that delay outgoing packets of an interface to these addresses by ``by`` seconds.
+    """Return commands that delay an interface's outgoing packets to the given addresses by ``by`` seconds.
 
     Other packets are not delayed. The first command fails if the interface already has a manually configured queueing
     discipline.
@@ -80,7 +78,7 @@ def slow(interface: str, addresses: Sequence[str], by: float) -> list[list[str]]
 
 
 def slow_no_more(interface: str) -> list[str]:
-    """Return the command that undoes `slow`."""
+    """Return the command that removes the delay added by ``slow``."""
     return ["tc", "qdisc", "del", "dev", interface, "root", "handle", _ROOT]
 
 
@@ -114,8 +112,8 @@ class Kind(Enum):
 class Event:
     """Fault to inject into a job.
 
-    The target is one of ``rank``, ``host``, ``link`` or ``pick``. The time is ``step`` or ``after``. Without a time,
-    the fault occurs when the job starts.
+    The target is one of ``rank``, ``host``, ``link`` or ``pick``. The time of the fault is ``step`` or ``after``.
+    Without a time, the fault occurs when the job starts.
 
     Attributes:
         kind: Kind of the fault.
@@ -142,7 +140,10 @@ class Event:
     code: int | None = None
 
     def __str__(self) -> str:
-        """Format the event as in a plan. A random target is written as the number from 0 to 1 that selects it."""
+        """Format the event as in a plan.
+
+        A random target is written as the number from 0 to 1 that selects it.
+        """
         said = {
             "rank": self.rank,
             "host": self.host,
@@ -194,7 +195,7 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the quantile ``part`` (0 to 1) of ``values``, without interpolation."""
+    """Return the ``part``-quantile of ``values`` (``part`` from 0 to 1), without interpolation."""
     ordered = sorted(values)
     return ordered[max(0, min(len(ordered) - 1, -int(-part * len(ordered) // 1) - 1))]
 
@@ -233,7 +234,8 @@ ON_NETWORKS = frozenset((Kind.SLOW, Kind.CUT))
 class Member:
     """Host and network of a rank.
 
-    ``network`` is equal for ranks that share network interfaces. ``addresses`` are the addresses of these interfaces.
+    ``network`` is the same for ranks that share network interfaces. ``addresses`` are the addresses of these
+    interfaces.
     """
 
     host: str
@@ -243,7 +245,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Ranks:
-    """All ranks of an epoch. ``own`` is this process's rank."""
+    """All ranks that take part in an epoch. ``own`` is this process's rank."""
 
     own: int
     members: tuple[Member, ...]
@@ -260,7 +262,7 @@ def concerns(event: Event, ranks: Ranks) -> bool:
 def acting(event: Event, ranks: Ranks) -> tuple[int, ...]:
     """Return the ranks that inject a network fault: the first rank of the affected host, or both ends of the link.
 
-    The result is empty if ``why_not`` returns a reason.
+    The result is empty if the fault cannot be injected (see ``why_not``).
     """
     if why_not(event, ranks):
         return ()

@@ -27,7 +27,7 @@ from horovod.chaos.events import Event, Kind
 RANDOM_KINDS = (Kind.KILL, Kind.STOP, Kind.RAISE, Kind.EXIT, Kind.PREEMPT, Kind.CUT)
 CHOICE = (*RANDOM_KINDS, Kind.SLOW)
 """Kinds of faults that the argument kinds= can contain."""
-# Range of seconds for which a rank is stopped or its host disconnected. It includes values below and above the
+# Range of the seconds for which a rank is stopped or its host disconnected. It includes values below and above
 # heartbeat timeouts.
 STOPPED = (0.5, 30.0)
 # Range of packet delays in seconds.
@@ -44,7 +44,7 @@ class Seeded:
         seed: Seed of the generator.
         mtbf: Mean seconds between two events.
         kinds: Kinds to inject. Default: all RANDOM_KINDS, but CUT events then have no duration and thus no effect.
-        until: Seconds after which there are no more events. None means no end.
+        until: Seconds after which no more events occur. None means no limit.
     """
 
     seed: int
@@ -88,7 +88,10 @@ _LARGEST = 10**12
 
 @dataclass(frozen=True)
 class _Form:
-    """Required and optional arguments of a plan entry. If ``when`` is True, step= or after= is also required."""
+    """Required and optional arguments of a plan entry.
+
+    If ``when`` is True, step= or after= is also required.
+    """
 
     must: tuple[str, ...]
     may: tuple[str, ...] = ()
@@ -119,12 +122,12 @@ class Plan:
         return bool(self.events or self.seeded)
 
     def of_rank(self, rank: int) -> list[Event]:
-        """Return the faults that a rank injects into itself at given steps, in order of steps."""
+        """Return the faults that a rank injects into itself at given steps, in the order of these steps."""
         own = [event for event in self.events if event.rank == rank and event.step is not None]
         return sorted(own, key=lambda event: event.step or 0)
 
     def by_time(self) -> Iterator[Event]:
-        """Yield the timed faults in order. The sequence is endless if a random source has no end."""
+        """Yield the timed faults in order. The sequence is endless if a source of random faults has no limit."""
         streams = [iter(sorted((e for e in self.events if e.after is not None), key=lambda e: e.after or 0.0))]
         streams += [one.events() for one in self.seeded]
         waiting = [(event.after or 0.0, number, event) for number, s in enumerate(streams) if (event := next(s, None))]
@@ -137,7 +140,7 @@ class Plan:
 
 
 def plan(text: str) -> Plan:
-    """Parse the text of a plan. An empty text gives an empty plan.
+    """Parse the text of a plan. An empty text yields an empty plan.
 
     Raises:
         ValueError: If an entry is invalid. The message contains the entry and the accepted form.

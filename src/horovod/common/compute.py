@@ -280,7 +280,7 @@ class ComputeClient:
             self.end_dispatcher(number)
 
     def close(self) -> None:
-        """Close the connection to the registry. Idempotent."""
+        """Close the connection to the registry. Can be called repeatedly."""
         self._store.close()
 
     def __enter__(self) -> "ComputeClient":

@@ -178,7 +178,7 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
 
     Raises:
         RuntimeError: On the other ranks, if the block raised an error on rank 0.
-        HorovodInternalError: A rank was lost.
+        HorovodInternalError: If a rank was lost.
     """
     if state.require_job().rank:
         outcome = None

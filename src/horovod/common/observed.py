@@ -99,7 +99,7 @@ def _observers() -> Telemetry:
     """Return the telemetry of this job.
 
     Raises:
-        HorovodInternalError: In a forked child, which knows its rank but is not in the job.
+        HorovodInternalError: If called in a forked child, which knows its rank but is not in the job.
         RuntimeError: If the telemetry could not be started.
     """
     if _telemetry is None:
@@ -153,7 +153,7 @@ class Observed:
 
         Raises:
             ValueError: If Horovod is not initialized, or if HOROVOD_RECORDER_ENTRIES is 0.
-            HorovodInternalError: In a forked child.
+            HorovodInternalError: If called in a forked child.
             OSError: If the file cannot be written. The message names the path.
         """
         self._face.require_job()

@@ -1,4 +1,4 @@
-"""Training data: prefetching loaders, and file record streams that are split among ranks.
+"""Training data: prefetching loaders, and streams of records from files, split among ranks.
 
 ``order`` computes the order of the records, which of them remain in the epoch, and which rank visits them. ``source``,
 ``files``, ``tars`` and ``parquet`` read files, and ``loader`` reads ahead in a thread. The package does not depend on a

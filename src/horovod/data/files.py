@@ -70,12 +70,15 @@ class ByteRanges(Source):
     @staticmethod
     @abstractmethod
     def index(path: str, size: int, block_bytes: int) -> Iterator[Range]:
-        """Yield the byte ranges of a ``size``-byte file. Raises ValueError naming the file if it is damaged."""
+        """Yield the byte ranges of a file of ``size`` bytes.
+
+        Raises ValueError if the file is damaged. The message names the file.
+        """
 
     @staticmethod
     @abstractmethod
     def parse(data: bytes) -> list[Any]:
-        """Parse the bytes of a range and return its records."""
+        """Parse the bytes of a range into records."""
 
     def made_of(self) -> list[tuple[str, int]]:
         return self._files
@@ -97,7 +100,7 @@ class ByteRanges(Source):
 
 
 class LineFiles(ByteRanges):
-    r"""Source whose records are the lines of files, as ``bytes`` without the line end (``\n`` or ``\r\n``).
+    r"""Source whose records are the lines of files, as ``bytes`` without the line ending (``\n`` or ``\r\n``).
 
     Use it for text, JSON lines, and CSV without a header.
     """
@@ -122,7 +125,7 @@ class LineFiles(ByteRanges):
 
 
 class WholeFiles(Source):
-    """Source in which each file is a record ``(path, bytes)``, for example for directories of images."""
+    """Source whose records are whole files, as ``(path, bytes)``. Suitable for directories of images, for example."""
 
     digest_of = "the files' names, sizes and order, and of how many records each block has, by block_files"
 
@@ -152,7 +155,7 @@ class WholeFiles(Source):
 
 _BLOCK = tarfile.BLOCKSIZE
 _KEY = "__key__"
-# Maximum size in bytes of a header with a long name or with attributes of one member.
+# Maximum size in bytes of a header that contains a member's long name or attributes.
 _LONGEST_HEADER = 1 << 20
 # Maximum size in bytes of a header whose attributes apply to all following members.
 _LONGEST_GLOBAL = 1 << 16
@@ -160,7 +163,7 @@ _LONGEST_GLOBAL = 1 << 16
 _MAX_GLOBAL = 1000
 # Maximum number of headers per member.
 _MAX_HEADERS = 16
-# Maximum number of consecutive digits in attributes.
+# Maximum number of consecutive digits in attributes. tarfile would need quadratic time to parse longer numbers.
 _MAX_DIGITS = 255
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else ord(" ") for byte in range(256))
 # Exceptions that tarfile raises if a header is invalid.

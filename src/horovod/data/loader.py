@@ -22,7 +22,7 @@ _open: "weakref.WeakSet[ReadAhead[Any]]" = weakref.WeakSet()
 
 
 class _End:
-    """End marker of a pipe, with the error that ended the iteration, or None."""
+    """Marks the end of a pipe. Holds the error that ended the iteration, or None."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -50,7 +50,10 @@ class _Pipe:
             return not self._closed
 
     def get(self) -> Any:
-        """Wait for the next item and return it. Return the end marker after the last item, or if the pipe is closed."""
+        """Wait for the next item and return it.
+
+        After the last item, or once the pipe is closed, return the end marker.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or bool(self._items))
             if self._closed:
@@ -102,7 +105,7 @@ class ReadAhead(Iterator[T], Generic[T]):
         """Start prefetching.
 
         Args:
-            iterable: The iterable, or a function that returns it. The thread calls the function.
+            iterable: The iterable, or a function that returns it. The function is called in the prefetching thread.
             depth: Maximum number of items to read ahead.
 
         Raises:
@@ -136,7 +139,7 @@ class ReadAhead(Iterator[T], Generic[T]):
     def close(self) -> None:
         """Stop the thread, waiting up to 10 s for its current item.
 
-        After 10 s, log a warning. The thread then ends when the item has been read.
+        If the item takes longer, log a warning. The thread then exits once the item has been read.
         """
         if os.getpid() != self._pid:
             return
@@ -186,7 +189,7 @@ class BaseDataLoader:
     """
 
     def __len__(self) -> int:
-        # `list(loader)` calls this method, and ignores only a TypeError.
+        # `list(loader)` calls this method and ignores only a TypeError.
         raise TypeError(f"{type(self).__name__} must define __len__, which returns the number of batches")
 
     def _iterate(self) -> Any:
@@ -203,7 +206,7 @@ class BaseDataLoader:
 
 
 class _Loops(weakref.WeakSet[ReadAhead[Any]]):
-    """Set of a loader's open ReadAheads. Copies and pickles of the set are empty."""
+    """Set of a loader's open ReadAheads. It is empty in copies and pickles of the loader."""
 
     def __reduce__(self) -> Any:
         return _Loops, ()

@@ -32,6 +32,9 @@ Piece = tuple[int, int, list[int]]
 class Order:
     """Order of the records of one epoch.
 
+    A source consists of blocks of records. A window is a group of blocks whose records are shuffled together. A chain
+    is a run of blocks that can only be read one after another.
+
     Args:
         lengths: Number of records of each block.
         shuffle: True to shuffle the blocks, and the records of each window.
@@ -62,7 +65,7 @@ class Order:
         return self._begins[-1]
 
     def window(self, number: int) -> tuple[int, ...]:
-        """Return the blocks of a window."""
+        """Return the numbers of the blocks in a window."""
         return self._windows[number]
 
     def pieces(self, begin: int, end: int) -> Iterator[Piece]:
@@ -75,7 +78,10 @@ class Order:
             begin = stop
 
     def _inside(self, number: int, begin: int, end: int) -> Iterable[tuple[int, list[int]]]:
-        """Return the records at positions ``begin`` to ``end`` of a window, as (block index, positions) pairs."""
+        """Return the records at positions ``begin`` to ``end`` of a window, grouped by block.
+
+        The result consists of (index of the block in the window, indices of records in the block) pairs.
+        """
         starts = self._starts[number]
         if not self._shuffle:
             return _in_a_row(begin, end, starts)
@@ -130,7 +136,7 @@ def section(intervals: Intervals, begin: int, end: int) -> Intervals:
 def _sections(intervals: Intervals, numbers: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the sections (see ``section``) for several ascending ranges of indices.
 
-    All sections are computed in a single pass, because there can be thousands of intervals and ranges.
+    All sections are computed in a single pass, because there can be thousands of ranges and of intervals.
     """
     passed = index = 0
     for begin, end in numbers:
@@ -146,7 +152,7 @@ def _sections(intervals: Intervals, numbers: Iterable[tuple[int, int]]) -> Itera
 
 
 def joined(pieces: Iterable[tuple[int, int]]) -> Intervals:
-    """Merge adjacent intervals. The input must be ascending."""
+    """Merge adjacent intervals. The intervals must be in ascending order."""
     made: list[tuple[int, int]] = []
     for begin, end in pieces:
         if made and made[-1][1] == begin:
@@ -166,7 +172,10 @@ def run(left: Intervals, rank: int, ranks: int) -> Intervals:
 
 
 def steps(left: Intervals, ranks: int) -> int:
-    """Return the number of records that each rank still visits in this epoch, equal on all ranks (see ``extra``)."""
+    """Return the number of records that each rank still visits in this epoch.
+
+    The number is equal on all ranks, because it includes repeated records (see ``extra``).
+    """
     return -(-count(left) // ranks)
 
 

@@ -16,8 +16,8 @@ _ARENA_BYTES = 128 << 10
 class ParquetFiles(Source):
     """Source of rows of Parquet files. A batch maps each column to a NumPy array with one row per record.
 
-    Numbers, booleans and times keep their types. Lists become further dimensions if they have a fixed size, even if
-    they are nested, or if ``shapes`` contains their shape. Other lists, strings and bytes become arrays of objects.
+    Numbers, booleans and times keep their types. Lists become additional dimensions if they have a fixed size, even
+    when nested, or if ``shapes`` contains their shape. Other lists, strings and bytes become arrays of objects.
     """
 
     digest_of = "the files' names, sizes and order, and of how many records each block has, by columns and block_bytes"
@@ -51,7 +51,7 @@ class ParquetFiles(Source):
         self._files = find_files(paths, ".parquet") if filesystem is None else _named(paths)
         self._shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
         self._columns: list[str] = []
-        # For each block: number of the file, row group, first row, and True if the block is the whole row group.
+        # For each block: index of the file, row group, first row, and True if the block is the whole row group.
         self._blocks: list[tuple[int, int, int, bool]] = []
         self._sizes: list[int] = []
         self.lengths: list[int] = []
@@ -196,7 +196,7 @@ def _new_array(shape: tuple[int, ...], dtype: Any) -> Any:
     """Return an uninitialized NumPy array.
 
     Large arrays use Arrow's allocator, which can reuse memory that another thread has freed. malloc would return such
-    memory to the system immediately, and then fault it back in page by page.
+    memory to the system immediately, which later costs a page fault for every page.
     """
     import numpy as np
     import pyarrow as pa
@@ -234,8 +234,8 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
     """Convert a column of a row group to an array.
 
     Raises:
-        ValueError: If a column of integers or booleans has missing values, whose dtype would depend on the data, or if
-            a list does not have the given shape.
+        ValueError: If a column of integers or booleans has missing values (its dtype would then depend on the data), or
+        if a list does not have the given shape.
     """
     import numpy as np
     import pyarrow as pa
@@ -270,7 +270,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
 
 
 def _sizes(kind: Any) -> list[int | None]:
-    """Return the size of the lists at each depth, with None for lists of variable size."""
+    """Return the size of the lists at each nesting depth, or None at depths where it varies."""
     import pyarrow as pa
 
     sizes: list[int | None] = []
@@ -288,12 +288,12 @@ def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
     import numpy as np
     import pyarrow as pa
 
-    # Row offsets into the flattened values. The last entry is the end of the last row.
+    # Row offsets into the flattened values. The final entry is the end of the last row.
     ends = np.arange(len(chunk) + 1)
     for depth, size in enumerate(_sizes(chunk.type)):
         if chunk.null_count:
             raise ValueError(f"{where} must not have missing inner lists, got {chunk.null_count}{rank_suffix()}")
-        # A sliced chunk's offsets do not begin at 0.
+        # The offsets of a sliced chunk do not begin at 0.
         offsets = np.arange(len(chunk) + 1) * size if size is not None else chunk.offsets.to_numpy()
         lengths = np.diff(offsets)
         if shape and len(wrong := np.flatnonzero(lengths != shape[depth])):

@@ -1,4 +1,4 @@
-"""Read Parquet row groups in pieces if they are too large for memory. Requires pyarrow."""
+"""Reader of Parquet row groups, which reads them in pieces if they are too large for memory. Requires pyarrow."""
 
 import contextlib
 import io
@@ -111,12 +111,12 @@ def buffer_bytes(columns: int) -> int:
 
 @contextlib.contextmanager
 def naming_file(path: str, trouble: str = "is damaged, or not a Parquet file") -> Iterator[None]:
-    """Convert pyarrow's errors to ValueErrors naming the file, except for MemoryError and cancellation."""
+    """Convert pyarrow's errors, except MemoryError and cancellation, to ValueErrors that name the file."""
     import pyarrow
 
     try:
         yield
-    except (MemoryError, pyarrow.ArrowCancelled):  # pass on memory errors, including pyarrow.ArrowMemoryError
+    except (MemoryError, pyarrow.ArrowCancelled):  # let memory errors propagate, including pyarrow.ArrowMemoryError
         raise
     except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path} {trouble}: {error}{rank_suffix()}") from error
@@ -143,7 +143,7 @@ class Reading:
         self._rest: Any = None
         self._open = contextlib.ExitStack()
         file, _ = self._open.enter_context(open_file())
-        # Do not use threads, because they would stay alive and each rank has only one core.
+        # Do not use threads. They would stay alive, and a rank usually has only one core.
         self._batches = file.iter_batches(step, row_groups=[group], columns=list(columns), use_threads=False)
 
     def close(self) -> None:

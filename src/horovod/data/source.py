@@ -43,7 +43,7 @@ class Source(ABC):
         return contextlib.nullcontext(self.load)
 
     def take(self, loaded: Any, places: Sequence[int]) -> Any:
-        """Return the records at ``places`` of a loaded block. ``loaded`` is a result of ``load``."""
+        """Return the records at positions ``places`` within a loaded block. ``loaded`` is a result of ``load``."""
         return [loaded[place] for place in places]
 
     def join(self, taken: Sequence[Any]) -> Any:
@@ -55,7 +55,7 @@ class Source(ABC):
         return self.join([self.take(loaded, places) for loaded, places in chosen])
 
     def made_of(self) -> Sequence[tuple[str, int]]:
-        """Return the path and size in bytes of each file, in order. Empty if the source reads no files."""
+        """Return the path and size in bytes of each file, in order. The list is empty if the source reads no files."""
         return ()
 
     def digest(self) -> str:
@@ -80,7 +80,7 @@ def _within(paths: Sequence[str]) -> list[str]:
 
 
 def rank_suffix() -> str:
-    """Return " (rank R)" for the end of error messages, or "" outside of a job."""
+    """Return " (rank R)" as a suffix for error messages, or "" outside a job."""
     return f" (rank {state.job.rank})" if state.job is not None else ""
 
 
@@ -156,7 +156,7 @@ def _rows(path: str) -> Iterator[str]:
         yield path
         return
     first, last = int(match[1]), int(match[2])
-    # As in a shell, ranges can descend, and numbers are padded to equal width if one of them begins with 0.
+    # As in a shell, ranges can count down, and numbers are padded to equal width if one of them begins with 0.
     padded = any(text[0] == "0" and len(text) > 1 for text in match.groups())
     width = max(map(len, match.groups())) if padded else 0
     for number in range(first, last + 1) if first <= last else range(first, last - 1, -1):
@@ -175,7 +175,7 @@ def size_of(path: str) -> int:
 
 @contextlib.contextmanager
 def readable(path: str) -> Iterator[None]:
-    """Convert an OSError within the ``with`` block to a ValueError with the file's name."""
+    """Context manager that converts an OSError to a ValueError with the file's name."""
     try:
         yield
     except OSError as error:
@@ -183,7 +183,7 @@ def readable(path: str) -> Iterator[None]:
 
 
 def check_not_compressed(path: str) -> None:
-    """Check that a file is not compressed, because compressed files do not support random access."""
+    """Raise ValueError if a file is compressed, because compressed files do not support random access."""
     with open(path, "rb") as file:
         begin = file.read(6)
     if begin.startswith(_PACKED):

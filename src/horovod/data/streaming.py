@@ -1,4 +1,4 @@
-"""Dataset that splits a source's records among ranks, whose number can change."""
+"""Dataset that splits a source's records among a varying number of ranks."""
 
 import bisect
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ def _size() -> int:
 
 
 class StreamingDataset(Resumes):
-    """Iterable over the batches of this rank's share of an epoch. Files can be larger than memory.
+    """Iterates over the batches of this rank's share of an epoch. Files can be larger than memory.
 
     Example::
 
@@ -84,7 +84,7 @@ class StreamingDataset(Resumes):
         self._digest = source.digest()
         self._place = rank or _rank, size or _size
         self._order: tuple[int, Order] | None = None
-        # Records that remained when records were last split among the ranks.
+        # The records that remained when they were last split among the ranks.
         self._left: parts.Intervals = ()
         self._me, self._ranks = 0, 1
         # Number of records that this rank has yielded since the last split, and how many of them are recorded as
@@ -105,8 +105,8 @@ class StreamingDataset(Resumes):
         """Iterate over every ``workers``-th remaining batch of the epoch, starting with batch ``worker``.
 
         Use this if several processes load one rank's batches, such as the workers of PyTorch's DataLoader, which takes
-        batches from its workers in turn. This call determines which batches remain, not the request for the first
-        batch.
+        batches from its workers in turn. The set of remaining batches is fixed when this is called, not when the first
+        batch is requested.
 
         Raises:
             ValueError: If ``worker`` is not below ``workers``.
@@ -122,9 +122,9 @@ class StreamingDataset(Resumes):
         return self._read(self._order_now(), tuple(mine), begins, self.batch_size)
 
     def record(self, samples: int | None = None) -> None:
-        """Record that ``samples`` records are processed. Default: one batch.
+        """Record that ``samples`` records have been processed. Default: one batch.
 
-        Call this after the step and before the commit, in the same steps on all ranks.
+        Call this after the step and before the commit, at the same step on all ranks.
         """
         samples = self.batch_size if samples is None else check_count("samples", samples, 0)
         self._recorded = min(self._recorded + samples, self._steps)
@@ -141,8 +141,8 @@ class StreamingDataset(Resumes):
     def set_epoch(self, epoch: int) -> None:
         """Begin the epoch with the given number.
 
-        If this is the current epoch and it is partly processed, the recorded batches are kept. If it is complete, it
-        starts again.
+        If this is the current epoch and it is partly processed, the record of processed batches is kept. If it is
+        complete, the epoch starts over.
         """
         under_way = epoch == self.epoch and 0 < self.processed_num < self._length
         left = self._now_left() if under_way else self._all()
@@ -178,7 +178,7 @@ class StreamingDataset(Resumes):
         return {**self.__dict__, "_order": None}  # recompute the order instead of pickling it
 
     def _same(self) -> dict[str, Any]:
-        """Return the properties that must match for a saved position to be valid."""
+        """Return the properties that must match for a saved position to be usable."""
         same = {"length": self._length, "source": self._digest, "shuffle": self.shuffle, "seed": self.seed}
         return {**same, "mix": self.mix}
 
@@ -229,9 +229,9 @@ class _Held:
         return self._source.gather(chosen)
 
     def _hold(self, block: int, window: tuple[int, ...]) -> None:
-        """Load a block. If blocks form a chain, load the earlier blocks of the window's chain first.
+        """Load a block. If it belongs to a chain, first load the blocks before it in the chain that are in the window.
 
-        The blocks of a chain can be read only in order, and the program needs the records of the earlier blocks later.
+        The blocks of a chain can only be read in order. The program needs the earlier blocks later anyway.
         """
         first = self._firsts[bisect.bisect_right(self._firsts, block) - 1] if self._firsts else block
         for one in range(first, block + 1):

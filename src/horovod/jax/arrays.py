@@ -17,10 +17,10 @@ def flat(tree: Any) -> tuple[list[Any], list[str], Any]:
     """Flatten a pytree.
 
     Returns:
-        (leaves as arrays, path of each leaf ("" for a tree that is an array itself), structure of the tree).
+        (leaves as arrays, path of each leaf ("" if the tree is a single array), structure of the tree).
 
     Raises:
-        ValueError: A leaf is not an array or number.
+        ValueError: If a leaf is not an array or number.
     """
     pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
     places = [jax.tree_util.keystr(path) for path, _ in pairs]
@@ -51,7 +51,7 @@ def full_names(operation: str, name: str | None, places: Sequence[str]) -> list[
     For example, the leaf ``['w']`` of an argument named "grads" becomes ``allreduce.grads['w']``.
 
     Raises:
-        ValueError: ``name`` is not a string.
+        ValueError: If ``name`` is not a string.
     """
     full = wire_name(operation, name)
     return [full and full + place for place in places]
@@ -64,7 +64,7 @@ def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callab
     any scale factor differs from 1.
 
     Raises:
-        ValueError: The array has unsigned 32- or 64-bit integers, and ``op`` is Average or there is a scale factor.
+        ValueError: If the array has unsigned 32- or 64-bit integers, and ``op`` is Average or there is a scale factor.
     """
     dtype = array.dtype
     if dtype.name.startswith(_SMALL_FLOATS):

@@ -87,10 +87,10 @@ def allreduce(
         pytree: Reduced JAX arrays, in the structure of ``tree``.
 
     Raises:
-        ValueError: An argument is invalid, or Horovod is not initialized.
-        NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
-        HorovodInternalError: Ranks disagree, or a rank was lost. A compiled program raises a JAX error with the same
-            message instead.
+        ValueError: If an argument is invalid, or Horovod is not initialized.
+        NotImplementedError: If ``op`` is ``Adasum`` and the number of ranks is not a power of two.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost. A compiled program raises a JAX error
+            with the same message instead.
     """
     how = (compression, prescale_factor, postscale_factor, process_set)
     op = resolve_op(op, average, "allreduce")
@@ -117,7 +117,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Reduce the arrays of a pytree over all ranks as one operation.
+    """Reduce the arrays of a pytree over all ranks as a group.
 
     No array is reduced before all ranks have submitted all arrays.
 
@@ -159,8 +159,8 @@ def _allreduce(
 def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Broadcast the root's arrays to all ranks.
 
-    The operation is differentiable: on the root the gradient is the average of the ranks' output gradients, elsewhere
-    zero.
+    The operation is differentiable. On the root, the gradient is the average of the ranks' output gradients. On other
+    ranks, it is zero.
 
     Args:
         tree (pytree): Arrays and numbers, with the same structure, shapes and dtypes on all ranks. Unsigned 32- and
@@ -217,9 +217,9 @@ def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = glob
 
 @refusing(face)
 def grouped_allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Allgather the arrays of a pytree as one operation.
+    """Allgather the arrays of a pytree as a group.
 
-    No array is gathered before all ranks have submitted all arrays.
+    Gathering starts only when all ranks have submitted all arrays.
 
     Args:
         tree (pytree): As for ``allgather``.
@@ -317,7 +317,7 @@ def reducescatter(
 ) -> Any:
     """Reduce an array or pytree over all ranks and return this rank's rows of the result.
 
-    If the rows do not divide evenly, the first ranks get one more.
+    If the rows do not divide evenly, the first ranks get one extra row each.
 
     Args:
         tree (pytree): Arrays with at least one dimension, with the same structure, shapes and dtypes on all ranks.
@@ -348,9 +348,9 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Reducescatter the arrays of a pytree as one operation.
+    """Reducescatter the arrays of a pytree as a group.
 
-    No array is reduced before all ranks have submitted all arrays.
+    The reduction starts only when all ranks have submitted all arrays.
 
     Args:
         tree (pytree): As for ``reducescatter``.
@@ -414,7 +414,7 @@ def barrier(tree: Any = None, process_set: ProcessSet = global_process_set) -> A
     In a compiled program, the barrier returns ``tree``, and computations that use the result run after the barrier.
 
     Args:
-        tree (pytree, optional): Arrays that are passed through.
+        tree (pytree, optional): Arrays to return.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -438,7 +438,7 @@ def _checked(tensors: Sequence[Any], names: Sequence[str], process_set: ProcessS
     """Check the dtypes of the arrays and the process set, and return the set's id.
 
     Raises:
-        ValueError: A dtype is not supported, or the set does not contain this rank.
+        ValueError: If a dtype is not supported, or the set does not contain this rank.
     """
     for tensor, name in zip(tensors, names, strict=True):
         arrays.code_of(tensor.dtype, name or what)

@@ -61,7 +61,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reset() -> None:
-    # Each elastic epoch has a new job object, unless another frontend keeps the old job running.
+    # Each elastic epoch has a new job object, unless another frontend keeps the old job alive.
     before = face.job
     basics.shutdown()
     basics.init()
@@ -94,7 +94,7 @@ class JaxState(ObjectState):
 
         state = hvd.elastic.JaxState(params=params, opt_state=opt_state, epoch=0)
 
-    A commit copies the arrays, so compiled steps can donate them.
+    A commit copies the arrays, so compiled steps may donate the originals.
 
     Args:
         **kwargs: Attributes and their initial values.

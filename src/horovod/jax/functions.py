@@ -29,8 +29,8 @@ def broadcast_parameters(
 ) -> Any:
     """Broadcast the arrays of a pytree from the root rank.
 
-    The result is a pytree like ``params`` with the root's arrays, including random keys. All arrays are sent in one
-    operation. Leaves that are neither arrays nor numbers, such as functions, stay unchanged.
+    The result has the structure of ``params`` and the root's arrays, including random keys. All arrays are sent in one
+    operation. Leaves that are neither arrays nor numbers, such as functions, are left unchanged.
 
     Args:
         params (pytree): Parameters, an optimizer state, a model of Equinox, a state of Flax NNX, or any other pytree,
@@ -43,8 +43,8 @@ def broadcast_parameters(
         pytree: The root's values.
 
     Raises:
-        ValueError: A leaf cannot be sent. The message names it.
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        ValueError: If a leaf cannot be sent. The message names it.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     leaves, structure = tree_util.tree_flatten(params)
     keys = {i: leaf for i, leaf in enumerate(leaves) if _is_key(leaf)}
@@ -77,7 +77,7 @@ def broadcast_object(
         Any: The root's object.
 
     Raises:
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face)
 
@@ -95,7 +95,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         list[Any]: Objects in the order of ranks within the process set.
 
     Raises:
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     return objects.allgather_object(obj, name or "allgather_object", process_set, face)
 
@@ -108,7 +108,7 @@ def check_in_sync(
     All ranks of the process set must call this.
 
     Args:
-        *objects: Pytrees of arrays, numbers, strings and None, and other objects with such attributes.
+        *objects: Pytrees of arrays, numbers, strings and None, and other objects whose attributes have such types.
         process_set (ProcessSet): Ranks to compare. Default: all ranks.
         ignore (Collection[str]): Entries to skip, as paths or patterns such as ``["opt_state.*"]``.
         **named: More objects. Their keywords are used as names in the error message.
@@ -117,10 +117,10 @@ def check_in_sync(
         str: SHA-256 of the compared values, in hexadecimal.
 
     Raises:
-        OutOfSyncError: Values differ. Raised on all ranks. The message names the first difference, such as
+        OutOfSyncError: If values differ. Raised on all ranks. The message names the first difference, such as
             ``params['w']``, and the ranks, and shows the values if they are small.
-        ValueError: An argument contains nothing that can be compared.
-        HorovodInternalError: A rank was lost.
+        ValueError: If an argument contains nothing that can be compared.
+        HorovodInternalError: If a rank was lost.
     """
 
     def to_numpy(value: Any) -> Any:

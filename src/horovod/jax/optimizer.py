@@ -57,7 +57,7 @@ class GradientReduction:
         """Return True if the process set has more than one rank.
 
         Raises:
-            ValueError: Horovod is not initialized.
+            ValueError: If Horovod is not initialized.
         """
         return anybody_else(self.process_set, face.require_job())
 
@@ -67,7 +67,7 @@ class GradientReduction:
 
     @refusing(face)
     def with_total(self, gradients: Any, weight: Any = None, beside: Any = ()) -> tuple[Any, Any]:
-        """Reduce the gradients over the ranks as one operation.
+        """Reduce the gradients over the ranks as a group.
 
         Returns:
             The reduced gradients, and the total weight, which is None if ``weight`` is None.
@@ -125,7 +125,7 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """Wrap ``jax.value_and_grad(fun)`` to reduce the value and the gradients over the ranks.
 
-    One collective reduces the value and the gradients. The auxiliary output of ``has_aux`` is not reduced.
+    A single collective reduces both. The auxiliary output of ``has_aux`` is not reduced.
 
     Args:
         fun (Callable): As for ``jax.value_and_grad``.
@@ -143,7 +143,7 @@ def value_and_grad(
         Callable: Function with the arguments of ``fun``, which returns (value, gradients).
 
     Raises:
-        ValueError: An argument is invalid.
+        ValueError: If an argument is invalid.
     """
     reduction = GradientReduction(name, compression, op, gradient_predivide_factor, process_set)
     plain = jax.value_and_grad(fun, argnums, has_aux)
@@ -184,10 +184,10 @@ _FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
 
 
 class ExtraArgs:
-    """Reduction of the extra arguments of ``update`` in a distributed optimizer.
+    """Reduces the extra arguments (such as losses) that are passed to a distributed optimizer's ``update``.
 
     Args:
-        gradients: Settings for the optimizer's gradients. Losses are reduced in the same way, but never compressed.
+        gradients: Settings for the optimizer's gradients. They also apply to losses, but losses are never compressed.
     """
 
     def __init__(self, gradients: GradientReduction) -> None:
@@ -207,7 +207,7 @@ class ExtraArgs:
             weight: Weight of this rank's samples, or None.
 
         Raises:
-            ValueError: An argument is a function, and the reduction is neither Average nor Sum.
+            ValueError: If an argument is a function, and the reduction is neither Average nor Sum.
         """
         result = dict(extra)
         if not self._gradients.active():
@@ -266,7 +266,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 class Accumulated(NamedTuple):
-    """State of a distributed optimizer that accumulates several backward passes per step."""
+    """State of a distributed optimizer that accumulates gradients over several backward passes per step."""
 
     inner: Any
     gradients: Any
@@ -291,10 +291,10 @@ def DistributedOptimizer(
     """Return a gradient transformation that reduces gradients over the ranks, then applies ``optimizer``.
 
     In addition to the arguments of ``optimizer``, ``update(grads, state, params, weight=n)`` accepts the weight of this
-    rank's gradients. With a weight, which all ranks must then pass, the gradients are averaged with these weights. If
-    all weights are 0, the updates are zeros and the state does not change. The
-    extra arguments ``value``, ``grad``, ``value_fn``, ``obj_fn`` and ``grad_fn`` are reduced over all ranks. Other
-    extra arguments must be equal on all ranks.
+    rank's gradients. If one rank passes a weight, all ranks must. The gradients are then averaged with these weights.
+    If all weights are 0, the updates are zeros and the state does not change. The extra arguments ``value``, ``grad``,
+    ``value_fn``, ``obj_fn`` and ``grad_fn`` are reduced over all ranks. Other extra arguments must be equal on all
+    ranks.
 
     Args:
         optimizer (optax.GradientTransformation): Transformation to apply to the reduced gradients.
@@ -315,8 +315,8 @@ def DistributedOptimizer(
         optax.GradientTransformationExtraArgs: Distributed transformation.
 
     Raises:
-        ValueError: An argument is invalid. The message names it, its value and what is accepted.
-        ImportError: Optax is not installed.
+        ValueError: If an argument is invalid. The message names it, its value and what is accepted.
+        ImportError: If Optax is not installed.
     """
     if not callable(getattr(optimizer, "init", None)) or not callable(getattr(optimizer, "update", None)):
         raise ValueError(

@@ -65,7 +65,7 @@ def count_of(weight: Any) -> Any:
     """Convert a weight to a float32 scalar. The weight can be traced.
 
     Raises:
-        ValueError: ``weight`` is not a number, or it is a concrete value that is negative or not finite.
+        ValueError: If ``weight`` is not a number, or it is a concrete value that is negative or not finite.
     """
     try:
         count = jnp.asarray(weight, jnp.float32)
@@ -125,7 +125,7 @@ def reduce_weighted(
 
 
 def wide_of(dtype: Any) -> Any:
-    """Return ``dtype`` if it is a floating-point type of 32 bits or more, else float32."""
+    """Return ``dtype`` if it is a floating-point type of 32 bits or more, and float32 otherwise."""
     return dtype if jnp.issubdtype(dtype, jnp.inexact) and dtype.itemsize >= 4 else jnp.dtype(jnp.float32)
 
 

@@ -128,7 +128,7 @@ def DistributedOptimizer(
             raised by ``apply`` and ``fit``.
 
     Raises:
-        ValueError: An argument is invalid. The message names it, its value and what is accepted.
+        ValueError: If an argument is invalid. The message names it, its value and what is accepted.
     """
     return _frontend.distributed(
         optimizer,
@@ -184,7 +184,7 @@ def PartialDistributedOptimizer(
         Optimizer: Distributed optimizer.
 
     Raises:
-        ValueError: An argument is invalid, or a layer is not built.
+        ValueError: If an argument is invalid, or a layer is not built.
     """
     made = DistributedOptimizer(
         optimizer,

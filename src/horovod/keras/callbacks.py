@@ -13,7 +13,7 @@ LearningRateWarmupCallback = _classes.LearningRateWarmupCallback
 
 
 class BestModelCheckpoint(_classes.BestModel):  # type: ignore[misc, name-defined]
-    """ModelCheckpoint that saves only the best model. Set ``filepath`` after creating the callback.
+    """ModelCheckpoint that saves only the best model. ``filepath`` must be set after the callback has been created.
 
     Args:
         monitor (str): Metric to compare. Default: "val_loss".

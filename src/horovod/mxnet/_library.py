@@ -22,7 +22,7 @@ _MESSAGE = 4096  # bytes
 
 
 class _Named(MXNetError):
-    """Base class of errors. Removes the class name from the start of MXNet's error message."""
+    """Base class of errors. It removes the class name from the start of MXNet's error message."""
 
     name: ClassVar[str] = ""
 
@@ -78,7 +78,7 @@ class _Order(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Operation:
-    """Parameters of an operation, without its arrays.
+    """Parameters of an operation, except for its arrays.
 
     ``_core.pyi`` defines the integer codes. ``names`` are the names of the arrays in the group.
     """
@@ -101,7 +101,7 @@ def _load() -> ctypes.CDLL:
     """Load the native library, connect it to Horovod's engine and to MXNet, and return it.
 
     Raises:
-        ImportError: The library cannot be loaded. The message says why.
+        ImportError: If the library cannot be loaded. The message gives the reason.
     """
     what = f"horovod.mxnet cannot load its native part {LIBRARY} into MXNet {mx.__version__}"
     try:
@@ -141,7 +141,7 @@ def push(operation: Operation, dtypes: Sequence[int], inputs: Sequence[Any], out
         Address of the result for allgather and alltoall, otherwise 0.
 
     Raises:
-        MXNetError: MXNet rejects an array.
+        MXNetError: If MXNet rejects an array.
     """
     count = len(inputs)
     order = _Order(
@@ -223,7 +223,7 @@ class Arrival:
         """Wait until the operation is complete, raising its error if it failed.
 
         Raises:
-            MXNetError: The operation failed. Every call raises the error again.
+            MXNetError: If the operation failed. Every call raises the error again.
         """
         with self._lock:
             if self._failure is not None:
@@ -231,7 +231,7 @@ class Arrival:
             try:
                 self._stand_in.wait_to_read()
             except MXNetError as error:
-                # Store the error, because MXNet raises it only once.
+                # Save the error, because MXNet raises it only once.
                 self._failure = error
                 raise
 
@@ -244,9 +244,10 @@ class Arrival:
         return list(sizes)
 
     def array(self, member: int, like: Any, shape: Sequence[int], number: int) -> Any:
-        """Wait for the operation, and return one received array.
+        """Wait for the operation, and return one of its output arrays.
 
-        Call this once per array. ``like`` determines the kind of array, and ``shape`` is the shape of the input.
+        Call this once per output array. ``like`` determines the class of the array, and ``shape`` is the shape of the
+        input.
         """
         made = new_array(like, (sum(self.sizes(member)), *shape[1:]), number)
         take(self._address, member, made)

@@ -75,7 +75,7 @@ def code_of(value: Any, what: str, written: bool = False) -> int:
     """Return the Horovod engine's code for the dtype of an array.
 
     Raises:
-        ValueError: ``value`` is not an NDArray, is sparse, is on a GPU, has an unsupported dtype, or is read-only
+        ValueError: If ``value`` is not an NDArray, is sparse, is on a GPU, has an unsupported dtype, or is read-only
             although ``written`` is True. The message begins with ``what``.
     """
     if not isinstance(value, mx.nd.NDArray):
@@ -101,7 +101,7 @@ def codes_of(tensors: Any, operation: str, written: bool = False) -> list[int]:
     """Return the Horovod engine's dtype code of each array in a list.
 
     Raises:
-        ValueError: ``tensors`` is not a list, or an array is not accepted.
+        ValueError: If ``tensors`` is not a list, or the type of an array is not supported.
     """
     if isinstance(tensors, mx.nd.NDArray) or not isinstance(tensors, Sequence):
         raise ValueError(f"{operation}: tensors must be a list of NDArrays, got a {type(tensors).__name__}")
@@ -112,7 +112,7 @@ def check_priority(priority: Any, operation: str) -> int:
     """Check ``priority`` and convert it to an int.
 
     Raises:
-        ValueError: ``priority`` is not an integer.
+        ValueError: If ``priority`` is not an integer.
     """
     if isinstance(priority, bool) or not isinstance(priority, Integral):
         raise ValueError(f"{operation}: priority must be an integer (default 0), got {priority!r}")

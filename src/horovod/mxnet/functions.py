@@ -1,4 +1,4 @@
-"""Broadcast of parameters and objects, allgather of objects, and normalized parameter names.
+"""Broadcasts of parameters and objects, allgather of objects, and parameter names that match between ranks.
 
 MXNet numbers layers in the order in which a process creates them: ``dense12_weight`` on one rank can be
 ``dense0_weight`` on a rank that has created no other model. It also sorts parameters as strings, so ``dense10_weight``
@@ -38,7 +38,7 @@ def broadcast_object(
         Any: The root's object.
 
     Raises:
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face)
 
@@ -56,7 +56,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         list[Any]: Objects in the order of ranks within the process set.
 
     Raises:
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     return objects.allgather_object(obj, name or "allgather_object", process_set, face)
 
@@ -86,7 +86,7 @@ def on_the_wire(names: Iterable[str]) -> dict[str, str]:
 
 
 def _parts(name: str) -> list[tuple[str, str]]:
-    """Split a name at underscores into (preceding text, part) pairs."""
+    """Split a name at underscores. Return a (preceding text, part) pair for each part."""
     parts = name.split("_")
     return [("_".join(parts[:i]), part) for i, part in enumerate(parts)]
 
@@ -115,8 +115,8 @@ def broadcast_parameters(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: ``params`` or an entry is not accepted. The message names it. Also an MXNetError.
-        HorovodInternalError: Ranks disagree, or a rank was lost. Also an MXNetError.
+        ValueError: If ``params`` or the type of an entry is not supported. The message names it. Also an MXNetError.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost. Also an MXNetError.
     """
     prefix = "" if prefix is None else prefix
     if not isinstance(prefix, str):
@@ -141,7 +141,7 @@ def _by_name(params: Any) -> dict[str, Any]:
     """Map the string form of each key to that key's value.
 
     Raises:
-        ValueError: The string form of a key may differ between ranks, or two keys have the same string form.
+        ValueError: If the string form of a key may differ between ranks, or two keys have the same string form.
     """
     named: dict[str, Any] = {}
     for key in list(params.keys()):

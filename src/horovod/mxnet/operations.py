@@ -1,4 +1,4 @@
-"""Operations of the MXNet frontend, one function each.
+"""Operations of the MXNet frontend, each as a function.
 
 Each function submits its arrays to MXNet's engine and returns immediately. MXNet runs the operation after earlier
 operations on the same arrays and before later ones. Arrays are dense, in CPU memory. Operations with the same name run
@@ -52,8 +52,7 @@ def _gather(operation: str, tensors: Sequence[Any], name: str | None, priority: 
 
 def _member(arrival: Arrival, index: int, tensor: Any) -> Any:
     shape, number = tensor.shape, number_of_dtype(tensor)
-    # Do not refer to `tensor` in the lambda function, because the reference would keep the memory of the input array
-    # alive.
+    # Do not use `tensor` in the lambda function. The reference would keep the memory of the input array alive.
     like = new_array(tensor, (1,), number)
     return arriving(tensor, lambda: arrival.array(index, like, shape, number))
 
@@ -64,8 +63,8 @@ def allgather(
 ) -> Any:
     """Concatenate the arrays of all ranks along dimension 0, in rank order.
 
-    The size of the result depends on the other ranks. The first use of the result, even of its shape, therefore waits
-    for the operation.
+    The size of the result depends on the other ranks. The first access to the result, even to its shape, therefore
+    waits until the operation is complete.
 
     Args:
         tensor (NDArray): Array with at least one dimension. All dimensions except the first must be the same on all
@@ -85,7 +84,9 @@ def allgather(
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Allgather several arrays as one operation.
+    """Allgather several arrays as a group.
+
+    No array is gathered until all ranks have submitted all arrays.
 
     Args:
         tensors (Sequence[NDArray]): Arrays as for ``allgather``.
@@ -176,8 +177,8 @@ def alltoall(
 ) -> Any:
     """Send ``splits[i]`` rows to rank i of the process set, and return the received rows in rank order.
 
-    The first use of a result waits for the operation, as for ``allgather``. If ``splits`` is an NDArray, the call
-    itself waits for it.
+    As for ``allgather``, the first access to a result waits until the operation is complete. If ``splits`` is an
+    NDArray, the call itself waits for its values.
 
     Args:
         tensor (NDArray): Array with at least one dimension.
@@ -279,7 +280,9 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """Reducescatter several arrays as one operation.
+    """Reducescatter several arrays as a group.
+
+    No array is reduced until all ranks have submitted all arrays.
 
     Args:
         tensors (Sequence[NDArray]): Arrays as for ``reducescatter``.

@@ -24,7 +24,7 @@ def check_groups(num_groups: Any) -> int:
     """Check ``num_groups`` and convert it to an int.
 
     Raises:
-        ValueError: ``num_groups`` is not an integer, or is negative.
+        ValueError: If ``num_groups`` is not an integer, or is negative.
     """
     if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
         raise ValueError(f"num_groups must be an integer of at least 0, got {num_groups!r}")
@@ -33,7 +33,7 @@ def check_groups(num_groups: Any) -> int:
 
 @dataclass(frozen=True)
 class Reducer:
-    """Averaging of gradients over a process set's ranks."""
+    """Averages gradients over the ranks of a process set."""
 
     predivide: float
     num_groups: int
@@ -51,7 +51,7 @@ class Reducer:
         """Check the arguments and create the reduction.
 
         Raises:
-            ValueError: An argument is invalid. The message names it.
+            ValueError: If an argument is invalid. The message names it.
         """
         if not isinstance(process_set, ProcessSet):
             raise ValueError(f"process_set must be a ProcessSet, got a {type(process_set).__name__}")
@@ -112,7 +112,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         process_set (ProcessSet): Ranks that take part; other ranks use their own gradients. Default: all ranks.
 
     Raises:
-        ValueError: An argument is invalid. The message names it.
+        ValueError: If an argument is invalid. The message names it.
     """
 
     def __init__(
@@ -144,15 +144,15 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             object.__setattr__(self, name, value)
 
     def create_state(self, index: Any, weight: Any) -> Any:
-        """Create the plain optimizer's state for a weight."""
+        """Create the wrapped optimizer's state for a weight."""
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
-        """Create the plain optimizer's state for a weight, including a 32-bit copy of a 16-bit weight."""
+        """Create the wrapped optimizer's state for a weight, including a 32-bit copy of a 16-bit weight."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Average one gradient or a list of gradients in place, then run the plain optimizer's update."""
+        """Average one gradient or a list of gradients in place, then run the wrapped optimizer's update."""
         self._average(index, grad)
         self._optimizer.update(index, weight, grad, state)
 
@@ -162,15 +162,15 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
     def set_learning_rate(self, lr: float) -> None:
-        """Set the plain optimizer's learning rate."""
+        """Set the wrapped optimizer's learning rate."""
         self._optimizer.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: Any) -> None:
-        """Set the plain optimizer's learning rate multipliers."""
+        """Set the wrapped optimizer's learning rate multipliers."""
         self._optimizer.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: Any) -> None:
-        """Set the plain optimizer's weight decay multipliers."""
+        """Set the wrapped optimizer's weight decay multipliers."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
     @refusing
@@ -213,7 +213,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: An argument is invalid. The message names it.
+        ValueError: If an argument is invalid. The message names it.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _allreduce_grads(self) -> None:
         wire = on_the_wire(param.name for param in self._params)
         trained = [(wire[param.name], i, param) for i, param in enumerate(self._params) if param.grad_req != "null"]
-        # Sort by name, so that all ranks put the same gradients into the same group.
+        # Sort by name, so that all ranks assign the same gradients to the same group.
         trained.sort(key=lambda one: by_number(one[0]))
         gradients = [param.list_grad()[0] for _, _, param in trained]
         names = [f"{self._hvd_prefix}gradient.{name}" for name, _, _ in trained]

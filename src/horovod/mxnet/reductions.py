@@ -38,7 +38,7 @@ def reduce(
 ) -> list[Any]:
     """Allreduce several arrays as a group, or a single array if ``grouped`` is False.
 
-    The results are ``tensors`` themselves if ``in_place`` is True, else new arrays.
+    The results are ``tensors`` themselves if ``in_place`` is True, and new arrays otherwise.
     """
     operation = ("grouped_allreduce" if grouped else "allreduce") + ("_" if in_place else "")
     number, priority = begin(operation, name, priority, process_set)
@@ -89,10 +89,10 @@ def allreduce(
         NDArray: New array with the result.
 
     Raises:
-        ValueError: An argument is invalid, or Horovod is not initialized. Also an MXNetError.
-        NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
-        HorovodInternalError: Ranks disagree, or a rank was lost. Raised when the program waits for the result; also an
-            MXNetError.
+        ValueError: If an argument is invalid, or Horovod is not initialized. Also an MXNetError.
+        NotImplementedError: If ``op`` is ``Adasum`` and the number of ranks is not a power of two.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost. Raised when the program waits for
+            the result; also an MXNetError.
     """
     resolved = ops.resolve_op(op, average)
     if weight is not None:
@@ -132,7 +132,7 @@ def allreduce_(
     """Reduce an array over all ranks, in place.
 
     Args:
-        tensor (NDArray): Array as for ``allreduce``, which receives the result.
+        tensor (NDArray): Array to reduce, as for ``allreduce``. It is overwritten with the result.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): As for ``allreduce``.
         priority (int): As for ``allreduce``. Default: 0.
@@ -159,7 +159,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> list[Any]:
-    """Reduce several arrays over all ranks as one operation, and return new arrays.
+    """Reduce several arrays over all ranks as a group, and return new arrays.
 
     Args:
         tensors (Sequence[NDArray]): Arrays as for ``allreduce``.
@@ -190,10 +190,10 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> list[Any]:
-    """Reduce several arrays over all ranks as one operation, in place.
+    """Reduce several arrays over all ranks as a group, in place.
 
     Args:
-        tensors (Sequence[NDArray]): Arrays as for ``allreduce``, which receive the results.
+        tensors (Sequence[NDArray]): Arrays to reduce, as for ``allreduce``. They are overwritten with the results.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): As for ``allreduce``.
         priority (int): As for ``allreduce``. Default: 0.

@@ -45,8 +45,8 @@ def take(value: Any, what: str, in_place: bool = False) -> Given:
     With ``in_place``, the memory of ``value`` must be writable.
 
     Raises:
-        ValueError: ``value`` is not accepted. The message begins with ``what`` (operation, name and rank), and names
-            the type of ``value`` and the accepted types.
+        ValueError: If the type of ``value`` is not supported. The message begins with ``what`` (operation, name and
+        rank), and names the type of ``value`` and the supported types.
     """
     view = _own(value, what)
     if view is None:

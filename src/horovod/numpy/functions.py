@@ -1,4 +1,4 @@
-"""Process functions, broadcast of arrays and objects, and comparison of values between ranks."""
+"""Process queries, broadcasts of arrays and objects, and comparison of values between ranks."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -27,8 +27,8 @@ def broadcast_parameters(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: ``params`` is not accepted. The message names its type.
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        ValueError: If the type of ``params`` is not supported. The message names its type.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     if isinstance(params, Mapping):
         named = [(str(key), params[key]) for key in sorted(params)]
@@ -62,7 +62,7 @@ def broadcast_object(
         Any: The root's object.
 
     Raises:
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face=face)
 
@@ -79,7 +79,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         list[Any]: Objects in the order of ranks within the process set.
 
     Raises:
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     return objects.allgather_object(obj, name or "allgather_object", process_set, face=face)
 
@@ -101,10 +101,10 @@ def check_in_sync(
         str: SHA-256 of the compared values, in hexadecimal.
 
     Raises:
-        OutOfSyncError: Values differ. Raised on all ranks. The message names the first difference, the ranks, and small
-            values.
-        ValueError: An argument contains nothing that can be compared.
-        HorovodInternalError: A rank was lost.
+        OutOfSyncError: If values differ. Raised on all ranks. The message names the first difference, the ranks, and
+            small values.
+        ValueError: If an argument contains nothing that can be compared.
+        HorovodInternalError: If a rank was lost.
     """
     read = in_sync.reader(lambda value: value)
     return in_sync.check(
@@ -126,7 +126,7 @@ size = basics.size
 def shutdown() -> None:
     """Shut down Horovod in this process and stop its engine.
 
-    Handles of unfinished operations then raise an error. ``horovod.common.basics`` describes the details.
+    Handles of unfinished operations then raise an error. See ``horovod.common.basics`` for details.
     """
     basics.shutdown()
     handles.forget()

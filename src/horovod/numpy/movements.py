@@ -1,4 +1,4 @@
-"""Broadcast, allgather and alltoall of arrays, ``join`` and ``barrier``, and functions for handles.
+"""Broadcast, allgather and alltoall of arrays, ``join``, ``barrier``, and functions that operate on handles.
 
 Common arguments and errors are described in ``reductions``. Values are only copied, so uint32, uint64 and the 8-bit
 floats of ml_dtypes are supported too.
@@ -55,8 +55,8 @@ def broadcast(
         numpy.ndarray: The root's array.
 
     Raises:
-        ValueError: An argument is invalid, or Horovod is not initialized.
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        ValueError: If an argument is invalid, or Horovod is not initialized.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     return _broadcast(tensor, root_rank, name, process_set, in_place=False, blocking=True).result()
 
@@ -101,8 +101,8 @@ def broadcast_async_(
     """Start a broadcast in place, without waiting.
 
     Args:
-        tensor (array): Array as for ``broadcast``, which receives the root's values. Do not use it before the handle is
-            done.
+        tensor (array): Array as for ``broadcast``. It is overwritten with the root's values. Do not use it before the
+        handle is done.
         root_rank (int): World rank of the root.
         name (str, optional): As for ``broadcast``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -133,8 +133,8 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
         numpy.ndarray: Concatenated array.
 
     Raises:
-        ValueError: An argument is invalid, or Horovod is not initialized.
-        HorovodInternalError: A rank passed a 0-dimensional array, ranks disagree in another way, or a rank was lost.
+        ValueError: If an argument is invalid, or Horovod is not initialized.
+        HorovodInternalError: If a rank passed a 0-dimensional array, ranks disagree in another way, or a rank was lost.
     """
     return _allgather(tensor, name, process_set, blocking=True).result()
 
@@ -156,7 +156,9 @@ def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSe
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
-    """Allgather several arrays as one operation.
+    """Allgather several arrays as a group.
+
+    No array is gathered until all ranks have submitted all arrays.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``allgather``.
@@ -172,7 +174,7 @@ def grouped_allgather(
 def grouped_allgather_async(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start an allgather of several arrays as one operation, without waiting.
+    """Start an allgather of several arrays as a group, without waiting.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``allgather``. Do not change them before the handle is done.
@@ -216,8 +218,8 @@ def alltoall(
         2^31 rows or more.
 
     Raises:
-        ValueError: An argument is invalid, or Horovod is not initialized.
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        ValueError: If an argument is invalid, or Horovod is not initialized.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     output, received = _alltoall(tensor, splits, name, process_set, blocking=True).result()
     return output if splits is None else (output, received)
@@ -254,7 +256,7 @@ def join(device: int = -1) -> int:
         int: The rank that joined last.
 
     Raises:
-        HorovodInternalError: A rank was lost.
+        HorovodInternalError: If a rank was lost.
     """
     work = face.require_engine().join(face.number)
     return Pending(face, (work,), lambda works: works[0].sizes[0], None).result()
@@ -267,8 +269,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: This rank is not in the process set, or Horovod is not initialized.
-        HorovodInternalError: A rank was lost.
+        ValueError: If this rank is not in the process set, or Horovod is not initialized.
+        HorovodInternalError: If a rank was lost.
     """
     from horovod._core import KIND_BARRIER
 
@@ -284,7 +286,7 @@ def poll(handle: Handle) -> bool:
         handle (Handle): Handle of an operation.
 
     Raises:
-        ValueError: ``handle`` is not a handle.
+        ValueError: If ``handle`` is not a handle.
     """
     return _checked(handle, "poll").done()
 
@@ -301,8 +303,8 @@ def synchronize(handle: Handle) -> Any:
         The operation's result.
 
     Raises:
-        ValueError: ``handle`` is not a handle.
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        ValueError: If ``handle`` is not a handle.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     return _checked(handle, "synchronize").result()
 

@@ -96,9 +96,9 @@ def allreduce(
         numpy.ndarray: New array with the result.
 
     Raises:
-        ValueError: An argument is invalid, or Horovod is not initialized.
-        NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
-        HorovodInternalError: Ranks disagree, or a rank was lost.
+        ValueError: If an argument is invalid, or Horovod is not initialized.
+        NotImplementedError: If ``op`` is ``Adasum`` and the number of ranks is not a power of two.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
     how = (op, prescale_factor, postscale_factor, process_set)
     if average is None and weight is None and compression is Compression.none:
@@ -136,7 +136,7 @@ def allreduce_(
     """Reduce an array over all ranks, in place.
 
     Args:
-        tensor (array): Array as for ``allreduce``, which receives the result.
+        tensor (array): Array to reduce, as for ``allreduce``. It is overwritten with the result.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): As for ``allreduce``.
         op (int, optional): As for ``allreduce``. Default: ``Average``.
@@ -197,7 +197,8 @@ def allreduce_async_(
     """Start an allreduce in place, without waiting.
 
     Args:
-        tensor (array): Array as for ``allreduce``, which receives the result. Do not use it before the handle is done.
+        tensor (array): Array to reduce, as for ``allreduce``. It is overwritten with the result. Do not use it before
+        the handle is done.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): As for ``allreduce``.
         op (int, optional): As for ``allreduce``. Default: ``Average``.
@@ -222,7 +223,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """Reduce several arrays over all ranks as one operation, and return new arrays.
+    """Reduce several arrays over all ranks as a group, and return new arrays.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``allreduce``.
@@ -258,10 +259,10 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Reduce several arrays over all ranks as one operation, in place.
+    """Reduce several arrays over all ranks as a group, in place.
 
     Args:
-        tensors (Sequence[array]): Arrays as for ``allreduce``, which receive the results.
+        tensors (Sequence[array]): Arrays to reduce, as for ``allreduce``. They are overwritten with the results.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): As for ``allreduce``.
         op (int, optional): As for ``allreduce``. Default: ``Average``.
@@ -285,7 +286,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start an allreduce of several arrays as one operation that returns new arrays, without waiting.
+    """Start an allreduce of several arrays as a group that returns new arrays, without waiting.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``allreduce``. Do not change them before the handle is done.
@@ -314,11 +315,11 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start an allreduce of several arrays as one operation, in place, without waiting.
+    """Start an allreduce of several arrays as a group, in place, without waiting.
 
     Args:
-        tensors (Sequence[array]): Arrays as for ``allreduce``, which receive the results. Do not use them before the
-            handle is done.
+        tensors (Sequence[array]): Arrays to reduce, as for ``allreduce``. They are overwritten with the results. Do not
+        use them before the handle is done.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): As for ``allreduce``.
         op (int, optional): As for ``allreduce``. Default: ``Average``.
@@ -347,7 +348,7 @@ def reducescatter(
     """Reduce an array over all ranks and return this rank's part of the result along dimension 0.
 
     Each rank gets consecutive rows, in the order of ranks. If the rows do not divide evenly, the first ranks get one
-    more.
+    extra row each.
 
     Args:
         tensor (array): Array with at least one dimension. Shape and dtype must be the same on all ranks.
@@ -402,7 +403,9 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Array]:
-    """Reducescatter several arrays as one operation.
+    """Reducescatter several arrays as a group.
+
+    No array is reduced until all ranks have submitted all arrays.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``reducescatter``.
@@ -432,7 +435,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """Start a reducescatter of several arrays as one operation, without waiting.
+    """Start a reducescatter of several arrays as a group, without waiting.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``reducescatter``. Do not change them before the handle is done.

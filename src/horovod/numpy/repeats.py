@@ -1,4 +1,4 @@
-"""Reuse of the engine's Work for blocking allreduces that repeat."""
+"""Reuses the engine's Work object if a blocking allreduce is called repeatedly with the same arguments."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def run_again(
 def remember(
     work: Any, name: str | None, source: Any, op: Any, prescale: Any, postscale: Any, process_set: ProcessSet
 ) -> None:
-    """Keep the Work of a successful allreduce, so that the next call with the same name can reuse it."""
+    """Keep the Work object of a successful allreduce, so that the next call with the same name can reuse it."""
     if type(source) is np.ndarray and source.flags.carray and source.dtype.isbuiltin == 1:
         arguments = (source.dtype, source.shape, op, prescale, postscale, process_set, process_set.process_set_id)
         _keep(name, (work, face.engine, *arguments))

@@ -58,7 +58,7 @@ def _price(text: str) -> float:
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the job's hosts, links and settings."""
+    """Add the command-line options that describe the job's hosts, links and settings."""
     add = parser.add_argument
     add("--nodes", type=_several(_at_least_one), default=None, metavar="N[,N...]", help="hosts (default 1)")
     add(

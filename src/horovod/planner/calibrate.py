@@ -1,4 +1,7 @@
-"""Measurement of a job's links, using the benchmark's fit of the engine's cost model. All ranks run it together."""
+"""Measures a job's links, using the benchmark's fit of the engine's cost model.
+
+All ranks must run the measurement together.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Point:
         profile: Profile of the model, scaled to the throughput of one worker of this cluster.
         layout: Hosts and workers.
         measured: Throughput of the whole job, in samples per second.
-        held_back: True if the fit must not use this point.
+        held_back: True if this point is held back: the fit must not use it.
     """
 
     profile: Profile
@@ -48,7 +48,7 @@ class Point:
 def read_points(path: Path) -> list[Point]:
     """Read measured points from a CSV file.
 
-    A row with one worker is not a point. It defines the single-worker throughput of its profile.
+    A row with one worker is not a measured point, but defines the single-worker throughput of its profile.
 
     Raises:
         ValueError: If the file is invalid. The message names the line.
@@ -118,7 +118,7 @@ def fit(points: Sequence[Point], net: Network, settings: Settings) -> Network:
 
 
 def render(points: Sequence[Point], net: Network, settings: Settings) -> str:
-    """Format the fitted constants and a table with the error of each point as text."""
+    """Format the fitted constants, and a table with the error of each point, as text."""
     rows = [["Model", "Hosts x workers", "Measured", "Predicted", "Error", ""]]
     for point in points:
         rows.append(

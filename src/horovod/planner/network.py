@@ -40,7 +40,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     Attributes:
         format: Version of the file format.
         name: Name of the network.
-        source: Text that names the origin of the figures.
+        source: Origin of the figures, as text.
         bandwidth: Line rate of a host's network interface, in bytes per second in each direction.
         latency: Latency of a message between hosts, in seconds.
         intra_bandwidth: Bandwidth between workers of a host, in bytes per second in each direction.
@@ -110,7 +110,7 @@ def load(name_or_path: str | Path) -> Network:
 
 
 def save(network: Network, path: str | Path) -> None:
-    """Write a network to a file. Raises ValueError if it is invalid."""
+    """Write the description of a network to a file. Raises ValueError if it is invalid."""
     _check(network)
     Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(network), indent=1) + b"\n")
 
@@ -125,13 +125,13 @@ def power_of_two_nodes(largest: int) -> Sequence[int]:
 # hosts and inside a host, each with its own latency and bandwidth.
 
 ALGORITHMS = ("auto", "ring", "hierarchical", "tree", "parameter-server")
-_PROBE = 1 << 30  # bytes of the messages for which formulas are evaluated; large, to make the bandwidth dominate
+_PROBE = 1 << 30  # size in bytes of messages for which formulas are evaluated; large, so that the bandwidth dominates
 
 
 def _predict(
     collective: str, algorithm: str, nbytes: int, ranks: int, alpha: float, beta: float, gamma: float
 ) -> float:
-    """Return the engine's predicted cost if all ranks are connected by links of one kind."""
+    """Return the cost that the engine predicts if all ranks are connected by the same kind of link."""
     if ranks == 1:
         return 0.0
     model = {"alpha": alpha, "beta": beta, "gamma": gamma}
@@ -167,7 +167,10 @@ def _hierarchical(nbytes: int, layout: Layout, net: Network) -> float:
 
 
 def _tree(nbytes: int, layout: Layout, net: Network) -> float:
-    """Return the cost of binomial trees inside hosts, and a binomial tree between their first workers."""
+    """Return the cost of a tree algorithm.
+
+    It uses binomial trees inside hosts, and a binomial tree between the first workers of the hosts.
+    """
     inside = _predict(
         "allreduce", "tree", nbytes, layout.per_node, net.intra_latency, 1 / net.intra_bandwidth, net.gamma
     )
@@ -190,7 +193,7 @@ def _engine(nbytes: int, layout: Layout, net: Network) -> tuple[float, str]:
     """Return the cost and the name of the algorithm that the engine would choose for tensors in host memory."""
     node_of = [rank // layout.per_node for rank in range(layout.workers)]
     name = _core.choose_algorithm("allreduce", dtypes.FLOAT32, nbytes, node_of)
-    # The workers of a host exchange their parts at the same time and share one network interface.
+    # All workers of a host exchange their parts at the same time over the host's network interface.
     model = {
         "alpha": net.latency,
         "beta": _beta(net) * layout.per_node,
@@ -202,7 +205,7 @@ def _engine(nbytes: int, layout: Layout, net: Network) -> tuple[float, str]:
 
 
 def _parameter_server(nbytes: int, largest: int, layout: Layout, net: Network) -> float:
-    """Return the cost of sending gradients to servers and receiving parameters, with one server per host.
+    """Return the cost of sending gradients to parameter servers and receiving parameters, with one server per host.
 
     Each tensor is stored on one server. The server that stores the most bytes determines the cost.
     """
@@ -237,14 +240,14 @@ class Allreduce:
                 self._lines.append((fixed, (_FORMULAS[name](_PROBE, layout, net) - fixed) / _PROBE, name))
 
     def predict(self, nbytes: int, largest: int = 0) -> tuple[float, str]:
-        """Predict one allreduce.
+        """Predict the duration of one allreduce.
 
         Args:
             nbytes: Bytes to reduce on each worker.
             largest: Size of the largest tensor in bytes, which a parameter server cannot split.
 
         Returns:
-            (float, str): Seconds, and the name of the algorithm.
+            (float, str): Time in seconds, and the name of the algorithm.
         """
         if self._layout.workers == 1:
             return 0.0, self._algorithm
@@ -256,7 +259,7 @@ class Allreduce:
 
 
 def agreement(layout: Layout, net: Network) -> float:
-    """Return the seconds to negotiate an operation: one message to rank 0, and its reply."""
+    """Return the time in seconds to negotiate an operation: one message to rank 0, and its reply."""
     if layout.workers == 1:
         return 0.0
     between = net.latency if layout.nodes > 1 else 0.0

@@ -40,7 +40,7 @@ class Prediction:
         ceilings: For each factor of ``FACTORS``, the efficiency of a job that only this factor limits.
         phases: Seconds that one worker needs for data, forward, backward and optimizer.
         dataset: Number of samples per epoch, or 0 if unknown.
-        extrapolates: Sentences about inputs outside of the measured range.
+        extrapolates: Sentences about inputs outside the measured range.
         variants: For each change of the configuration, the efficiency and samples per second, by the name of the
             change.
     """
@@ -60,7 +60,7 @@ class Prediction:
 
     @property
     def efficiency(self) -> float:
-        """Efficiency: the job's throughput divided by the throughput of the same number of independent workers."""
+        """Scaling efficiency: the job's throughput relative to that of the same number of independent workers."""
         return self.single / self.step.seconds
 
     @property
@@ -75,7 +75,7 @@ class Prediction:
 
     @property
     def limit(self) -> str:
-        """Sentence naming the job's limiting factor and the best efficiency it allows."""
+        """Sentence that names the job's bottleneck and the best efficiency that it permits."""
         if self.layout.workers == 1:
             return "compute-bound: one worker does not communicate"
         name = min(self.ceilings, key=lambda factor: self.ceilings[factor])
@@ -96,7 +96,7 @@ def predict(
         net: Links.
         settings: Settings of the job.
         batch: Samples per worker and step. None means the batch size of the profile.
-        variants: True to also predict the effects of changes of the configuration.
+        variants: True to also predict the effects of configuration changes.
     """
     notes = _extrapolations(profile, layout, net, batch)
     scaled = profile if batch is None else profile.scaled(batch)
@@ -124,7 +124,7 @@ def predict(
 
 
 def _variants(profile: Profile, base: Prediction) -> dict[str, tuple[float, float]]:
-    """Predict the effect of several configuration changes, each made alone."""
+    """Predict the effects of several configuration changes. Each change is applied on its own."""
     net, settings, layout = base.network, base.settings, base.layout
     faster = msgspec.structs.replace(net, bandwidth=2 * net.bandwidth)
     changes: dict[str, tuple[Network, Settings, int]] = {

@@ -103,7 +103,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return self._stretched(batch / self.batch, batch, self.seconds.optimizer)
 
     def at(self, samples_per_second: float) -> Profile:
-        """Return the profile for a device with a different throughput. All times are scaled by the same factor."""
+        """Return the profile scaled to a device with a different throughput. All times change by the same factor."""
         factor = self.batch / samples_per_second / self.seconds.step
         return self._stretched(factor, self.batch, self.seconds.optimizer * factor)
 
@@ -118,7 +118,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def _check(profile: Profile) -> None:
-    """Check all fields of a profile. Raises ValueError naming the first invalid field."""
+    """Check all fields of a profile. Raises ValueError if a field is invalid. The message names the field."""
     if profile.format != FORMAT:
         raise ValueError(f"`format` must be {FORMAT}, got {profile.format}: it was written by another version")
     if profile.device not in ("cpu", "gpu"):

@@ -1,4 +1,4 @@
-"""Format predictions as text, JSON and plots, and compare them with measured steps."""
+"""Formats predictions as text, JSON and plots, and compares them with measured steps."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ _SMALL = 0.05
 
 
 def read_statistics(path: Path) -> dict[str, Any]:
-    """Read statistics from a JSON file of ``hvd.stats()``, or from a ``--stats-file``.
+    """Read statistics from a JSON file with a result of ``hvd.stats()``, or from a ``--stats-file``.
 
     Raises:
         ValueError: If the file has neither format.
@@ -156,7 +156,7 @@ def read_statistics(path: Path) -> dict[str, Any]:
 def measured_parts(stats: Mapping[str, Any]) -> dict[str, float]:
     """Return the measured seconds of each part of a step.
 
-    If the statistics contain means over all ranks, the result uses them. If not, it uses the values of one rank.
+    The values are means over all ranks if the statistics contain these, and the values of one rank otherwise.
 
     Raises:
         ValueError: If the statistics contain no measured step.

@@ -110,7 +110,7 @@ class Step:
 
 @lru_cache(maxsize=1024)
 def _fused(gradients: tuple[Gradient, ...], window: float, threshold: int, compression: str) -> tuple[Operation, ...]:
-    """Return the operations that result from a fusion window of this length. Infinity means one window."""
+    """Return the operations that result from fusing with windows of the given length. Infinity means one window."""
     found: list[Operation] = []
     windows = _windows(gradients, window, threshold) if window < math.inf else [(gradients, 0.0)]
     for waiting, ready in windows:
@@ -169,7 +169,7 @@ class _Exchange:
 
 
 def _exchange(profile: Profile, layout: Layout, net: Network, settings: Settings, stretch: float) -> _Exchange:
-    """Return the time at which all gradients are reduced if the computation takes ``stretch`` times as long."""
+    """Return the time at which all gradients are reduced if ``stretch`` slows the computation by this factor."""
     agreed = network.agreement(layout, net)
     allreduce = network.Allreduce(settings.algorithm, layout, net, profile.device)
     best: _Exchange | None = None
@@ -207,14 +207,14 @@ def simulate(
         layout: Hosts and workers.
         net: Links.
         settings: Settings of the job.
-        without: Elements of ``FACTORS`` to ignore, to determine their cost.
+        without: Elements of ``FACTORS`` to leave out, in order to determine their cost.
     """
     net = _without(net, without)
     phases = profile.seconds
     if layout.workers == 1:
         return Step(phases.step, 0.0, 0.0, 0.0, 0.0, 0, 0, ())
     variation = profile.variation
-    # Between synchronizations, slow and fast steps of a worker partly cancel out.
+    # Between synchronizations, the slow and fast steps of a worker partly cancel out.
     deviation = math.hypot(variation.steps / math.sqrt(settings.local_steps), variation.ranks)
     late = 0.0 if "stragglers" in without else expected_slowest(deviation, layout.workers)
     stretch = (1 + late) * (1 + net.overhead)

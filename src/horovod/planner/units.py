@@ -89,7 +89,7 @@ def parse_time(text: str) -> float:
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a size such as ``64MiB``, ``64MB`` or ``0`` to bytes. Raises ValueError if invalid."""
+    """Parse a size such as ``64MiB``, ``64MB`` or ``0``, and return it in bytes. Raises ValueError if it is invalid."""
 
     def scale_of(unit: str) -> float | None:
         prefix = unit.removesuffix("B")

@@ -93,7 +93,7 @@ def read(path: Path) -> Dump:
             head = _head.decode(next(lines))
             if head.rank >= head.size:
                 raise ValueError
-            # The last line is incomplete if the disk was full.
+            # The last line can be incomplete, if the disk was full.
             entries = [dict(_entry.decode(line)) for line in lines if line.endswith(b"}\n")]
         except (StopIteration, ValueError, RecursionError):
             raise ValueError(f"{path} must be a file of a flight recorder") from None
@@ -103,7 +103,7 @@ def read(path: Path) -> Dump:
 
 
 def shown(text: str) -> str:
-    """Escape unprintable characters in the text, such as control sequences of terminals."""
+    """Escape unprintable characters in the text, such as terminal control sequences."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -128,7 +128,7 @@ _SIGNATURE = ("kind", "name", "dtype", "op")
 
 
 def compare(dumps: Sequence[Dump]) -> tuple[str, bool]:
-    """Return the report as text, and True if the ranks diverge."""
+    """Return the report as text, and whether the ranks diverge."""
     lines = [_about(dump) for dump in dumps]
     size = dumps[0].size
     have = {dump.rank for dump in dumps}
@@ -153,7 +153,7 @@ def _about(dump: Dump) -> str:
 
 
 def _first(dumps: Sequence[Dump], number: int) -> list[str]:
-    """Format a report on the first divergence within a process set. Empty if there is none."""
+    """Format a report on the first divergence within a process set. Return no lines if there is none."""
     executed = {dump.rank: _executed(dump, number) for dump in dumps}
     members = [dump for dump in dumps if executed[dump.rank] or _announced(dump, number, -1)]
     if len(members) < 2:
@@ -224,7 +224,7 @@ def _announced(dump: Dump, number: int, after: int) -> list[dict[str, Any]]:
 def _other_announcement(
     dumps: Sequence[Dump], executed: dict[int, dict[int, dict[str, Any]]], number: int
 ) -> list[str]:
-    """Format a report on the first request that differs after the last common operation."""
+    """Format a report on the first request that differs, after the last operation that all ranks have executed."""
     last = min((max(executed[dump.rank], default=-1) for dump in dumps), default=-1)
     after = {dump.rank: _announced(dump, number, last) for dump in dumps}
     for index in range(max(map(len, after.values()))):

@@ -151,7 +151,7 @@ class GossipRounds:
         return {"steps": self.steps, "weight": self.weight, "mixed": self._mixed, "started": self._started}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state returned by ``state_dict``."""
+        """Load a state that ``state_dict`` has returned."""
         self.steps, self.weight, self._started = state["steps"], state["weight"], state["started"]
         self._mixed = None if state["mixed"] is None else self.vector.full(state["mixed"])
 
@@ -243,7 +243,10 @@ class Rounds:
 
     @property
     def in_sync(self) -> bool:
-        """True if all ranks currently have equal parameters. With fragments or overlap, False after the first step."""
+        """True if all ranks currently have equal parameters.
+
+        With fragments or overlap, it is False after the first step.
+        """
         return self._shared is None or (
             self.schedule.fragments == 1
             and not self.schedule.overlap
@@ -302,7 +305,7 @@ class Rounds:
         return {"steps": self.steps, "shared": self._shared, "velocity": self._velocity, "pending": pending}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state returned by ``state_dict``.
+        """Load a state that ``state_dict`` has returned.
 
         Raises:
             ValueError: If the state has a different number of parameters.

@@ -1,4 +1,4 @@
-"""Communication-free logic of the strategies.
+"""The parts of the strategies that need no communication.
 
 Contains update rules for flat NumPy or PyTorch arrays, parameter partitioning, gossip graphs, and staleness tracking
 for parameter servers.
@@ -47,7 +47,7 @@ def segments(sizes: Sequence[int], start: int, stop: int) -> list[Segment]:
 
 @dataclass(frozen=True)
 class OuterSGD:
-    """Optimizer of the shared parameters, which applies the ranks' average change once per round.
+    """Outer optimizer, which applies the average of the ranks' changes to the shared parameters once per round.
 
     With ``lr=1`` and ``momentum=0``, the result is the average of the ranks' parameters.
 
@@ -142,7 +142,7 @@ class Schedule:
 
 
 def check_count(name: str, value: Any, least: int) -> int:
-    """Check that ``value`` is an integer of at least ``least``, and return it. Raises ValueError if it is not."""
+    """Check that ``value`` is an integer and at least ``least``, and return it. Raises ValueError otherwise."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     return int(value)
@@ -156,13 +156,13 @@ def blend(shared: Any, local: Any, share: float) -> Any:
 def elastic_move(local: Any, center: Any, rate: float) -> Any:
     """Return the change that elastic averaging subtracts from ``local`` and adds to ``center``.
 
-    This symmetry preserves the sum of the center and all workers' parameters.
+    Since both use the same amount, the sum of the center and all workers' parameters is preserved.
     """
     return rate * (local - center)
 
 
 def pushed(value: Any, receivers: int) -> Any:
-    """Return the fraction of a push-sum value or weight that a rank keeps, and sends to each receiver.
+    """Return the fraction of a push-sum value or weight that a rank keeps. Each receiver gets the same fraction.
 
     The fractions are equal and add up to 1, so the sums of values and weights over all ranks are preserved.
     """
@@ -250,11 +250,11 @@ def check_targets(targets: Sequence[Sequence[int]], size: int, push_sum: bool) -
     return found
 
 
-# The class below tracks workers' progress, and the staleness of their parameters, for a parameter server.
+# The class below tracks the workers' progress and the staleness of their parameters, for a parameter server.
 
 
 class Progress:
-    """Step counts of the workers and version of the parameters, with bounded staleness (Ho et al. 2013).
+    """Tracks the workers' step counts and the version of the parameters, with bounded staleness (Ho et al. 2013).
 
     Args:
         workers: Ranks of the workers.
@@ -287,7 +287,7 @@ class Progress:
         return stale
 
     def updated_by_all(self, workers: Iterable[int]) -> None:
-        """Record one parameter update that combines one step of each of these workers."""
+        """Record one update of the parameters that consumed one step of each of these workers."""
         for worker in workers:
             self.histogram[self.version - self._read.get(worker, self.version)] += 1
             if worker in self._clocks:
@@ -299,7 +299,7 @@ class Progress:
         return self.bound is None or self._clocks[worker] - min(self._clocks.values()) <= self.bound
 
     def slowest(self) -> list[int]:
-        """Return the ranks of the slowest workers, those with the fewest steps."""
+        """Return the ranks of the workers that have completed the fewest steps."""
         least = min(self._clocks.values(), default=0)
         return [worker for worker, clock in self._clocks.items() if clock == least]
 

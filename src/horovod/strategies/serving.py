@@ -30,7 +30,7 @@ class Store:
 
 
 class Server:
-    """Server-side message handling, which does no communication itself. Not thread-safe.
+    """Server-side message handling. It does no communication itself, and is not thread-safe.
 
     Args:
         store: This server's slice.
@@ -69,7 +69,7 @@ class Server:
             self.store.update(self.store.values, values / (1 + stale) if self.damping else values, options)
 
     def ready(self, worker: int) -> bool:
-        """Return True if the server can send the worker its reply."""
+        """Return True if the server is ready to send the worker its reply."""
         return worker not in self._gradients and self.progress.may_continue(worker)
 
     def missing(self) -> list[int]:
@@ -129,7 +129,7 @@ class Roles:
 class Serving:
     """One rank's part in a parameter server job, as a worker or a server.
 
-    Each server-worker pair has its own process set, in which both send messages as broadcasts. A server runs one
+    Each server-worker pair has its own process set, in which messages are sent as broadcasts. A server runs one
     thread per worker.
 
     Args:
@@ -195,7 +195,10 @@ class Serving:
         return Roles(self.vector.hvd.size(), self.servers)
 
     def start(self) -> None:
-        """Broadcast the parameters from rank 0 and connect the ranks. All ranks must call this. Idempotent."""
+        """Broadcast the parameters from rank 0 and connect the ranks. All ranks must call this.
+
+        Repeated calls have no effect.
+        """
         if self._started:
             return
         hvd, self._roles = self.vector.hvd, self.roles()
@@ -241,7 +244,7 @@ class Serving:
         return replies
 
     def step_with(self, gradients: Sequence[Any]) -> None:
-        """Send this worker's gradients to the servers, and overwrite the parameters with the replies."""
+        """Send this worker's gradients to the servers, and overwrite its parameters with the values they return."""
         gather = self.vector.gather
         self.vector.write(self.exchange(lambda start, stop: gather(gradients, start, stop)))
         self.steps += 1
@@ -418,7 +421,10 @@ def _name(what: str, server: int, worker: int) -> str:
 
 
 def _pair(ranks: Sequence[int]) -> ProcessSet:
-    """Return the process set of two ranks, registering it if necessary. All ranks must call this in the same order."""
+    """Return the process set of two ranks, registering it if necessary.
+
+    All ranks must make these calls in the same order.
+    """
     number = find(list(ranks))
     found = by_id(number) if number is not None else None
     return found if found is not None else add_process_set(list(ranks))

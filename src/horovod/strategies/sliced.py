@@ -12,7 +12,7 @@ from horovod.strategies.vector import Vector
 
 
 class SlicedOptimizer(Store):
-    """Store that updates its slice with a copy of a torch optimizer, which holds only the slice's state.
+    """A store that updates its slice with a copy of a torch optimizer, which contains only the slice's state.
 
     Args:
         optimizer: Optimizer of the whole model, whose state for the slice is copied.
@@ -38,12 +38,13 @@ class SlicedOptimizer(Store):
             }
         plain = optimizer._hvd_plain
         self._optimizer = plain.__new__(plain)
-        self._optimizer._hvd_strategy = None  # exempts this optimizer from the check for non-distributed optimizers
+        # exempts this optimizer from the check for optimizers that are not distributed
+        self._optimizer._hvd_strategy = None
         self._optimizer.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
 
     @staticmethod
     def options_of(optimizer: Any) -> Callable[[], list[float]]:
-        """Return a function that reads the numeric options of all groups, such as learning rates."""
+        """Return a function that returns the current numeric options of all groups, such as learning rates."""
         return lambda: [float(group[key]) for group in optimizer.param_groups for key in _numeric(optimizer, group)]
 
     def _step(self, _: Any, gradient: Any, options: Sequence[float]) -> None:
@@ -62,7 +63,7 @@ class SlicedOptimizer(Store):
 
 
 def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving) -> None:
-    """Copy the servers' optimizer state to a rank's plain optimizer."""
+    """Copy the servers' optimizer state to a rank's wrapped optimizer."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if strategy.mode == "easgd":
         return  # in mode "easgd", each worker keeps its own optimizer state, so there is nothing to copy

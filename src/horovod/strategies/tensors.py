@@ -71,7 +71,7 @@ class TensorVector(Vector):
 
 
 class _Wrapped:
-    """Methods that override those of the plain optimizer to apply a strategy."""
+    """Methods that override those of the wrapped optimizer to apply a strategy."""
 
     _hvd_strategy: Any
     _hvd_plain: type
@@ -83,13 +83,13 @@ class _Wrapped:
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a local step like the plain optimizer, then communicate if the strategy requires it.
+        """Take a local step as the wrapped optimizer does, then communicate if the strategy requires it.
 
         Args:
-            closure (Callable, optional): Closure as for the plain optimizer.
+            closure (Callable, optional): Closure as for the wrapped optimizer.
 
         Returns:
-            The result of the plain optimizer's ``step``.
+            The result of the wrapped optimizer's ``step``.
 
         Raises:
             HorovodInternalError: If a rank was lost.
@@ -133,12 +133,12 @@ class _Wrapped:
         raise ValueError("add_param_group must be called before the optimizer gets a strategy")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # As in DistributedOptimizer, the pickle refers to the plain optimizer's class.
+        # As in DistributedOptimizer, the pickle refers to the wrapped optimizer's class.
         return _new, (self._hvd_plain,), self.__getstate__()  # type: ignore[attr-defined]
 
 
 class _Served(_Wrapped):
-    """Methods that override those of the plain optimizer to use a parameter server."""
+    """Methods that override those of the wrapped optimizer to use a parameter server."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -198,7 +198,7 @@ class _Served(_Wrapped):
         adopt(self, self.strategy.finish(), self.strategy)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a state that the plain optimizer can load too. A worker requests the state from the servers."""
+        """Return a state that the wrapped optimizer can load too. A worker requests the state from the servers."""
         strategy = self.strategy
         if strategy.mode != "easgd" and not strategy.in_sync and hvd.rank() in strategy.roles().workers:
             adopt(self, strategy.fetch(), strategy)

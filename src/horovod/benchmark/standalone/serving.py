@@ -1,4 +1,4 @@
-"""Measurement loop of one rank. It uses only the standard library, because peers run in other environments.
+"""Measurement loop of one rank. It uses only the standard library, because it also runs in other environments.
 
 A process in ``serve`` connects to a driver's Unix socket, executes the driver's requests, and sleeps between them.
 Messages are lines of JSON:
@@ -21,7 +21,7 @@ from typing import Any
 
 
 def pin(cpu: int) -> None:
-    """Pin every thread of this process to one core. Call this after libraries have counted the usable cores."""
+    """Pin every thread of this process to one core. Call this after libraries have determined the number of cores."""
     for thread in os.listdir("/proc/self/task"):
         try:
             os.sched_setaffinity(int(thread), {cpu})
@@ -32,7 +32,7 @@ def pin(cpu: int) -> None:
 def timed(
     operation: Callable[[], object], barrier: Callable[[], object], warm_up: int, samples: int, inner: int
 ) -> list[float]:
-    """Measure samples. Return seconds per operation, each the mean of ``inner`` consecutive operations.
+    """Measure samples, and return each as seconds per operation: the mean of ``inner`` consecutive operations.
 
     A barrier before each sample synchronizes the ranks.
     """
@@ -67,7 +67,7 @@ class _Rank:
 
 
 def serve(peer: Any, path: str, make_case: Callable[..., Any], pinned: bool) -> None:
-    """Execute requests of the driver at the Unix socket ``path`` until it disconnects.
+    """Serve requests from the driver over the Unix socket ``path`` until the driver disconnects.
 
     Args:
         peer: Object with rank, about (text), barrier(), stop() and prepare(case, mode), which returns the operation.

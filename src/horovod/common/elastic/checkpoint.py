@@ -277,7 +277,7 @@ class Checkpoint:
         return self._place.steps()
 
     def close(self) -> None:
-        """Wait for pending writes and stop the writer. Raises the same errors as ``wait``. Idempotent."""
+        """Wait for pending writes and stop the writer. Raises the same errors as ``wait``. Can be called repeatedly."""
         self.wait()
 
     def __enter__(self) -> "Checkpoint":

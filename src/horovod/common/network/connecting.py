@@ -150,7 +150,7 @@ class Listeners:
             raise ValueError(f"cannot listen on {'; '.join(troubles)}")
 
     def close(self) -> None:
-        """Close the sockets. Idempotent."""
+        """Close the sockets. Can be called repeatedly."""
         for sock in (self.unix, *self.tcp):
             sock.close()
 

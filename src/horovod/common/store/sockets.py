@@ -317,7 +317,7 @@ class ThreadedServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the server and wait for its thread. Idempotent."""
+        """Stop the server and wait for its thread. Can be called repeatedly."""
         if self._closed:
             return
         self._closed = True

@@ -45,7 +45,7 @@ class Metric:
             occurs, plus one.
 
     Raises:
-        ValueError: ``kind`` is unknown, or ``classes`` is less than 1.
+        ValueError: If ``kind`` is unknown, or ``classes`` is less than 1.
     """
 
     def __init__(self, kind: str = "mean", *, classes: int | None = None) -> None:
@@ -64,7 +64,7 @@ class Metric:
             other: Weights, numbers of tokens or labels, one for each of ``values``. Default: weights of 1.
 
         Raises:
-            ValueError: The arguments have different numbers of entries, a weight is not finite, or a prediction or
+            ValueError: If the arguments have different numbers of entries, a weight is not finite, or a prediction or
                 label is not a class.
         """
         if self.kind in ("accuracy", "f1"):
@@ -113,8 +113,8 @@ class Metric:
             process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
         Raises:
-            ValueError: Ranks have metrics of different kinds or numbers of classes.
-            HorovodInternalError: A rank was lost.
+            ValueError: If ranks have metrics of different kinds or numbers of classes.
+            HorovodInternalError: If a rank was lost.
         """
         whole = Metric(self.kind, classes=self.classes)
         mine = self.kind, self.classes
@@ -267,8 +267,8 @@ def gather_for_metrics(values: Any, ids: Any, process_set: ProcessSet = global_p
         On all ranks, NumPy arrays in the structure of ``values``, with one row for each id.
 
     Raises:
-        ValueError: The numbers of rows and ids differ on a rank.
-        HorovodInternalError: A rank was lost.
+        ValueError: If the numbers of rows and ids differ on a rank.
+        HorovodInternalError: If a rank was lost.
     """
     import numpy as np
 

@@ -216,7 +216,7 @@ def make_sync(
             ``last_rank`` (rank that made all steps with ``"join"``, None if all ranks did).
 
         Raises:
-            ValueError: An argument is invalid, or Horovod is not initialized.
+            ValueError: If an argument is invalid, or Horovod is not initialized.
 
         Example::
 
@@ -237,7 +237,7 @@ def samples(batch: Any) -> int:
         batch: Array, or a mapping or sequence that contains arrays at any depth.
 
     Raises:
-        ValueError: ``batch`` contains no array with at least one dimension.
+        ValueError: If ``batch`` contains no array with at least one dimension.
     """
     found = _first_length(batch)
     if found is None:

@@ -50,7 +50,7 @@ class Current:
         self.block: weight | None = None
         """Innermost ``hvd.weight`` block."""
         self.batch: float | None = None
-        """Weight of the current batch of ``hvd.sync``, or None outside of its loop."""
+        """Weight of the current batch of ``hvd.sync``, or None outside its loop."""
         self.last = False
         """True if ``hvd.sync`` has no batch after the current one."""
         self.padding = False
@@ -209,7 +209,7 @@ def weighted_allreduce(
         compression: Compressor, or None.
 
     Raises:
-        ValueError: The tensor is not a floating-point tensor.
+        ValueError: If the tensor is not a floating-point tensor.
     """
     if "float" not in str(tensor.dtype):
         raise ValueError(f"tensor must be a floating-point tensor with weight, got {tensor.dtype}")

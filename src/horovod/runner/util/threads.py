@@ -24,7 +24,7 @@ def in_thread(
         silent: True to ignore exceptions in the thread.
 
     Raises:
-        ValueError: `args` is not a tuple.
+        ValueError: If `args` is not a tuple.
     """
     if not isinstance(args, tuple):
         raise ValueError(f"args must be a tuple, got {type(args).__name__}; write a single argument as (arg,)")

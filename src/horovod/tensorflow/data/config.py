@@ -213,7 +213,7 @@ class Way:
         return not self._closed.is_set()
 
     def close(self) -> None:
-        """Stop relaying. Idempotent."""
+        """Stop relaying. Can be called repeatedly."""
         self._closed.set()
         self._server.close()
         with self._lock:
