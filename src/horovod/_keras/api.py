@@ -61,7 +61,7 @@ def load_distributed(
     if optimizer is not None:
         model.optimizer = wrap(optimizer)
         if not is_legacy(keras) and keras.config.backend() == "tensorflow" and getattr(model, "jit_compile", False):
-            # Compile the model again, because Keras has compiled it for the original optimizer and might have enabled XLA.
+            # Compile the model again: Keras has compiled it for the original optimizer and might have enabled XLA.
             model.jit_compile = False
     return model
 

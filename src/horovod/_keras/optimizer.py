@@ -180,8 +180,8 @@ class Control:
             optimizer.build(variables)
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
-            # In these cases, call only the wrapped optimizer. It reports missing or mismatched gradients as an error, and
-            # it handles passes that only accumulate gradients locally.
+            # In these cases, call only the wrapped optimizer. It reports missing or mismatched gradients as an error,
+            # and it handles passes that only accumulate gradients locally.
             plain(grads, variables)
             self._stepped()
             return

@@ -89,8 +89,8 @@ def allreduce(
     Raises:
         ValueError: If an argument is invalid, or Horovod is not initialized.
         NotImplementedError: If ``op`` is ``Adasum`` and the number of ranks is not a power of two.
-        HorovodInternalError: If the ranks' calls do not match, or a rank was lost. A compiled program raises a JAX error
-            with the same message instead.
+        HorovodInternalError: If the ranks' calls do not match, or a rank was lost. A compiled program raises a JAX
+            error with the same message instead.
     """
     how = (compression, prescale_factor, postscale_factor, process_set)
     op = resolve_op(op, average, "allreduce")

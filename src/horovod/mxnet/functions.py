@@ -115,7 +115,7 @@ def broadcast_parameters(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: If ``params`` or the type of an entry is not supported. The message names it. Also an MXNetError.
+        ValueError: If the type of ``params`` or of an entry is not supported. The message names it. Also an MXNetError.
         HorovodInternalError: If the ranks' calls do not match, or a rank was lost. Also an MXNetError.
     """
     prefix = "" if prefix is None else prefix
