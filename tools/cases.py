@@ -92,7 +92,7 @@ def launcher_of(text: str) -> str:
 
 
 def prepare(folder: Path, scratch: Path) -> None:
-    """Copy the cases to ``scratch``, replacing their placeholders."""
+    """Copy the test cases to ``scratch``, and fill in their placeholders."""
     shutil.copytree(folder, scratch / "cases")
     (scratch / "nop.py").write_text(NO_OP)
     for path in (scratch / "cases").rglob("*"):
@@ -171,7 +171,7 @@ def telling(lines: list[str], most: int = 12) -> list[str]:
 def cases_in(folder: Path, only: str, given: dict[str, list[str]]) -> list[tuple[Path, list[str]]]:
     """Return the cases of a folder whose path contains ``only``, each with its commands.
 
-    The commands are those in ``given``, or else those in the case's header.
+    The commands are those in ``given`` if the case is listed there, and otherwise those in the case's header.
     """
     files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".py", ".sh")]
     imported = {(p.parent, m) for p in files for m in re.findall(r"^import (\w+)", p.read_text(errors="replace"), re.M)}

@@ -17,7 +17,7 @@ Graph = dict[str, set[str]]
 
 
 def modules_of(package: Path) -> dict[str, Path]:
-    """Map each module of a package, by its full name, to its file."""
+    """Map the full name of each module in a package to the module's file."""
     found = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -26,7 +26,7 @@ def modules_of(package: Path) -> dict[str, Path]:
 
 
 def graph_of(package: Path, lazy: bool = True) -> Graph:
-    """Map each module to the modules of the same package that it imports, with or without lazy imports."""
+    """Map each module to the modules of the same package that it imports, including or excluding lazy imports."""
     files = modules_of(package)
     graph: Graph = {}
     for name, path in files.items():
@@ -54,7 +54,7 @@ def _imported(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
 
 
 def _module_of(full: str, modules: set[str]) -> str | None:
-    """Return the module that defines ``a.b.c``, which is ``a.b.c`` or ``a.b``. Return None for other packages."""
+    """Return the module that defines ``a.b.c``: itself or ``a.b``. Return None for names of other packages."""
     for name in (full, full.rpartition(".")[0]):
         if name in modules:
             return name

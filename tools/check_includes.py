@@ -35,7 +35,7 @@ FOREIGN = re.compile(
     r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|cuda)"
 )
 INCLUDE = re.compile(r"""\s*#\s*include\s*(?P<open>["<])(?P<path>[^">]+)[">]""")
-# Layers of pure code, whose results depend only on arguments. They use no threads, locks, waits or system calls.
+# Layers whose code must have results that depend only on arguments, without threads, locks, waits or system calls.
 PURE = {"agree", "kernels"}
 ACTING = re.compile(
     r"(thread|mutex|shared_mutex|atomic|condition_variable|future|semaphore|chrono|fstream|[a-z_]+\.h|sys/.*)$"
@@ -55,7 +55,7 @@ USES = {floor: below(floor) for floor in DIRECT}
 
 
 def reason(floor: str, path: str, quoted: bool) -> str | None:
-    """Return why a file of layer `floor` must not include `path`, or None if it can."""
+    """Return the reason why a file of layer `floor` must not include `path`, or None if it may."""
     if floor != "bindings" and FOREIGN.match(path):
         return f"the core includes no foreign header; {path} belongs to bindings/ or behind dlopen"
     if floor in PURE and not quoted and ACTING.match(path):

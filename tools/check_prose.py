@@ -53,7 +53,7 @@ OWN = ("check_prose.py", "test_check_prose.py")
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of each docstring of a Python file."""
+    """Yield (line, text) for each docstring in a Python file."""
     pending = [tree]
     while pending:
         node = pending.pop()
@@ -65,7 +65,7 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def texts(root: Path) -> Iterator[tuple[Path, str, int, str]]:
-    """Yield (file, kind, line, text) of all texts to check. ``kind`` is docstring or line."""
+    """Yield (file, kind, line, text) for each text to check. ``kind`` is docstring or line."""
     for pattern, folders in FILES.items():
         for path in sorted(path for folder in folders for path in (root / folder).glob(pattern)):
             if path.name in OWN:
@@ -77,7 +77,7 @@ def texts(root: Path) -> Iterator[tuple[Path, str, int, str]]:
 
 
 def found(root: Path) -> dict[str, list[str]]:
-    """Return the places that break each rule, formatted as FILE:LINE: TEXT."""
+    """Return the violations of each rule, formatted as FILE:LINE: TEXT."""
     places: dict[str, list[str]] = {name: [] for name in RULES}
     for path, kind, line, text in texts(root):
         for name, rule in RULES.items():

@@ -48,7 +48,7 @@ def in_text(text: str) -> Iterator[int]:
 
 
 def check(root: Path) -> list[str]:
-    """Return a message for each unsafe interpreter start."""
+    """Return a message for each place that starts a Python interpreter unsafely (see the module's docstring)."""
     found = []
     for path in sorted((root / "src" / "horovod").rglob("*.py")):
         if path.relative_to(root) != _ALLOWED:
@@ -64,7 +64,7 @@ def check(root: Path) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the unsafe interpreter starts and return the exit code."""
+    """Print the places that start a Python interpreter unsafely, and return the exit code."""
     found = check(Path(arguments[0]) if arguments else Path(__file__).resolve().parents[1])
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0

@@ -1,4 +1,4 @@
-"""Compile the CUDA kernels to the committed PTX, with NVRTC 12.1.105 and without a GPU.
+"""Compile the CUDA kernels to the PTX file in the repository, with NVRTC 12.1.105 and without a GPU.
 
     python tools/compile_kernels.py [--nvrtc FOLDER] [--output FILE]
 

@@ -1,4 +1,4 @@
-"""Report the properties of a GPU and its driver in seconds, before longer checks run.
+"""Report the properties of a GPU and its driver within seconds, before longer checks run.
 
     python tools/gpu_probe.py [--driver libcuda.so.1] [--megabytes 256] [--json probe.json]
 
@@ -255,7 +255,7 @@ def part_events_peer(path: str, megabytes: int) -> None:
 
 
 def part_values(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure two processes that alternate by waiting for values in shared memory on the GPU.
+    """Measure two processes that take turns by waiting for values in shared memory on the GPU.
 
     The measurement shows whether a stream that waits for a value lets another process use the GPU.
     """

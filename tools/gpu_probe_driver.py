@@ -16,7 +16,7 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """CUDA driver with the first GPU's primary context, which is made current in the creating thread."""
+    """CUDA driver API with the first GPU's primary context, which is made current in the creating thread."""
 
     def __init__(self, path: str) -> None:
         self.library = ctypes.CDLL(path)
@@ -52,7 +52,7 @@ class Cuda:
         return event
 
     def wait(self, *streams: ctypes.c_void_p, seconds: float = 20.0) -> None:
-        """Wait until the streams are idle. Raises CudaError after `seconds`."""
+        """Wait until the streams are idle. Raise CudaError if they are still busy after `seconds`."""
         deadline = time.monotonic() + seconds
         for stream in streams:
             event = self.event()

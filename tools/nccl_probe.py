@@ -29,7 +29,7 @@ COUNT = 1 << 20
 
 
 class Id(ctypes.Structure):
-    """NCCL's unique id (a struct), which C functions take by value."""
+    """NCCL's unique id, a struct that C functions take by value."""
 
     _fields_ = [("bytes", ctypes.c_char * 128)]
 
@@ -93,11 +93,11 @@ def rank(me: int, driver: str, path: str) -> None:
         cuda.wait(stream)
         found[label] = round(1e6 * (time.perf_counter() - start) / times, 1)
     say("ready")
-    input()  # Wait for the parent process. During this wait it kills rank 1 and then lets rank 0 continue.
+    input()  # Wait for the parent process, which meanwhile kills rank 1 and then lets rank 0 continue.
     if me == 0:
         found |= alone(cuda, lib, memory, stream)
         say(json.dumps(found))
-    # Exit even if a library's thread hangs.
+    # Exit even if a thread started by a library hangs.
     os._exit(0)
 
 

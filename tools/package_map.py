@@ -66,7 +66,7 @@ def reachable(graph: Graph, start: str) -> set[str]:
 
 
 def picture(graph: Graph) -> str:
-    """Return a Mermaid graph of the imports, without imports that are implied by others."""
+    """Return a Mermaid graph of the imports, omitting those that are implied by other imports."""
     lines = ["```mermaid", "flowchart TB"]
     for name, imported in sorted(graph.items()):
         below = {one: reachable(graph, one) for one in imported}

@@ -58,7 +58,7 @@ def points(single: tuple[float, ...], layout: Layout, measured: tuple[float, ...
 
 
 def fitted_network(kind: str) -> Network:
-    """Return a network model fitted to a row of the 16-GPU table."""
+    """Return a network model that is fitted to a row of the table of measurements on 16 GPUs."""
     base = Network(
         name=f"published-{kind}",
         source=f"fitted to ResNet-101 and VGG-16 ({TITLES[kind]}) in Horovod's published 16-GPU table (2017-09)",
@@ -71,7 +71,7 @@ def fitted_network(kind: str) -> Network:
 
 
 def efficiency_512(net: Network) -> list[list[str]]:
-    """Return table rows that compare the efficiencies on 512 GPUs."""
+    """Return table rows that compare published and predicted scaling efficiencies on 512 GPUs."""
     rows = [["512 GPUs, 25 Gbit/s RDMA", "Published", "Predicted", "Difference"]]
     for name, single, published in zip(MODELS, SINGLE_16, EFFICIENCY_512, strict=True):
         shape = profile.load(name).at(single)
@@ -95,7 +95,7 @@ def statements(nets: dict[str, Network]) -> list[list[str]]:
 
 
 def main(write: bool = False) -> None:
-    """Print all tables. With ``write``, update the planner's network models too."""
+    """Print all tables. With ``write``, also update the planner's network models."""
     nets = {kind: fitted_network(kind) for kind in TABLE_16}
     for kind, net in nets.items():
         print(f"16 GPUs, 25 Gbit/s, {TITLES[kind]}:")

@@ -20,7 +20,7 @@ TENSORFLOW = "one P100 in TensorFlow's published benchmarks (2017-05)"
 
 
 class Network:
-    """Builder for the layers of a convolutional network, which tracks the image size."""
+    """Builds the list of layers of a convolutional network, and tracks the image size."""
 
     def __init__(self, size: int, channels: int = 3, norm: tuple[str, ...] = ()) -> None:
         self.layers: list[Layer] = []
@@ -38,7 +38,7 @@ class Network:
         self.channels = filters
 
     def pool(self, kernel: int, stride: int, valid: bool = False) -> None:
-        """Reduce the image size like a pooling layer."""
+        """Reduce the image size in the same way as a pooling layer."""
         self.size = -(-(self.size - (kernel - 1 if valid else 0)) // stride)
 
     def dense(self, outputs: int) -> None:
@@ -51,8 +51,8 @@ class Network:
         """Add an Inception module with parallel branches.
 
         Args:
-            *branches: Convolutions of each branch, as (filters, kernel, stride). A negative number of filters means
-                that the convolution has the same input as the one before it, and that both outputs are concatenated.
+            *branches: Convolutions of each branch, as (filters, kernel, stride). A negative number of filters marks a
+                convolution that has the same input as the one before it; the outputs of both are concatenated.
             passed: Number of channels that a pooling branch passes through unchanged.
         """
         size, channels, output = self.size, self.channels, passed

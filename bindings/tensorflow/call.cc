@@ -13,7 +13,7 @@ constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoa
 
 std::atomic<const HvdFrontendApi*> attached{nullptr};
 
-// Return the engine's code of a dtype, or -1 if it has none.
+// Return the engine's code for a dtype, or -1 if the engine does not support it.
 int dtype_code(TF_DataType type) {
   switch (type) {
     case kUint8: return static_cast<int>(DType::uint8);

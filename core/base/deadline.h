@@ -19,8 +19,8 @@ class Deadline {
 
   bool passed() const { return Clock::now() >= when_; }
   Clock::time_point when() const { return when_; }
-  // Return the milliseconds left, at least 0. The value is rounded up, because rounding down would make a sleeper spin
-  // during the last millisecond.
+  // Return the milliseconds left, at least 0. The value is rounded up, because rounding down would cause busy-waiting
+  // in the last millisecond.
   int remaining_ms() const {
     auto left = std::chrono::ceil<std::chrono::milliseconds>(when_ - Clock::now()).count();
     return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));

@@ -22,7 +22,8 @@ struct Range {
 
 struct Halving {
   const Fold& fold;
-  // path[k] is the range of elements shared with the partner of step k. This rank reduces the range path[steps].
+  // path[k] is the range of elements that this rank and its partner of step k reduce. Each of the two keeps one half of
+  // it. path[steps] is the range whose final values this rank computes.
   Range path[32];
   int steps = 0;
 

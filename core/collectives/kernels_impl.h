@@ -175,8 +175,8 @@ struct Product {
     return a * b;
   }
 };
-// Return a if it wins the comparison or is NaN, and b otherwise. If either operand is NaN, so is the result. For
-// integers, the compiler removes `a != a`.
+// Return a if it is the smaller (Min) or larger (Max) operand or is NaN, and b otherwise. If either operand is NaN, so
+// is the result. For integers, the compiler removes `a != a`.
 struct Min {
   template <class V>
   HVD_INLINE static V apply(V a, V b) {

@@ -22,7 +22,7 @@ import horovod.torch as hvd
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
-    """Return training and held-out images, split by the same shuffle on every worker."""
+    """Return the training and held-out images, using the same shuffled split on every worker."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).flatten(1) / 16.0
     labels = torch.tensor(digits.target, dtype=torch.int64)

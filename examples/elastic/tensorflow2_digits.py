@@ -86,7 +86,7 @@ def main() -> None:
     data = hvd.elastic.ElasticDataset(source, args.batch_size)
     variables = optimizer.variables
     variables = variables() if callable(variables) else variables
-    # Elastic: pass all state that a worker needs to continue.
+    # Elastic: pass all state that a worker needs to continue training.
     train(hvd.elastic.TensorFlowState([*model.variables, *variables], data=data))
 
     accuracy = float((np.argmax(model(test_images).numpy(), 1) == test_labels).mean())

@@ -24,7 +24,7 @@ import horovod.jax as hvd
 
 
 def load_data(seed: int) -> tuple[Any, Any, Any, Any]:
-    """Return training and held-out images (n, 64) and labels (n,), split by the same shuffle on every worker."""
+    """Return training and held-out images (n, 64) and labels (n,), using the same shuffled split on every worker."""
     digits = load_digits()
     images, labels = digits.data.astype("float32") / 16.0, digits.target.astype("int32")
     order = np.random.default_rng(seed).permutation(len(labels))

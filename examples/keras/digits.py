@@ -19,7 +19,7 @@ import horovod.keras as hvd
 
 
 def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return training and held-out images and labels, split in the same way on every worker."""
+    """Return the training and held-out images and labels, using the same split on every worker."""
     digits = load_digits()
     images = (digits.images[..., np.newaxis] / 16.0).astype("float32")
     labels = digits.target.astype("int32")

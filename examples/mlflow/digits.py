@@ -65,7 +65,7 @@ EXAMPLE = torch.zeros(2, 64).numpy()
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
-    """Return training and held-out images, split by the same shuffle on every rank."""
+    """Return the training and held-out images, using the same shuffled split on every rank."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).flatten(1) / 16.0
     labels = torch.tensor(digits.target, dtype=torch.int64)

@@ -38,7 +38,7 @@ def make_model() -> gluon.nn.HybridSequential:
 
 
 def load_data(held_out: int = 360) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return training and held-out images and labels, split by the same shuffle on every worker."""
+    """Return the training and held-out images and labels, using the same shuffled split on every worker."""
     digits = load_digits()
     images = (digits.images[:, np.newaxis] / 16.0).astype(np.float32)
     labels = digits.target.astype(np.float32)

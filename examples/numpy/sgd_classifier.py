@@ -19,7 +19,7 @@ import horovod.numpy as hvd
 
 
 def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return training and held-out images and labels, split in the same way on every worker."""
+    """Return the training and held-out images and labels, using the same split on every worker."""
     digits = load_digits()
     order = np.random.RandomState(1).permutation(len(digits.target))
     images, labels = digits.data[order] / 16, digits.target[order]

@@ -303,7 +303,7 @@ def train(args: argparse.Namespace) -> None:
                     )
                 recent, first, start = [], step, time.perf_counter()
             if step % args.save_every == 0 or step == args.steps:
-                # Check that all ranks have the same state, because the checkpoint contains only that of rank 0.
+                # Check that all ranks have the same state, because the checkpoint contains only the state of rank 0.
                 hvd.check_in_sync(model, optimizer)
                 hvd.save_checkpoint(args.checkpoint, step=step, **state)
 

@@ -18,7 +18,7 @@ from horovod.ray import RayExecutor
 
 
 def load_data() -> Any:
-    """Return training and held-out images and labels, split in the same way on every rank."""
+    """Return the training and held-out images and labels, using the same split on every rank."""
     import torch
     from sklearn.datasets import load_digits
 

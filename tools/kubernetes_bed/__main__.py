@@ -66,7 +66,7 @@ def install_packages() -> None:
 
 @contextlib.contextmanager
 def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
-    """Create cgroups for the nodes, yield the cgroups' common name, and remove them at the end.
+    """Create cgroups for the nodes, yield the cgroups' common name, and remove the cgroups afterwards.
 
     Each cgroup hierarchy gets a cgroup with a child per node. Its CPU shares are derived from this process's niceness,
     because niceness has an effect only within one cgroup.
@@ -108,7 +108,7 @@ def remove_old(prefix: str) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove a folder, leaving files in mounted file systems alone."""
+    """Remove a folder, but do not touch files on file systems that are mounted inside it."""
     if folder.exists():
         subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True, timeout=120)
 
@@ -121,7 +121,7 @@ def _remove(path: Path) -> bool:
 
 
 def entering(name: str) -> Callable[[], None]:
-    """Return a function that moves a new process into the cgroups and ties its life to this process."""
+    """Return a function that moves a new process into the cgroups and makes it die together with this process."""
     dies = dying_with(os.getpid())
 
     def enter() -> None:
@@ -140,10 +140,10 @@ def run(words: Sequence[str], environ: Mapping[str, str], enter: Callable[[], No
     Args:
         words: Command and its arguments.
         environ: Environment variables of the command.
-        enter: Function that its process calls first.
+        enter: Function that is called in the child process before it executes the command.
 
     Raises:
-        OSError, SubprocessError: If it cannot be started.
+        OSError, SubprocessError: If the command cannot be started.
     """
     process = subprocess.Popen(words, env=environ, preexec_fn=enter)
     try:

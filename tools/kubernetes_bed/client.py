@@ -24,7 +24,7 @@ class Refused(RuntimeError):
 
 
 def connect(seconds: float = SECONDS) -> http.client.HTTPSConnection:
-    """Return a connection to the server, without verification of its self-signed certificate."""
+    """Return a connection to the server. The server's self-signed certificate is not verified."""
     context = ssl._create_unverified_context()
     return http.client.HTTPSConnection(HOST, PORT, timeout=seconds, context=context)
 
@@ -37,7 +37,7 @@ class Client:
         self._kept: http.client.HTTPSConnection | None = None
 
     def request(self, method: str, path: str, body: Any = None, content: str = "application/json") -> dict[str, Any]:
-        """Send a request and return the JSON of the response. Raises Refused, OSError."""
+        """Send a request and return the parsed JSON response. Raises Refused or OSError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers, **({"Content-Type": content} if data else {})}
         for last in (False, True):
@@ -58,7 +58,7 @@ class Client:
         raise AssertionError
 
     def patch(self, path: str, change: Any) -> dict[str, Any]:
-        """Send a merge patch and return the JSON of the response. Raises Refused, OSError."""
+        """Send a merge patch and return the parsed JSON response. Raises Refused or OSError."""
         return self.request("PATCH", path, change, MERGE)
 
     def follow(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:

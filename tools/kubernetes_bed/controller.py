@@ -1,4 +1,4 @@
-"""Controller that creates and deletes the pods of Jobs. The module `jobs` makes the decisions."""
+"""Controller that creates and deletes the pods of Jobs, as decided by the module `jobs`."""
 
 import copy
 import queue
@@ -95,8 +95,7 @@ class Controller:
         if event == "DELETED":
             known.pop(uid, None)
         elif int(known.get(uid, thing)["metadata"]["resourceVersion"]) <= int(thing["metadata"]["resourceVersion"]):
-            # Ignore an event that is older than the known version, because this controller has updated the object since
-            # then.
+            # Ignore an event that is older than the known version: this controller has updated the object since then.
             known[uid] = thing
         if path == JOBS:
             return str(uid)

@@ -1,4 +1,4 @@
-"""Decisions of a Job controller like Kubernetes 1.28's, limited to what this project needs.
+"""Decisions of a Job controller that behaves like that of Kubernetes 1.28, limited to what this project needs.
 
 Each pod has a finalizer until it is counted, so that no pod is missed. If the Job has a failure policy, a deleted pod
 is counted and replaced once its processes have ended. Without a failure policy, it counts as failed immediately.
@@ -62,7 +62,7 @@ def finished(job: dict[str, Any]) -> bool:
 
 
 def index_of(pod: Pod) -> int | None:
-    """Return the pod's index in an Indexed Job, or None."""
+    """Return the pod's index in its Indexed Job, or None if it has no index."""
     text = (pod["metadata"].get("annotations") or {}).get(INDEX)
     return None if text is None else int(text)
 
@@ -79,7 +79,7 @@ def ended(pod: Pod) -> bool:
 
 
 def decide(job: dict[str, Any], pods: list[Pod], record: Record, now: float) -> Plan:
-    """Count finished pods in `record`, and return the Job's next actions. `now` is in monotonic seconds."""
+    """Count finished pods in `record`, and return the Job's next actions. `now` is monotonic time in seconds."""
     spec, more = job["spec"], kept.fields(job)
     policy = more.get("podFailurePolicy")
     plan = Plan()

@@ -1,4 +1,4 @@
-"""Storage of Job fields that Kubernetes 1.20 lacks, in an annotation of the Job.
+"""Storage of the Job fields that Kubernetes 1.20 lacks: they are kept in an annotation of the Job.
 
 Clients see the fields in the Job's spec. The test cluster's controller implements them, and the API server only stores
 them.

@@ -1,7 +1,7 @@
 """Name server of the cluster, which replaces CoreDNS.
 
 Names of headless services resolve to the addresses of their pods. Like CoreDNS, the server caches negative answers for
-5 s, so a client that asks too early must wait.
+5 s, so a client that queries a name too early must wait.
 """
 
 import socket
@@ -47,7 +47,7 @@ class Names:
     def addresses(self, name: str, now: float) -> set[str]:
         """Return the addresses of a name.
 
-        The result is empty if the name has no addresses, or a negative answer is still cached.
+        The result is empty if the name has no addresses, or if a negative answer is still cached.
         """
         name = name.lower()
         with self._lock:

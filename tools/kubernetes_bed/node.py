@@ -132,10 +132,10 @@ class Node:
     """Simulated node of the cluster, with its processes.
 
     Attributes:
-        number: Number of the node, from 1.
+        number: Number of the node, starting at 1.
         home: Folder for files of this run.
         store: Folder for images, which is kept between runs.
-        binaries: Folder of Kubernetes' programs.
+        binaries: Folder with the Kubernetes programs.
         cgroup: Cgroup of the node.
         name: Name of the node.
     """
@@ -171,7 +171,7 @@ class Node:
         return ["nsenter", "-t", str(self._holder.pid), *names, "--", *words]
 
     def connect(self, others: range) -> None:
-        """Connect the node to the bridge on the first node, and to the pods on other nodes."""
+        """Connect the node to the bridge on the first node, and add routes to the pods on the other nodes."""
         if self.number > 1:
             port = f"node{self.number}"
             run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(self._holder.pid))

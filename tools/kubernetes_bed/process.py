@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Seconds between two checks of a condition that a caller waits for.
+# Seconds between checks of a condition for which a caller waits.
 EVERY = 0.05
 
 
@@ -31,7 +31,7 @@ def wait_until(holds: Callable[[], bool], seconds: float, what: str, process: Pr
     """Wait until `holds()` returns True.
 
     Raises:
-        TimeoutError: If this takes longer than `seconds`. The message names `what`.
+        TimeoutError: If this takes longer than `seconds`. `what` describes the condition in the message.
         RuntimeError: If `process` ends before that.
     """
     until = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""API server proxy that gives the cluster's clients features of later Kubernetes versions.
+"""API server proxy that emulates features of later Kubernetes versions for the cluster's clients.
 
 The proxy preserves fields of Jobs that Kubernetes 1.20 lacks. Pods that are evicted through the API get the condition
 DisruptionTarget, as in Kubernetes 1.26 and later. The proxy forwards credentials, so the server authenticates and
@@ -34,7 +34,7 @@ STREAM_SECONDS = WATCH_SECONDS * 4.0
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handler of one client connection, which forwards requests to the server over a separate connection."""
+    """Handler of one client connection. It forwards requests to the server over a separate connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -144,7 +144,7 @@ def _answered(body: bytes) -> bytes:
 
 
 def mark_disrupted(path: str, reason: str = "EvictionByEvictionAPI") -> None:
-    """Set a pod's DisruptionTarget condition before an eviction, as Kubernetes 1.26 does. Raises Refused."""
+    """Set a pod's DisruptionTarget condition before an eviction, as Kubernetes 1.26 does. Raise Refused if it fails."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "Eviction API: evicting"}
     client = Client()
     there = client.request("GET", path)["status"].get("conditions", [])

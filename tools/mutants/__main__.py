@@ -64,7 +64,7 @@ def tell(mutant: Mutant) -> None:
 
 
 def summary(mutants: list[Mutant], reasons: Known) -> list[str]:
-    """Return summary lines per file and in total, and lines about undetected mutants with any known reasons."""
+    """Return summary lines per file and in total, and a line per undetected mutant, with the reason if it is known."""
     files = list(dict.fromkeys(mutant.file for mutant in mutants))
     lines = []
     for file in [*files, "all"]:

@@ -39,7 +39,7 @@ def table(text: str) -> list[Chosen]:
     A paragraph has a line `file binary: tests` or `file.py: tests`, then `- before` and `+ after`.
 
     Raises:
-        ValueError: If a paragraph has a different form.
+        ValueError: If a paragraph is malformed.
     """
     found = []
     for paragraph in text.split("\n\n"):
@@ -77,7 +77,7 @@ def mutant(source: str, chosen: Chosen, outcome: str) -> Mutant:
 
 
 def outdated(root: Path, entries: list[Chosen]) -> list[str]:
-    """Return a message for each mutant of the table whose original text no longer exists in its file."""
+    """Return a message for each mutant in the table whose original text no longer exists in its file."""
     found = []
     for entry in entries:
         try:
@@ -88,7 +88,7 @@ def outdated(root: Path, entries: list[Chosen]) -> list[str]:
 
 
 def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
-    """Return the Python mutants of the table, grouped by the tests that should detect them."""
+    """Return the Python mutants in the table, grouped by the tests that should detect them."""
     groups: dict[str, list[Chosen]] = {}
     for entry in entries:
         if not entry.binary:
@@ -97,7 +97,7 @@ def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
 
 
 def try_python(root: Path, group: list[Chosen], jobs: int, tell: Callable[[Mutant], None]) -> list[Mutant]:
-    """Test Python mutants that share the same tests. Raises RuntimeError if the tests fail without a mutant."""
+    """Test Python mutants that share the same tests. Raise RuntimeError if the tests fail on the unmodified code."""
     tests = tuple(group[0].tests.split())
     seconds = max(patience(root, Target(file, tests)) for file in dict.fromkeys(entry.file for entry in group))
 

@@ -116,7 +116,7 @@ def _worth_changing(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_strict(node: ast.AST) -> bool:
-    """Return True for the argument strict=True of zip(), which serves as an assertion."""
+    """Return True for the argument strict=True of zip(), which acts as an assertion."""
     return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
@@ -134,7 +134,7 @@ def _is_chosen_number(node: ast.AST) -> bool:
 
 
 def _statement(node: ast.stmt) -> Iterator[tuple[_Node, str]]:
-    """Yield the replacements of a statement and its parts."""
+    """Yield (node, replacement) pairs that mutate a statement or a part of it."""
     is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
     if is_call or isinstance(node, (ast.Raise, ast.Continue, ast.Break, ast.Delete)):
         yield node, "pass"
@@ -156,7 +156,7 @@ def _statement(node: ast.stmt) -> Iterator[tuple[_Node, str]]:
 
 
 def _expression(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the replacements of an expression and its parts."""
+    """Yield mutated variants of an expression, in which the expression or a part of it is replaced."""
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
             yield ast.Compare(node.left, [*node.ops[:i], COMPARISONS[type(op)](), *node.ops[i + 1 :]], node.comparators)

@@ -1,4 +1,4 @@
-"""Tests of the C++ mutants in `by_hand.txt`, compiled in a copy of the tree."""
+"""Runs the tests on each C++ mutant in `by_hand.txt`, which is compiled in a copy of the source tree."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TEST_SECONDS = 120.0
 
 
 def copy_changed(root: Path, copy: Path) -> None:
-    """Update a copy of the tree.
+    """Update a copy of the source tree.
 
-    Unchanged files keep their modification times, so the build skips them.
+    Unchanged files keep their modification times, so that they are not compiled again.
     """
     wanted = set()
     for part in PARTS:
@@ -76,7 +76,7 @@ def try_table(
 ) -> list[Mutant]:
     """Test all C++ mutants in the table.
 
-    Raises RuntimeError if a mutant does not compile, or tests fail without a mutant.
+    Raises RuntimeError if a mutant does not compile, or if tests fail on the unmodified code.
     """
     os.nice(5)
     build = Build(root, folder, jobs)

@@ -1,4 +1,4 @@
-"""Tests of Python mutants. Each mutant is tested in a separate process."""
+"""Runs the tests on each Python mutant, in a separate process per mutant."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Mutant:
-    """Change to a file, with its outcome: "killed", "hung" or "lives".
+    """A change to a file, and its outcome: "killed", "hung" or "lives".
 
-    `at` is the source line where the change begins.
+    The outcomes mean that the tests failed, timed out or passed. `at` is the source line where the change begins.
     """
 
     file: str
@@ -50,7 +50,7 @@ class Mutant:
 
     @classmethod
     def after(cls, outcome: str, file: str, line: int, change: str, source: str) -> Mutant:
-        """Create a Mutant from the outcome of its tests."""
+        """Create a Mutant from the outcome of running its tests."""
         words = {"passed": "lives", "failed": "killed", "hung": "hung"}
         return cls(file, line, change, words[outcome], source.split("\n")[line - 1].strip())
 
@@ -113,11 +113,11 @@ def _group(command: list[str], **options: object) -> Iterator[subprocess.Popen[b
 
 
 def patience(root: Path, target: Target) -> float:
-    """Return the tests' time limit in seconds, based on two runs without a mutant.
+    """Return the tests' timeout in seconds, based on two runs of the unmodified code.
 
     Raises:
-        RuntimeError: If the tests fail without a change, or pass although the module raises when it is imported.
-            The tests then do not import the module, or import it from another tree, and would notice no mutant.
+        RuntimeError: If the tests fail on the unmodified code, or pass although the module raises when it is imported.
+            The tests then do not import the module, or import it from another tree, so they would detect no mutant.
     """
     start = time.monotonic()
     tests = " ".join(target.tests)
@@ -135,7 +135,10 @@ def patience(root: Path, target: Target) -> float:
 def try_all(
     root: Path, target: Target, most: int, seed: int, jobs: int, tell: Callable[[Mutant], None]
 ) -> list[Mutant]:
-    """Test up to `most` mutants of a file, chosen by `seed`. Raises RuntimeError if its tests fail without a mutant."""
+    """Test up to `most` mutants of a file, chosen by `seed`.
+
+    Raises RuntimeError if the tests fail on the unmodified file.
+    """
     source = (root / target.file).read_text(encoding="utf-8")
     seconds = patience(root, target)
     changes = changes_of(source)

@@ -1,4 +1,4 @@
-"""Installation of packages into this Python's environment, with uv if available and with pip if not."""
+"""Install packages into this Python's environment, with uv if it is available and otherwise with pip."""
 
 import fcntl
 import json
@@ -63,7 +63,7 @@ def with_uv(arguments: list[str]) -> str | None:
     """Install packages with uv, using pip's settings.
 
     Returns:
-        None if it succeeded, or the reason why pip must be used.
+        None on success, or the reason why pip must be used instead.
     """
     found = read_settings()
     if names := settings.unknown(found):
@@ -89,8 +89,8 @@ def with_pip(arguments: list[str]) -> int:
 def install(arguments: list[str]) -> int:
     """Install packages, and return the exit code.
 
-    The arguments are those of ``pip install``. A lock prevents parallel installations into one environment, because
-    `make` can run steps in parallel.
+    The arguments are those of ``pip install``. A lock serializes installations into one environment, because `make` can
+    run several steps in parallel.
     """
     with open(Path(sys.prefix) / ".install.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Facts that determine the choice of a PyTorch build: GPUs, local wheels, and PyTorch's index."""
+"""Gathers the facts that determine which PyTorch build to install: GPUs, local wheels, and PyTorch's index."""
 
 import ctypes.util
 import os
@@ -70,7 +70,7 @@ def read_index(index: str, certificates: str | None, deadline: float) -> list[st
                 [urllib.parse.unquote(urllib.parse.urlparse(link).path).rpartition("/")[2] for link in links]
             )
 
-    # Query in a thread, to limit the total time. A socket timeout does not limit name resolution or a slow but steady
+    # Query in a thread, to limit the total time. A socket timeout covers neither name resolution nor a slow but steady
     # response.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()

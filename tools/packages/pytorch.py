@@ -13,18 +13,18 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 @dataclass(frozen=True)
 class Choice:
-    """PyTorch build to install, with the reason for the choice.
+    """The PyTorch build to install, and the reason why it was chosen.
 
     Attributes:
         arguments: Arguments of ``pip install``.
-        reason: One sentence without a full stop.
+        reason: One sentence without a final period.
     """
 
     arguments: tuple[str, ...]
     reason: str
 
     def line(self) -> str:
-        """Return a line to print: the build, the reason, and how to choose another build."""
+        """Return the line to print: which build was chosen, why, and how to choose another build."""
         return f'PyTorch: {" ".join(self.arguments)} ({self.reason}); another build: make ... TORCH="torch==..."'
 
 

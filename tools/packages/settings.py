@@ -1,4 +1,4 @@
-"""Conversion of pip's settings to environment variables for uv, which does not read pip's settings."""
+"""Converts pip's settings to environment variables for uv, which does not read pip's settings."""
 
 import ast
 import re
@@ -49,9 +49,9 @@ def parse(listing: str) -> Settings:
 
 
 def unknown(settings: Settings) -> list[str]:
-    """Return the settings that uv does not support.
+    """Return the settings of pip that uv does not support.
 
-    If there are any, use pip.
+    If there are any, the packages must be installed with pip.
     """
     return sorted(settings.keys() - _UV.keys() - _IRRELEVANT)
 
@@ -64,7 +64,7 @@ def uv_environment(settings: Settings, wheels: Iterable[str], environ: Mapping[s
         wheels: Folders of wheels that pip has built and cached, which uv does not need to build again.
         environ: This process's environment. Its UV_* variables take precedence over pip's settings.
     """
-    # As pip does, choose the best version among all indexes and use the system's certificates.
+    # Like pip, choose the best version among all indexes and use the system's certificates.
     said = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never"}
     for name, variable in _UV.items():
         if settings.get(name):

@@ -12,7 +12,7 @@ from typing import Any
 
 # Make the frameworks use the CPU and print no messages, and select the Keras backend that supports all features.
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow", JAX_PLATFORMS="cpu")
-# Turn off oneDNN operations, because TensorFlow prints a message about them.
+# Turn off oneDNN operations, because TensorFlow prints a message when they are enabled.
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,1 +1,1 @@
-"""Builder of a release's wheels; see docs/releasing.md and `python -m tools.wheels --help`."""
+"""Builds the wheels of a release; see docs/releasing.md and `python -m tools.wheels --help`."""

@@ -39,7 +39,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _epoch() -> int:
-    """Return SOURCE_DATE_EPOCH, or the time of the last commit, in seconds since 1970."""
+    """Return SOURCE_DATE_EPOCH if it is set, and otherwise the time of the last commit, in seconds since 1970."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given is None:
         command = ["git", "log", "-1", "--format=%ct"]

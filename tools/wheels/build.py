@@ -19,7 +19,7 @@ TOOLS = ("build", "nanobind", "scikit-build-core")
 
 
 class BuildFailed(RuntimeError):
-    """Error raised when a build fails. The build's own messages have been printed already."""
+    """Raised when a build fails. The build's own output has already been printed."""
 
 
 def version() -> str:
@@ -50,7 +50,7 @@ def find_pythons(versions: list[str], given: list[Path]) -> dict[str, Path]:
     Interpreters come from the caller, from the PATH, or from pyenv.
 
     Raises:
-        sysroot.Missing: If there is none for a version, or a given one does not run.
+        sysroot.Missing: If a version has no interpreter, or a given interpreter does not run.
     """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = {}
@@ -84,7 +84,7 @@ def run(command: list[str | Path], **options: object) -> None:
     """Run a program, show its output, and raise an error if the program fails.
 
     Raises:
-        BuildFailed: If it fails, or does not end in time.
+        BuildFailed: If it fails or times out.
     """
     words = list(map(str, command))
     try:
@@ -116,10 +116,10 @@ def checkout(place: Path) -> Path:
 
 
 def empty(folder: Path) -> None:
-    """Create an empty folder, removing the files of any earlier build.
+    """Create a folder, or empty it if it contains only files of an earlier build.
 
     Raises:
-        BuildFailed: If it contains other files.
+        BuildFailed: If the folder contains other files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("horovod-"))
@@ -151,7 +151,7 @@ def environment(python: Path, place: Path) -> Path:
     """Create a virtual environment with the build tools pinned in requirements.txt.
 
     Returns:
-        The environment's Python.
+        Path of the environment's Python interpreter.
     """
     requirements = ROOT / "tools/wheels/requirements.txt"
     stamp = place / "requirements.txt"
@@ -175,9 +175,9 @@ def wheel(
         arch: CPU architecture.
         python: Python of the environment that builds it.
         source: The unpacked sdist.
-        toolchain: CMake's toolchain file.
-        place: Build folder of CMake. All wheels of an architecture share it, so that only the extension is compiled for
-            each Python.
+        toolchain: Toolchain file for CMake.
+        place: Build folder for CMake. All wheels of an architecture share it, so that only the extension is compiled
+            for each Python.
         to: Folder for the wheel.
     """
     here = place.parent / "wheel"
@@ -199,7 +199,7 @@ def wheel(
 
 
 def _settings(wanted: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, str]:
-    """Return the environment variables for a build, without user variables that affect the libraries."""
+    """Return the environment for a build, without the user's variables that would affect how libraries are built."""
     flags = ("CFLAGS", "CXXFLAGS", "LDFLAGS", "CPPFLAGS", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if name not in flags}
     # Add the folder that contains cmake and ninja to the path.

@@ -20,7 +20,7 @@ DEADLINE = 300  # s
 
 
 def undefined(library: bytes) -> list[tuple[str, str | None, bool]]:
-    """Return the undefined symbols of an ELF file as (name, version, True if weak)."""
+    """Return the undefined symbols of an ELF file as (name, version, weak) tuples, where ``weak`` is a bool."""
     elf = ELFFile(io.BytesIO(library))
     needed: dict[int, str] = {}
     versions = None
@@ -72,7 +72,7 @@ def _output(*words: str | Path) -> tuple[int, str]:
 
 
 def complaints(wheel: Path) -> list[str]:
-    """Return a message for each defect of a wheel. The list is empty if the wheel is fit for release.
+    """Return one message per defect of a wheel. The list is empty if the wheel is fit for release.
 
     Raises:
         ValueError: If the file does not have the name of one of this project's wheels.

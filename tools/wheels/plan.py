@@ -1,4 +1,4 @@
-"""Plan of a release's wheels: their names and contents."""
+"""Plan of a release's wheels: their file names and contents."""
 
 import re
 from dataclasses import dataclass

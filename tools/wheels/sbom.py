@@ -1,4 +1,4 @@
-"""Bill of materials of a release, in CycloneDX format: third-party code in the wheels, and their requirements."""
+"""Software bill of materials of a release, in CycloneDX format: third-party code in the wheels, and dependencies."""
 
 import hashlib
 import re
@@ -86,8 +86,8 @@ def document(
     Args:
         version: Version of the release.
         files: Contents of the sdist and the wheels, by file name.
-        parts: Components from `linked`.
-        needs: Components from `asked_for`.
+        parts: Components for the libraries that are part of the wheels, from `linked`.
+        needs: Components for the packages that the wheels depend on, from `asked_for`.
         tools: Versions of the build tools by name.
         epoch: Time of the release, in seconds since 1970.
 

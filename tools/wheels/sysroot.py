@@ -50,7 +50,7 @@ extern "C" char __libc_single_threaded;  // libnewer.a has it
 
 @dataclass(frozen=True)
 class Arch:
-    """CPU architecture, with its name in each tool."""
+    """CPU architecture, with the name that each tool uses for it."""
 
     name: str
     """Name in the tags of wheels and in CMake."""
@@ -60,7 +60,7 @@ class Arch:
     """Soname of the dynamic loader."""
 
     def tool(self, name: str) -> str:
-        """Return the name of a GCC or binutils program, or of its cross-compiling version."""
+        """Return the name of a program of GCC or binutils, with the prefix for cross compilation if it is needed."""
         return name if self.name == platform.machine() else f"{self.name}-linux-gnu-{name}"
 
 
@@ -75,7 +75,7 @@ class Missing(RuntimeError):
 
 
 def include_folders(search_list: str) -> list[str]:
-    """Parse the folders of the C++ and compiler headers from the output of ``g++ -E -v``."""
+    """Parse the folders with C++ and compiler headers from the output of ``g++ -E -v``."""
     lines = iter(search_list.splitlines())
     for line in lines:
         if line.startswith("#include <...>"):
@@ -112,8 +112,8 @@ def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
         "-Wl,--exclude-libs,ALL",
         # Strip debug information, because Zig's objects contain paths that would change the build id.
         "-Wl,--build-id=sha1,--strip-debug",
-        # Mark the stack as not executable, because glibc 2.41 rejects libraries that require an executable stack. Zig's
-        # objects lack this mark.
+        # Mark the stack as non-executable, because glibc 2.41 rejects libraries that require an executable stack. Zig's
+        # objects lack this marker.
         "-Wl,-z,noexecstack",
     ]
     lines = [
@@ -138,7 +138,7 @@ def make(arch: Arch, root: Path, top: Path) -> Path:
         The toolchain file in the folder.
 
     Raises:
-        Missing: If there is no compiler for the architecture, or no Zig.
+        Missing: If Zig or a compiler for the architecture is not installed.
     """
     package = importlib.util.find_spec("ziglang")
     if package is None or package.origin is None:

@@ -122,8 +122,8 @@ Status HierarchicalNcclPath::begin(const Response& r, const Comm& comm, Flight* 
   const Device::Stream stream = sets_.stream();
   for (const OperationPtr& op : flight->operations) HVD_RETURN_IF_ERROR(device_->wait(stream, op->on_device->ready));
   const size_t element = size_of(r.dtype), members = static_cast<size_t>(flight->members);
-  // If the program gave the operation no name, add a number to the name that the schedule uses for it, because several
-  // such operations can be in flight with the same name.
+  // If the program did not name the operation, add a number to the name that the schedule uses for it, because several
+  // such operations with the same name can be in flight.
   const bool unnamed = flight->operations.front()->request.unnamed;
   flight->name = r.names.front() + (unnamed ? "/hosts." + std::to_string(++begun_[r.set]) : "/hosts");
   flight->between.fence = flight->operations.front()->request.fence;

@@ -31,8 +31,8 @@ class NcclPath {
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
   // True if NCCL will never execute operations of the set. All ranks of the set return the same answer.
   bool gives_up(uint32_t set) const { return sets_.gives_up(set); }
-  // Launch the response with this rank's operations, in the order of response.names. The list is empty if this rank has
-  // called join().
+  // Launch the response with this rank's operations, given in the order of response.names. The list is empty if this
+  // rank has called join().
   Status start(const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
 
   // True while launched work might be unfinished. The driver must then call look() every resting_seconds() seconds. An
@@ -41,7 +41,7 @@ class NcclPath {
   static double resting_seconds() { return LaunchedOperations::resting_seconds(); }
   Status look();
 
-  // Forget the state of a process set that was created or removed.
+  // Delete the state of a process set that was created or removed.
   void forget(uint32_t set) { sets_.forget(set); }
   // Shut down the path after the job has ended with the error `why`. Communicators are destroyed if `why` is
   // Code::shutdown and all ranks take part in the launched work (`all_take_part`). Otherwise, they are aborted on a
