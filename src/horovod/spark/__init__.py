@@ -1,7 +1,7 @@
 """Horovod jobs on the executors of a Spark application.
 
 `run` calls a function on ranks in Spark tasks. `run_elastic` also continues when executors are lost or added.
-`HorovodRunner` replaces sparkdl's class of the same name. All three need pyspark 3.5 or later (`pip install
+`HorovodRunner` is a replacement for sparkdl's class of the same name. All three need pyspark 3.5 or later (`pip install
 'horovod[spark]'`).
 """
 

@@ -24,7 +24,7 @@ class Bound:
 
     Attributes:
         slots: Maximum number of concurrent tasks.
-        why: Reason for this bound, for messages.
+        why: Reason for this bound, for error messages.
     """
 
     slots: int
@@ -106,7 +106,7 @@ _KNOWN = (
 
 
 def known_failure(text: str) -> str:
-    """Explain a failure of a Spark job that a retry cannot fix. Return an empty string for all other failures."""
+    """Explain a Spark job failure that a retry cannot fix. For all other failures, return an empty string."""
     for pattern, explanation in _KNOWN:
         if found := re.search(pattern, text):
             return explanation.format(found[1])
@@ -114,7 +114,10 @@ def known_failure(text: str) -> str:
 
 
 def explain(text: str) -> str:
-    """Return Horovod's explanation of a failed Spark job, or the core of Spark's message if the failure is unknown."""
+    """Return Horovod's explanation of why a Spark job failed.
+
+    If the failure is unknown, return the essential lines of Spark's message.
+    """
     if explanation := known_failure(text):
         return explanation
     lost = re.findall(r"ExecutorLostFailure[^\n]*", text)
@@ -159,7 +162,7 @@ class Application:
 
     @property
     def is_dynamic(self) -> bool:
-        """True if Spark adds and removes executors depending on the number of tasks."""
+        """True if Spark adds and removes executors depending on the number of tasks (dynamic allocation)."""
         return self.conf.get("spark.dynamicAllocation.enabled", "false") == "true"
 
     @property
@@ -219,8 +222,8 @@ class Jobs:
     def start(self, act: Callable[[Any], None]) -> None:
         """Call `act(context)` with the SparkContext in a new thread.
 
-        The thread inherits the calling thread's Spark settings, such as its scheduler pool, and uses this job group.
-        `act` must not raise an exception.
+        The thread inherits the calling thread's Spark settings, such as its scheduler pool, and uses this object's job
+        group. `act` must not raise an exception.
         """
         from pyspark import InheritableThread
 
@@ -239,7 +242,7 @@ class Jobs:
         self.over.set()
         try:
             self._join(_FAREWELL)
-        finally:  # Clean up even if the user pressed Ctrl-C during the wait.
+        finally:  # Clean up even if the user pressed Ctrl-C while waiting.
             if any(thread.is_alive() for thread in self._threads):
                 # Ignore errors, because the application might have ended together with its jobs.
                 with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""Spark settings for elastic jobs, which allow Spark to reuse executors and nodes with failed tasks.
+"""Spark settings for elastic jobs that let Spark reuse executors and nodes on which tasks have failed.
 
 Each setting is a (key, value) pair. The names are the same as in the original Horovod. The keys depend on the version
 of Spark. Since Spark 3.1, they contain "excludeOnFailure" instead of "blacklist".
@@ -10,7 +10,7 @@ import importlib.util
 
 
 def _group() -> str:
-    """Return the common prefix of the keys, which depends on the version of Spark."""
+    """Return the common prefix of the setting keys, which depends on the version of Spark."""
     if importlib.util.find_spec("pyspark") is None:
         return "excludeOnFailure"
     from pyspark.version import __version__
@@ -46,7 +46,7 @@ SPARK_CONF_REUSE_EXECUTOR_ALWAYS_FOR_SAME_TASK = (_TASK_EXECUTOR, SPARK_CONF_MAX
 SPARK_CONF_REUSE_EXECUTOR_ONCE_FOR_SAME_TASK = (_TASK_EXECUTOR, "2")
 SPARK_CONF_DONT_REUSE_EXECUTOR_FOR_SAME_TASK = (_TASK_EXECUTOR, "1")
 
-# Spark requires values below spark.task.maxFailures for these node settings.
+# Spark requires these per-node settings to be lower than spark.task.maxFailures.
 SPARK_CONF_REUSE_NODE_ALWAYS_FOR_SAME_TASK = (_TASK_NODE, SPARK_CONF_MAX_INT_MINUS_ONE)
 SPARK_CONF_REUSE_NODE_ONCE_FOR_SAME_TASK = (_TASK_NODE, "2")
 SPARK_CONF_DONT_REUSE_NODE_FOR_SAME_TASK = (_TASK_NODE, "1")

@@ -35,7 +35,7 @@ def count(name: str, value: Any, default: int) -> int:
     """Return `value` as a number of processes, or `default` if it is None.
 
     Raises:
-        ValueError: If the value is not an integer of at least 1.
+        ValueError: If the value is not a positive integer.
     """
     return default if value is None else integer(name, value, 1)
 
@@ -210,11 +210,14 @@ class _Stage:
         self._jobs_end: float | None = None
 
     def run(self, context: Any, over: threading.Event) -> None:
-        """Run the Spark job until it ends, in a separate thread. Return early if `over` is already set."""
+        """Run the Spark job until it ends. Called in a separate thread.
+
+        Return early if the event `over` is set, because the Horovod job has already ended.
+        """
         attend = functools.partial(attend_barrier, self._gathering.ticket, of_the_driver())
         try:
             rdd = context.parallelize(range(self._size), self._size)
-            # With dynamic allocation, Spark supports no barrier stages, so use a normal stage.
+            # Spark does not support barrier stages with dynamic allocation, so use a normal stage.
             stage = rdd if self._application.is_dynamic else rdd.barrier()
             if not self._application.is_dynamic:
                 self._application.wait_for_slots(self._size, over)
@@ -244,7 +247,7 @@ class _Stage:
 # -- run_elastic -----------------------------------------------------------------------------------------------------
 
 _NAMES = replace(ARGUMENTS, cooldown="")
-# Initial and maximum seconds before a failed task is resubmitted. Each failure doubles the pause.
+# Initial and maximum delay before a failed task is resubmitted (s). Each failure doubles the delay.
 _PAUSE, _LONGEST_PAUSE = 0.25, 5.0
 
 
@@ -267,7 +270,7 @@ def run_elastic(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Call `fn(*args, **kwargs)` on ranks in Spark tasks, and continue when executors are lost or added.
+    """Call `fn(*args, **kwargs)` on ranks in Spark tasks, and keep running when executors are lost or added.
 
     The job begins when `num_proc` tasks are running, and continues while at least `min_num_proc` ranks are left. It
     requests tasks from Spark until there are `max_num_proc`. A rank is replaced if its executor is lost, but not if the
@@ -282,7 +285,7 @@ def run_elastic(
         max_num_proc: Maximum number of ranks. Default: `num_proc`.
         start_timeout: Seconds for the first tasks to start. Default: HOROVOD_SPARK_START_TIMEOUT.
         elastic_timeout: The job ends after this many seconds without enough ranks. Default: HOROVOD_ELASTIC_TIMEOUT.
-        reset_limit: Maximum number of changes of the set of ranks. Default: no limit.
+        reset_limit: Maximum number of times that the set of ranks may change. Default: no limit.
         env: Environment variables of the ranks, as in `run`.
         stdout: Text stream for the ranks' standard output. Default: the driver's.
         stderr: Text stream for the ranks' standard error. Default: the driver's.
@@ -293,7 +296,7 @@ def run_elastic(
         max_np: Old name of `max_num_proc`.
 
     Returns:
-        Results of the first `min_num_proc` ranks at the end of the job, by rank.
+        Results of the first `min_num_proc` ranks at the end of the job, in rank order.
 
     Raises:
         The same exceptions as `run`, except that a lost task is not a failure.
@@ -335,10 +338,10 @@ def run_elastic(
 
 
 class _Tasks:
-    """Spark tasks of an elastic job.
+    """The Spark tasks of an elastic job.
 
     Attributes:
-        last_failure: Description of the last failure, to append to a message. Empty if there was none.
+        last_failure: Description of the last failure, appended to error messages, or an empty string.
     """
 
     def __init__(self, gathering: Gathering, over: threading.Event) -> None:
@@ -356,7 +359,8 @@ class _Tasks:
                 context.parallelize([0], 1).mapPartitions(act).collect()
             except Exception as error:
                 self.last_failure = f". The last task that failed: {failure_message(error)}"
-                # If a retry cannot fix the failure, end a job that has not begun. A running job only shows a warning.
+                # If a retry cannot fix the failure, abort a job that has not started yet. A running job only shows a
+                # warning.
                 if lasting := known_failure(error_text(error)):
                     self._gathering.fail(RuntimeError(lasting))
                 pause = min(2 * pause, _LONGEST_PAUSE)

@@ -24,10 +24,10 @@ _PYTHONPATH, _WORK_DIR = "HOROVOD_SPARK_PYTHONPATH", "HOROVOD_SPARK_WORK_DIR"
 
 
 def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iterable[Any]) -> Iterator[Any]:
-    """Become the agent with number `index` of a job with a fixed size.
+    """Become the agent with number `index` of a fixed-size job.
 
-    If a task is lost, Spark ends a barrier stage. With dynamic allocation, the stage has no barrier, so Spark retries
-    its tasks after the job is over. These retries raise ArrivalError.
+    Spark aborts a barrier stage if one of its tasks is lost. With dynamic allocation, the stage has no barrier, so
+    Spark retries lost tasks even after the job is over. These retries raise ArrivalError.
     """
     context = _context()
     if context.attemptNumber():
@@ -71,7 +71,7 @@ def _context() -> Any:
 def _home(context: Any, given: Mapping[str, str]) -> dict[str, Any]:
     """Return the environment and working directory of the ranks.
 
-    Variables of the executor override those in `given`.
+    Variables set in the executor override those in `given`.
     """
     environ = own_environment(os.environ, sys.path, (sys.prefix, sys.base_prefix), given)
     gpus = context.resources().get("gpu")
@@ -85,7 +85,7 @@ def own_environment(
 ) -> dict[str, str]:
     """Return the executor's environment without Spark's secrets, and with this process's `sys.path` as PYTHONPATH.
 
-    Without it, ranks could not import files that the user added to the application with `addPyFile`.
+    Without this path, ranks could not import files that the user added to the application with `addPyFile`.
 
     Args:
         environ: Environment of this process.

@@ -186,7 +186,7 @@ def _launchers(found: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class Follower:
-    """Follows one job, and calls `say` with messages for the user."""
+    """Monitor for one job. It calls `say` with messages for the user."""
 
     def __init__(
         self, api: Api, name: str, say: Callable[[str], None], write: Callable[[bytes], None] = write_line

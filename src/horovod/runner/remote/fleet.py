@@ -187,7 +187,7 @@ class Fleet:
         status = agent.end(time.monotonic() + LOST_GRACE)
         said = agent.connection.stderr_tail
         if agent.facts is not None and agent.lost:
-            return []  # The user was already told that this host is lost.
+            return []  # The user has already been told that this host is lost.
         if agent.facts is not None and agent.notice:
             # The agent has reported that it is stopping its workers. In a job of fixed size, this has already ended the
             # job. In an elastic job, only this host is lost.
@@ -205,7 +205,7 @@ class Fleet:
         return []
 
     def failure_of(self, agent: Agent) -> str:
-        """Return the reason for the last failed attempt to reach the host, or an empty string."""
+        """Return why the last attempt to reach the host failed, or an empty string if none failed."""
         return self._last_failure.get(agent.host, "")
 
     def _give_up(self, agent: Agent) -> None:
@@ -228,7 +228,7 @@ class Fleet:
     def events(self, listening: bool) -> dict[int, int]:
         """Return the file descriptors to poll, with their poll events.
 
-        If `listening` is False, do not wait for reports.
+        If `listening` is False, omit the descriptors that deliver reports.
         """
         wanted: dict[int, int] = {}
         for agent in self.agents:
@@ -238,7 +238,10 @@ class Fleet:
         return wanted
 
     def receive(self, ready: set[int], take: Callable[[Agent, Report], None]) -> list[Trouble]:
-        """Call `take` with each received report. Reports about connections are handled here instead."""
+        """Receive reports from the agents, and call `take(agent, report)` for each.
+
+        Reports about the connections to other agents are handled here instead.
+        """
         troubles: list[Trouble] = []
         for agent in list(self.agents):  # Copy the list, because `take` can add an agent.
             if agent.connection is not None and not agent.gone and agent.connection.may_have(ready):
@@ -304,7 +307,7 @@ class Fleet:
         return {agent.host: agent.heard for agent in self._watched()}
 
     def suspects(self, now: float) -> list[Agent]:
-        """Return the agents of hosts that have been silent long enough that they might be lost."""
+        """Return the agents whose hosts have been silent for so long that they might be lost."""
         return [self._by_host[host] for host in self._heartbeats.suspects(now, self._heard())]
 
     def watch(self, active: bool) -> None:
@@ -326,9 +329,9 @@ class Fleet:
             self.flush()
 
     def end(self, seconds: float) -> dict[str, int | None]:
-        """Stop all agents within about `seconds`, and return each host's exit code.
+        """Stop all agents within about `seconds`, and return a mapping from host to its agent's exit code.
 
-        An agent that was started through another agent stops before that agent.
+        An agent that was started through another agent is stopped before that agent.
         """
         deadline = time.monotonic() + seconds
         order = sorted(self.agents, key=lambda agent: self._routes.depth(agent.host), reverse=True)

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 Who = TypeVar("Who", bound=Hashable)
 
-# If the caller pauses for more than STUCK_SECONDS, silence does not count against the peers.
+# If the caller itself pauses for more than STUCK_SECONDS, peers are not blamed for silence in that time.
 STUCK_SECONDS = 2.0
 
 
 def silent(seconds: float) -> str:
-    """Return the message that a peer is lost after `seconds` of silence."""
+    """Return the message that a peer was lost after `seconds` of silence."""
     why = "it is stopped, its machine is down or hangs, or the network to it is broken"
     return f"no message from it for {seconds:.0f} s; {why}"
 
@@ -30,14 +30,14 @@ class Heartbeats:
         """Time at which the next heartbeat to the agents is due (monotonic, s)."""
 
     def is_due(self, now: float) -> bool:
-        """Return True if a heartbeat must be sent now, and schedule the next heartbeat after silence / 4."""
+        """Return True if a heartbeat must be sent now. Schedule the next one after a quarter of the silence limit."""
         if self._silence <= 0 or now < self.next_word:
             return False
         self.next_word = now + self._silence / 4
         return True
 
     def was_deaf(self, now: float, listening: bool) -> bool:
-        """Return True if the caller could not read messages since the last call, so that silence does not count."""
+        """Return True if the caller could not read messages since the last call, so silence must be ignored."""
         gap = now - self._looked
         self._looked = now
         return not listening or gap > max(STUCK_SECONDS, self._silence / 2)

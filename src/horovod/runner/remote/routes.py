@@ -29,7 +29,7 @@ RETRY_UNTIL = 7.0
 
 
 class Routes:
-    """Tree that determines the parent host from which each host is reached."""
+    """Tree that defines, for each host, the parent host through which it is reached."""
 
     def __init__(self, hosts: Sequence[str], fanout: int) -> None:
         # The first `fanout` hosts have no parent. The parent of any other host i is host i // fanout - 1, so each host
@@ -37,20 +37,20 @@ class Routes:
         self._parents = {hosts[i]: hosts[i // fanout - 1] for i in range(fanout, len(hosts))}
 
     def parent(self, host: str) -> str | None:
-        """Return the host from which this host is reached, or None if the launcher reaches it directly."""
+        """Return the host through which this host is reached, or None if the launcher connects to it directly."""
         return self._parents.get(host)
 
     def children(self, host: str) -> list[str]:
-        """Return the hosts that are reached from this host."""
+        """Return the hosts that are reached through this host."""
         return [child for child, parent in self._parents.items() if parent == host]
 
     def depth(self, host: str) -> int:
-        """Return the number of hosts on the route from the launcher to this host."""
+        """Return the number of other hosts on the route from the launcher to this host."""
         parent = self.parent(host)
         return 0 if parent is None else 1 + self.depth(parent)
 
     def after_failure(self, host: str, again: bool, tried: float, now: float) -> float | None:
-        """Return the time of the next attempt to reach the host, possibly on another route.
+        """Return when to try again to reach the host, possibly by another route.
 
         Args:
             host: Host that could not be reached.
@@ -59,7 +59,7 @@ class Routes:
             now: Current time (monotonic, s).
 
         Returns:
-            Time of the next attempt, or None if the host must be given up.
+            Time of the next attempt (monotonic, s), or None to give up on the host.
         """
         late = now - tried >= RETRY_UNTIL
         if host in self._parents and not (again and late):
@@ -68,26 +68,29 @@ class Routes:
         return now + RETRY_SECONDS if again and not late else None
 
 
-# Variables to unset for `srun`: they describe the allocation, or are the user's options for other job steps. With them,
-# the agent might not get all resources of its node.
+# Variables to unset for `srun`. They describe the allocation or are the user's options for other job steps, and could
+# limit the agent to a part of its node's resources.
 _OPTIONS = re.compile(r"SLURM_(?!CONF$|CLUSTERS$|JWT$)|SRUN_|PMI_|PMIX_")
 
 
 def srun_command(host: str, job: str, python: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the command that runs an agent on `host` as a Slurm job step. `environ` is the command's environment."""
+    """Return the command that runs an agent on `host` as a Slurm job step.
+
+    `environ` is the environment in which the command will run.
+    """
     unset = [word for name in sorted(environ) if _OPTIONS.match(name) for word in ("-u", name)]
     options = [
         f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1",
         "--no-kill",  # If a node is lost, end only this step, not the other steps of the allocation.
-        "--overlap",  # Share resources with the step in which the launcher is running.
+        "--overlap",  # Share resources with the step in which the launcher runs.
         "--mpi=none", "--cpu-bind=none", "--unbuffered", "--quiet",
     ]  # fmt: skip
     return ["env", *unset, "srun", *options, "--", *ssh.agent_command(python)]
 
 
-# On clusters without CPU binding, `srun --cpu-bind=none` prints a harmless line that contains the text _ODD.
+# On clusters without CPU binding, `srun --cpu-bind=none` prints a harmless line with this text, which is ignored.
 _ODD = "lacks support for cpu binding"
-_SHOWN = 12  # Messages show at most _SHOWN lines of a failed agent's output.
+_SHOWN = 12  # Maximum number of lines of a failed agent's output that messages show
 
 _KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
     (
@@ -106,7 +109,7 @@ _KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
 
 
 def explain(status: int, said: str, host: str, job: str, python: str, greeting: str = "") -> ssh.Failure:
-    """Explain why the command of `srun_command` failed. It takes the same arguments as `ssh.explain`."""
+    """Explain why the command returned by `srun_command` failed. The arguments are the same as for `ssh.explain`."""
     lines = _telling((greeting + "\n" + said).splitlines())
     last = lines[-1] if lines else f"exit code {status}"
     if not lines and status == 127:
@@ -171,7 +174,7 @@ class BySsh:
 
 
 class Through(BySsh):
-    """Launch method that starts an agent over ssh from another host, whose agent runs the ssh command."""
+    """Launch method that starts an agent over ssh from another host. The agent on that host runs the ssh command."""
 
     def __init__(self, parent: Agent, remote: ssh.Remote) -> None:
         super().__init__(remote)
@@ -215,7 +218,7 @@ class Locality:
 
         Args:
             asks_ssh: True if other hosts are reached by ssh. The user's ssh configuration is then also queried.
-            looks: True to look up hosts. If it is False, no host counts as this machine.
+            looks: True to look up host names. If False, no host is treated as this machine.
         """
         self._looks = looks
         self._asks_ssh = asks_ssh

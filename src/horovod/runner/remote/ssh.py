@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from horovod.common.contract import boot
 from horovod.runner.agent.messages import MAGIC
 
-CONNECT_SECONDS = 8  # ssh has CONNECT_SECONDS to connect to an address.
-# The keepalive options end an ssh client whose host is lost, even if the launcher has died. The launcher's own
-# heartbeat is faster.
+CONNECT_SECONDS = 8  # Time limit for a connection attempt of ssh to an address (s)
+# The keepalive options end an ssh client whose host is lost, even if the launcher has died. While it is alive, the
+# launcher's own heartbeat detects the loss sooner.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
-# ssh can use a connection that another ssh process of the user shares (ControlMaster). It must not share its own, which
-# ends with the job. Remote commands and port forwardings in the user's configuration are for interactive use.
+# ssh may use a connection that another ssh process of the user shares (ControlMaster). It must not share its own
+# connection, which ends with the job. Remote commands and port forwardings in the user's configuration are ignored,
+# because they are meant for interactive use.
 _PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 _UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
 # Kubernetes' MPI operator sets OMPI_MCA_plm_rsh_agent to a program that runs commands in other pods. Like ssh, the
@@ -60,12 +61,12 @@ class Remote:
         python: str = "",
         slurm_job: str = "",
     ) -> Remote:
-        """Create the options, with the replacement for ssh that the environment variable AGENT_VARIABLE specifies."""
+        """Create the options, using the replacement for ssh that the environment variable AGENT_VARIABLE names."""
         return cls(port, identity_file, python, environ.get(AGENT_VARIABLE, ""), slurm_job)
 
     @property
     def by_ssh(self) -> bool:
-        """True if other hosts are reached by ssh, rather than by a replacement."""
+        """True if other hosts are reached with ssh rather than a replacement for it."""
         return not self.agent and not self.slurm_job
 
 
@@ -131,7 +132,7 @@ class Failure:
     again: bool = False
 
 
-# Messages of ssh and shells, checked in this order. ssh does not translate its messages.
+# Messages of ssh and shells, matched in this order. ssh's messages are not localized.
 _KNOWN: tuple[tuple[str, Failure], ...] = (
     (
         r"host key is known for",

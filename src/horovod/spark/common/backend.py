@@ -26,7 +26,10 @@ def default_num_proc() -> int:
 
 
 class Backend:
-    """Base class of backends, which start the ranks that train for an estimator. Users can derive their own classes."""
+    """Base class of backends, which start the ranks that train for an estimator.
+
+    Users can define their own subclasses.
+    """
 
     def run(
         self,

@@ -19,7 +19,7 @@ def anything(name: str, value: Any) -> Any:
 
 
 class Count:
-    """Validator of integers from ``least`` to ``most``. Without ``most``, there is no upper limit."""
+    """Validator that accepts integers from ``least`` to ``most``. If ``most`` is None, there is no upper limit."""
 
     def __init__(self, least: int, most: int | None = None) -> None:
         self.least, self.most = least, most

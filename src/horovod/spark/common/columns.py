@@ -143,9 +143,9 @@ class ColumnStatistics:
 
 
 def all_settled(columns: Sequence[Column], found: Mapping[str, ColumnStatistics]) -> tuple[Column, ...]:
-    """Return the columns with their shapes, as derived from the statistics.
+    """Return the columns with their shapes filled in from the statistics.
 
-    A column that is not named by any estimator argument is omitted if it has nulls or rows of different shapes.
+    Columns that have nulls or rows of different shapes are omitted unless an argument of the estimator names them.
 
     Raises:
         ValueError: If a named column has nulls, or rows of different shapes.
@@ -161,7 +161,7 @@ def all_settled(columns: Sequence[Column], found: Mapping[str, ColumnStatistics]
 
 
 def settled(column: Column, found: ColumnStatistics) -> Column:
-    """Return the column with its shape, as derived from the statistics.
+    """Return the column with its shape filled in from the statistics.
 
     Raises:
         ValueError: If the column has nulls, or rows of different shapes.
@@ -214,7 +214,7 @@ def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence
 def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     """Return True if a value of the given shape in one row can be reshaped to `wanted`.
 
-    A -1 in `wanted` is inferred, as in `numpy.reshape`. A leading -1 can also stand for the number of rows of a batch.
+    A -1 in `wanted` is inferred, as in `numpy.reshape`. A leading -1 can also stand for the batch dimension.
     """
     size = math.prod(shape)
     known = math.prod(one for one in wanted if one >= 0)
@@ -224,9 +224,9 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 def row_shape(wanted: Sequence[int], size: int) -> tuple[int, ...]:
-    """Return the shape ``wanted`` for the value in one row, with -1 replaced by the size that fits ``size`` elements.
+    """Return the shape ``wanted`` of the value in one row, with -1 replaced so that the shape has ``size`` elements.
 
-    Omit a leading -1 that stands for the number of rows of a batch.
+    A leading -1 that stands for the batch dimension is omitted.
     """
     inner = list(wanted)
     rest = math.prod(one for one in inner[1:] if one >= 0)

@@ -14,10 +14,10 @@ log = logging.getLogger("horovod.data")
 
 
 class DataModule:
-    """Source of the batches for training and validation on one rank. It is a context manager.
+    """Context manager that provides the batches for training and validation on one rank.
 
-    Users can derive a class for a custom reader, and pass it as an estimator's ``data_module``. Each rank calls the
-    class with all arguments below, and with further ones that the class can ignore.
+    Users can define a subclass for a custom reader, and pass it as an estimator's ``data_module``. Each rank calls the
+    class with all arguments below, and with additional ones that the class can ignore.
     """
 
     short_name = "custom"
@@ -75,7 +75,7 @@ class DataModule:
 
     @classmethod
     def check(cls) -> None:
-        """Raise an exception if the requirements of this class are missing. The driver calls this before training."""
+        """Raise an exception if packages that this class needs are missing. The driver calls this before training."""
 
     def __enter__(self) -> "DataModule":
         return self
@@ -96,7 +96,7 @@ class DataModule:
 
 
 class ParquetDataModule(DataModule):
-    """Built-in reader of Parquet files, and base class of all frameworks' DataModules.
+    """Built-in reader of Parquet files, and base class of the DataModule of each framework.
 
     Its batches are dicts that map column names to NumPy arrays. A thread prefetches batches, even beyond the end of an
     epoch.
@@ -186,7 +186,7 @@ class NeedsNVTabular:
     def __init__(
         self, label_cols: Any = (), categorical_cols: Any = (), continuous_cols: Any = (), **kwargs: Any
     ) -> None:
-        """Raise ImportError with a message about the requirements of NVTabular."""
+        """Raise an ImportError that explains what NVTabular requires."""
         self.check()
 
     @classmethod

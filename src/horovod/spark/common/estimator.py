@@ -47,28 +47,28 @@ class _Saved(MLReadable, MLWritable):  # type: ignore[misc]
 
     @classmethod
     def _unpacked(cls, objects: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of params from their pickled form. This is the inverse of `_packed`."""
+        """Restore the values of params from their pickled form. This is the inverse of `_packed`."""
         return objects
 
 
 class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc]
     """Estimator that trains a model on a DataFrame. It writes Parquet files to a store, from which the ranks read.
 
-    Frameworks' subclasses implement ``_check``, ``_payload``, ``_train_in_rank`` and ``_model_of``.
+    The subclass of each framework implements ``_check``, ``_payload``, ``_train_in_rank`` and ``_model_of``.
     """
 
     _framework = ""
     _data_module: type
 
     def _check(self) -> None:
-        """Raise ValueError if a value of the framework's own params is invalid."""
+        """Raise ValueError if one of the framework-specific params has an invalid value."""
 
     def _feature_shapes(self) -> tuple[list[list[int]] | None, str]:
-        """Return the shapes of the model's inputs, or None if unknown, and where they come from (for messages)."""
+        """Return the shapes of the model's inputs, or None if unknown, and their source (for messages)."""
         return None, ""
 
     def _payload(self) -> dict[str, Any]:
-        """Return the values of the framework's own params that ranks need."""
+        """Return the values of the framework-specific params that ranks need."""
         raise NotImplementedError
 
     def _train_in_rank(self) -> Any:
@@ -133,7 +133,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         return self._train(store, train, val, dataset_idx)
 
     def _fit(self, dataset: Any) -> Any:
-        """Write the DataFrame to the store, train the model, and remove the files. ``fit`` calls this method."""
+        """Write the DataFrame to the store, train the model, and remove the written data. ``fit`` calls this method."""
         store = self._check_all()
         transformed = self.getTransformationFn() is not None
         columns = prepare.columns_of(dataset, self._wanted(), transformed, self.getCompressSparseCols())
@@ -259,7 +259,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
 
 
 def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[str, Any]) -> None:
-    """Write the history to the store. If this fails, only warn, because the trained model must not be lost."""
+    """Write the history to the store. If this fails, only warn, so that the trained model is not lost."""
     try:
         store.write_text(path, json.dumps(history))
     except Exception as error:  # Catch all exceptions, because each file system has its own exception types.
@@ -281,8 +281,8 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
 
         Args:
             df: DataFrame with the model's input columns.
-            params: Values of params for this call, by param.
-            dataset: Spark ML's name for ``df``. Only one of the two can be passed.
+            params: Dict that maps params to the values to use in this call.
+            dataset: Alias of ``df``, as in Spark ML. Only one of the two can be passed.
 
         Raises:
             ValueError: If the model or a column is missing.

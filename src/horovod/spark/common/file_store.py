@@ -40,7 +40,7 @@ class RemoteStore:
 
 
 class Store:
-    """Storage for data, checkpoints and logs. ``create`` returns the subclass for a path."""
+    """Storage for data, checkpoints and logs. ``create`` returns an instance of the subclass for a given path."""
 
     _kinds: ClassVar[list[type["AbstractFilesystemStore"]]] = []
     """Subclasses that ``create`` chooses from; the first one that matches is used."""
@@ -62,12 +62,12 @@ class Store:
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Return True if ``create`` must use this class for the path."""
+        """Return True if ``create`` uses this class for the path."""
         return False
 
 
 class AbstractFilesystemStore(Store):
-    """Store in a folder of a file system. It is picklable, and each process opens the file system on first use."""
+    """Storage in a folder of a file system. It is picklable; each process opens the file system on first use."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class AbstractFilesystemStore(Store):
 
     @property
     def fs(self) -> Any:
-        """The fsspec file system, which each process opens on first use."""
+        """The fsspec file system. Each process opens it on first use."""
         if self._fs is None:
             self._fs = self._open()
         return self._fs
@@ -157,15 +157,15 @@ class AbstractFilesystemStore(Store):
         return self._paths[kind] if idx is None else f"{self._paths[kind]}.{idx}"
 
     def get_train_data_path(self, idx: int | None = None) -> str:
-        """Return the folder with the training data of data set ``idx``. None selects the folder without a number."""
+        """Return the folder for the training data of data set ``idx``. None selects the folder without a number."""
         return self._data("train", idx)
 
     def get_val_data_path(self, idx: int | None = None) -> str:
-        """Return the folder of the validation data of data set ``idx``."""
+        """Return the folder for the validation data of data set ``idx``."""
         return self._data("val", idx)
 
     def get_test_data_path(self, idx: int | None = None) -> str:
-        """Return the folder of the test data of data set ``idx``."""
+        """Return the folder for the test data of data set ``idx``."""
         return self._data("test", idx)
 
     def saving_runs(self) -> bool:
@@ -254,12 +254,13 @@ class AbstractFilesystemStore(Store):
         """
         places = [self._paths["train"], self._paths["val"]] if data else []
         if self._save_runs:
-            # Test the folder for runs. If it is local and does not exist yet, test its parent instead, because the test
+            # Test the folder for runs. If it is local and does not exist, test its parent instead, because this check
             # must not create the folder.
             runs = self._paths["runs"]
             places.append(runs if is_local(self.fs) and not os.path.isdir(runs) else f"{runs}/")
         for place in {place.rpartition("/")[0]: place for place in places}.values():
-            # An object store can allow writing only to a prefix, so the test file's name begins with the path to test.
+            # An object store may allow writing only under a prefix, so the test file's name begins with the path to
+            # test.
             probe = f"{place}.probe-{secrets.token_hex(4)}"
             self.write(probe, b"")
             try:
@@ -298,7 +299,7 @@ class AbstractFilesystemStore(Store):
 
     @contextlib.contextmanager
     def new_file(self, path: str) -> Iterator[str]:
-        """Yield the name of a local file to write, which is then moved to ``path`` atomically.
+        """Yield the path of a local file to write. On exit, the file is moved to ``path`` atomically.
 
         Raises:
             StoreNotWritableError: If the file cannot be written.
@@ -329,7 +330,10 @@ class AbstractFilesystemStore(Store):
             ) from error
 
     def _upload(self, name: str, path: str) -> None:
-        """Copy the local file `name` to `path`. The file system must have atomic uploads, such as an object store."""
+        """Copy the local file `name` to `path`.
+
+        Use this method only for file systems with atomic uploads, such as object stores.
+        """
         self.fs.put_file(name, path)
 
 

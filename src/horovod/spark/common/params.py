@@ -23,7 +23,7 @@ SEED = Count(0, (1 << 63) - 1)
 
 @dataclass(frozen=True)
 class Row:
-    """Row of the table of params.
+    """One entry of the table of params.
 
     Attributes:
         name: Name of the argument. The getter and setter are ``get`` and ``set`` plus this name in CamelCase.
@@ -229,12 +229,12 @@ class _TableParams(Params):  # type: ignore[misc]
 
 @with_params(*ESTIMATOR)
 class EstimatorParams(_TableParams):
-    """Params that all estimators have."""
+    """Params that all estimators share."""
 
 
 @with_params(*MODEL)
 class ModelParams(_TableParams):
-    """Params that all models have."""
+    """Params that all models share."""
 
 
 # -- saving and loading ----------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def _is_json(value: Any) -> bool:
 
 
 def pickled(objects: dict[str, Any]) -> bytes:
-    """Pickle the dict. Raises ValueError with the name of an object that cannot be pickled."""
+    """Pickle the dict. Raises ValueError if an object cannot be pickled, with the object's name in the message."""
     try:
         return pickling.dumps(objects)
     except Exception as error:

@@ -28,7 +28,7 @@ class _Dropped(Exception):
 
 
 class _File:
-    """Parquet file to which rows are written. It writes a row group after collecting enough rows."""
+    """Parquet file to which rows are appended. A row group is written whenever enough rows have been collected."""
 
     def __init__(self, store: AbstractFilesystemStore, path: str, columns: Sequence[Column]) -> None:
         self._store, self.path, self._columns = store, path, columns
@@ -37,7 +37,7 @@ class _File:
         self._writer: Any = None
         self._name: Any = None
         self.found = {column.name: ColumnStatistics() for column in columns}
-        self._refused = False  # True if the rows are invalid. They are not written, because the driver will reject them
+        self._refused = False  # True if rows are invalid. They are then not written, as the driver will reject them.
 
     def add(self, batch: Any) -> None:
         if not batch.num_rows:
@@ -77,7 +77,8 @@ class _File:
         if self._writer is None:
             texts = [column.name for column in self._columns if column.kind == "other"]
             self._name = self._store.new_file(self.path)
-            # Most numbers occur only once, so dictionary encoding would cost time without saving space.
+            # Use dictionary encoding only for text. Most numbers occur only once, so encoding them would cost time
+            # without saving space.
             self._writer = parquet.ParquetWriter(
                 self._name.__enter__(),
                 table.schema,
@@ -127,7 +128,7 @@ def packed(table: Any, columns: Sequence[Column]) -> Any:
 
 
 def unpacked_field(field: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Return the dtype and shape of the arrays in a field of binary values, or None if the field has no arrays."""
+    """Return the dtype and shape of the arrays in a field of binary values, or None if the field stores no arrays."""
     about = field.metadata or {}
     if DTYPE.encode() not in about:
         return None

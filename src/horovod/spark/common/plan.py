@@ -1,4 +1,4 @@
-"""Training plan that the driver sends to the ranks, its result, and functions that prepare a rank for training."""
+"""The training plan that the driver sends to the ranks, the training's result, and functions that prepare a rank."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Batch prediction with a pandas UDF, which adds a model's outputs to a DataFrame."""
+"""Batch prediction with a pandas UDF that adds a model's outputs to a DataFrame."""
 
 import math
 import typing

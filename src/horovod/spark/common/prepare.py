@@ -39,7 +39,7 @@ class Written:
 
 
 def columns_of(df: Any, wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool) -> list[Column]:
-    """Return the columns of a DataFrame that an estimator uses. ``columns.chosen`` describes the selection."""
+    """Return the columns of a DataFrame that an estimator uses, as selected by ``columns.chosen``."""
     fields = {field.name: field.dataType.jsonValue() for field in df.schema.fields}
     return chosen(fields, wanted, transformed, sparse)
 
@@ -69,8 +69,8 @@ def write(
 ) -> Written:
     """Write columns of a DataFrame to the store, as a new data set with a random number.
 
-    With a ``seed``, equal rows result in equal data sets, regardless of the DataFrame's partitions and the tasks'
-    hosts. Spark computes the DataFrame only once. If an error occurs, all files are removed.
+    If ``seed`` is not None, identical rows produce identical data sets, regardless of the DataFrame's partitions and
+    the tasks' hosts. Spark computes the DataFrame only once. If an error occurs, all files are removed.
 
     Args:
         df: DataFrame with the rows.
@@ -134,7 +134,7 @@ def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> An
     from pyspark.sql import functions as F
 
     kinds = {name: df.schema[name].dataType.simpleString() for name in names}
-    # Omit maps and variants, which Spark cannot hash.
+    # Omit map and variant columns, which Spark cannot hash.
     hashed = [F.col(_quoted(name)) for name, kind in kinds.items() if "map<" not in kind and "variant" not in kind]
     if seed is None or not hashed:
         return df.repartition(files)
@@ -184,7 +184,7 @@ def without_decimals(value: Any, kind: Any) -> Any:
 
 
 def _sparse(array: Any) -> Any:
-    """Convert a column of arrays to structs with the size, and with the indices and values of non-zero elements."""
+    """Convert a column of arrays to structs that hold the size, and the indices and values of non-zero elements."""
     from pyspark.sql import functions as F
 
     places = F.filter(F.sequence(F.lit(0), F.size(array) - 1), lambda place: array[place] != 0)

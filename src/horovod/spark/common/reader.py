@@ -166,7 +166,7 @@ class Batches:
             number += 1
 
     def first(self, steps: int) -> Iterator[Batch]:
-        """Yield the first `steps` batches of epoch 0, repeated endlessly."""
+        """Yield the first `steps` batches of epoch 0, over and over."""
         while True:
             taken = 0
             while taken < steps:

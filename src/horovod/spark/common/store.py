@@ -52,7 +52,7 @@ class FilesystemStore(AbstractFilesystemStore):
 
 
 class LocalStore(FilesystemStore):
-    """Store in a local folder, or in a shared folder with the same path on all hosts."""
+    """Storage in a local folder, or in a shared folder that has the same path on all hosts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Open the store. The arguments are the same as those of AbstractFilesystemStore.
@@ -128,13 +128,13 @@ class HDFSStore(AbstractFilesystemStore):
         Args:
             prefix_path: ``hdfs://host:port/folder``, or a path.
             host: Host of the name node. The default is the host in the URL, or else in Hadoop's configuration.
-            port: Port of the name node, with the same defaults as ``host``.
+            port: Port of the name node. The default is the port in the URL, or else in Hadoop's configuration.
             user: User name. See pyarrow.fs.HadoopFileSystem.
             kerb_ticket: Path of the Kerberos ticket cache. See pyarrow.fs.HadoopFileSystem.
             driver: Must be "libhdfs".
-            extra_conf: Further settings of Hadoop. See pyarrow.fs.HadoopFileSystem.
-            *args: Further arguments of AbstractFilesystemStore.
-            **kwargs: Further keyword arguments of AbstractFilesystemStore.
+            extra_conf: Additional Hadoop settings. See pyarrow.fs.HadoopFileSystem.
+            *args: Additional arguments of AbstractFilesystemStore.
+            **kwargs: Additional keyword arguments of AbstractFilesystemStore.
 
         Raises:
             ValueError: If ``driver`` or ``prefix_path`` is invalid.
@@ -171,10 +171,10 @@ class HDFSStore(AbstractFilesystemStore):
             raise ConnectionError(f"no HDFS answers at {self._host}:{self._port}: {error}") from error
 
     def _data(self, kind: str, idx: int | None) -> str:
-        """Return the path of a data set, with its protocol.
+        """Return the URL of a data set.
 
-        Without a protocol, ``spark.write.parquet`` would use Hadoop's default file system, and other readers would use
-        the local one.
+        Given a path without a protocol, ``spark.write.parquet`` would use Hadoop's default file system, and other
+        readers would use the local one.
         """
         return self.get_full_path(super()._data(kind, idx))
 
@@ -185,7 +185,7 @@ class HDFSStore(AbstractFilesystemStore):
         return f"hdfs://{where}{path}"
 
     def _upload(self, name: str, path: str) -> None:
-        # Write to a temporary name, because HDFS shows files before they are complete.
+        # Write under a temporary name, because HDFS makes files visible before they are complete.
         part = f"{path}.{secrets.token_hex(4)}.tmp"
         self.fs.put_file(name, part)
         if self.fs.exists(path):

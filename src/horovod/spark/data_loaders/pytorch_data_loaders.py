@@ -1,9 +1,9 @@
 """PyTorch data loaders for training loops that read batches of columns.
 
-A *reader* is an iterable of batches, each with any number of rows. A batch is a dict of arrays by column, or a named
-tuple as in petastorm. Each iteration over the reader is one pass over the data. If the reader is an iterator, each pass
-continues where the previous one stopped. The loaders return batches as dicts of tensors by column. Columns that are
-not numeric remain arrays.
+A *reader* is an iterable of batches, each with any number of rows. A batch is a dict that maps column names to arrays,
+or a named tuple as in petastorm. Each iteration over the reader is one pass over the data. If the reader is an
+iterator, each pass continues where the previous one stopped. The loaders return batches as dicts that map column names
+to tensors. Columns that are not numeric remain arrays.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,8 +30,8 @@ class PetastormBatchedDataLoader(BaseDataLoader):
             name: Name of the loader in messages.
             limit_step_per_epoch: Number of batches per epoch. -1 means all.
             verbose: True to print the number of batches at the end of each epoch.
-            *args: Arguments of further base classes.
-            **kwargs: Keyword arguments of further base classes.
+            *args: Arguments for other base classes.
+            **kwargs: Keyword arguments for other base classes.
 
         Raises:
             ValueError: If ``limit_step_per_epoch`` is below 1 and not -1.

@@ -7,7 +7,7 @@ from horovod.spark.common.datamodule import NeedsNVTabular, ParquetDataModule
 
 
 class PetastormDataModule(ParquetDataModule):
-    """Built-in Parquet reader. It has the same name as in the original Horovod, but does not need petastorm."""
+    """Built-in Parquet reader. It keeps the name used in the original Horovod, but does not need petastorm."""
 
     short_name = "petastorm"
 
@@ -45,7 +45,7 @@ class PetastormDataModule(ParquetDataModule):
         self._make_dataset = make_dataset
 
     def train_data(self) -> Any:
-        """Return an endless iterator of dicts of arrays, or the result of ``make_dataset``."""
+        """Return the result of ``make_dataset`` if it was given, or else an endless iterator of dicts of arrays."""
         return self._made(self.train_batches())
 
     def val_data(self) -> Any:

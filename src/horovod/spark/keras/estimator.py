@@ -38,7 +38,7 @@ _ORDER = (
 
 
 class _Packed:
-    """Mixin that saves the Keras objects among the params with Keras' own methods."""
+    """Mixin that uses Keras' own methods to save the Keras objects among the params."""
 
     @classmethod
     def _packed(cls, objects_: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class KerasModel(_Packed, HorovodModel):
 
 
 def load_predictor(payload: bytes) -> Predict:
-    """Return the model as a function of arrays. Spark tasks call this function."""
+    """Return a function that applies the model to arrays. Spark tasks call `load_predictor`."""
     import os
     import pickle
 

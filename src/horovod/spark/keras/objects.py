@@ -37,9 +37,9 @@ class PackedModel:
 
 @dataclass(frozen=True)
 class PackedObject:
-    """Optimizer or metric in picklable form, as its class and config.
+    """An optimizer or metric in picklable form: its class and config.
 
-    `more` contains attributes by name that are missing in the config. For a variable, it contains the value.
+    `more` contains the attributes that are missing from the config, by name. For a variable, it contains the value.
     """
 
     kind: type
@@ -53,7 +53,7 @@ def module_of(value: Any) -> Any:
 
 
 def pack(value: Any) -> Any:
-    """Pack models, optimizers and metrics, including those in lists and dicts. Other objects remain unchanged."""
+    """Pack models, optimizers and metrics, including those in lists and dicts. Other objects are left unchanged."""
     if isinstance(value, (list, tuple)):
         return [pack(one) for one in value]
     if isinstance(value, Mapping):
@@ -76,8 +76,7 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
     more: dict[str, Any] = {}
     schedule = getattr(optimizer, "_learning_rate", None)
     if callable(schedule) and not hasattr(schedule, "assign") and not is_legacy(keras):
-        # Pack the learning rate schedule separately by pickling, because ranks cannot create an unknown class from a
-        # config.
+        # Pickle the learning rate schedule separately, because ranks cannot recreate an unknown class from a config.
         config, more = {**config, "learning_rate": 0.001}, {"learning_rate": schedule}
     packed = PackedObject(type(optimizer), config, more)
     state = _set_by_training(keras, optimizer, packed)
@@ -89,7 +88,8 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
         if name in vars(optimizer):
             value = vars(optimizer)[name]
             more[name] = value.numpy() if _is_variable(value) else pack(value)
-    # Attributes that still differ after unpacking would be lost. Skip inner optimizers, which were checked separately.
+    # Fail if attributes still differ after unpacking, because they would be lost. Skip inner optimizers, which were
+    # checked separately.
     if still := [name for name in lost() if not isinstance(more.get(name), PackedObject)]:
         raise ValueError(
             f"optimizer: a {type(optimizer).__name__} cannot be sent to the ranks, because its get_config does not "
@@ -99,15 +99,15 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
 
 
 def _set_by_training(keras: Any, optimizer: Any, packed: PackedObject) -> set[str]:
-    """Return the names of the optimizer's attributes that training changes, which need not be packed.
+    """Return the names of the optimizer attributes that training changes and that therefore need not be packed.
 
-    Empty if the optimizer has not been used in training.
+    The result is empty if the optimizer has not been used in training.
     """
     if not any(getattr(optimizer, name, False) for name in ("built", "_built", "_hypers_created")):
         return set()
     fresh, used = unpack(packed), unpack(packed)
-    # Run a training step with a copy to see which attributes change. Ignore exceptions, because some optimizers need
-    # more than a gradient for a step.
+    # Run a training step on a copy to see which attributes change. Ignore exceptions, because some optimizers need more
+    # than a gradient for a step.
     with contextlib.suppress(Exception):
         if is_legacy(keras):
             import tensorflow as tf
@@ -126,7 +126,7 @@ def _is_variable(value: Any) -> bool:
 
 
 def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """Convert the result of ``pack`` to an object that equals the original."""
+    """Convert the result of ``pack`` back to an object that equals the original."""
     if isinstance(value, list):
         return [unpack(one, custom_objects) for one in value]
     if isinstance(value, dict):

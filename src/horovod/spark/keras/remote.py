@@ -31,7 +31,7 @@ def check_inputs(names: Sequence[str], shapes: Sequence[Shape] | None) -> None:
 
 
 def inputs_of(values: Sequence[Any], names: Sequence[str], shapes: Sequence[Shape] | None) -> Any:
-    """Return the features, reshaped to the model's inputs. Several features are returned as a tuple.
+    """Return the features, reshaped to match the model's inputs. Multiple features are returned as a tuple.
 
     Raises:
         ValueError: If a feature cannot be reshaped.
@@ -106,7 +106,7 @@ def _fit(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any, data: 
         _tuples(data.train_data(), plan, shapes, first),
         steps_per_epoch=plan.steps,
         epochs=plan.epochs,
-        shuffle=False,  # Keras need not shuffle, because the reader has already shuffled the rows.
+        shuffle=False,  # Keras does not need to shuffle, because the reader has already shuffled the rows.
         callbacks=callbacks,
         verbose=plan.verbose if hvd.rank() == 0 else 0,
         **val,
@@ -172,7 +172,7 @@ def _tuples(
 def _repeated(keras: Any, batches: Iterator[Any], steps: int) -> Any:
     """Return the batches as a Keras dataset. Each pass over the dataset consumes exactly `steps` batches.
 
-    With a generator, Keras would consume more batches than a validation run needs, and discard the rest.
+    With a generator, Keras would read more batches than validation needs, and discard the rest.
     """
     base = getattr(keras.utils, "PyDataset", None) or keras.utils.Sequence
 
@@ -217,7 +217,7 @@ def _take_gpu(backend: str, local_rank: int) -> None:
 def _keeper(plan: TrainingPlan, given: dict[str, Any], keras: Any) -> Any:
     """Return an object that saves the model to the store after each epoch.
 
-    If the user passed a checkpoint_callback, such as one that keeps the best model, its model is saved and returned
+    If the user passed a checkpoint_callback, such as one that keeps the best model, the model that it has saved is used
     instead.
     """
     users = given["checkpoint_callback"]

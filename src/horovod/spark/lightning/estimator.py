@@ -63,11 +63,11 @@ _ORDER = (
 class TorchEstimator(HorovodEstimator):
     """Estimator that trains a LightningModule on the ranks of a job.
 
-    Each rank has a Trainer with distributed optimizers. A batch is a dict of tensors by column. ``model`` can also be a
-    torch.nn.Module, with ``optimizer`` and ``loss`` as in ``horovod.spark.torch.TorchEstimator``. The history and
-    ``log(..., sync_dist=True)`` contain means over all ranks. Callbacks are Lightning callbacks.
+    Each rank has a Trainer with distributed optimizers. A batch is a dict that maps column names to tensors. ``model``
+    can also be a torch.nn.Module, with ``optimizer`` and ``loss`` as in ``horovod.spark.torch.TorchEstimator``. The
+    history and ``log(..., sync_dist=True)`` contain means over all ranks. Callbacks are Lightning callbacks.
 
-    If arguments do not match, ``fit`` raises ValueError, usually before training.
+    If arguments are inconsistent, ``fit`` raises ValueError, usually before training.
     """
 
     _framework = "lightning"

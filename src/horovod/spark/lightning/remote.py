@@ -20,7 +20,7 @@ from horovod.torch.lightning.strategy import is_module, package_of
 
 
 def wrap(pl: Any, given: dict[str, Any], plan: TrainingPlan) -> Any:
-    """Return a LightningModule that trains in the same way as ``horovod.spark.torch.TorchEstimator``."""
+    """Return a LightningModule that trains the way ``horovod.spark.torch.TorchEstimator`` does."""
     functions = losses.made(given["loss"], given["loss_constructors"], plan.weight is not None, len(plan.labels))
 
     class Wrapped(pl.LightningModule):  # type: ignore[misc, name-defined]
@@ -109,9 +109,10 @@ def _fit(plan: TrainingPlan, given: dict[str, Any], data: Any) -> TrainingResult
 
 
 class _Loader:
-    """Loader for one epoch of batches from an endless stream, as dicts of tensors in the model's shapes and dtypes.
+    """Loader that yields one epoch of batches from an endless stream.
 
-    The class defines a length, because Lightning would otherwise consume an unused batch per epoch.
+    The batches are dicts of tensors in the model's shapes and dtypes. The class defines a length, because Lightning
+    would otherwise consume an additional batch per epoch.
     """
 
     def __init__(

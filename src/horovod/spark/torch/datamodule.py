@@ -7,7 +7,7 @@ from horovod.spark.common.datamodule import NeedsNVTabular, ParquetDataModule
 
 
 class MapIterable:
-    """Iterable that applies ``map_fn`` to each item of ``data``, for ``epochs`` passes (None: endlessly)."""
+    """Iterable that applies ``map_fn`` to each item of ``data``, for ``epochs`` passes or endlessly if it is None."""
 
     def __init__(
         self, data: Iterable[Any], epochs: int | None = None, map_fn: Callable[[Any], Any] = lambda x: x

@@ -45,7 +45,7 @@ def named_metrics(metrics: list[Any], labels: list[str]) -> list[tuple[str, Any,
         labels: Names of the labels.
 
     Raises:
-        ValueError: If ``metrics`` has another form.
+        ValueError: If ``metrics`` has any other form.
     """
     lists = [one for one in metrics if isinstance(one, (list, tuple))]
     if lists and (len(lists) != len(metrics) or len(metrics) != len(labels)):
@@ -128,7 +128,7 @@ def model_of(estimator: Any, kind: Any, outcome: TrainingResult, run_id: str, me
 
 
 def check_torch(estimator: Any) -> None:
-    """Raise ValueError unless the estimator's model, optimizer, losses and shapes are valid and match."""
+    """Raise ValueError unless the estimator's model, optimizer, losses and shapes are valid and consistent."""
     model, optimizer = estimator.getModel(), estimator.getOptimizer()
     if not isinstance(model, torch.nn.Module):
         raise refuse("model", model, "a torch.nn.Module")
@@ -176,7 +176,7 @@ class TorchModel(HorovodModel):
 
 
 def load_predictor(payload: bytes) -> Predict:
-    """Return the model as a function of arrays. Spark tasks call this function."""
+    """Return a function that applies the model to arrays. Spark tasks call `load_predictor`."""
     import pickle
 
     from horovod.spark.torch.losses import floating_dtype, inputs_of, outputs_of

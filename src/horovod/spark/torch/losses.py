@@ -1,4 +1,4 @@
-"""Functions that convert batches to tensors and compute weighted losses of PyTorch models."""
+"""Functions that convert batches to tensors and compute the weighted losses of PyTorch models."""
 
 import copy
 import inspect
@@ -75,12 +75,12 @@ def split(
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:
-    """Return a model's outputs as a list. A model can return one output, a tuple or a list."""
+    """Return a model's outputs as a list. A model may return a single output, a tuple or a list."""
     return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
 def shapes_of(outputs: Sequence[torch.Tensor]) -> list[tuple[tuple[int, ...], str]]:
-    """Return the shape of the value in one row and the name of the dtype, for each output."""
+    """Return, for each output, the shape of the value in one row and the name of the dtype."""
     return [(tuple(one.shape[1:]), str(one.dtype).removeprefix("torch.")) for one in outputs]
 
 

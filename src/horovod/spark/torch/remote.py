@@ -122,7 +122,7 @@ class _Training:
             if number % passes == 0:
                 self.optimizer.zero_grad()
             # Run an optimizer step after every `passes` batches, and after the last batch of the epoch even if fewer
-            # batches are left.
+            # than `passes` batches have accumulated.
             self._last_pass = (number + 1) % passes == 0 or number + 1 == self.plan.steps
             outputs, loss = step(self.model, self.optimizer, losses.fitted, self.losses, inputs, labels, weights)
             self._measure(figures, outputs_of(outputs), labels, loss)
