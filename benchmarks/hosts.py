@@ -40,7 +40,7 @@ class Column:
 
 
 def parse_variant(text: str) -> Column:
-    """Parse `name:VARIABLE=value;VARIABLE=value`; raise ValueError if invalid."""
+    """Parse `name:VARIABLE=value;VARIABLE=value`. Raise ValueError if it is invalid."""
     name, colon, rest = text.partition(":")
     pairs = [part.partition("=") for part in rest.split(";") if part]
     if not name or not colon or not pairs or not all(key and equals for key, equals, _ in pairs):
@@ -95,7 +95,7 @@ class HostJob(Job):
             try:
                 fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
-                # Skip processes that have ended.
+                # Skip processes that have exited.
                 continue
             # Add user and system time, which are fields 14 and 15 of /proc/PID/stat.
             ticks += int(fields[11]) + int(fields[12])

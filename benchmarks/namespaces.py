@@ -27,7 +27,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def missing() -> str:
-    """Return the reason why hosts cannot be simulated on this machine, or an empty string."""
+    """Return why hosts cannot be simulated on this machine, or an empty string if they can."""
     absent = [program for program in PROGRAMS if not shutil.which(program)]
     if os.geteuid() != 0:
         return "network namespaces need root"
@@ -91,7 +91,7 @@ class Hosts:
         return self
 
     def _hold(self, *command: str) -> subprocess.Popen[bytes]:
-        """Start a process that exits when its stdin is closed or this process ends."""
+        """Start a process that exits when its stdin is closed or this process exits."""
         holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._holders.append(holder)
         assert holder.stdout is not None

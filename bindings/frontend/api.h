@@ -1,7 +1,7 @@
 // C function table through which the native libraries of other frontends (TensorFlow, XLA) use the engine. They are
 // neither linked nor compiled with the Python module. horovod._core.frontend_api() returns the table's address. Calls
 // use the engine that is currently running in this process, between horovod.init() and horovod.shutdown(). A request is
-// refused unless its frontend has also called init().
+// rejected unless its frontend has also called init().
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -32,7 +32,7 @@ void log_to_python(LogLevel level, const std::string& message) {
     sink(static_cast<int>(level), message);
   } catch (nb::python_error& e) {
     e.discard_as_unraisable("horovod log sink");
-    // Ignore errors, because a message that cannot be logged must not end the engine's thread.
+    // Ignore errors, because a message that cannot be logged must not terminate the engine's thread.
   } catch (...) {
   }
 }

@@ -121,7 +121,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   Status status = submissions_.submit_again(*op, &wake);
   if (!status.ok()) {
     observers_.tell_submission(&Observer::refused, **op, status);
-    // The operation was refused, so complete it here: its state is pending, and nothing else would complete it.
+    // The operation was rejected, so complete it here: its state is pending, and nothing else would complete it.
     (*op)->complete(status);
   }
   if (wake && !blocking) waker_.notify_soon();

@@ -1,5 +1,5 @@
 // Assembly of groups whose operations this rank submits one by one. It holds the operations until the last one arrives,
-// so that the rest of the engine never sees part of a group. If one operation is refused, the whole group is refused.
+// so that the rest of the engine never sees part of a group. If one operation is rejected, the whole group is.
 // Operations that arrive after others were released pass through without being held. Not thread-safe.
 #pragma once
 #include <compare>

@@ -38,7 +38,7 @@ Status Session::open(const StartOptions& options, Session** out) {
     return refuse(options.launcher + " has started this process, but the library is " + library->version +
                   ": the launcher is of another MPI than the library; start the job with the mpirun of " + library->version +
                   ", or choose the launcher's library");
-  // Never free the session, because threads might use it when the process ends, and MPI_Finalize calls it.
+  // Never free the session, because threads might use it when the process exits, and MPI_Finalize calls it.
   auto* session = new Session;
   session->library_ = library;
   session->pid_ = ::getpid();

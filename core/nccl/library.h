@@ -99,7 +99,7 @@ struct Search {
   std::vector<std::string> candidates;
 };
 struct Found {
-  // The library that was found, or null. It is never freed, because threads might use it when the process ends.
+  // The library that was found, or null. It is never freed, because threads might use it when the process exits.
   const Library* library = nullptr;
   // Reason why no library was found, as one sentence.
   std::string why_not;

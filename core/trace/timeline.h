@@ -42,7 +42,7 @@ struct TimelineOptions {
   LogSink log;
   // Maximum size in bytes of the events waiting to be written.
   size_t most_bytes = 16u << 20;
-  // Seconds between two writes to the file.
+  // Seconds between writes to the file.
   double between_writes = 0.1;
 };
 

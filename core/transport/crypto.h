@@ -46,7 +46,7 @@ class Aead {
 class CryptoLibrary {
  public:
   // Load a library. `path` is a file path, or a library name for dlopen(3). The library stays loaded until the process
-  // ends.
+  // exits.
   static Status load(const std::string& path, std::shared_ptr<const CryptoLibrary>* out);
   virtual ~CryptoLibrary() = default;
 

@@ -3,7 +3,7 @@
 // bytes, each side therefore wakes the other side if that is asleep.
 //
 // Shared memory does not show that a peer has died. The engine detects a dead peer through the closed control
-// connection or the abort flag, and ends the wait through the Waiter's hook. abort() then makes the link refuse further
+// connection or the abort flag, and ends the wait through the Waiter's hook. abort() then makes the link reject further
 // use.
 #pragma once
 #include <memory>

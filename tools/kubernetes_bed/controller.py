@@ -51,7 +51,7 @@ class Controller:
         self._wakes: dict[str, float] = {}
 
     def run(self) -> None:
-        """Watch Jobs and act on changes until the process ends."""
+        """Watch Jobs and act on changes until the process exits."""
         for path in (JOBS, PODS):
             threading.Thread(target=self._follow, args=(path,), daemon=True).start()
         while True:

@@ -73,7 +73,7 @@ def going(pod: Pod) -> bool:
 
 
 def ended(pod: Pod) -> bool:
-    """Return True if all processes of the pod have ended."""
+    """Return True if all processes of the pod have exited."""
     gone = going(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
     return gone or pod["status"].get("phase") in ("Succeeded", "Failed")
 

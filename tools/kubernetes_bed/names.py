@@ -72,7 +72,7 @@ class Names:
 
 
 def serve(address: str, port: int = 53) -> None:
-    """Start threads that answer queries until the process ends."""
+    """Start threads that answer queries until the process exits."""
     names = Names()
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind((address, port))

@@ -21,7 +21,7 @@ class Process:
         self.pid = self._process.pid
 
     def check(self) -> None:
-        """Raise RuntimeError if the process has ended."""
+        """Raise RuntimeError if the process has exited."""
         if self._process.poll() is not None:
             text = self.log.read_text(errors="replace")[-3000:]
             raise RuntimeError(f"{self.name} has ended with exit code {self._process.returncode}:\n{text}")
@@ -32,7 +32,7 @@ def wait_until(holds: Callable[[], bool], seconds: float, what: str, process: Pr
 
     Raises:
         TimeoutError: If this takes longer than `seconds`. `what` describes the condition in the message.
-        RuntimeError: If `process` ends before that.
+        RuntimeError: If `process` exits before that.
     """
     until = time.monotonic() + seconds
     while not holds():

@@ -153,7 +153,7 @@ def mark_disrupted(path: str, reason: str = "EvictionByEvictionAPI") -> None:
 
 
 def serve(address: str, port: int, certificate: str) -> None:
-    """Start threads that serve clients until the process ends.
+    """Start threads that serve clients until the process exits.
 
     The proxy uses TLS, because clients do not send tokens without it. `certificate` is a file that contains both the
     certificate and its key.
