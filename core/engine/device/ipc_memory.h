@@ -54,7 +54,8 @@ class StreamCounters {
 // memory (StreamCounters above) publish the progress.
 //
 // The engine allocates the buffer itself, because a framework could free its memory while a peer has the memory open.
-// The buffer is freed only after all peers have closed it, possibly after this rank's engine has shut down; see retire().
+// The buffer is freed only after all peers have closed it, possibly after this rank's engine has shut down; see
+// retire().
 //
 // Not thread-safe. Used only by the thread that runs the engine's progress loop, which must have entered the device
 // (Device::Turn).
