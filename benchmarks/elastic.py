@@ -45,8 +45,6 @@ class Kills:
     ``recoveries`` has the seconds from each kill until all workers have completed a step again. ``lost`` has the number
     of steps repeated after each kill. ``pauses`` has the seconds for which the other workers pause when a new worker
     joins.
-
-    ``pauses`` has the seconds for which the other workers pause when a new worker joins.
     """
 
     recoveries: list[float] = field(default_factory=list)

@@ -11,8 +11,8 @@ Common arguments:
 
 - ``names``: full names, such as "allreduce.x", or "" to match operations by call order.
 - ``groups``: name of each array's group or "", or an empty list. The arrays of a group complete together.
-- ``targets``: arrays that receive the results, in C order and aligned. They can be the sources themselves. None for new
-  arrays.
+- ``targets``: arrays that receive the results, in C order and aligned. They can be the sources themselves. If it is
+  None, new arrays are created.
 - ``then``: function from the list of results to the final result.
 - ``blocking``: True if the caller waits right away.
 

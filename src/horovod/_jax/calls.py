@@ -143,7 +143,7 @@ class Call:
     steps: str = ""
     """If not "" and the call is in a branch, ranks compare under this name how many times they have reached it."""
     rows: tuple[int, ...] = ()
-    """Size of dimension 0 of each result. Empty if it is equal to the argument's."""
+    """Size of dimension 0 of each result. Empty if the sizes are equal to the arguments'."""
     sums: bool = False
     """True if the gradient of an allgather is the sum of the ranks' gradients, not their average.
 

@@ -97,9 +97,9 @@ class BroadcastGlobalVariables:
     The broadcast takes place before the first batch, or after it if the variables of some rank do not exist yet. Random
     seeds of layers such as Dropout are not broadcast. All ranks must have this callback.
 
-    The callback also compares the ranks: number of batches, current epoch, learning rate, and whether a rank has ended
-    its training. If these differ, it raises ValueError on all ranks. With HOROVOD_CHECK_IN_SYNC_STEPS it compares
-    models and optimizers as well.
+    The callback also compares the ranks: number of batches, current epoch, learning rate, and whether a rank has
+    finished its training. If these differ, it raises ValueError on all ranks. With HOROVOD_CHECK_IN_SYNC_STEPS it
+    compares models and optimizers as well.
 
     Args:
         root_rank (int): Rank whose state is sent.

@@ -2,7 +2,7 @@
 
 Without these checks, ranks would wait for gradients that never arrive, or silently diverge. Before the first epoch,
 ranks compare the number of batches per epoch. At the beginning of each epoch they compare the epoch's number and the
-learning rate, and check that no rank has ended its training. At the end of each epoch they compare its number of
+learning rate, and check that no rank has finished its training. At the end of each epoch they compare its number of
 batches.
 """
 
@@ -247,10 +247,8 @@ def check_epoch(frontend: Any, epoch: int, batches: int, samples: float | None =
 def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:
     """Gather ``mine`` from all ranks, and log a warning if the wait is long.
 
-    The warning ``told`` is logged after the stall warning time. If an error ends the wait, ``told`` is part of its
-    message.
-
-    After the stall warning time, log the message ``told``. If an error ends the wait, append the message to the error.
+    After the stall warning time, ``told`` is logged as a warning. If an error ends the wait, ``told`` is appended to
+    the error's message.
     """
     timer = _warning(f"fit: {told}")
     try:

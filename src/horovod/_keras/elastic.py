@@ -173,7 +173,7 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 class Batches:
-    """Counter of an epoch's processed batches.
+    """Counts an epoch's processed batches.
 
     With ``steps_per_execution``, one call in ``fit`` processes several batches. Depending on its version, Keras
     identifies the call by the index of its first or its last batch. The index of the last batch can be beyond the end

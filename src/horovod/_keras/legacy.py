@@ -250,8 +250,8 @@ class LegacyMixin:
     """Methods of the wrapped optimizer that a distributed optimizer overrides."""
 
     _HAS_AGGREGATE_GRAD = True
-    # State of the distributed optimizer. None if Keras created the object, for example in ``from_config``; it then does
-    # not reduce gradients.
+    # State of the distributed optimizer. It is None if Keras created the object, for example in ``from_config``. The
+    # object then does not reduce gradients.
     _hvd: Control | None = None
 
     @property

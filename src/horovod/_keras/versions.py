@@ -1,4 +1,4 @@
-"""Detection of the Keras version: Keras 3, or Keras 2 (tf_keras, or TensorFlow up to 2.15)."""
+"""Detects the Keras version: Keras 3, or Keras 2 (tf_keras, or TensorFlow up to 2.15)."""
 
 import importlib
 import importlib.util

@@ -36,9 +36,9 @@ class Shards:
 
     def __init__(self, plain: BatchSampler) -> None:
         self.plain = plain
-        # True if the current pass over the data trains the model. None before the first pass.
+        # True if the current pass over the data trains the model, or None before the first pass.
         self.training: bool | None = None
-        # Line of the script that called ``len`` on the loader before the first pass. Empty if there was no such call.
+        # Line of the script that called ``len`` on the loader before the first pass, or "" if there was no such call.
         self.asked = ""
 
     def __getattr__(self, name: str) -> Any:

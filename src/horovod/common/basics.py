@@ -34,7 +34,7 @@ _last: tuple[ending.Ended, list[int] | None] = None, None
 
 
 def _ended() -> ending.Ended:
-    """Return the reason why the engine ended, or None if it is running or was never started."""
+    """Return the reason why the engine stopped, or None if it is running or was never started."""
     return state.engine.ended() if state.engine is not None else None
 
 

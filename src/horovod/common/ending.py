@@ -35,7 +35,7 @@ from horovod.common.frontends import Frontend
 from horovod.common.objects import largest
 
 ENDED = "the process ended"
-"""Reason sent to the peers when the process ends without an exception. The progress can be appended."""
+"""Reason sent to the peers when the process exits without an exception. The progress can be appended."""
 
 Ended = tuple[str, int] | None
 """Result of ``Engine.ended``."""
@@ -189,7 +189,7 @@ def _where(trace: TracebackType | None) -> str:
 
 
 MARK = "HOROVOD_RANK_PROCESS"
-"""Environment variable with the value <pid of the rank>:<id of the rank's place in its job>."""
+"""Environment variable with the value <pid of the rank>:<id of the rank in its job>."""
 _NAME = "horovod-rank-"
 _MEMFD = re.compile(r"/memfd:" + _NAME + r"([0-9a-f]+) \(deleted\)")
 
@@ -266,7 +266,10 @@ def _ancestors() -> Iterator[int]:
 
 
 def _names(pid: int) -> set[str]:
-    """Return the rank ids that mark a process, which are part of its file descriptors' names. Empty if unreadable."""
+    """Return the rank ids that mark a process, which are part of its file descriptors' names.
+
+    The set is empty if they cannot be read.
+    """
     found = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):

@@ -9,7 +9,7 @@ The hierarchy is::
       HostsUpdatedInterrupt        elastic jobs: the set of hosts changed
       OutOfSyncError               check_in_sync found that ranks hold different values
     ValueError
-      NoPlaceError                 elastic jobs: the launcher has no place for this process
+      NoPlaceError                 elastic jobs: the launcher has no slot for this process
     ImportError
       HorovodVersionMismatchError  the installed framework does not have the required version
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """This process's ranks in the job and the properties of the job. They do not change during an epoch."""
+    """This process's rank in the job, and properties of the job. They do not change during an epoch."""
 
     rank: int
     size: int
@@ -347,7 +347,7 @@ def library_path(name: str) -> Path:
     """Return the path of the library installed as ``name``, for example "horovod.tensorflow._tf".
 
     The search uses Python's import system, because an editable install keeps built files and sources in different
-    places.
+    directories.
 
     Raises:
         ImportError: If the library is not installed.

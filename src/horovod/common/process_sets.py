@@ -244,7 +244,7 @@ def adopt(process_set: ProcessSet, number: int) -> None:
 
 
 def known_as(number: int) -> list[ProcessSet]:
-    """Return all ProcessSet objects for the registered set with this id. Empty if there is none."""
+    """Return all ProcessSet objects for the registered set with this id. The list is empty if there is none."""
     return list(_registered.get(number, ()))
 
 

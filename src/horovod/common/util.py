@@ -79,7 +79,7 @@ def _apply(values: dict[str, str | None]) -> None:
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """Return True if version ``ver`` ("2.13.0+cpu") is at least ``target`` ("a.b.c").
 
-    Pre-release versions are treated like the release.
+    Pre-release versions are treated as the release itself.
 
     Raises:
         ValueError: If ``target`` does not consist of exactly three numbers.

@@ -98,7 +98,7 @@ class ReadAhead(Iterator[T], Generic[T]):
                 step(batch)
 
     If the iterable raises an error, the consuming loop raises it, with its traceback, after all previous items. The
-    thread ends on ``close``, at the end of the items, on an error, or when the iterator is garbage-collected.
+    thread exits on ``close``, at the end of the items, on an error, or when the iterator is garbage-collected.
     """
 
     def __init__(self, iterable: Iterable[T] | Callable[[], Iterable[T]], depth: int = 2) -> None:

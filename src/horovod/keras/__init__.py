@@ -108,7 +108,7 @@ def DistributedOptimizer(
         num_groups (int): Deprecated; use ``groups``.
         groups (int or list of lists of variables, optional): Number of groups, or lists of variables. The gradients of
             a group are reduced together.
-        process_set (ProcessSet): Ranks that take part; on other ranks the optimizer behaves like the plain one.
+        process_set (ProcessSet): Ranks that take part; on other ranks the optimizer is not distributed.
             Default: all ranks.
         backward_passes_per_step (int): Number of calls whose gradients are summed locally before one reduction and
             update. Not supported with JAX; use ``gradient_accumulation_steps`` of Keras. Default: 1.

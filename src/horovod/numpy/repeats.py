@@ -25,10 +25,6 @@ def run_again(
     Returns:
         ``source`` or a new array. None if there is no such allreduce or an argument has changed. The caller must then
         check the arguments and submit a new operation.
-
-    Returns:
-        ``source`` or a new array. None if there is no such allreduce or an argument has changed; the checks of a first
-        call then apply.
     """
     if type(source) is not np.ndarray or not isinstance(name, str | None):
         return None

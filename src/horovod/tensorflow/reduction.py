@@ -229,8 +229,6 @@ def _with_largest(
     """Reduce gradients with ``reduce``, except for variables that the update overwrites with the gradient.
 
     For these variables (``overwrite_with_gradient`` in Keras), use the maximum over all ranks instead.
-
-    For the exceptions (``overwrite_with_gradient`` in Keras), return the maximum over all ranks.
     """
     largest = make_allreduce_grads(name, op=Max, process_set=process_set)
     results = list(gradients)

@@ -26,7 +26,7 @@ def pin(cpu: int) -> None:
         try:
             os.sched_setaffinity(int(thread), {cpu})
         except ProcessLookupError:
-            pass  # the thread has ended, so it cannot be pinned
+            pass  # the thread has exited, so it cannot be pinned
 
 
 def timed(

@@ -94,7 +94,7 @@ def lost_workers(ended: tuple[str, int] | None, place: Place) -> list[int]:
 
 
 class Listening:
-    """Event thread of one process, which runs from the first epoch until the process ends.
+    """Event thread of one process, which runs from the first epoch until the process exits.
 
     Args:
         worker: Number of the worker.
@@ -236,7 +236,7 @@ class Listening:
             return [self._changed, self._epoch.signal.fileno()]
 
     def _look(self) -> None:
-        """Check whether the engine has ended. Abort it if it is still running after its deadline."""
+        """Check whether the engine has stopped. Abort it if it is still running after its deadline."""
         try:
             os.eventfd_read(self._changed)
         except BlockingIOError:

@@ -1,13 +1,13 @@
 """MPI as the job's transport (``HOROVOD_CPU_OPERATIONS=mpi``).
 
 MPI is initialized before the rendezvous, because a process manager with PMI-1 expects "init" and "finalize" from MPI
-itself (``key_exchange.pmi``). Because MPI cannot be initialized twice, it is finalized only at the end of the process,
+itself (``key_exchange.pmi``). Because MPI cannot be initialized twice, it is finalized only when the process exits,
 and only if this module has initialized it.
 
 MPI_Finalize waits for all processes of the job and cannot be interrupted. It can take arbitrarily long: for example,
-another rank might write a file for an hour before its process ends. So the wait has no timeout but ends when another
+another rank might write a file for an hour before its process exits. So the wait has no timeout but ends when another
 process is gone. To detect that, this module duplicates the control connections to the neighbors in the tree of ranks
-and keeps them open until the process ends. The kernel closes the other end when its process dies. A process that has
+and keeps them open until the process exits. The kernel closes the other end when its process dies. A process that has
 completed MPI_Finalize also closes its connections, so a grace period separates the two cases.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from horovod._core import MpiInfo
 
 GRACE = 10.0
-"""Seconds in which MPI_Finalize must return after a neighbor's process has ended, whether it has completed or died."""
+"""Seconds in which MPI_Finalize must return after a neighbor's process has exited, whether it has completed or died."""
 TELL_AFTER = 60.0
 """Seconds to wait for live processes before logging a message."""
 _SLICE = 0.2  # seconds between checks for lost processes
@@ -196,7 +196,7 @@ def info() -> "MpiInfo | None":
 
 
 def engine_ends(lost: str | None) -> None:
-    """Prepare for MPI_Finalize. Call this before the shutdown of the job's engine.
+    """Prepare for MPI_Finalize. Call this before the job's engine is shut down.
 
     Args:
         lost: If a rank was lost, the reason why the job ended, else None. After a loss, MPI_Finalize is skipped,

@@ -1,4 +1,4 @@
-"""Exchange of rank records through one leader per node.
+"""Exchanges the records of all ranks, through one leader per node.
 
 The first rank of each node gets all records from the store and passes them to the other ranks of the node. With n nodes
 and r ranks, the store sends n * r records through the launcher's network instead of r * r.

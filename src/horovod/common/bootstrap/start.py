@@ -137,16 +137,16 @@ def join(
 
     Args:
         env: Environment of this worker.
-        ended: Why the previous engine ended (``Engine.ended``), or None.
+        ended: Why the previous engine stopped (``Engine.ended``), or None.
         members: Must be None, because the ranks of an elastic job change.
         sets: Process sets passed to ``init``.
         dynamic: True for dynamic process sets.
 
     Returns:
-        The environment of the place, the job and its engine.
+        The environment with the assigned rank, the job, and its engine.
 
     Raises:
-        NoPlaceError: If the launcher has no place for this process. The message names the host and the local rank.
+        NoPlaceError: If the launcher has no slot for this process. The message names the host and the local rank.
         ValueError: If the launcher does not answer.
     """
     global _last

@@ -20,7 +20,7 @@ class HostUpdateResult(IntFlag):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Place of a worker in an epoch: its rank, and the other workers.
+    """Assignment of a worker for an epoch: its rank, and the other workers.
 
     Attributes:
         workers: Numbers of the workers, by rank.
@@ -47,7 +47,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
         version: Version of horovod.
         python: Version of Python, such as "3.11".
         program: Name of the program.
-        code: Digest of the program's main file. Empty if there is none.
+        code: Digest of the program's main file. It is empty if there is none.
     """
 
     version: str

@@ -40,15 +40,16 @@ class Left(msgspec.Struct, frozen=True, tag="left"):
 
 
 class Ending(msgspec.Struct, frozen=True, tag="ending"):
-    """Report that the process ends, with the reason.
+    """Report that the process is exiting, and why.
 
     Attributes:
         rank: World rank of the process.
-        why: "own": the process raised an exception. "exit": it ended without an exception, for example by sys.exit. The
-            other values mean that it ends because of other ranks. "lost": the connection to ``ranks`` broke. "left":
+        why: "own": the process raised an exception. "exit": it exited without an exception, for example by sys.exit.
+        The
+            other values mean that it exits because of other ranks. "lost": the connection to ``ranks`` broke. "left":
             ``ranks`` had left the job. "absent": ``ranks`` did not call ``hvd.init()`` within ``seconds``. "failed": an
             operation failed for an unknown reason.
-        ranks: Ranks that caused the end.
+        ranks: Ranks that caused the exit.
         seconds: Time waited for absent ranks.
     """
 

@@ -63,14 +63,17 @@ class WorkerEnv:
     key_fd: int | None = None
     key_file: str | None = None
     worker: int | None = None
-    """Number with which this process of an elastic job requests its place in each epoch from the launcher.
+    """Number with which this process of an elastic job requests a rank in each epoch from the launcher.
 
-    The fields above then describe the last place, or the expected one. None means that the job is not elastic.
+    The fields above then describe the last assignment, or the expected one. None means that the job is not elastic.
     """
     epoch: int = 0
-    """Epoch of this process's last place, or 0 if it has had no place yet."""
+    """Epoch of this process's last assignment, or 0 if it has had none yet."""
     place: Place | None = None
-    """Place according to another launcher. The local and cross ranks are then assumptions until the ranks have met."""
+    """Rank and sizes according to another launcher.
+
+    The local and cross ranks are assumptions until all ranks have exchanged their host names.
+    """
 
     def __post_init__(self) -> None:
         _check_index("HOROVOD_RANK", self.rank, "HOROVOD_SIZE", self.size)

@@ -53,9 +53,9 @@ class RandomNumbers(PerRank):
 
 
 def seats(held: Sequence[int | None], known: Mapping[int, Any]) -> list[int]:
-    """Assign each rank a seat, the number that identifies its set of per-rank values.
+    """Assign each rank a seat, which is a number that identifies a set of per-rank values.
 
-    A new rank takes the lowest seat vacated by a lost rank, or a new seat if none is vacant.
+    A new rank takes the lowest seat left by a lost rank, or a new seat if there is none.
 
     Args:
         held: Current seat of each rank, or None for a new rank.

@@ -322,7 +322,7 @@ class ObjectState(State):
         self._gather = allgather_object
         # True until this rank's first sync with other ranks.
         self._new = True
-        # Number that identifies this rank's per-rank values. It stays the same if the rank changes (see `own.seats`).
+        # Number of this rank's set of per-rank values. It stays the same if the rank changes (see `own.seats`).
         self._seat: int | None = None
         # Per-rank values (such as random states) of all ranks as of the last commit, keyed by these numbers.
         self._own_of: dict[int, dict[str, Any]] = {}

@@ -104,7 +104,7 @@ class Together:
             True without an elastic launcher.
         holds: True if this process's state has been synchronized at least once and so contains the progress of
             training. None until an elastic program begins.
-        members: Workers of the epoch, by rank. Empty outside elastic jobs.
+        members: Workers of the epoch, by rank. It is empty outside elastic jobs.
     """
 
     in_sync: bool = False

@@ -1,6 +1,6 @@
 """Rendezvous of ranks started by a launcher other than horovodrun.
 
-Rank 0 runs the job's store until its process ends. The other ranks need the store's address and the job's
+Rank 0 runs the job's store until its process exits. The other ranks need the store's address and the job's
 key. Depending on the launcher, one of several ``methods`` provides them, and all ranks use the same method. A key is
 always required.
 """

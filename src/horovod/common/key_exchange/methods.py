@@ -2,9 +2,10 @@
 
 - OneHost: an abstract Unix socket between processes of one user, or with a common key (``unix_key_server``). The ranks
   send nothing over a network.
-- OnBoard: PMI-1 or PMIx. Rank 0 publishes the address and public key of its store, and every other rank a public key.
-  With these, a rank opens an encrypted connection to rank 0 and gets the job key. A process that can only read the
-  board cannot get the key. A process that can write to the board could control the job anyway.
+- OnBoard: the launcher's key-value store, called the board, over PMI-1 or PMIx. Rank 0 publishes the address and public
+  key of its store, and every other rank a public key. With these, a rank opens an encrypted connection to rank 0 and
+  gets the job key. A process that can only read the board cannot get the key. A process that can write to the board
+  could control the job anyway.
 - AtPort: a key from the user (HOROVOD_KEY_FILE, HOROVOD_JOB_KEY). The store listens on a port derived from the
   launcher's variables. Only a store with this key can answer there.
 - ByMunge: for Slurm jobs. Rank 0 serves a credential on a similarly derived port. Only this user's processes can open

@@ -1,4 +1,4 @@
-"""Launcher-provided key-value boards for short texts, accessed through PMI-1 or PMIx.
+"""Key-value stores for short texts that launchers provide (boards), accessed through PMI-1 or PMIx.
 
 PMI-1: Hydra (MPICH, Intel MPI, MVAPICH), ``srun --mpi=pmi2`` and others implement it. The process manager passes a
 connected socket in PMI_FD. A request is a line ``cmd=... name=value ...``, and so is the answer. Published names are
@@ -39,7 +39,7 @@ def mapped_libraries(pid: int, library: str) -> list[str]:
     try:
         with open(f"/proc/{pid}/maps") as file:
             found = re.findall(rf"(/\S*/{re.escape(library)}\.so[.\d]*)$", file.read(), re.MULTILINE)
-    except OSError:  # the file cannot be read if the process has ended or belongs to another user
+    except OSError:  # the file cannot be read if the process has exited or belongs to another user
         return []
     return list(dict.fromkeys(found))
 
@@ -52,7 +52,7 @@ def mpi_is_in_use() -> bool:
 def mpi_was_used() -> bool:
     """Return True if MPI was initialized, even if it has been finalized since.
 
-    MPI then sends the final messages to the process manager itself, in MPI_Finalize or when the process ends.
+    MPI then sends the final messages to the process manager itself, in MPI_Finalize or when the process exits.
     """
     return any(started for started, _ in _states())
 

@@ -130,7 +130,7 @@ class Names:
         self._begin = time.monotonic()
 
     def __call__(self) -> list[Candidate]:
-        """Return all addresses found so far, in the order of the host names. Takes at most half a second.
+        """Return all addresses found so far, in the order of the host names. This takes at most half a second.
 
         All names after the first one are looked up only if the first host does not answer.
         """

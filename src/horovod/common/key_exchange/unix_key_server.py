@@ -74,7 +74,7 @@ class Namespaces:
             folder: Descriptor of the process's directory in /proc. None means this process.
 
         Raises:
-            OSError: If the process has ended or this process cannot inspect it.
+            OSError: If the process has exited or this process cannot inspect it.
         """
         start = "/proc/self/ns" if folder is None else "ns"
         return cls(os.readlink(f"{start}/user", dir_fd=folder), os.readlink(f"{start}/pid", dir_fd=folder))

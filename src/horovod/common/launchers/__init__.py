@@ -1,4 +1,4 @@
-"""This process's place in a job started by another launcher, read from the launcher's environment variables.
+"""This process's rank in a job started by another launcher, read from the launcher's environment variables.
 
 ``find`` calls one function per launcher: jsrun (LSF), MPICH and other launchers of PMI-1, Open MPI, srun, and torchrun.
 Launchers that set the same variables as torchrun work too, such as PyTorchJob of Kubernetes and cloud services.
@@ -90,7 +90,7 @@ class Place:
     mpi: bool = False
     """True if the launcher is part of MPI."""
     tells: str = ""
-    """Name of the launcher's variable that contains the rank. Without it, the process has no place."""
+    """Name of the launcher's variable that contains the rank. Without it, the process has no rank in a job."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or not 0 <= self.rank < self.size:
@@ -298,7 +298,7 @@ def find_srun(env: Mapping[str, str]) -> Place | None:
 
 
 def _step(env: Mapping[str, str]) -> str | None:
-    """Return the Slurm job step's number if srun created the step, else None."""
+    """Return the Slurm job step's number if srun created the step, and None otherwise."""
     text = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""
     return text if re.fullmatch("[0-9]{1,10}", text) and int(text) < _LAST_STEP else None
 

@@ -9,8 +9,8 @@ receiver reads it completely before examining it:
     acceptor  -> connector  welcome    HMAC("welcome", hello | proof)
 
 Both nonces are fresh, so recorded messages are not accepted again. The labels prevent the use of one side's answer as
-the other side's answer. The MAC covers purpose, epoch and both ranks, so a connection made for one place cannot be used
-in another. It also covers the version of the handshake (in the magic) and the cipher of the connection, so an attacker
+the other side's answer. The MAC covers purpose, epoch and both ranks, so a handshake for one connection is not valid
+for another. It also covers the version of the handshake (in the magic) and the cipher of the connection, so an attacker
 in the middle cannot change them. The welcome shows the connector that the acceptor has not given up in the meantime.
 
 Both sides then have the same ``Session``: one key for each direction of this connection. The engine encrypts with these
@@ -210,9 +210,10 @@ class Acceptor(_Side):
         self.invitation = b""
         """Message of an ``Inviter``, valid when ``done`` is True."""
         self.invited: Place | None = None
-        """Place in the invitation, if ``done`` is True and the other side (its ``source``) is an ``Inviter``.
+        """Place (purpose, epoch and ranks) in the invitation.
 
-        Next, use a ``Connector`` for the place with source and target exchanged.
+        Valid if ``done`` is True and the other side (its ``source``) is an ``Inviter``. The next handshake on the
+        connection uses a ``Connector`` for this place with source and target exchanged.
         """
 
     @property
@@ -288,7 +289,7 @@ class Inviter(Acceptor):
     """
 
     def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
-        """Prepare an invitation. ``place.target`` is this rank, and ``place.source`` is the invited rank."""
+        """Create an invitation. ``place.target`` is this rank, and ``place.source`` is the invited rank."""
         super().__init__(key, place.epoch, place.target, ephemerals)
         invitation = _HELLO.pack(
             _MAGIC,

@@ -86,7 +86,7 @@ class Seals:
             return Call(self._key, operation, group, numbers.take(operation), self)
 
     def end(self, operation: str, group: bytes, unused: int | None) -> None:
-        """Record that a call has ended. ``unused`` is its number if the call failed on all ranks, else None."""
+        """Record that a call has ended. ``unused`` is its number if it failed on all ranks, and None otherwise."""
         with self._lock:
             self._running.discard((group, operation))
             if unused is not None:

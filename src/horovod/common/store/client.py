@@ -172,7 +172,7 @@ class StoreClient:
     def exchange_by_node(
         self, group: str, rank: int, size: int, value: bytes, node: str, timeout: float | None = None
     ) -> Met:
-        """Exchange values like ``exchange``, but send the result only to the first rank of each ``node``.
+        """Exchange values as ``exchange`` does, but send the result only to the first rank of each ``node``.
 
         That rank passes the values to the node's other ranks. Network traffic is then proportional to the number of
         nodes.
@@ -212,10 +212,10 @@ class StoreClient:
             timeout: Maximum time in seconds without any answer from the store.
 
         Returns:
-            The encoded place.
+            The launcher's message with the assigned rank (``contract.membership.Place``), encoded.
 
         Raises:
-            StoreRefused: If there is no place for this worker. The message names the reason.
+            StoreRefused: If there is no slot for this worker. The message names the reason.
             StoreTimeout: If the store has not answered for ``timeout`` seconds.
         """
         _check_value("come", facts)
@@ -329,7 +329,7 @@ class StoreClient:
         self._socket.send_multipart(frames(message))
 
     def _await(self, requests: Collection[int], deadline: float, seconds: float) -> Reply:
-        """Return the reply to one of these requests. Skips replies to earlier calls that timed out."""
+        """Return the reply to one of these requests. Replies to earlier calls that timed out are skipped."""
         while True:
             self._wait(zmq.POLLIN, deadline, seconds)
             reply = self._receive()

@@ -52,12 +52,8 @@ class Exchange(msgspec.Struct, tag="exchange", array_like=True):
 
     The reply is sent when all ranks of the group have sent their requests, or with an error after ``timeout``. A later
     request for the same group begins a new exchange. A rank that timed out no longer takes part. Of the ranks with the
-    same ``node``, only the first rank gets all values, and passes them on. The other ranks get only the first rank's
+    same ``node``, only the first one gets all values, and passes them on. The other ones get only the first rank's
     value.
-
-    A later call for the same group begins a new exchange. A rank that timed out no longer takes part. Of the ranks with
-    the same ``node``, only the first rank gets all values, and passes them on. The other ranks get only the first
-    rank's value.
     """
 
     id: int

@@ -212,9 +212,6 @@ def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str)
 
     One group probably left a loop early or took a different branch. It is ahead: it has already submitted the operation
     in which the other group waits. The other group has never submitted the operation in which the first group waits.
-
-    The ranks that are ahead have already submitted the operation for which the other ranks are waiting now. The other
-    ranks have never submitted the operation of the ranks that are ahead.
     """
     call, others = "calls" if len(ahead) == 1 else "call", "calls" if len(behind) == 1 else "call"
     have = "has" if len(ahead) == 1 else "have"

@@ -238,7 +238,7 @@ def described(kind: str, name: str) -> str:
     """Return a phrase that describes an operation, for use in a sentence.
 
     Args:
-        kind: Kind of the operation, for example "allreduce". Empty if unknown.
+        kind: Kind of the operation, for example "allreduce", or "" if unknown.
         name: Name that the engine uses, possibly truncated.
 
     Returns:

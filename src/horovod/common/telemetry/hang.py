@@ -175,7 +175,7 @@ class Hangs:
                 self._lock.notify_all()
 
     def asked(self) -> str:
-        """Return rank 0's report of the current state, even if no operation has stalled. Takes up to 5 s.
+        """Return rank 0's report of the current state, even if no operation has stalled. This takes up to 5 s.
 
         Raises:
             TimeoutError: If an earlier report is still in progress after that time.

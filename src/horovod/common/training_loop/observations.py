@@ -178,7 +178,7 @@ def has_partners(env: WorkerEnv, environ: Mapping[str, str], modules: Mapping[st
     The check ignores processes of ``horovod.run``, and programs that communicate through mpi4py or torch.distributed.
 
     Args:
-        env: Place of this process.
+        env: Rank and size of this process, as read from the launcher's variables.
         environ: Environment variables of this process.
         modules: Imported modules by name (``sys.modules``).
     """

@@ -95,9 +95,8 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
 def _genuine(found: Sequence[int], doors: Sequence[tuple[int, str]]) -> Sequence[int]:
     """Return the pids in `found` whose process really created the socket that has its pid in its name.
 
-    Any process can create a socket whose name contains another process's pid.
-
-    Return all pids if there is none. Any process can create a socket whose name contains another process's pid.
+    Return all pids if there are none. The check is needed because any process can create a socket whose name contains
+    another process's pid.
     """
     if len(found) < 2:
         return found

@@ -314,8 +314,6 @@ class Fleet:
         """Tell the agents to resume or to pause watching the launcher.
 
         If `active` is False, they pause, because the launcher will be suspended and silent.
-
-        If `active` is False, warn them instead that the launcher will be suspended and silent.
         """
         for agent in self.agents:
             if agent.remote and agent.facts is not None:

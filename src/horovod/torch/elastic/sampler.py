@@ -209,9 +209,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 def _ahead(loop: list[int], mine: list[int]) -> int:
     """Return the index in ``loop`` at which the samples of ``mine`` begin.
 
-    If ``loop`` begins with a later sample of ``mine``, return minus the index of that sample in ``mine``.
-
-    If ``loop`` begins within ``mine`` instead, the result is the negative of that position in ``mine``.
+    If ``loop`` begins with a later sample of ``mine`` instead, the result is minus the index of that sample in
+    ``mine``.
     """
     if not loop or not mine:
         return len(loop) - len(mine)

@@ -58,8 +58,6 @@ class StepByStep:
         """Return True if the counters already reflect the last step, and no gradient or parameter has changed since it.
 
         This is called when the program is about to reduce gradients.
-
-        This is called when the program is about to reduce gradients.
         """
         if touched != self._last[1]:
             return False
@@ -243,9 +241,6 @@ class Steps:
 
         Each gradient is set to zeros, or to None if the entry of ``kinds`` for its parameter is 0. ``kinds`` is the
         result of ``gradients`` on the rank whose state is broadcast to all ranks.
-
-        Each gradient is set to zeros, or to None if the parameter's number in ``kinds`` is 0. ``kinds`` is the result
-        of ``gradients`` on the rank whose state all ranks take.
         """
         for one in self._optimizers():
             reducer = _reducer(one)

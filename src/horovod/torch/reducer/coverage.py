@@ -92,9 +92,6 @@ def naming(slots: Sequence[Slot]) -> Iterator[None]:
 
     The error occurs if only some ranks have gradients that no reduction round has included. These ranks then start a
     reduction in which the other ranks do not take part.
-
-    The error occurs if only some ranks have gradients that were missed, because the other ranks then do not take part
-    in their reduction.
     """
     try:
         yield

@@ -139,9 +139,6 @@ class GradientReducer(backward.PassState):
 
         Reduced gradients are equal on all ranks, so averaging them again does not change them. A sum or a weighted
         average does, and so does an average if a rank has joined and contributes zeros.
-
-        Existing gradients are equal on all ranks, and the average of equal values is the same value. With Average,
-        reducing them again is therefore harmless, unless a rank has joined and contributes zeros.
         """
         return self.options.op != Average or ((self._some_joined or self._weighing.on) and self._rounds > 0)
 

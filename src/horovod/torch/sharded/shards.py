@@ -31,9 +31,6 @@ class Item(NamedTuple):
 
     The key consists of the parameter group, the dtype and the device. ``size`` is the number of elements, and ``width``
     the number of bytes per element.
-
-    The key consists of the parameter group, the dtype and the device. The size is the number of elements, and the bytes
-    per element.
     """
 
     key: Hashable
