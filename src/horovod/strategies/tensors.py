@@ -133,7 +133,7 @@ class _Wrapped:
         raise ValueError("add_param_group must be called before the optimizer gets a strategy")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # As in DistributedOptimizer, the pickle refers to the wrapped optimizer's class.
+        # The pickle refers to the class of the wrapped optimizer, as in DistributedOptimizer.
         return _new, (self._hvd_plain,), self.__getstate__()  # type: ignore[attr-defined]
 
 
@@ -190,7 +190,7 @@ class _Served(_Wrapped):
         return True
 
     def finish(self) -> None:
-        """End the training of this worker, wait for the other workers, and load the final parameters and state.
+        """Finish training on this worker, wait for the other workers, and load the final parameters and state.
 
         Raises:
             HorovodInternalError: If a rank was lost.
@@ -230,16 +230,16 @@ def LocalSGD(
     wire: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Train each rank independently, average parameters after every ``every`` steps, and return ``optimizer``.
+    """Train each rank independently, average the parameters every ``every`` steps, and return ``optimizer``.
 
-    The optimizer's own state, such as momentum, stays local. For training that is synchronous within a host and local
-    between hosts, pass ``hvd.DistributedOptimizer(optimizer, process_set=host)``.
+    The optimizer's own state, such as momentum, stays local. For training that is synchronous within each host and
+    local across hosts, pass ``hvd.DistributedOptimizer(optimizer, process_set=host)``.
 
     Args:
         optimizer (torch.optim.Optimizer): Any optimizer. It must not have a learning rate scheduler yet.
         every (int): Number of steps between averages. With 1 and SGD, the result equals that of synchronous SGD.
-        synchronous_steps (int): Number of initial steps after which parameters are averaged each time (post-local SGD).
-            Default: 0.
+        synchronous_steps (int): Number of initial steps in which parameters are averaged after every step (post-local
+            SGD). Default: 0.
         wire (str, optional): Format in which changes are sent, "fp16", "bf16" or "int8". Default: float32.
         process_set (ProcessSet): Ranks that average. Default: all ranks.
 

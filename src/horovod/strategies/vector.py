@@ -1,4 +1,4 @@
-"""View of a list of arrays as one flat vector, and the array operations that strategies use.
+"""View of a list of arrays as one flat vector, with the array operations that strategies use.
 
 ``arrays`` and ``tensors`` contain the implementations for NumPy and PyTorch.
 """
@@ -71,9 +71,12 @@ class Vector:
         raise NotImplementedError
 
     def empty_message(self, header: int, size: int, half: bool) -> Any:
-        """Allocate a message with ``header`` numbers and ``size`` values, as float16 if ``half``."""
+        """Allocate a message of ``header`` header numbers and ``size`` values.
+
+        Use float16 for the values if ``half`` is True.
+        """
         raise NotImplementedError
 
     def parse(self, message: Any, header: int, half: bool) -> tuple[list[float], Any]:
-        """Decode a message to its header numbers and a copy of its values in the vector's dtype."""
+        """Decode a message into its header numbers and a copy of its values in the vector's dtype."""
         raise NotImplementedError

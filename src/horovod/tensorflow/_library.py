@@ -10,7 +10,7 @@ from horovod.common.exceptions import HorovodInternalError, NotRunningError
 from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.frontends import library_path, with_rank
 
-# TensorFlow 2.13 to 2.21 have this private module at this import path.
+# TensorFlow 2.13 to 2.21 provide this private module at this import path.
 try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _in_xla_context
 except ImportError:
@@ -61,7 +61,7 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     """Return the generated op wrappers, such as ``horovod_allreduce``, and the library's C functions.
 
     Raises:
-        ImportError: If the library cannot be loaded. The message says why.
+        ImportError: If the library cannot be loaded. The message contains the reason.
     """
     try:
         from horovod import _core
@@ -122,7 +122,7 @@ def check_not_compiled(operation: str) -> None:
     """Raise an error if the current function is being traced for XLA (jit_compile=True).
 
     Raises:
-        NotImplementedError: If XLA will compile the function. The message names ``operation``.
+        NotImplementedError: If the function is compiled by XLA. The message names ``operation``.
     """
     if _in_xla_context(tf.compat.v1.get_default_graph()):
         raise NotImplementedError(

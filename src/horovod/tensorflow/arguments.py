@@ -118,7 +118,7 @@ def check_reduction(
     """Check that a reduction supports the dtype, the scale factors and the process set.
 
     Raises:
-        ArgumentError: If the dtype does not support the reduction or the factors.
+        ArgumentError: If the reduction or the factors do not support the dtype.
         NotImplementedError: If ``op`` is Adasum and the size of the set is not a power of two.
     """
     who = operation_on_rank(face, operation)

@@ -56,7 +56,7 @@ def _factors(prescale: float, postscale: float) -> dict[str, Any]:
 
 
 def factor_of(op: Any, key: str) -> float:
-    """Return the exact scale factor of an op. ``key`` is "prescale" or "postscale"."""
+    """Return the scale factor of an op at full precision. ``key`` is "prescale" or "postscale"."""
     bits = op.get_attr(f"{key}_bits")
     return struct.unpack("d", struct.pack("q", bits))[0] if bits else op.get_attr(f"{key}_factor")
 
@@ -99,7 +99,7 @@ def _grouped_allreduce(
     process_set: ProcessSet | int = global_process_set,
     wire: int = WIRE_NONE,
 ) -> list[tf.Tensor]:
-    """Reduce dense tensors of the same dtype as one operation; see ``collectives.grouped_allreduce``."""
+    """Reduce several dense tensors of the same dtype in a single operation; see ``collectives.grouped_allreduce``."""
     tensors = as_tensors(tensors, "grouped_allreduce")
     if not tensors:
         return []
@@ -181,8 +181,8 @@ def broadcast(
 ) -> tf.Tensor:
     """Return the root's tensor on all ranks.
 
-    The operation is differentiable: on the root the gradient is the average of the ranks' output gradients, elsewhere
-    zero.
+    The operation is differentiable: on the root, the gradient is the average of the ranks' output gradients; on the
+    other ranks, it is zero.
 
     Args:
         tensor (tf.Tensor): Tensor of any shape, which must be the same on all ranks.
@@ -271,7 +271,7 @@ def _grouped_reducescatter(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | int = global_process_set,
 ) -> list[tf.Tensor]:
-    """Reducescatter several tensors of the same dtype as one operation; see ``_reducescatter``."""
+    """Reducescatter several tensors of the same dtype in a single operation; see ``_reducescatter``."""
     tensors = as_tensors(tensors, "grouped_reducescatter")
     if not tensors:
         return []
@@ -300,7 +300,7 @@ def join() -> tf.Tensor:
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """Return an op that reads the size of a process set at run time.
 
-    A traced function with this op stays valid after an elastic job is resized.
+    A traced function that uses this op remains valid after an elastic job is resized.
 
     Args:
         process_set_id (int): Id of the set. Default: 0, all ranks.
@@ -336,7 +336,7 @@ def local_rank_op(name: str | None = None) -> tf.Tensor:
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """Return an op that reads the number of local ranks at run time, as an int32 scalar."""
+    """Return an op that reads the number of ranks on this host at run time, as an int32 scalar."""
     return _asked(ops.horovod_local_size(name=name))
 
 

@@ -31,7 +31,7 @@ __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducesca
 def set_size(process_set: ProcessSet | int, operation: str) -> Any:
     """Return the size of a registered process set.
 
-    The result is an int, or in elastic jobs an int32 scalar tensor that is evaluated at run time.
+    The result is an int or, in elastic jobs, an int32 scalar tensor that is evaluated at run time.
     """
     number = set_id(process_set, operation)
     if elastic():
@@ -223,9 +223,9 @@ def reducescatter(
 ) -> tf.Tensor:
     """Reduce a tensor over all ranks and return this rank's part of the result along dimension 0.
 
-    Each rank gets consecutive rows, in the order of ranks within the process set. If the rows do not divide evenly, the
-    first ranks get one more. The operation is differentiable: the output gradients are gathered from all ranks, and
-    multiplied by the scale factors, and by the number of ranks if ``op`` is ``Sum``.
+    Each rank gets consecutive rows, in the order of ranks within the process set. If the rows do not divide evenly,
+    each of the first ranks gets one extra row. The operation is differentiable: the output gradients are gathered from
+    all ranks and multiplied by the scale factors, and also by the number of ranks if ``op`` is ``Sum``.
 
     Args:
         tensor (tf.Tensor): Tensor with at least one dimension; the shape must be the same on all ranks.
@@ -261,7 +261,7 @@ def grouped_reducescatter(
     name: str | None = None,
     ignore_name_scope: bool = False,
 ) -> list[tf.Tensor]:
-    """Reducescatter several tensors of the same dtype as one operation.
+    """Reducescatter several tensors of the same dtype in a single operation.
 
     Args:
         tensors (Sequence[tf.Tensor]): Tensors as for ``reducescatter``.

@@ -181,8 +181,8 @@ class TensorFlowState(ObjectState):
         self.variables = list(variables)
         self.session = session
         if session is not None:
-            # Create the ops that read and assign the variables now, because the program can finalize the graph before
-            # they are needed.
+            # Create the ops that read and assign the variables up front, because the program may finalize the graph
+            # before they are needed.
             with session.graph.as_default():
                 self._given = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
                 self._assign = [tf.compat.v1.assign(v, g) for v, g in zip(self.variables, self._given, strict=True)]
@@ -213,7 +213,7 @@ class TensorFlowState(ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: If the state has other attributes or variables. The message names them.
+            ValueError: If ``state_dict`` has other attributes or variables than this state. The message names them.
         """
         self._check_loaded(state_dict, ["variables", *self._attributes()])
         values = state_dict["variables"]

@@ -31,7 +31,7 @@ __all__ = [
     "sync",
 ]
 
-# Broadcast these unsigned dtypes, in which random generators store their state, as signed integers of the same size.
+# Random generators store their state in these unsigned dtypes. Broadcast them as signed integers of the same size.
 _STAND_INS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
@@ -43,7 +43,7 @@ def _check_one_kind(variables: Sequence[Any]) -> None:
     """Check that a single operation can overwrite all variables in a list.
 
     Raises:
-        ArgumentError: If the variables differ in kind, device or dtype. The message says how.
+        ArgumentError: If the variables differ in kind, device or dtype. The message states the difference.
     """
     kinds = {"resource" if _is_resource(variable) else "reference" for variable in variables}
     if len(kinds) > 1:
@@ -62,10 +62,10 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrite variables of one kind with the root's values.
+    """Overwrite variables, either all resource or all reference variables, with the root's values.
 
     Args:
-        variables (Sequence): Variables of one kind, on one device.
+        variables (Sequence): Either resource variables or reference variables, on one device.
         root_rank (int): World rank of the root.
         name (str, optional): Name prefix of the operations.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.

@@ -52,12 +52,12 @@ class PassCounter:
         with tf.control_dependencies([after]):
             count = tf.where(self.last, tf.zeros([], tf.int32), self._before + 1)
             counted = self.variable.assign(count, read_value=False)
-        # In sessions, make the condition ``last`` itself wait for ``after``, because a branch of tf.cond waits only for
+        # In sessions, let the condition ``last`` itself depend on ``after``, because a branch of tf.cond waits only for
         # its condition and for operations inside the branch.
         self.last = after_all([after, counted], self.last)
 
     def pending(self) -> bool:
-        """Return True if some, but not all, backward passes before the next update are complete.
+        """Return True if some, but not all, of the backward passes before the next update have been completed.
 
         In a graph, the counter's value is read from the default session.
         """
@@ -69,7 +69,7 @@ class PassCounter:
         return session is not None and bool(session.run(self._known)) and int(session.run(self.variable)) != 0
 
     def drop(self) -> None:
-        """Start counting anew. The next backward pass overwrites the accumulators."""
+        """Reset the counter to zero. The next backward pass overwrites the accumulators."""
         if self.variable is None:
             return
         if self._is_eager():
@@ -82,13 +82,13 @@ class PassCounter:
         return not hasattr(self.variable, "graph")
 
     def _session(self) -> Any:
-        """Return the default session if it belongs to this counter's graph, else None."""
+        """Return the default session if it belongs to the counter's graph, or None otherwise."""
         session = tf.compat.v1.get_default_session()
         return session if session is not None and session.graph is self.variable.graph else None
 
     def was_last(self) -> Any:
         """Return a bool tensor that is true if the last backward pass before an update has just ended."""
-        # Outside of sessions, read the pass counter again, because the tensor ``last`` can belong to another
+        # Outside of sessions, read the pass counter again, because the tensor ``last`` may belong to another
         # tf.function.
         return self.last if in_session() else tf.equal(self.variable.read_value(), 0)
 
@@ -117,8 +117,8 @@ class LocalGradientAggregationHelper:
 
         Args:
             backward_passes_per_step (int): Number of passes per cycle.
-            allreduce_func (Callable): Function (gradients, variables) -> reduced gradients, such as the result of
-                ``make_allreduce_grads``. It also handles local variables.
+            allreduce_func (Callable): Function that takes gradients and variables and returns the reduced gradients,
+                such as the result of ``make_allreduce_grads``. It also handles local variables.
             sparse_as_dense (bool): Convert IndexedSlices to dense tensors instead of rejecting them. Default: False.
             average_aggregated_gradients (bool): Divide the sums by the number of passes. Default: False.
             rank (int, optional): Ignored; accepted for compatibility.
@@ -213,7 +213,7 @@ class LocalGradientAggregationHelper:
                 f"{self.backward_passes_per_step} sums up only with sparse_as_dense=True"
             )
         if gradient is None and key_of(variable) in self._sums:
-            # Use zeros, because the variable has an accumulator: it had a gradient in an earlier pass.
+            # Use zeros. The variable has an accumulator, so it had a gradient in an earlier pass.
             total = self._sums[key_of(variable)]
             return tf.zeros(total.shape, total.dtype)
         return dense(gradient)
@@ -231,7 +231,7 @@ class LocalGradientAggregationHelper:
 
 
 def _overwrite(sums: Sequence[Any], gradients: Sequence[Any], all_sums: dict[Any, Any]) -> Any:
-    # Zero the other accumulators, because their variables can get a gradient in a later pass before the update.
+    # Set the other accumulators to zero, because their variables may get gradients in a later pass before the update.
     chosen = {id(total) for total in sums}
     others = [total for total in all_sums.values() if id(total) not in chosen]
     written = [total.assign(owned(gradient), read_value=False) for total, gradient in zip(sums, gradients, strict=True)]
@@ -295,7 +295,7 @@ def after_all(operations: Sequence[Any], value: Any) -> Any:
 
 
 def operation(tensor: Any) -> Any:
-    """Return the operation that computes a graph tensor, or None in eager mode."""
+    """Return the tf.Operation that computes a graph tensor, or None in eager mode."""
     return None if tf.executing_eagerly() else tf.group(tensor)
 
 
@@ -331,10 +331,10 @@ class WeightDeltas:
         return self._passes.variable
 
     def apply(self, pairs: Sequence[Any], moved: Sequence[Any], step: Callable[[Sequence[Any]], Any]) -> Any:
-        """Run an optimizer step. In the last step of a cycle, combine the ranks' weight changes.
+        """Run an optimizer step. In the last step of a cycle, combine the weight changes of all ranks with Adasum.
 
-        ``step(pairs)`` applies the (gradient, variable) pairs. ``moved`` are the variables that it changes. In a graph,
-        the result is the operation to run. In eager mode, it is None.
+        ``step(pairs)`` applies the (gradient, variable) pairs. ``moved`` contains the variables that ``step`` changes.
+        In a graph, the result is the operation to run. In eager mode, it is None.
         """
         starts = [self._start_of(variable) for variable in moved]
         self._passes.begin()
@@ -344,7 +344,8 @@ class WeightDeltas:
             return done([start.assign(owned(v.read_value()), read_value=False) for start, v in both])
 
         kept = tf.cond(self._passes.first, keep, lambda: done([]))
-        # Apply the gradients only after the weights are saved, even if the optimizer applies them inside a tf.cond.
+        # Apply the gradients only after the weights have been saved, even if the optimizer applies them inside a
+        # tf.cond.
         pairs = [(_after(kept, gradient), variable) for gradient, variable in pairs]
         self._passes.end(done([kept, step(pairs)]))
         combined = tf.cond(self._passes.last, lambda: self._combine(moved, starts), lambda: done([]))

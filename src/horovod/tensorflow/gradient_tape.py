@@ -1,4 +1,4 @@
-"""Gradient tape that reduces the gradients it computes over the ranks."""
+"""Gradient tape that computes gradients and reduces them over the ranks."""
 
 import functools
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ def DistributedGradientTape(
 ) -> Any:
     """Return a view of a gradient tape whose ``gradient`` method reduces over the ranks.
 
-    The view's class is a subclass of the tape's class, and the view shares the tape's state. ``gradtape`` can therefore
-    already be recording, or have finished. ``gradtape`` itself is not changed. If ``gradtape`` is already distributed,
-    the new view uses only the new arguments.
+    The view's class is a subclass of the tape's class, and the view shares the tape's state. ``gradtape`` may therefore
+    already be recording or have finished recording. ``gradtape`` itself is not changed. If ``gradtape`` is already
+    distributed, the new view uses only the new arguments.
 
     All ranks must compute gradients of the same sources in the same order. Gradients that are None stay None. Jacobians
-    are not reduced. On a rank outside of ``process_set``, gradients are not reduced.
+    are not reduced. On a rank that is not in ``process_set``, gradients are not reduced.
 
     Args:
         gradtape (tf.GradientTape): Tape.
@@ -98,7 +98,7 @@ class _Control:
         self.layers: list[Any] = []
 
     def plain_view(self, tape: Any) -> Any:
-        """Return a view of the tape with a ``gradient`` method that does not reduce."""
+        """Return a view of the tape whose ``gradient`` method returns unreduced gradients."""
         view = object.__new__(self.plain)
         view.__dict__ = tape.__dict__
         return view
@@ -125,7 +125,7 @@ class _Distributed:
         use_generic_names: Any = False,
         unconnected_gradients: Any = _NONE,
     ) -> Any:
-        """Compute gradients like the plain tape, and reduce them over the ranks.
+        """Compute gradients as tf.GradientTape does, and reduce them over the ranks.
 
         Args:
             target: As for tf.GradientTape.
@@ -145,11 +145,11 @@ class _Distributed:
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute a Jacobian like the plain tape, without reducing it."""
+        """Compute a Jacobian as tf.GradientTape does, without reducing it."""
         return self._hvd.plain_view(self).jacobian(*args, **kwargs)
 
     def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute batch Jacobians like the plain tape, without reducing them."""
+        """Compute batch Jacobians as tf.GradientTape does, without reducing them."""
         return self._hvd.plain_view(self).batch_jacobian(*args, **kwargs)
 
     def register_local_source(self, source: Any) -> None:

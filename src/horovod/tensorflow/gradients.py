@@ -1,8 +1,8 @@
 """Gradients of Horovod's TensorFlow ops. Importing this module registers them.
 
-The gradients consist of the same ops, so they are differentiable too. The gradient of a reduction is the same reduction
-of the output gradients. An allgather's gradient is averaged, as in the original Horovod, although the mathematically
-correct gradient is the sum.
+The gradients are built from the same ops, so they are differentiable too. The gradient of a reduction is the same
+reduction of the output gradients. An allgather's gradient is averaged, as in the original Horovod, although the
+mathematically correct gradient is the sum.
 """
 
 from typing import Any
@@ -29,8 +29,8 @@ def _naming(op: Any) -> dict[str, Any]:
     if name:
         arguments["name"] = tf.compat.as_str(name) + ".gradient"
     elif not op.get_attr("unnamed"):
-        # A gradient tape passes a substitute for the op, and the substitute lacks the op's name. The substitute's
-        # outputs refer to the real op in the graph, which has the name.
+        # A gradient tape passes a substitute that lacks the op's name. Its outputs refer to the real op in the graph,
+        # which has the name.
         node = getattr(getattr(op.outputs[0], "op", None), "name", None) if not tf.executing_eagerly() else None
         arguments["name"] = node and node.rsplit("/", 1)[-1] + ".gradient"
     return arguments
@@ -76,7 +76,7 @@ def _of_grouped_allgather(op: Any, *gradients: Any) -> Any:
 
 
 def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
-    """Return the rows of each tensor in ``gathered`` that this rank has contributed."""
+    """Return the rows of each tensor in ``gathered`` that this rank contributed."""
     naming = _naming(op)
     naming["name"] = naming["name"] and naming["name"] + ".sizes"
     rows = tf.stack([tf.shape(tensor)[0] for tensor in inputs])
@@ -119,7 +119,10 @@ def _of_broadcast(op: Any, gradient: Any) -> Any:
 
 @tf.RegisterGradient("HorovodAlltoall")
 def _alltoall_grad(op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any) -> Any:
-    """Return the gradient of an alltoall's input, and None for its splits. Third-party code imports this function."""
+    """Return the gradient with respect to an alltoall's input, and None for its splits.
+
+    Third-party code imports this function.
+    """
     gradient = _like(op.inputs[0], grad_wrt_output)
     back, _ = calls.alltoall(gradient, op.outputs[1], **_naming(op))
     # Pad with zeros, because rows beyond the sum of the splits were not sent and have no gradient.

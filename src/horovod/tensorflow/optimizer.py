@@ -34,8 +34,8 @@ def DistributedOptimizer(
 ) -> Any:
     """Return an optimizer equivalent to ``optimizer`` that reduces gradients over the ranks.
 
-    For a ``tf.compat.v1.train.Optimizer``, the result is an object of a subclass of its class and shares its state. Its
-    ``compute_gradients``, and therefore ``minimize``, returns reduced gradients; ``apply_gradients`` applies its
+    For a ``tf.compat.v1.train.Optimizer``, the result is an instance of a subclass of its class and shares its state.
+    Its ``compute_gradients``, and therefore ``minimize``, returns reduced gradients; ``apply_gradients`` applies its
     argument unchanged; ``register_local_var(variable)`` excludes a variable's gradient from reduction. For a Keras
     optimizer, this calls ``horovod.tensorflow.keras.DistributedOptimizer``.
 
@@ -144,7 +144,7 @@ def _wrap(optimizer: Any, control: "_Control") -> Any:
     plain = optimizer._hvd.plain if isinstance(optimizer, _DistributedOptimizer) else type(optimizer)
     members = {"__slots__": ("_hvd",), "__module__": plain.__module__, "__doc__": plain.__doc__}
     made = object.__new__(type(plain.__name__, (_DistributedOptimizer, plain), members))
-    # Share slots, names and hyperparameters with the plain optimizer.
+    # Use the same slots, names and hyperparameters as the wrapped optimizer.
     made.__dict__ = optimizer.__dict__
     control.plain = plain
     control.original = optimizer
@@ -201,17 +201,17 @@ class _DistributedOptimizer:
 
     @property
     def _optimizer(self) -> Any:
-        """Plain optimizer passed by the caller. Third-party code reads this property."""
+        """The original optimizer passed by the caller. Third-party code reads this property."""
         return self._hvd.original
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Compute gradients like the plain optimizer, and reduce them over the ranks."""
+        """Compute gradients as the wrapped optimizer does, and reduce them over the ranks."""
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         variables = [variable for _, variable in pairs]
         return list(zip(self._hvd.compute([gradient for gradient, _ in pairs], variables), variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Apply gradients like the plain optimizer, without reducing them.
+        """Apply gradients as the wrapped optimizer does, without reducing them.
 
         With ``backward_passes_per_step`` above 1, only the last pass applies them and advances ``global_step``.
         """
@@ -234,10 +234,10 @@ class _DistributedOptimizer:
 
 @contextlib.contextmanager
 def _own_train_op() -> Iterator[Any]:
-    """Provide a function that replaces the plain optimizer's train op in the graph's TRAIN_OP collection.
+    """Yield a function that replaces the wrapped optimizer's train op in the graph's TRAIN_OP collection.
 
-    Plain optimizers add their train op to the TRAIN_OP collection. If the op is in a branch of tf.cond, the collection
-    must contain the tf.cond operation instead.
+    Optimizers add their train op to the TRAIN_OP collection. If the op is in a branch of tf.cond, the collection must
+    contain the tf.cond operation instead.
     """
     if not in_session():
         yield lambda result: result

@@ -275,7 +275,10 @@ def _reduce_weighted(
     results = list(gradients)
 
     def add(values: Sequence[Any], options: _Options) -> list[Any]:
-        """Sum ``values`` over the ranks. They are the values of all gradients, optionally followed by the weight."""
+        """Sum ``values`` over the ranks.
+
+        They consist of the values of all gradients, and optionally the weight as the last one.
+        """
         given = [*gradients, *values[len(present) :]]
         for i, value in zip(present, values, strict=False):
             given[i] = _with_values(gradients[i], value)
@@ -311,7 +314,7 @@ def _values(gradient: Any) -> Any:
 
 
 def _with_values(gradient: Any, values: Any) -> Any:
-    """Return ``values`` in the same form as ``gradient``: as IndexedSlices, or unchanged."""
+    """Return ``values`` in the same form as ``gradient``: as IndexedSlices if it is one, or else unchanged."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return values

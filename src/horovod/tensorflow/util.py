@@ -47,14 +47,14 @@ def refs_to_vars(refs: Any) -> Any:
 def elastic() -> bool:
     """Return True in an elastic job (HOROVOD_ELASTIC=1).
 
-    The size of an elastic job can change while traced functions stay in use.
+    The size of an elastic job can change while functions that were traced earlier are still in use.
     """
     return bool(BY_NAME["HOROVOD_ELASTIC"].parse(os.environ.get("HOROVOD_ELASTIC", "")))
 
 
 # -- the error for a lost rank ---------------------------------------------------------------------------------------
 
-_OURS = "Horovod"  # Substring of Horovod's op names. TensorFlow's message about a failed op contains the op's name.
+_OURS = "Horovod"  # Part of all Horovod op names. TensorFlow's error message for a failed op contains the op's name.
 
 
 def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program. Return the exit code: 0, 1 for invalid files, or 2 for invalid arguments."""
+    """Run the program and return its exit code: 0, 1 for invalid files, or 2 for invalid arguments."""
     chosen = _parser().parse_args(arguments)
     try:
         traces = [read(path) for path in find(chosen.files)]
@@ -193,7 +193,7 @@ class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
 
 
 def serve(events: list[dict[str, object]], port: int = 0) -> tuple[BoundedServer, str]:
-    """Serve the page until the server is closed. Return the server and the page's address.
+    """Start serving the page, and return the server and the page's address.
 
     Args:
         events: Events of a merged trace.

@@ -1,4 +1,4 @@
-"""Merged timeline, with times on rank 0's clock, one process per tensor, and one row per rank."""
+"""Merged timeline of all ranks. Times are on rank 0's clock. There is one process per tensor, and one row per rank."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -65,7 +65,7 @@ def to_common(trace: Trace, base_ns: int) -> Callable[[float], float]:
 
 
 def base_of(traces: Sequence[Trace]) -> int:
-    """Return a start time for the merged trace, before all events, in ns on rank 0's clock."""
+    """Return a start time for the merged trace that precedes all events, in ns on rank 0's clock."""
     return min(t.start_ns + min((r.offset for r in t.clock), default=0) for t in traces)
 
 
@@ -81,7 +81,7 @@ def names_of(trace: Trace) -> dict[int, tuple[str, int]]:
 
 @dataclass
 class _State:
-    """Parser state of one tensor."""
+    """Parser state for one tensor."""
 
     stack: list[tuple[str, float]] = field(default_factory=list)
     announced: float | None = None
@@ -148,7 +148,10 @@ def _account(operation: Operation, label: str, since: float, until: float) -> No
 
 
 def by_number(all_ranks: Sequence[Sequence[Operation]]) -> list[dict[int, Operation]]:
-    """Match operations across ranks. Return a dict from rank to operation for each operation, in order of execution."""
+    """Match operations across ranks.
+
+    Return, for each operation in order of execution, a dict that maps ranks to their records of the operation.
+    """
     together: dict[tuple[int, int, str], dict[int, Operation]] = defaultdict(dict)
     for mine in all_ranks:
         for operation in mine:
@@ -157,7 +160,7 @@ def by_number(all_ranks: Sequence[Sequence[Operation]]) -> list[dict[int, Operat
     return [together[key] for key in sorted(together)]
 
 
-_OWN_ROWS = 3  # rows per rank in process 0 of the merged timeline: rank, schedules and steps
+_OWN_ROWS = 3  # rows per rank in process 0 of the merged timeline: one each for the rank, its schedules and its steps
 
 
 def merge(traces: Sequence[Trace], flows: bool = True) -> list[Event]:

@@ -25,7 +25,7 @@ def of_rank(path: str, rank: int) -> str:
 
 
 def others(path: str) -> list[str]:
-    """Return the other ranks' existing files in the folder of rank 0's file, in rank order."""
+    """Return, in rank order, the other ranks' files that exist in the folder of rank 0's file."""
     root, suffix = os.path.splitext(path)
     numbered = []
     for name in glob.glob(f"{glob.escape(root)}.rank*{glob.escape(suffix)}"):
@@ -146,7 +146,10 @@ def read(path: str) -> Trace:
 
 
 def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
-    """Validate the types of the fields used here, and return the events. Raises ValueError on a mismatch."""
+    """Validate the types of the fields that this module uses, and return the events.
+
+    Raises ValueError on a mismatch.
+    """
     try:
         checked = msgspec.convert(events, list[_Event])
     except ValueError as error:

@@ -11,7 +11,7 @@ from horovod.timeline.read import Trace, printable
 
 @dataclass
 class Times:
-    """Total times of several operations, in microseconds."""
+    """Total time of several operations, in microseconds."""
 
     operations: int = 0
     waited: float = 0.0
@@ -33,7 +33,7 @@ class Times:
         Args:
             mine: The operation on this rank.
             last: The same operation on the rank that was ready last.
-            apart: True if the times at which ranks were ready differ by more than the clocks' error.
+            apart: True if the times at which ranks became ready differ by more than the clock error.
         """
         self.operations += 1
         if apart and mine is not last:
@@ -129,7 +129,7 @@ def _error(traces: Sequence[Trace]) -> float | None:
 
 
 def _most(times: Iterable[Times]) -> tuple[float, float]:
-    """Return a tensor's sort key: the time ranks waited for each other, then all other time."""
+    """Return a tensor's sort key: first the time that ranks waited for each other, then all other time."""
     known = list(times)
     return sum(t.waited for t in known), sum(t.negotiated + t.queued + t.packed + t.carried for t in known)
 

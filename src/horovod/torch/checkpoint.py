@@ -65,7 +65,7 @@ class Sampler(ElasticSampler):
 def save_checkpoint(path: str | os.PathLike[str], *, step: int, keep: int = 3, **objects: Any) -> None:
     """Write a checkpoint that ``load_checkpoint`` can load on any number of ranks.
 
-    All ranks must call this function. Rank 0 writes, and all ranks return when the file is complete on disk. If a
+    All ranks must call this function. Rank 0 writes the file, and all ranks return once it is complete on disk. If a
     process is killed or the disk is full, earlier checkpoints stay valid. ``state_dict()`` of each object is called on
     all ranks, so an object can be a ``ShardedOptimizer``.
 

@@ -237,7 +237,7 @@ class Locality:
     def _find(self, host: str) -> None:
         local = hosts.is_local(host)
         if not local and self._asks_ssh:
-            ssh.ask_rules([host])  # Query ssh's configuration in this thread now. Later queries use the cached result.
+            ssh.ask_rules([host])  # Query ssh's configuration in this thread; later queries use the cached result.
         self._answer(host, local)
 
     def _answer(self, host: str, local: bool) -> None:

@@ -124,9 +124,9 @@ def send_to_data_service(
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> Any:
-    """Return a dataset that runs the preprocessing steps defined so far on the data workers.
+    """Return a dataset whose preprocessing steps defined so far run on the data workers.
 
-    The data workers return elements in any order.
+    The dataset yields elements in any order.
 
     This function is also a method of ``tf.data.Dataset``. The steps cannot contain Python code (``py_function``,
     ``from_generator``).
@@ -197,17 +197,17 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = None) -> None:
-    """Run one process of the compute side until training ends.
+    """Run one of the processes that serve the training with data, until the training ends.
 
-    The process runs a data worker. The first process of each dispatcher also runs the dispatcher.
+    Each process runs a tf.data service worker. The first process of each dispatcher also runs the dispatcher.
 
     Args:
         compute_config (TfDataServiceConfig): Configuration of the service.
-        index (int, optional): Number of the process. A new process replaces a lost one on the same host with the same
-            number. A process with a dispatcher cannot be replaced. Default: the rank given by the launcher.
+        index (int, optional): Number of the process. To replace a lost process, start one with the same number on the
+            same host. A process with a dispatcher cannot be replaced. Default: the rank given by the launcher.
 
     Raises:
-        ValueError: If the service has no process with this number.
+        ValueError: If the service has no process with number ``index``.
         TimeoutError: If the dispatcher did not start.
     """
     index = WorkerEnv.from_environ().rank if index is None else index
@@ -282,5 +282,5 @@ def _start_dispatcher(ends: contextlib.ExitStack, host: str) -> str:
 
 
 def _stop(server: Any) -> None:
-    # Fall back to `_stop`, because servers have no `stop` in older versions of TensorFlow.
+    # Fall back to `_stop`, because servers in older versions of TensorFlow have no `stop`.
     getattr(server, "stop", server._stop)()

@@ -1,8 +1,9 @@
-"""Command line of a process on the compute side of a data service.
+"""Program that runs one process of a data service, which preprocesses data for a training job.
 
     horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker compute.json
 
-Rank 0 also runs the service through which all processes find each other. It writes the file and removes it at the end.
+Rank 0 also runs the service through which all processes find each other. It writes the configuration file, and removes
+it on exit.
 """
 
 import argparse
@@ -36,12 +37,12 @@ class DataWorkerFailed(RuntimeError):
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float) -> None:
-    """Run one process of the compute side until training ends.
+    """Run one process of the data service until the training ends.
 
     Args:
         dispatchers: Number of dispatchers, a divisor of the number of processes.
         dispatcher_side: "compute" or "training".
-        configfile: File through which the training finds the service.
+        configfile: Configuration file that the training processes read to find the service.
         timeout: Maximum seconds that parts of the service wait for each other once all data workers are ready.
 
     Raises:
@@ -60,7 +61,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
     with contextlib.ExitStack() as ends:
         worker = ends.enter_context(DataWorker(configfile, hvd.rank()))
         worker.wait_until_ready()
-        # Wait here until all processes have imported TensorFlow, which can be slow, so that timeouts begin only then.
+        # Wait until all processes have imported TensorFlow, which can be slow, so that timeouts start only then.
         hvd.allgather_object(None, name="compute_worker.ready")
         if hvd.rank() == 0:
             key = make_key()
@@ -71,19 +72,20 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
             ends.callback(config.remove, configfile)
         # After this broadcast, no process can read a configuration file left by an earlier service.
         hvd.broadcast_object(0, name="compute_worker")
-        # Pass the key through the file, because some messages between ranks are unencrypted.
+        # Read the key from the configuration file. It is not sent between ranks, because some of their messages are
+        # unencrypted.
         config = TfDataServiceConfig.read(configfile, True, timeout)
         client = ends.enter_context(config.compute_client())
         begin_dispatcher(config, client, hvd.rank(), ends)
         worker.run()
-        if service is not None:  # After an error, do not wait: the job ends when this process exits.
+        if service is not None:  # Do not wait after an error: the job ends when this process exits.
             service.wait_for_shutdown()
     if begun_here:
         hvd.shutdown()
 
 
 class DataWorker:
-    """Data worker in a child process. The child ends when this process ends.
+    """Data worker that runs in a child process. The child exits when this process exits.
 
     The data worker runs the user's preprocessing. If it is killed, for example because it uses too much memory, this
     class restarts it and training continues.
@@ -125,7 +127,7 @@ class DataWorker:
             )
 
     def _has_worked(self) -> bool:
-        """Start the child's work and wait for it to exit. Return False if a signal killed it."""
+        """Let the child start working, and wait for it to exit. Return False if a signal killed it."""
         with contextlib.suppress(ConnectionError):
             self._pair.sendall(GO)
         try:
@@ -158,9 +160,9 @@ parser.add_argument("--timeout", type=float, default=60, help="seconds to wait f
 
 
 def __getattr__(name: str) -> argparse.Namespace:
-    """Return the parsed command line if the attribute ``parsed_args`` is read.
+    """Parse the command line when the attribute ``parsed_args`` is read, and return the result.
 
-    ``sys.argv`` is parsed on access, because a process that only imports this module can have other arguments.
+    The command line is not parsed on import, because a process that only imports this module can have other arguments.
 
     Raises:
         AttributeError: If the arguments are invalid for ``parser``.

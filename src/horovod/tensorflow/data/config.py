@@ -54,7 +54,7 @@ class TfDataServiceConfig:
             raise ValueError(f"timeout must be a number of seconds above 0, got {self.timeout!r}")
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
-        """Return a client of the service.
+        """Return a client for the data service.
 
         Raises:
             ConnectionError: If the service does not respond.
@@ -113,8 +113,8 @@ class TfDataServiceConfig:
 
         Args:
             filename (str or PathLike): Path of the file.
-            wait_for_file_creation (bool): Wait for the file and for the service that it describes. A new service
-                replaces a file that a killed service has left. Default: False.
+            wait_for_file_creation (bool): Wait until the file exists and the service that it describes responds. A file
+                left by a killed service is therefore ignored until a new service replaces it. Default: False.
             timeout (float): Maximum seconds to wait. Default: 600.
 
         Raises:
@@ -168,7 +168,7 @@ log = logging.getLogger("horovod.data")
 _LOOPBACK = "127.0.0.1"
 # Maximum number of connections that a relay accepts.
 _MOST = 256
-# Maximum seconds between checks of the dispatcher.
+# Maximum seconds between two health checks of the dispatcher.
 _MOST_SECONDS = 5.0
 # Start of a gRPC connection (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server replies with its own
 # settings.
@@ -181,9 +181,10 @@ class Way:
     """Relay from a local port to a dispatcher, with a thread that monitors the dispatcher.
 
     TensorFlow retries a lost dispatcher forever, and Python cannot interrupt the retries. So if a dispatcher has not
-    responded for ``config.timeout`` seconds, the port is passed to an empty dispatcher in this process, which does not
-    have the datasets being read. All reads then raise ``tf.errors.NotFoundError``, and the logger ``horovod.data``
-    names the dispatcher. Only control messages use the relay: the data comes directly from the workers.
+    responded for ``config.timeout`` seconds, an empty dispatcher in this process takes over the port. It does not have
+    the datasets that are being read. All reads therefore raise ``tf.errors.NotFoundError``, and the logger
+    ``horovod.data`` names the dispatcher. Only control messages use the relay: the data comes directly from the
+    workers.
     """
 
     def __init__(self, config: TfDataServiceConfig, number: int, dispatcher: str, reader: int | None = None) -> None:
@@ -292,7 +293,7 @@ def answers(place: tuple[str, int], seconds: float) -> bool:
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    """Copy data from one socket to the other until either closes, then shut both down."""
+    """Copy data from one socket to the other until either side closes its socket, then shut both down."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(data)

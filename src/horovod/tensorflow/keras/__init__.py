@@ -13,7 +13,7 @@ from typing import Any
 
 from horovod import _absent
 
-# Import the native engine here, so that an import error shows up immediately.
+# Import the native engine here, so that an import error is raised immediately.
 from horovod import _core as _native
 from horovod._keras.api import open_frontend as _open_frontend
 from horovod.common import frontends as _frontends

@@ -20,7 +20,7 @@ __all__ = ["register"]
 
 
 def _create(*arguments: Any) -> Any:
-    # Import this module lazily, because most programs create no process group.
+    # Import this module lazily, because most programs do not create a process group.
     from horovod.torch.distributed.groups import create
 
     return create(*arguments)

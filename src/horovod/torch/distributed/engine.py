@@ -1,4 +1,4 @@
-"""Submission of process group operations to the engine, and waiting for their completion."""
+"""Functions that submit process group operations to the engine and wait for their completion."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ NAME = "torch.distributed"
 
 basics = HorovodBasics(NAME)
 
-# Maximum seconds per call that waits. Between the calls, Python runs signal handlers (Ctrl-C).
+# Maximum duration of each blocking call (s). Between the calls, Python can run signal handlers (Ctrl-C).
 _SLICE = 0.5
 
 
@@ -66,7 +66,7 @@ class Flat:
         self.code = code
 
     def write(self, values: torch.Tensor | None = None) -> None:
-        """Copy ``values``, or the engine's result if ``values`` is None, to the original tensor."""
+        """Copy ``values``, or the engine's result if ``values`` is None, into the original tensor."""
         if values is not None:
             self.tensor.copy_(values)
         if self._source is not None:
@@ -93,7 +93,7 @@ def submit(
     """Submit one operation and return its Work.
 
     Args:
-        submitter: ``Engine.submit`` or ``Engine.run``, bound to a frontend number.
+        submitter: ``Engine.submit`` or ``Engine.run``, bound to the frontend number of the process group.
         kind: Kind of operation, a ``KIND_*`` constant of ``horovod._core``.
         source: Values that this rank contributes.
         target: Tensor that receives the result, on the same device as ``source``.

@@ -37,6 +37,6 @@ def from_launcher(environ: Mapping[str, str]) -> bool:
 
 
 def hide(environ: MutableMapping[str, str]) -> None:
-    """Remove the environment variables that tell torch.distributed this process's rank."""
+    """Remove the environment variables from which torch.distributed reads this process's rank."""
     for name in TORCH_PLACE:
         environ.pop(name, None)

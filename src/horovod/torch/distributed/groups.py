@@ -50,8 +50,8 @@ def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
         there = known.set_of(ranks)
         if not engine.wait(there, time.monotonic() + seconds):
             raise TimeoutError(f"not all members have created it within {seconds:g} s")
-        # Rank 0 of the group chooses the frontend number for all ranks, because the next free number can differ between
-        # ranks.
+        # The frontend number keeps the operations of different groups apart. Rank 0 of the group chooses it for all
+        # ranks, because the next free number can differ between ranks.
         if rank == 0:
             number = known.next_number(ranks)
             options.store.set("number", str(number))

@@ -54,14 +54,14 @@ class MemberSet:
 
     @property
     def number(self) -> int:
-        """Id of the process set, which must exist. If its creation failed, the creation error is raised."""
+        """Id of the process set, which must already exist. If its creation failed, the error is raised."""
         if self._error is not None:
             raise self._error
         assert self._number is not None
         return self._number
 
     def done(self) -> bool:
-        """Return True if the process set exists or its creation has failed. Never blocks."""
+        """Return True if the process set has been created or its creation has failed. Never blocks."""
         return self.wait(0.0)
 
     def wait(self, timeout: float = -1.0) -> bool:
@@ -113,7 +113,7 @@ class Members:
         self._numbers: defaultdict[tuple[int, ...], Any] = defaultdict(lambda: itertools.count(FIRST))
 
     def set_of(self, ranks: Sequence[int]) -> MemberSet:
-        """Return the process set of ``ranks`` (in ascending order), requesting it from the engine if necessary."""
+        """Return the process set for ``ranks``, in ascending order. Request it from the engine if necessary."""
         key = tuple(ranks)
         with self._lock:
             if key not in self._sets:
@@ -121,10 +121,10 @@ class Members:
             return self._sets[key]
 
     def next_number(self, ranks: Sequence[int]) -> int:
-        """Return the frontend number for a new process group of ``ranks``.
+        """Return the next free frontend number for a process group of ``ranks``.
 
         Raises:
-            ValueError: If there were too many process groups of these ranks.
+            ValueError: If too many process groups were created for these ranks.
         """
         number = int(next(self._numbers[tuple(ranks)]))
         if number > LAST:
@@ -132,7 +132,7 @@ class Members:
         return number
 
     def submitters(self, number: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return ``Engine.submit`` and ``Engine.run`` with this frontend number bound."""
+        """Return ``Engine.submit`` and ``Engine.run``, bound to the given frontend number."""
         return partial(self.engine.submit, face=number), partial(self.engine.run, face=number)
 
 
@@ -267,7 +267,7 @@ class Message:
             self._error = why
 
     def wait(self, timeout: float = -1.0) -> bool:
-        """Wait for the message, and return False if the timeout expires first."""
+        """Wait for the message. Return False if the timeout expires first."""
         deadline = time.monotonic() + timeout
         if not self._pair.wait(timeout):
             return False

@@ -134,7 +134,8 @@ class HorovodProcessGroup(ProcessGroup):
         tensor = self._one("reduce", tensors)
         if opts.rootRank == self._own_rank:
             return self._allreduce("reduce", [tensor], opts)
-        # The engine cannot reduce to one rank only, so run an allreduce. The other ranks leave their tensors unchanged.
+        # The engine cannot reduce to a single rank, so run an allreduce. Ranks other than the root keep their tensors
+        # unchanged.
         work = self._allreduce("reduce", [tensor.detach().clone()], opts)
         return self._work("reduce", [work.as_operation()], [tensor])
 
@@ -453,9 +454,9 @@ def _distributing(work: Any, targets: list[Flat], sizes: int | list[int] | None 
     Args:
         work: Work of an allgather or alltoall.
         targets: Tensors that receive the results: one for all ranks, or one for each rank.
-        sizes: Number of elements that each rank must have sent, as a list. 0: as many as the rank's target holds. A
-            positive int: number of ranks, which send equal parts of the only target. None: only one rank sends, and it
-            fills the only target.
+        sizes: List with the number of elements that each rank must have sent. 0 means that each rank sends as many as
+            its target holds. A positive int is the number of ranks, which send equal parts of the only target. None
+            means that only one rank sends, and that it fills the only target.
     """
     counts = [target.tensor.numel() for target in targets]
     if isinstance(sizes, list):

@@ -75,11 +75,11 @@ class HorovodWork(Work):
         return self._over or (all(work.done() for work in self._works) and self._advance(time.monotonic() + 1.0))
 
     def is_success(self) -> bool:
-        """Return True if the operation has succeeded."""
+        """Return True if the operation succeeded."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> Exception | None:
-        """Return the error of a failed operation, or None."""
+        """Return the error if the operation failed, or None."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
@@ -109,7 +109,7 @@ class HorovodWork(Work):
             return self._future
 
     def poll(self, seconds: float) -> bool:
-        """Wait up to ``seconds``, and return True if the operation has ended or timed out."""
+        """Wait up to ``seconds``. Return True if the operation has finished or timed out."""
         if self._advance(min(self._deadline, time.monotonic() + seconds)):
             return True
         if time.monotonic() < self._deadline:
@@ -205,7 +205,7 @@ class _Completer:
         self._thread: threading.Thread | None = None
 
     def watch(self, one: Any) -> None:
-        """Watch the operation ``one`` in this thread, calling ``one.poll(seconds)`` until it returns True."""
+        """Poll the operation ``one`` in this thread, calling ``one.poll(seconds)`` until it returns True."""
         with self._changed:
             self._watched.append(one)
             if self._thread is None:

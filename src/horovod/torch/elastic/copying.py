@@ -23,11 +23,11 @@ from horovod.torch.mpi_ops import rank, size
 Pair = tuple[torch.Tensor, torch.Tensor]
 """Source and target of a copy, which are contiguous CPU tensors of the same dtype and shape."""
 
-# Minimum size in bytes for copying in the background.
+# Minimum size in bytes for which a copy is made in the background.
 _MIN_BYTES = 1 << 20
 # Size in bytes above which a copy takes noticeable time.
 _SLOW_BYTES = 1 << 24
-# Maximum seconds between an operation's write to a tensor and the update of the tensor's version counter.
+# Maximum delay in seconds between an operation's write to a tensor and the update of the tensor's version counter.
 _SETTLED = 0.02
 
 
@@ -117,7 +117,8 @@ class _Batch(threading.Thread):
 class Later(NamedTuple):
     """Tensors to copy later in the background, as (source, target) pairs.
 
-    ``steady`` has the addresses of the tensors that can be copied in the background. None means all tensors.
+    ``steady`` contains the addresses of the tensors that can safely be copied in the background, or is None for all
+    tensors.
     """
 
     pairs: list[Pair]
@@ -132,7 +133,7 @@ class Later(NamedTuple):
 
 
 class _Never:
-    """Variant of ``Later`` that allocates memory for the copies but never copies anything."""
+    """Variant of ``Later`` that only allocates memory for the copies."""
 
     def place(self, source: torch.Tensor, _into: Any) -> torch.Tensor | None:
         made = torch.empty_like(source, memory_format=torch.contiguous_format)
@@ -142,7 +143,7 @@ class _Never:
 def reserve(value: Any) -> Any:
     """Allocate memory for a copy of a value, without copying. Return None if the value's tensors are small.
 
-    A new worker replaces its initial values with those of the other ranks, which wait for it meanwhile. Copying the
+    A new worker's initial values are replaced with those of the other ranks, which wait for the worker. Copying the
     initial values first would delay all ranks by 1.4 s per GiB.
     """
     return copied(value, None, _Never()) if _bytes_of(value) >= _SLOW_BYTES else None
@@ -157,7 +158,7 @@ def _bytes_of(value: Any) -> int:
 
 
 def copied(value: Any, into: Any, later: Later | _Never | None = None) -> Any:
-    """Return a copy of a value, reusing the tensors of the earlier copy ``into`` if they match."""
+    """Return a copy of a value, reusing the tensors of ``into``, an earlier copy, if they match."""
     if isinstance(value, torch.Tensor):
         source = value.detach()
         if later is not None and (place := later.place(source, into)) is not None:

@@ -1,4 +1,7 @@
-"""Handlers that save, restore and synchronize the values of an elastic state, one for each type of value."""
+"""Handlers that save, restore and synchronize the values of an elastic state.
+
+There is one handler per type of value.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -34,8 +37,8 @@ class StateHandler:
     def save_beside(self, copies: list[Pair], steady: frozenset[int]) -> None:
         """Save the value, leaving large copies to a background thread.
 
-        Pending copies are added to ``copies``. ``steady`` contains the addresses of tensors that only optimizers
-        change.
+        Pending copies are added to ``copies``. ``steady`` contains the addresses of the tensors that only optimizers
+        modify.
         """
         self.save()
 
@@ -44,7 +47,7 @@ class StateHandler:
         raise NotImplementedError
 
     def sync(self, root: int = 0) -> None:
-        """Set the value on all ranks to that of one rank, without saving it.
+        """Broadcast the value from one rank to all other ranks, without saving it.
 
         Args:
             root (int): Rank whose value all ranks take. Default: 0.
@@ -52,14 +55,14 @@ class StateHandler:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapt the value to a change of the job's ranks. Does nothing by default."""
+        """Adapt the value when the job's ranks have changed. Does nothing by default."""
 
     def describe(self) -> str:
         """Return a description of the value's structure, which must be the same on all ranks."""
         return ""
 
     def set_value(self, value: Any) -> None:
-        """Replace the value and save the new one."""
+        """Replace the value of the state, and save the new value."""
         self.value = value
         self.save()
 
@@ -129,7 +132,7 @@ class OptimizerStateHandler(StateHandler):
         self.unsaved = False
 
     def restore(self) -> None:
-        # Copy the tensors, because the optimizer would use the saved tensors themselves.
+        # Load a copy, because the optimizer would otherwise use the saved tensors and modify them in place.
         self.value.load_state_dict(copied(self._saved, None))
 
     def sync(self, root: int = 0) -> None:
@@ -139,7 +142,7 @@ class OptimizerStateHandler(StateHandler):
 class SamplerStateHandler(StateHandler):
     """Handler for an ``ElasticSampler``.
 
-    In a given step, the sampler state is the same on all ranks.
+    The sampler's state in any given step is the same on all ranks.
     """
 
     def __init__(self, sampler: ElasticSampler) -> None:
@@ -207,7 +210,7 @@ class ScalerStateHandler(StateDictHandler):
         self._begin_step()
 
     def _begin_step(self) -> None:
-        # Skip update() if the scaler has scaled no loss yet, because update() would then raise an error.
+        # If the scaler has not scaled a loss yet, skip update(), which would raise an error.
         if getattr(self.value, "_scale", None) is not None:
             self.value.update(self.value.get_scale())
 
@@ -254,7 +257,7 @@ def check_references(others: Mapping[str, Any], handlers: Mapping[str, StateHand
     After a restore or a sync, such an attribute would refer to a copy of that value.
 
     Raises:
-        ValueError: If an attribute refers to such a value.
+        ValueError: If there is such an attribute.
     """
     for name, value in others.items():
         for kept, handler in handlers.items():

@@ -1,4 +1,4 @@
-"""Sampler that resumes its epoch when the number of ranks changes."""
+"""Sampler that can continue an epoch after the number of ranks has changed."""
 
 from collections.abc import Iterator, Sized
 from typing import Any
@@ -42,7 +42,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.filled = filled
         self.epoch = 0
         self._order: list[int] = []
-        # Epoch and dataset length from which the current sample order was computed.
+        # Epoch and dataset length for which the current sample order was computed.
         self._order_of = (-1, -1)
         # Number of samples at the start of ``_order`` that were already processed when samples were last distributed
         # over the ranks.
@@ -51,7 +51,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._recorded = 0
         self._shares: Shares | None = None
         self._mine: list[int] = []
-        # For the current loop over the DataLoader: the sampler's state when the loop began, and the samples that it
+        # The current loop over the DataLoader: the sampler's state when the loop began, and the samples that the loop
         # visits.
         self._loop: tuple[Any, list[int]] = ((), [])
         # Number of samples recorded in the current loop over the loader.
@@ -83,7 +83,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
             shares (Shares, optional): Share of the samples for each rank. None restores equal shares.
 
         Raises:
-            ValueError: If ``shares`` is not for the current number of ranks.
+            ValueError: If ``shares`` was computed for another number of ranks.
         """
         if shares is not None and len(shares.of) != size():
             raise ValueError(f"shares must have one share for each of the job's {size()} ranks, got {len(shares.of)}")
@@ -96,8 +96,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
         Call this after the optimizer's step. All ranks must record the same batches.
 
-        A loop over the loader can continue after ``load_state_dict`` or ``state.restore()``. It does not visit earlier
-        batches again, so batches between the restored position and the next recorded one count as processed.
+        A loop over the loader that is in progress may continue after ``load_state_dict`` or ``state.restore()``. It
+        does not visit earlier batches again, so batches between the restored position and the next recorded one count
+        as processed.
 
         Args:
             batch_idx (int): Index of the batch in the current loop over the loader.
@@ -141,7 +142,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return self._order[self._done :]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sampler's state. Any rank can load it, in a job with any number of ranks."""
+        """Return the sampler's state, which any rank can load in a job with any number of ranks."""
         return {"epoch": self.epoch, "processed_num": self.processed_num, "seed": self.seed, "length": len(self._order)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -35,11 +35,11 @@ class Part(NamedTuple):
 
 
 class ShardedStateHandler(StateHandler):
-    """Handler for a ``hvd.ShardedOptimizer``, which survives the loss of any ranks that are not neighbors.
+    """Handler for an ``hvd.ShardedOptimizer``. Its state survives the loss of ranks of which no two are neighbors.
 
-    A commit saves each rank's part and one copy of it: on the next rank, or on rank 0 for the last rank. After a
-    failure or a change of the job's ranks, all ranks return to the last commit, and ``sync`` divides the parts among
-    the current ranks.
+    A commit saves each rank's part, and a copy of it on the next rank (on rank 0 for the last rank). After a failure or
+    a change of the job's ranks, all ranks return to the last commit, and ``sync`` divides the parts among the current
+    ranks.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -65,9 +65,12 @@ class ShardedStateHandler(StateHandler):
         raise ValueError("a ShardedOptimizer in an elastic state must not be replaced; create a new state")
 
     def send(self) -> None:
-        """Begin a commit: save this rank's part, and send a copy to the next rank. All ranks must call this together.
+        """Begin a commit: save this rank's part, and send a copy to the next rank.
 
-        The last commit stays until ``confirm``, which ranks call when all of them have sent and received their parts.
+        All ranks must call this method together.
+
+        The previous commit remains valid until ``confirm``, which ranks call once all of them have sent and received
+        their parts.
 
         Raises:
             HorovodInternalError: If a rank was lost.
@@ -99,9 +102,9 @@ class ShardedStateHandler(StateHandler):
         divide_again(self.value)
 
     def sync(self, root: int = 0) -> None:
-        """Return to the last commit of rank ``root``, and divide its state among the current ranks.
+        """Roll back to the last commit of rank ``root``, and divide its state among the current ranks.
 
-        All ranks get the options of ``root``. If no rank has any state yet, nothing else happens.
+        All ranks get the options of ``root``. If no rank has any state yet, only the options are set.
 
         Raises:
             RuntimeError: If parts of the state are lost. Raised on every rank.
@@ -167,7 +170,7 @@ class ShardedStateHandler(StateHandler):
             group.update(saved)
 
     def _install(self, parts: Iterable[Part]) -> None:
-        """Replace this rank's share of the optimizer state with values from ``parts`` of any ranks."""
+        """Replace this rank's part of the optimizer state with values from ``parts``, which may come from any rank."""
         self.value.state.clear()
         owned: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
         for segment, tensor, _ in self.value._hvd_shards.owned:

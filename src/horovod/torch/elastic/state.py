@@ -39,7 +39,7 @@ __all__ = [
     "set_handler_registry",
 ]
 
-# Snapshot of the state that forward passes change, so that a failed step can be repeated.
+# Snapshot of the state that forward passes modify, so that a failed step can be repeated.
 #
 # The snapshot contains the models' buffers, such as running statistics of normalization layers, and the state of the
 # random number generators, which dropout uses.
@@ -49,7 +49,7 @@ class BeforeForward:
     """Snapshot of buffers and random generator state, taken at the first forward pass of a step."""
 
     def __init__(self, begun: Callable[[], None] = lambda: None) -> None:
-        """Create the snapshot. ``begun`` is called before the first forward pass of each step."""
+        """Create an object without a snapshot. ``begun`` is called before the first forward pass of each step."""
         self._begun = begun
         self._hooks: dict[int, tuple[torch.nn.Module, Any]] = {}
         # True until the first forward pass of the next training step.
@@ -95,7 +95,7 @@ class BeforeForward:
                     copy.copy_(buffer)
 
     def put_back(self) -> None:
-        """Restore the snapshot if a step has begun, to allow repeating the step."""
+        """If a step has begun, restore the snapshot, so that the step can be repeated."""
         if self._random is None:
             return
         with torch.no_grad():
@@ -108,9 +108,9 @@ class BeforeForward:
 
 
 class _Hook:
-    """Forward pre-hook on a model, which takes a snapshot before the first forward pass of a step.
+    """Forward pre-hook of a model that takes a snapshot before the first forward pass of a step.
 
-    Copies and pickles of the model contain a placeholder instead of the hook.
+    In copies and pickles of the model, a placeholder takes the place of the hook.
     """
 
     def __init__(self, before: BeforeForward) -> None:
@@ -128,7 +128,7 @@ class _Hook:
 
 
 class _Nothing:
-    """Placeholder for the hook in copies and pickles of a model. Calling it does nothing."""
+    """Placeholder for a ``_Hook`` in copies and pickles of a model. Calling it does nothing."""
 
     def __call__(self, *_: Any) -> None:
         return None
@@ -222,7 +222,7 @@ class TorchState(Keeping, ObjectState):
         return tuple(found)
 
     def save(self) -> None:
-        """Save the state, and return once everything that a forward pass can change is copied.
+        """Save the state. This method returns once everything that a forward pass can change has been copied.
 
         Parameters and optimizer state are copied during the next step, until an optimizer changes them or ``wait`` is
         called. With a ShardedOptimizer, all ranks must call this together after the first ``sync``.
@@ -266,8 +266,8 @@ class TorchState(Keeping, ObjectState):
     def wait(self) -> None:
         """Wait until the copies of the last commit are complete.
 
-        Call this between a commit and code that changes parameters itself. Without the call, the commit could contain
-        some of the new values. A warning reports this, except for changes through ``tensor.data``.
+        Call this method between a commit and code that modifies parameters directly. Otherwise, the commit could
+        contain some of the new values. A warning reports such a commit, unless the code used ``tensor.data``.
         """
         self._copies.wait()
 
@@ -303,7 +303,7 @@ class TorchState(Keeping, ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: If the attributes differ (the message names them), or the state has a ShardedOptimizer.
+            ValueError: If the attributes differ (the message names them), or the state contains a ShardedOptimizer.
         """
         self._refuse_sharded("load_state_dict")
         self._check_loaded(state_dict, [*self._attributes(), *self._handlers])
@@ -351,7 +351,7 @@ class TorchState(Keeping, ObjectState):
     def standing(self, whole: bool) -> Standing:
         if not self._synced:
             return Standing()
-        # With a sharded optimizer, this rank cannot keep its current state, because recovery needs the last commit.
+        # With a sharded optimizer, this rank cannot keep its current state, because recovery uses the last commit.
         whole = whole and not self._sharded
         return Standing(self._steps.rounds, whole, self._commits, new=False, updates=self._steps.taken)
 
@@ -383,7 +383,7 @@ class TorchState(Keeping, ObjectState):
         self._steps.rounds, self._steps.taken, self._commits = root.steps, root.updates, root.commits
         self._synced = True
         self._steps.go_on()
-        if self._sharded:  # the state is committed on all ranks, even if the exchange of the next commit fails
+        if self._sharded:  # from here on, the state is committed on all ranks, even if the next commit fails
             super().save()
             self._save(self._handlers)
 

@@ -1,4 +1,4 @@
-"""Step counter for optimizers, and checks for whether a failed step can be repeated."""
+"""Counter of optimizer steps, and checks for whether a failed step can be repeated."""
 
 import itertools
 import weakref
