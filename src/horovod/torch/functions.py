@@ -45,7 +45,7 @@ class _Parameter:
 class _Description:
     """Description of an optimizer's state: everything except the values of its tensors."""
 
-    # Shapes of the optimizer's parameters in each group.
+    # Shapes of the optimizer's parameters, by group.
     shapes: list[list[tuple[int, ...]]]
     groups: list[dict[str, Any]]
     state: dict[Any, Any]
@@ -60,9 +60,10 @@ def broadcast_optimizer_state(
     """Broadcast the root's optimizer state to every rank.
 
     The state includes ``optimizer.state`` and the options in ``optimizer.param_groups``, such as learning rates,
-    including options that are tensors. State that a rank lacks is created without a step, so no parameter changes.
-    State that the root lacks is removed. Tensors with the root's shape, dtype and device type are overwritten in place;
-    others are replaced. An optimizer with a training strategy restarts its round with the root's shared parameters.
+    including options that are tensors. State that a rank lacks is created without taking a step, so no parameter
+    changes. State that the root lacks is removed. Tensors with the root's shape, dtype and device type are overwritten
+    in place; others are replaced. An optimizer with a training strategy restarts its round with the root's shared
+    parameters.
 
     Args:
         optimizer (torch.optim.Optimizer): Optimizer, with the same parameters on all ranks.
@@ -112,7 +113,7 @@ def broadcast_optimizer_state(
 
 @dataclass(frozen=True)
 class _Place:
-    """Tensor in this rank's optimizer state that receives a tensor from the root."""
+    """Tensor in this rank's optimizer state into which a tensor is received from the root."""
 
     tensor: torch.Tensor
     in_place: bool
@@ -172,10 +173,9 @@ def _difference(optimizer: Any, theirs: _Description) -> str:
 
 
 def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> list[_Place]:
-    """Choose the tensor of this rank that receives each of the root's tensors, in the root's order.
+    """Choose, for each of the root's tensors in order, the tensor of this rank that receives it.
 
-    A tensor of the root is received in this rank's tensor with the same state key if the two match, and in a new tensor
-    if not.
+    This is the tensor with the same state key if the two tensors match, or else a new tensor.
     """
     found: dict[int, _Place] = {}
 
@@ -200,7 +200,7 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
 
 
 def _fits(own: torch.Tensor, description: _TensorAt) -> bool:
-    """Return True if the tensor ``own`` of this rank can receive the root's tensor in place."""
+    """Return True if the root's tensor can be received in place into this rank's tensor ``own``."""
     alike = (
         tuple(own.shape) == description.shape
         and own.dtype is description.dtype
@@ -227,7 +227,7 @@ def device_beside(parameters: Sequence[torch.Tensor], device_type: str) -> str:
 
 
 def _install(optimizer: Any, parameters: list[Any], theirs: _Description, places: list[_Place]) -> None:
-    """Store the received state in the optimizer, keeping tensors that were received in place."""
+    """Load the received state into the optimizer, keeping tensors that were received in place."""
 
     def fill(description: Any, own: Any) -> Any:
         if isinstance(description, _TensorAt):

@@ -94,8 +94,8 @@ class Progress:
         If ranks are in different epochs, rank 0 only warns.
 
         Raises:
-            HorovodInternalError: If the round has no correct result, or ranks are in different steps. The step count
-                restarts, because programs may continue after the error.
+            HorovodInternalError: If the result of the round would be wrong, or ranks are at different steps. The step
+                count restarts, because programs may continue after the error.
         """
         try:
             agreement.check_readiness(readiness, self.steps.now())
@@ -109,13 +109,13 @@ class Progress:
             training.tell("epochs", "", ranks or (), epochs=training.epochs, batches=training.epoch_batches)
 
 
-# Numbers of the steps after which ranks compare their parameters, in addition to every multiple of _INTERVAL.
+# Steps after which ranks compare their parameters, in addition to every multiple of _INTERVAL.
 _COMPARED = (2, 20, 200)
 _INTERVAL = 1000
 # Number of steps after which ranks compare the parameters of optimizers that are not distributed. It is large because
 # some programs average their parameters from time to time.
 _PLAIN = 100
-# Number of batches, from the start of training, that ranks compare.
+# Number of batches at the start of training that ranks compare with each other.
 _BATCHES = 3
 # Maximum number of tensors in a sample, and maximum number of values per tensor.
 _TENSORS, _VALUES = 16, 8
@@ -140,7 +140,7 @@ def after_step(names: Mapping[torch.Tensor, str], of: str, process_set: ProcessS
 
     Args:
         names: Names of the optimizer's parameters.
-        of: Name by which ranks match the optimizer.
+        of: Name that identifies the optimizer on all ranks.
         process_set: Ranks that share the optimizer.
         steps: Number of steps that the optimizer has taken.
         same: False if the program has skipped reductions, so that parameters can differ between ranks.
@@ -178,7 +178,7 @@ def send_later(send: Callable[[], None], sources: Iterable[torch.Tensor]) -> Non
 
 
 def _send_copied() -> None:
-    """Send the samples whose copies are complete."""
+    """Send the samples that devices have finished copying to host memory; see ``_copies``."""
     if is_capturing():
         return
     while _copies and all(event.query() for event in _copies[0][0]):
@@ -216,16 +216,16 @@ def _choose(tensors: Mapping[str, torch.Tensor], turn: int = 0) -> list[tuple[st
 def _values(tensor: torch.Tensor, count: int, wait: bool = True) -> torch.Tensor:
     """Return at most ``count`` evenly spaced values of a tensor, in host memory.
 
-    If ``wait`` is False, the values of a tensor on a GPU are valid only after its current stream has copied them.
+    If ``wait`` is False, the values of a GPU tensor become valid only once its current stream has finished the copy.
     """
     some = tensor.detach().reshape(-1)[:: -(-tensor.numel() // count)]
     return some.to("cpu", non_blocking=some.is_cuda and not wait, copy=True)
 
 
 def can_be_read(tensor: torch.Tensor) -> bool:
-    """Return True if a check can read the tensor.
+    """Return True if a check may read the tensor.
 
-    Only plain, dense tensors can be read, and not while a CUDA graph is being captured.
+    The tensor must be plain and dense. GPU tensors cannot be read while a CUDA graph is being captured.
     """
     return (
         # Exclude tensor subclasses such as DTensor, because reading their values can start a collective.
@@ -269,7 +269,7 @@ class _Batches:
 
 
 def _add(digest: Any, value: Any) -> bool:
-    """Add a batch's numbers and strings to ``digest``. Return False if the batch contains none."""
+    """Update ``digest`` with the numbers and strings in a batch. Return False if the batch contains none."""
     if isinstance(value, torch.Tensor):
         if not can_be_read(value):
             return False
@@ -293,7 +293,7 @@ batches = _Batches()
 
 
 def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Count a step of an optimizer, unless it is a distributed optimizer."""
+    """Count a step of a plain optimizer. Distributed optimizers count their own steps."""
     if any(hasattr(optimizer, name) for name in ("_hvd", "_hvd_shards", "_hvd_strategy")):
         return
     if not training.watched:
@@ -302,7 +302,8 @@ def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     # If torch.distributed is in use, assume that DDP or FSDP reduces the gradients.
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return
-    # Assume two bytes per parameter, because programs that average gradients themselves can send half precision.
+    # Assume two bytes per parameter, because programs that average gradients themselves might send them in half
+    # precision.
     steps = training.plain_step(lambda: 2 * sum(p.numel() for p in _trained(optimizer)), _WRAP)
     if steps == _PLAIN:
         ranks = range(face.require_job().size)
@@ -327,7 +328,7 @@ def _named(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
 
 def watch_plain_optimizers() -> None:
     """Start counting the steps of optimizers that are not distributed."""
-    # Count no steps with older versions of PyTorch, which lack the hook imported here.
+    # Older versions of PyTorch lack the hook imported here. With these versions, steps are not counted.
     with contextlib.suppress(ImportError):
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -339,7 +340,7 @@ _BEGUN = "_hvd_steps_at_begin"
 
 
 def watch_data_loaders() -> None:
-    """Start observing DataLoaders, measuring how long the program waits for batches."""
+    """Start measuring how long the program waits for batches from DataLoaders."""
     kind = getattr(loaders, "_BaseDataLoaderIter", None)
     plain = vars(kind).get("__next__") if kind is not None else None
     # This version of PyTorch is unknown to Horovod, so do not measure how long the program waits for data.
@@ -413,7 +414,7 @@ def check_in_sync(
 
 
 def check_after_step(optimizer: Any, names: Mapping[torch.Tensor, str], process_set: ProcessSet, steps: int) -> None:
-    """Check that ranks are in sync after every HOROVOD_CHECK_IN_SYNC_STEPS steps, if the variable is set.
+    """If HOROVOD_CHECK_IN_SYNC_STEPS is set, check that ranks are in sync each time that many steps have passed.
 
     ``names`` maps the optimizer's parameters to their names. ``steps`` is the number of completed steps.
     """
@@ -476,5 +477,5 @@ def _read_tensor(tensor: torch.Tensor) -> Any:
     flat = plain(tensor.cpu().resolve_conj()).reshape(-1)
     size = flat.numel() * flat.element_size()
     data = (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
-    # Return a bound method, which keeps the memory of the tensor `flat` alive until the values are read.
+    # Return a bound method. It keeps the memory of the tensor `flat` alive until the values are read.
     return in_sync.Array(dtype, shape, data, flat.tolist)

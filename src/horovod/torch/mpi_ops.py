@@ -1,4 +1,4 @@
-"""Operations and process functions of the PyTorch frontend, at the import path that third-party code uses."""
+"""Operations and process functions of the PyTorch frontend, at the import path that third-party code expects."""
 
 from horovod.common import frontends, ops
 from horovod.common.basics import HorovodBasics

@@ -58,12 +58,12 @@ def DistributedOptimizer(
     """Make ``optimizer`` distributed and return it.
 
     The result is the same object, so schedulers, ``param_groups`` and ``state`` remain valid. Its class becomes a
-    subclass of its former class, with the same name. A second call replaces the first wrapping. A pickle or copy of the
-    optimizer is a plain optimizer.
+    subclass of its former class, with the same name. A second call replaces the changes of the first. A pickle or copy
+    of the optimizer is a plain optimizer.
 
     Gradients are reduced during the backward pass. When ``backward()`` returns, ``param.grad`` holds the result. If
     this process is not in the process set, or the set has only one rank and the job is not elastic, the optimizer
-    behaves like the plain one with a few more methods. All ranks must run the same number of backward passes between
+    behaves as before, but has a few additional methods. All ranks must run the same number of backward passes between
     steps, or none. If only some ranks have a gradient for a parameter, the others contribute zeros. If no rank has one,
     it stays None.
 
@@ -156,7 +156,7 @@ def DistributedOptimizer(
 def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
     """Return the size limit in bytes for a gradient to share a bucket, or 0 if buckets are disabled."""
     # Allow buckets only for compressors that treat each value separately. All other compressors use neighboring values,
-    # so that buckets would change the results.
+    # so buckets would change their results.
     known = Compression
     by_number = compression in (known.none, known.fp16, known.bf16, known.wire_fp16, known.wire_bf16)
     if wanted is False or groups or not by_number:
@@ -165,7 +165,7 @@ def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
 
 
 class _Distributed:
-    """Methods of the plain optimizer that a distributed optimizer overrides."""
+    """Methods of the wrapped optimizer that a distributed optimizer overrides."""
 
     _hvd: Control
     _hvd_plain: type
@@ -176,11 +176,11 @@ class _Distributed:
         A rank that has run no backward pass since the last step first takes part in the other ranks' reduction.
 
         Args:
-            closure (Callable, optional): Closure as for the plain optimizer. Its loss is reduced as well, so that all
+            closure (Callable, optional): Closure as for the wrapped optimizer. Its loss is reduced as well, so that all
                 ranks see the same value.
 
         Returns:
-            The result of the plain optimizer's ``step``.
+            The result of the wrapped optimizer's ``step``.
 
         Raises:
             HorovodInternalError: If a reduction failed.
@@ -216,7 +216,7 @@ class _Distributed:
         return self._hvd.skipping()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Reset the gradients like the plain optimizer.
+        """Reset the gradients as the wrapped optimizer does.
 
         Raises:
             AssertionError: If gradients are being reduced, because this was called from a hook during ``backward()``.
@@ -243,7 +243,7 @@ class _Distributed:
             self._hvd.reducer.set_passes(passes)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load a state like the plain optimizer, and discard gradients in flight."""
+        """Load a state as the wrapped optimizer does, and discard gradients in flight."""
         self._hvd.synchronized = False
         self._hvd.should_synchronize = True
         if self._hvd.reducer is not None:
@@ -251,7 +251,7 @@ class _Distributed:
         return super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group like the plain optimizer, and reduce its gradients from now on.
+        """Add a parameter group as the wrapped optimizer does, and reduce its gradients from then on.
 
         All ranks must add the same group.
 
@@ -292,8 +292,8 @@ def _new(plain: type) -> Any:
 def override(optimizer: Any, methods: type, plain: type | None = None) -> None:
     """Change the class of an optimizer to a subclass with the same name.
 
-    ``methods`` override the methods of the former class. ``plain`` is the class of pickled copies, which is stored as
-    ``_hvd_plain``. Default: the former class.
+    The methods of the class ``methods`` override those of the original class. ``plain`` is the class that copies and
+    pickles of the optimizer have, and is stored as ``_hvd_plain``. Default: the original class.
     """
     former = type(optimizer)
     members = {

@@ -1,4 +1,4 @@
-"""Recorder of a training step's profile for the planner (docs/planner.md)."""
+"""Recorder that profiles a training step for the planner (docs/planner.md)."""
 
 import atexit
 import functools
@@ -85,7 +85,7 @@ def _report_short_run() -> None:
 
 
 class _HostClock:
-    """Host clock in seconds, for training on the CPU."""
+    """Host clock in seconds, used when training on the CPU."""
 
     def mark(self) -> Any:
         return time.perf_counter()
@@ -113,7 +113,7 @@ class _CudaClock:
 
 
 class _Marks:
-    """Clock readings at which a training step reached each of its phases."""
+    """Timestamps at which a training step reached each of its phases."""
 
     def __init__(self, begin: Any) -> None:
         self.begin = begin
@@ -141,11 +141,11 @@ class _Recorder:
         self._model = ""
         # Nesting depth of module calls.
         self._calls = 0
-        # Nesting depth of step() calls, because a distributed optimizer's step() calls the one of its base class.
+        # Nesting depth of step() calls. A distributed optimizer's step() calls that of its base class.
         self._stepping = 0
         self._now = _Marks(None)
         self._done: list[_Marks] = []
-        # Import lazily: PyTorch versions without these functions must still be able to import this module.
+        # Import lazily, because this module must also be importable with PyTorch versions that lack these functions.
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         self._handles: list[Any] = [

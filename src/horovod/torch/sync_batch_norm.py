@@ -20,7 +20,7 @@ class SyncBatchNorm(_BatchNorm):
     """Batch normalization that uses the statistics of all ranks' batches during training.
 
     The input has shape (batch, num_features, ...) and a floating-point dtype. Parameters and buffers are those of
-    ``torch.nn.BatchNorm2d``. All ranks must call their layers the same number of times and in the same order. The
+    ``torch.nn.BatchNorm2d``. All ranks must call these layers the same number of times and in the same order. The
     batches can differ in size. In evaluation mode, or in a job of one process, the layer is plain batch normalization.
     It can be differentiated twice. If the combined batch has no values, the statistics do not change.
 
@@ -90,7 +90,7 @@ def _track(layer: _BatchNorm, mean: torch.Tensor, variance: torch.Tensor, total:
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    """Convert a tensor to the dtype used for statistics: float32 for 16-bit floats."""
+    """Convert a tensor to the dtype used for statistics: float64 stays float64, and all other floats become float32."""
     return tensor.double() if tensor.dtype is torch.float64 else tensor.float()
 
 
@@ -123,8 +123,8 @@ def _recompute_normalized(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Recompute the normalized input and the inverse standard deviation in a backward pass.
 
-    For a second derivative (``create_graph=True``), autograd must record how both depend on every rank's input.
-    Therefore they are computed from the input again. The values are the same up to rounding.
+    For a second derivative (``create_graph=True``), autograd must record how these two results depend on every rank's
+    input. They are therefore computed from the input again. The values are the same up to rounding.
     """
     if torch.is_grad_enabled():
         mean = allreduce(_over_channels(wide), op=Sum) / total

@@ -29,16 +29,16 @@ class StepByStep:
     def __init__(self) -> None:
         # True if, so far, the counters of the program (``counted``) have changed between every two successive steps.
         self._each = True
-        # True if the program's counters have changed between two steps at least once.
+        # True if the program's counters have changed at least once between two steps.
         self._seen = False
-        # False if, in the current call of the training function, the program changed a counter before its first step.
+        # True unless the program changed a counter before its first step in the current call of the training function.
         self._after = True
         self.begins = True
         """True until the first step after the function began."""
         self._last: tuple[Hashable, Hashable] = (None, None)
 
     def go_on(self, counted: Hashable, touched: Hashable) -> None:
-        """Record that the training function is about to be called, or that a restart would resume from here."""
+        """Record that the training function is about to be called, or that a restart would resume from this state."""
         self.begins = self._after = True
         self._last = counted, touched
 
@@ -81,7 +81,7 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """True if all rounds are complete, and no optimizer has taken two steps in one round."""
+        """True if no round is incomplete, and no optimizer has ever taken two steps in one round."""
         return self._in_turns and not self._stepped
 
     def stepped(self, which: int, optimizers: int) -> bool:
@@ -120,13 +120,13 @@ class Steps:
         self._counted = counted
         self._by_step = StepByStep()
         self._round = Round()
-        # Values of the program's counters at the first forward pass of the current step.
+        # Values of the program's step counters (``counted``) at the first forward pass of the current step.
         self._at_first: tuple[Hashable] | None = None
         self._hooks: dict[int, tuple[Any, Any, Any]] = {}
         # Parameters of all watched optimizers.
         self._stepping: list[torch.Tensor] = []
-        # For each parameter, whether its gradient was None, dense or sparse at the last commit, as a number
-        # (`kind_of`).
+        # For each parameter, a code for whether its gradient was None, dense or sparse at the last commit (see
+        # `kind_of`).
         self._committed_gradients: list[int] = []
         # For each parameter, whether its gradient must be None, dense or sparse when training resumes. If the list
         # itself is None, the kinds of the current gradients are used.
@@ -162,7 +162,7 @@ class Steps:
         self._stepped()
 
     def forward(self) -> None:
-        """Record that the first forward pass of a step begins."""
+        """Record that the first forward pass of a step is beginning."""
         self._at_first = (self._counted(),)
         self._resumed_gradients = self._gradients()
 
@@ -194,14 +194,14 @@ class Steps:
     def before_step(self, failure: HorovodInternalError) -> bool:
         """Return True if training can resume at the beginning of the failed step.
 
-        The failure must have occurred in the reduction of gradients, and the program must count each step right after
-        taking it. The current state then includes all completed steps, and nothing of the failed step (see the comment
-        at the beginning of this module).
+        The failure must have occurred in the reduction of gradients, and the program must update its counters
+        immediately after each step. The current state then includes all completed steps, and nothing of the failed step
+        (see the comment at the beginning of this module).
 
-        If several backward passes make a step, the program must not count anything between the first pass and this one,
-        because the earlier gradients are lost. With several optimizers, each must have taken the last step exactly
-        once. On a GPU the result is always False, because the last step may have used gradients whose reduction failed
-        later.
+        If a step consists of several backward passes, the program must not change a counter between the first pass and
+        this one, because the earlier gradients are lost. With several optimizers, each must have taken the last step
+        exactly once. On a GPU the result is always False, because the last step may have used gradients whose reduction
+        failed later.
         """
         reducers = [one for one in map(_reducer, self._optimizers()) if one is not None]
         return (
@@ -218,7 +218,7 @@ class Steps:
         return any(one.in_a_step for one in map(_reducer, self._optimizers()) if one is not None)
 
     def can_hand_over(self) -> bool:
-        """Return True if training could continue from the current state if a rank were lost now.
+        """Return True if training could continue from the current state after the loss of a rank.
 
         This is called when the program is at a point where new ranks can join.
         """
@@ -228,11 +228,11 @@ class Steps:
         return all(p.device.type == "cpu" for p in self._stepping)
 
     def gradients(self) -> list[int]:
-        """Return a number for each parameter: whether its gradient is None, dense or sparse when training resumes.
+        """Return a code per parameter that says whether its gradient is None, dense or sparse when training resumes.
 
         An optimizer skips a parameter whose gradient is None, but updates one whose gradient is zero, because of
         momentum and weight decay. A repeated step must therefore start from the same gradients as the first attempt.
-        ``kind_of`` defines the kinds.
+        ``kind_of`` defines the codes.
         """
         return self._gradients() if self._resumed_gradients is None else self._resumed_gradients
 
@@ -267,7 +267,7 @@ class Steps:
         return [p for one in self._optimizers() for group in one.param_groups for p in group["params"]]
 
     def _now(self) -> tuple[Hashable, tuple[int, int]]:
-        """Return the program's counters, the number of reductions, and the sum of the parameters' version counters."""
+        """Return the program's step counters, the number of reductions, and the sum of parameter version counters."""
         reduced = sum(one.reductions for one in map(_reducer, self._optimizers()) if one is not None)
         return self._counted(), (reduced, sum([p._version for p in self._stepping]))
 

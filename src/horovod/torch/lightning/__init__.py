@@ -6,8 +6,8 @@ Example::
 
     trainer = Trainer(strategy=HorovodStrategy())
 
-With the strategy, ``horovodrun -np 4 python train.py`` starts one training on four ranks. Without it, the same command
-starts four independent trainings.
+With the strategy, ``horovodrun -np 4 python train.py`` starts a single training run on four ranks. Without it, the same
+command starts four independent training runs.
 """
 
 import functools

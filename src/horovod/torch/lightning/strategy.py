@@ -1,7 +1,7 @@
 """Lightning strategy that connects the Trainer to the ranks of a Horovod job.
 
-The cluster environment describes ranks that are already running. ``Gathering`` synchronizes the metrics of
-torchmetrics, which by default support only torch.distributed, through Horovod. ``own_device`` selects a rank's device.
+The cluster environment describes ranks that are already running. ``Gathering`` lets torchmetrics, which by default
+supports only torch.distributed, synchronize metrics through Horovod. ``own_device`` selects a rank's device.
 """
 
 import importlib
@@ -18,7 +18,7 @@ NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def package_of(who: str, model: Any = None) -> Any:
-    """Return the Lightning package to which a LightningModule belongs. For other values, return the installed one.
+    """Return the Lightning package to which a LightningModule belongs. For any other object, return the installed one.
 
     Raises:
         ImportError: If lightning is not installed. The message says that ``who`` needs it.
@@ -132,8 +132,8 @@ def own_device(given: Sequence[torch.device], local_rank: int, local_size: int, 
     """Return this rank's device, selected from the Trainer's ``devices``.
 
     Args:
-        given: ``devices`` as parsed by Lightning, for which ``devices=1`` means GPU number 0. With ``devices=1``, the
-            ranks of a host share all of its GPUs. With other values, they use the given devices in order.
+        given: ``devices`` as parsed by Lightning, which interprets ``devices=1`` as GPU 0. For this value, the ranks of
+            a host share all of its GPUs. For other values, they use the given devices in order.
         local_rank: Local rank of this process.
         local_size: Number of ranks on this host.
         gpus: Number of GPUs that are visible to this process.
@@ -245,7 +245,7 @@ def make_class(pl: Any) -> Any:
 
         @contextmanager
         def block_backward_sync(self) -> Iterator[None]:
-            """Return a context manager for backward passes that no optimizer step follows."""
+            """Return a context manager for backward passes that are not followed by an optimizer step."""
             self._blocked = True
             try:
                 yield
@@ -302,7 +302,7 @@ class _Reductions:
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Reduce a tensor over all ranks; return other values unchanged.
 
-        ``group`` is ignored. The mean of integers is a float64.
+        ``group`` is ignored. The mean of an integer tensor is returned as float64.
 
         Raises:
             ValueError: If ``reduce_op`` is not mean, sum, max or min, as a string or as a value of torch.distributed.

@@ -1,4 +1,4 @@
-"""Collectives of the PyTorch frontend, one module for each.
+"""Collectives of the PyTorch frontend, one per module.
 
 Use the public names exported by ``horovod.torch`` and ``horovod.torch.mpi_ops``.
 """

@@ -154,9 +154,9 @@ def grouped_allgather_async(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """Allgather several tensors as one operation.
+    """Gather several tensors from all ranks in a single operation.
 
-    The operation is differentiable like ``allgather``. The gradients are reduced as one operation too.
+    The operation is differentiable, as ``allgather`` is. The gradients are also reduced in a single operation.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``, the same number on all ranks.
@@ -192,7 +192,8 @@ class _GroupedAllgather(torch.autograd.Function):
         return None, None, None, *(a[begin:end] for a, (begin, end) in zip(reduced, ctx.rows, strict=True))
 
 
-# Reduction of sparse (COO) tensors with two allgathers, because each rank has non-zero values at different positions.
+# Reduction of sparse (COO) tensors with two allgathers, which are necessary because each rank has non-zero values at
+# different positions.
 
 
 def sparse_allreduce_async(
@@ -223,7 +224,7 @@ def sparse_allreduce_async(
     _, size = set_rank_and_size(process_set, "sparse_allreduce")
     # Coalesce first. This shrinks the message if positions repeat, like the embedding rows of frequent words.
     tensor = tensor.detach().coalesce()
-    # Make the non-zero values dimension 0 of both tensors, because allgather concatenates along that dimension.
+    # Put the dimension of the non-zero values first in both tensors, because allgather concatenates along dimension 0.
     indices = plain(tensor.indices().t())
     values = plain(tensor.values())
     first = allgather_async(indices, name and f"{name}.indices", process_set)

@@ -185,7 +185,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce a tensor over all ranks, in place and without a gradient for autograd.
+    """Reduce a tensor over all ranks, in place. The operation is not differentiable.
 
     Args:
         tensor (torch.Tensor): Tensor as for ``allreduce``, which receives the result.

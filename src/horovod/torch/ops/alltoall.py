@@ -1,4 +1,4 @@
-"""Alltoall, in which every rank sends a block of rows to every rank."""
+"""Alltoall, in which every rank sends a different block of rows to each rank."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def _start(
     code = code_of(tensor, "alltoall", name)
     number = set_id(process_set, "alltoall")
     _, size = set_rank_and_size(process_set, "alltoall")
-    # Let a 0-dimensional tensor pass: the engine rejects it on every rank, with an error that names this rank.
+    # Accept 0-dimensional tensors here. The engine rejects them on every rank, with an error that names this rank.
     rows = tensor.shape[0] if tensor.dim() else 0
     counts = _check_splits(splits, rows, size, name)
     full_name = wire_name("alltoall", name) if name else ""

@@ -30,7 +30,7 @@ _PER_THREAD = 2
 
 
 def accepting(function: _Function) -> _Function:
-    """Decorate an operation to accept arrays of other libraries, and to name the rank in its errors.
+    """Make an operation accept arrays of other libraries, and name the rank in its errors. Used as a decorator.
 
     The first argument of ``function`` is ``tensor``, or ``tensors`` for a grouped operation. See ``call``.
     """
@@ -76,7 +76,7 @@ def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) ->
 
 
 def is_foreign(array: Any) -> bool:
-    """Return True if ``array`` belongs to another library that can share memory (NumPy is excluded)."""
+    """Return True if ``array`` belongs to a library, other than NumPy, that can share memory."""
     if isinstance(array, torch.Tensor) or any(library_of(kind) == "numpy" for kind in type(array).__mro__):
         return False
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
@@ -123,8 +123,8 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
     tensor = torch.as_tensor(array, device="cuda")
     if tensor.numel() == 0 or tensor.data_ptr() == address:
         return tensor
-    # PyTorch has copied the array, because it is on another GPU. Without a device argument and a default device, newer
-    # versions do not copy.
+    # PyTorch has copied the array, because it is on another GPU. If neither a device argument nor a default device is
+    # given, newer versions do not copy.
     with torch._C.DisableTorchFunction():
         there = torch.as_tensor(array)
     if there.data_ptr() == address:
@@ -136,7 +136,7 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
 
 
 def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
-    """Return the stream on which the array's library uses the array, or None if unknown."""
+    """Return the stream on which the array's library accesses it, or None if unknown."""
     stream = interface.get("stream")
     if stream is None:
         return None
@@ -163,7 +163,7 @@ def _back(result: Any, given: Any, in_place: bool) -> Any:
 
 
 def _let_wait(array: Any, device: torch.device) -> None:
-    """Make an array's stream wait for PyTorch's current stream, so that later use of the array is safe."""
+    """Make an array's stream wait for PyTorch's current stream, so that the array can safely be used afterwards."""
     other = _stream_of(array.__cuda_array_interface__, device)
     if other is not None:
         other.wait_stream(devices.ADAPTERS["cuda"].stream(device))

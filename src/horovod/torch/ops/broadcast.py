@@ -86,10 +86,10 @@ def broadcast_async_(
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Overwrite a tensor with the root's tensor, in place and without a gradient for autograd.
+    """Overwrite a tensor with the root's tensor. The operation is not differentiable.
 
     Args:
-        tensor (torch.Tensor): Tensor as for ``broadcast``, which receives the root's values.
+        tensor (torch.Tensor): Tensor to overwrite, with the same requirements as for ``broadcast``.
         root_rank (int): World rank of the root.
         name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
@@ -113,8 +113,8 @@ def broadcast(
 ) -> torch.Tensor:
     """Broadcast the root's tensor to every rank, and return it as a new tensor.
 
-    The operation is differentiable: on the root the gradient is the average of the ranks' output gradients, elsewhere
-    zero.
+    The operation is differentiable: on the root, the gradient is the average of the ranks' output gradients; on the
+    other ranks, it is zero.
 
     Args:
         tensor (torch.Tensor): Dense, contiguous tensor. Shape and dtype must be the same on all ranks.

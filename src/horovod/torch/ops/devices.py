@@ -39,7 +39,7 @@ class Adapter(Protocol):
         """Return this thread's current stream. The object has the method ``wait_stream(another)``."""
 
     def is_capturing(self, device: torch.device) -> bool:
-        """Return True if a graph is being captured on the current stream."""
+        """Return True if a CUDA graph is being captured on the current stream."""
 
     def another_stream(self, handle: int, device: torch.device) -> Any:
         """Wrap an existing stream handle, which can come from any library.
@@ -187,15 +187,12 @@ def _sweep(*more: DeviceWork) -> None:
 
 
 def accepts(tensor: torch.Tensor) -> bool:
-    """Return True if operations support a tensor's device.
-
-    The tensor must not be in CPU memory.
-    """
+    """Return True if operations support the device of a tensor that is not in CPU memory."""
     return tensor.device.type in ADAPTERS
 
 
 def supported() -> str:
-    """Return the supported kinds of devices as text, for error messages."""
+    """Return a description of the supported device types, for error messages."""
     rocm = " (AMD GPUs are not supported: send tensor.cpu())" if torch.version.hip else ""
     return f"{' or '.join(('cpu', *ADAPTERS))}{rocm}"
 

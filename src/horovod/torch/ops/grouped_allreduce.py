@@ -58,7 +58,7 @@ def submit_group(
 
 
 def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: Any) -> list[Repeat]:
-    """Return the reusable operations from an earlier call of this group, or an empty list if any tensor has none."""
+    """Return the reusable operations from this group's previous call, or an empty list if any tensor has none."""
     taken: list[Repeat] = []
     for key, source in zip(known, sources, strict=True):
         repeat = take(key, source, *arguments)
@@ -71,7 +71,7 @@ def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: An
 
 
 def _add_group(members: list[Repeat], name: str | None, results: list[torch.Tensor], keep: Any) -> int:
-    """Return one handle for a group of operations. Its result is the list ``results``."""
+    """Return a single handle for a group of operations. Waiting for the handle returns the list ``results``."""
 
     def finish() -> list[torch.Tensor]:
         # Operations of an unnamed group cannot be reused, because the group's name contains a number that changes with
@@ -94,7 +94,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start an allreduce of several tensors as one operation, and return one handle for them.
+    """Start an allreduce of several tensors in a single operation, and return its handle.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, the same number on all ranks.
@@ -143,7 +143,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start an allreduce of several tensors as one operation, in place, and return one handle for them.
+    """Start an in-place allreduce of several tensors in a single operation, and return its handle.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results. All ranks must pass
@@ -178,7 +178,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduce several tensors over all ranks as one operation, in place and without gradients for autograd.
+    """Reduce several tensors over all ranks in a single operation, in place. The operation is not differentiable.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results. All ranks must pass
@@ -221,9 +221,9 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduce several tensors over all ranks as one operation, and return new tensors.
+    """Reduce several tensors over all ranks in a single operation, and return new tensors.
 
-    The operation is differentiable like ``allreduce``. The gradients are reduced as one operation too.
+    The operation is differentiable, as ``allreduce`` is. The gradients are also reduced in a single operation.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, the same number on all ranks.

@@ -220,7 +220,7 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
 def before_next_wait(act: Callable[[], None]) -> None:
     """Call ``act`` before this process next waits for an operation.
 
-    ``act`` can be urgent, for example sending a message for which other ranks wait.
+    This is meant for urgent actions, such as sending a message for which other ranks are waiting.
     """
     _before_next_wait.append(act)
 
@@ -250,7 +250,7 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
 
 
 def run_again(work: Any, pointer: int, out: int, *tensors: Any) -> None:
-    """Submit an operation again, on the memory of ``tensors``, and wait for it.
+    """Resubmit an operation with the memory of ``tensors``, and wait for it.
 
     The operation reads from the address ``pointer`` and writes to ``out``.
 
@@ -291,7 +291,7 @@ def start(submit: Callable[[], Any], keep: Any) -> Any:
 
 
 def forget_all() -> None:
-    """Invalidate all handles, keeping alive the memory of unfinished operations."""
+    """Invalidate all handles, but keep the memory of unfinished operations alive."""
     for record in list(_records.values()):
         if isinstance(record, Repeat):
             park(record.work, record)
@@ -328,5 +328,6 @@ def _sweep() -> None:
 
 
 def _uses_memory(work: Any) -> bool:
-    # Check devices even if the work has failed, because kernels that were already launched still use its memory.
+    # Check devices even if the work has failed, because kernels that were already launched may still use the work's
+    # memory.
     return not work.done() or work.in_use()

@@ -109,11 +109,11 @@ def reducescatter(
 ) -> torch.Tensor:
     """Reduce a tensor over all ranks and return this rank's rows of the result.
 
-    Each rank gets consecutive rows, in the order of ranks. If the rows do not divide evenly, the first ranks get one
-    more.
+    Each rank gets consecutive rows, in the order of ranks. If the rows do not divide evenly, each of the first ranks
+    gets one extra row.
 
-    The operation is differentiable: the output gradients are gathered from all ranks, and multiplied by the scale
-    factors, and by the number of ranks if ``op`` is ``Sum``.
+    The operation is differentiable: the output gradients are gathered from all ranks and multiplied by the scale
+    factors, and also by the number of ranks if ``op`` is ``Sum``.
 
     Args:
         tensor (torch.Tensor): Dense, contiguous tensor with at least one dimension. Shape and dtype must be the same on

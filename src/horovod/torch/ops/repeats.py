@@ -24,7 +24,7 @@ _NONE: Any = object()
 
 
 class Repeat:
-    """Engine Work that can be submitted again, with the arguments of its first submission."""
+    """A Work object of the engine that can be submitted again, and the arguments of its first submission."""
 
     __slots__ = (
         "dtype",
@@ -51,13 +51,13 @@ class Repeat:
         postscale: float,
         process_set: ProcessSet,
     ) -> None:
-        """Store a Work and the arguments of its submission.
+        """Store a Work object and the arguments with which it was submitted.
 
         ``name`` and ``op`` are the user's arguments. For internal operations, ``name`` is a tuple. ``source`` and
         ``result`` refer to the tensors while the operation is in flight.
         """
         self.work = work
-        # Store no engine for work on a device, so that it is never resubmitted.
+        # Do not store the engine for work on a device, so that such work is never resubmitted.
         self.engine = face.engine if source.is_cpu else _NONE
         self.name = name
         self.shape = source.shape
@@ -82,10 +82,11 @@ def take(
     postscale: float,
     process_set: ProcessSet,
 ) -> Repeat | None:
-    """Remove the stored Repeat for an operation from ``idle`` and return it.
+    """Remove the Repeat that is stored for an operation from ``idle``, and return it.
 
-    Return None if none is stored, or if an argument has changed. This never raises an exception: for invalid
-    arguments it returns None, and the checks of a first submission report them.
+    Return None if none is stored, or if an argument has changed since the previous submission. This function never
+    raises an exception. If arguments are invalid, it returns None, and the caller's normal submission reports the
+    error.
     """
     try:
         last = idle.pop(name, None)
@@ -122,6 +123,7 @@ def put_back(repeat: Repeat) -> None:
 
 
 def _evict() -> None:
-    # Ignore the error raised if another thread changes the dict meanwhile, because that thread then drops an entry.
+    # Ignore the error that is raised if another thread changes the dict at the same time. That thread evicts an entry
+    # itself.
     with contextlib.suppress(RuntimeError):
         idle.pop(next(iter(idle), None), None)

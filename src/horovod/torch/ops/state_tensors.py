@@ -52,7 +52,7 @@ def form_of(tensor: torch.Tensor) -> Form | None:
     """Return the properties that ranks must compare before a broadcast, or None if the engine compares them itself.
 
     Raises:
-        ValueError: If the tensor cannot be sent. The message says why.
+        ValueError: If the tensor cannot be sent. The message contains the reason.
     """
     if tensor.is_quantized:
         raise ValueError(f"must not be quantized, got dtype {tensor.dtype}; send tensor.int_repr() and the scale")
@@ -78,7 +78,7 @@ def _name(value: Any) -> str:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the strided tensors that hold a tensor's values. A dense tensor is returned itself."""
+    """Return the strided tensors that hold a tensor's values. For a dense tensor, this is the tensor itself."""
     if tensor.layout is torch.strided:
         return [tensor.detach()]
     return [getattr(tensor.detach(), name)() for name in _PARTS[tensor.layout]]
@@ -118,7 +118,7 @@ def _write(part: torch.Tensor, values: torch.Tensor) -> None:
     if not _overlap(part):
         part.copy_(values)
         return
-    # Write all elements, even those that share memory, because elements that share memory receive equal values.
+    # Write all elements, even those that overlap in memory, because overlapping elements receive equal values.
     memory = part.as_strided((_extent(part),), (1,))
     places = torch.arange(len(memory), device=part.device).as_strided(part.shape, part.stride(), 0)
     memory[places.reshape(-1)] = values.reshape(-1)
@@ -129,7 +129,7 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 def _overlap(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of a tensor whose elements share memory, or an empty tuple for any other tensor."""
+    """Return a tensor's strides if its elements overlap in memory, as in an expanded tensor, or else an empty tuple."""
     if tensor.numel() < 2 or tensor.is_contiguous():
         return ()
     steps = sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)

@@ -29,13 +29,14 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
     The tensor must be dense, contiguous, not lazily negated, and in CPU or GPU memory.
 
     Raises:
-        ValueError: If the tensor is not accepted. The message names the operation, the tensor, the problem and the
-            accepted tensors.
+        ValueError: If the tensor is not supported. The message names the operation, the tensor, the problem and the
+            requirements.
     """
     try:
         code = CODES.get(tensor.dtype)
         dense = tensor.layout is torch.strided and tensor.is_contiguous()
-        # Reject a negative view, because its memory holds values with the opposite sign.
+        # Reject a tensor with the negative bit set (Tensor.is_neg), because its memory holds values with the opposite
+        # sign.
         if code is not None and dense and not tensor.is_neg() and (tensor.is_cpu or devices.accepts(tensor)):
             return code
     except AttributeError:
@@ -44,7 +45,7 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
 
 
 def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
-    """Raise the error for a tensor that ``code_of`` rejects."""
+    """Raise an error that explains why ``code_of`` rejects the tensor."""
     what = operation_on_rank(face, f"{operation} of tensor {name!r}" if name else operation)
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{what}: the tensor must be a torch.Tensor, got {type(tensor).__name__}")
@@ -93,7 +94,7 @@ def check_reduction(
     """Check that a reduction supports the dtype, the scale factors and the process set.
 
     Raises:
-        ValueError: If the dtype does not support the reduction or the factors.
+        ValueError: If the reduction or the scale factors do not support the dtype.
         NotImplementedError: If ``op`` is Adasum and the size of the set is not a power of two.
     """
     check_op_of(operation, code, op, prescale, postscale, process_set.size() or 1)
@@ -130,7 +131,7 @@ def root_of(root_rank: Any, operation: str) -> int:
 
 
 def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int]:
-    """Return this rank's position in the process set, and the size of the set.
+    """Return this rank's index in the process set, and the size of the set.
 
     Raises:
         ValueError: If this process is not a member. The message names the operation and the rank.
@@ -158,9 +159,9 @@ def output_of(work: Any, tail: Sequence[int], dtype: torch.dtype) -> torch.Tenso
 
 
 def group_names(operation: str, name: str | None, count: int, process_set: ProcessSet) -> tuple[str, list[str]]:
-    """Return the name of a group, and the name of each operation in it.
+    """Return the name of a group and the names of its operations.
 
-    ``horovod.common.ops`` describes the names.
+    See ``horovod.common.ops``.
     """
     return ops.grouped_names(face, operation, name, count, 0 if name else set_id(process_set, operation))
 
@@ -182,7 +183,7 @@ _regions: dict[int, int] = {}
 
 
 def empty_shared(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return an uninitialized tensor in shared memory, which ``allreduce_`` reduces fastest.
+    """Return an uninitialized tensor in shared memory, for which ``allreduce_`` is fastest.
 
     The speedup requires that the tensors of all ranks of a host are in shared memory. If no shared memory is available,
     the tensor is in ordinary memory and can be used in the same way. This happens before ``init``, for a rank alone on

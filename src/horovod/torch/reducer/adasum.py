@@ -1,8 +1,8 @@
 """DistributedOptimizer with ``op=Adasum``, where ranks combine the updates of a step instead of its gradients.
 
-Each rank takes the plain optimizer's step with its own gradients. The change of each parameter is reduced with Adasum,
-and every rank applies the result to the parameters as they were before the step. Source: S. Maleki et al., "Scaling
-Distributed Training with Adaptive Summation", MLSys 2021.
+Each rank takes a local step of the wrapped optimizer with its own gradients. The change of each parameter is reduced
+with Adasum, and every rank applies the result to the parameters as they were before the step. Source: S. Maleki et al.,
+"Scaling Distributed Training with Adaptive Summation", MLSys 2021.
 
 All trainable parameters take part in every step. A parameter that no rank has changed keeps its value. So ranks can
 have gradients for different parameters, but all ranks must take the same steps. If gradients overflow on one rank only,
@@ -43,7 +43,7 @@ class _Slot:
     def __init__(self, parameter: torch.Tensor, name: str, passes: int) -> None:
         self.parameter = parameter
         self.name = name
-        # Number of backward passes left until the step.
+        # Number of backward passes remaining before the step.
         self.left = passes
         self.hook: Any = None
         self.start: torch.Tensor | None = None
@@ -106,7 +106,7 @@ class DeltaReducer:
         self.reset()
 
     def synchronize(self, only_new: bool = False) -> None:
-        """Do nothing, because Adasum does not reduce gradients."""
+        """Do nothing, because Adasum reduces the changes of the parameters in ``step``, not the gradients."""
 
     def reduce_left_out(self) -> None:
         """Do nothing, because Adasum does not reduce gradients."""
@@ -122,7 +122,7 @@ class DeltaReducer:
         """Run ``step``, which changes the parameters, and combine its changes across all ranks.
 
         All ranks must call this method. After an exception, parameters have their values from before the step, and the
-        count of backward passes restarts.
+        count of backward passes is reset.
 
         Raises:
             HorovodInternalError: If ranks disagree, or a rank was lost.

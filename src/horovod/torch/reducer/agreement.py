@@ -1,4 +1,4 @@
-"""Readiness messages, with which ranks agree on gradients to reduce, and assignment of gradients to buckets.
+"""Readiness messages, which ranks use to agree on the gradients to reduce, and assignment of gradients to buckets.
 
 Nothing in this module communicates. A readiness message is a vector of bytes. Once per round (gradients.py), the engine
 reduces the messages of all ranks with Max.
@@ -136,7 +136,7 @@ def check_readiness(readiness: Readiness, steps: int) -> None:
     ``steps`` is the number of steps that this rank's optimizer has taken.
 
     Raises:
-        RanksDisagreeError: If ranks are in different steps, or have run different numbers of backward passes.
+        RanksDisagreeError: If ranks are at different steps, or have run different numbers of backward passes.
         HorovodInternalError: If the backward pass of a rank failed.
     """
     if readiness.failed:
@@ -161,7 +161,7 @@ def check_readiness(readiness: Readiness, steps: int) -> None:
 
 
 def explain(error: RanksDisagreeError, name: str) -> None:
-    """Add the likely cause to an error about readiness messages of different lengths."""
+    """Add the likely cause to the error that is raised if readiness messages differ in length."""
     if name in str(error):
         cause = "all ranks must have the same parameters, and all must use hvd.weight() or weight=, or none"
         error.args = (f"{error}; {cause}",)
@@ -190,7 +190,7 @@ class Gradient:
 
     @property
     def padded(self) -> int:
-        """Size of the gradient in bytes, rounded up to a multiple of the alignment."""
+        """Size of the gradient in bytes, rounded up to the alignment."""
         alignment = ALIGNMENT if self.device.type == "cpu" else DEVICE_ALIGNMENT
         return -(-self.nbytes // alignment) * alignment
 
@@ -266,7 +266,7 @@ class Weighing:
         """Return True if this is the first reduction round whose gradients are weighted.
 
         Raises:
-            ValueError: Called in an ``hvd.weight`` block or ``hvd.sync`` loop, although the reduction is not Average.
+            ValueError: If the reduction is not Average in an ``hvd.weight`` block or ``hvd.sync`` loop.
         """
         if self.on or not (self._given is not None or current.active):
             return False
@@ -288,10 +288,10 @@ class Weighing:
         return self._block is None and any(bool((value != 0).any()) for value in values)
 
     def take(self, counts: bool, again: bool, half: bool) -> float:
-        """Determine this rank's weight, and return the factor to apply to its gradients before the reduction.
+        """Determine this rank's weight, and return the factor by which to scale its gradients before the reduction.
 
         Args:
-            counts: True if this rank's gradients count. If not, its weight is 0.
+            counts: True to include this rank's gradients. If False, its weight is 0.
             again: True if an earlier backward pass of this round has already ended.
             half: True if some gradients are fp16.
 
@@ -318,7 +318,7 @@ class Weighing:
         return encode(self.number, current.last, me, ranks) if self.on else bytearray()
 
     def split(self, message: bytearray, ranks: int) -> tuple[bytearray, float, list[bool]]:
-        """Return the message without its weights, the total weight, and which ranks have no more batches."""
+        """Return a readiness message without its weights, the total weight, and which ranks have no more batches."""
         if not self.on:
             return message, 0.0, []
         numbers, ended = decode(message[-8 * ranks :])
@@ -332,12 +332,12 @@ class Weighing:
         first: bool,
         process_set: ProcessSet,
     ) -> None:
-        """Divide the summed gradients by the total weight, unless each rank has divided its own before the reduction.
+        """Divide the summed gradients by the total weight, unless each rank scaled its own before the reduction.
 
         Args:
             grads: Results of the round.
             total: Total weight of the round.
-            ended: For each rank, whether it has no further batch.
+            ended: For each rank, whether it has no more batches.
             first: True if this is the first round of the step.
             process_set: Process set of the optimizer.
         """
@@ -351,5 +351,5 @@ class Weighing:
             torch._foreach_mul_(values, 1.0 / total)
 
     def share(self, total: float) -> float:
-        """Return this rank's share of the total weight."""
+        """Return this rank's weight as a fraction of the total weight of all ranks."""
         return self.number / total if total else 0.0

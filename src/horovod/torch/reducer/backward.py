@@ -46,13 +46,13 @@ class Reducer(Protocol):
     name: str
 
     def pass_ended(self) -> bool:
-        """Record the end of a backward pass, and return True if a reduction must now be completed."""
+        """Record the end of a backward pass, and return True if the reduction must now be completed."""
 
     def pass_failed(self) -> None:
         """Record that ``backward()`` is about to raise an exception. Must not block."""
 
     def begin(self, *, alone: bool) -> None:
-        """Submit all gradients of this rank, and its readiness message, without blocking.
+        """Submit all of this rank's gradients and its readiness message without blocking.
 
         ``alone`` is True if no other reducer submits gradients in this pass.
         """
@@ -109,7 +109,7 @@ class PassState:
             self._recovers = False
 
     def _leave_pass(self) -> None:
-        """Leave the current backward pass, so that the end of the pass does not complete a reduction round."""
+        """Leave the current backward pass, so that its end does not complete a reduction round of this reducer."""
         current = self._pass() if self._pass is not None else None
         if current is not None and self in current.reducers:
             current.reducers.remove(self)
@@ -133,7 +133,7 @@ class Pass:
         """End the backward pass. Autograd calls this function."""
         node = _node()
         if node is not None:
-            # The backward pass that has just ended was nested: it ran within this node of another pass.
+            # The backward pass that just ended was nested: it ran within this node of another pass.
             self._follow(node)
             return
         self.over = True
@@ -141,10 +141,10 @@ class Pass:
         complete(self.reducers)
 
     def _follow(self, node: Any) -> None:
-        """Register the end-of-pass callback again, now with the enclosing backward pass, which contains ``node``.
+        """Register the end-of-pass callback again, this time for the outer backward pass that contains ``node``.
 
-        Autograd accepts a callback only while the pass runs one of its nodes. Temporary hooks on the nodes that run
-        next therefore register the callback.
+        Autograd accepts a callback for a pass only while the pass runs one of its nodes. The callback is therefore
+        registered by temporary hooks on the nodes that run next.
         """
         handles: list[Any] = []
 
@@ -168,17 +168,17 @@ class Pass:
 class Turn:
     """Coordinator of threads that run backward passes for the same optimizer.
 
-    At its first gradient, a pass waits until no other thread's round is under way. It cannot wait for another thread's
-    pass to end. That pass may need a parameter whose gradient this pass has just produced, and autograd locks the
-    parameter until the hook returns. Autograd has one separate thread per device. These threads work for any pass, so
-    they count as threads of the pass under way.
+    A pass waits at its first gradient while another thread runs a reduction round. It cannot wait until another
+    thread's pass has ended: that pass may need a parameter whose gradient this pass has just produced, and autograd
+    locks the parameter until the hook returns. Autograd has one separate thread per device. These threads work for any
+    pass, so they are treated as threads of the pass in progress.
     """
 
     def __init__(self) -> None:
-        # Held while a pass begins, because autograd's threads can call begin() concurrently.
+        # Lock held while a pass begins, because autograd's threads can call begin() concurrently.
         self.lock = threading.RLock()
         self._over = threading.Condition(self.lock)
-        # Id of the user's thread that called the current backward pass. 0 if no pass is running or the thread is
+        # Id of the user's thread that called the current backward pass, or 0 if no pass is running or the thread is
         # unknown.
         self.thread = 0
         # Id of the thread that runs a reduction round, or 0 if none does.
@@ -207,8 +207,8 @@ class Turn:
     def end(self, with_round: bool = False) -> None:
         """End the current backward pass.
 
-        With ``with_round``, this thread then runs a reduction round, and the next pass begins only after its
-        ``end_round``.
+        If ``with_round`` is True, this thread then runs a reduction round, and the next pass begins only after this
+        thread has called ``end_round``.
         """
         if with_round:
             self._round = threading.get_ident()
@@ -230,7 +230,7 @@ def _is_autograds() -> bool:
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """Return a context manager in which the end of a backward pass cannot be detected."""
+    """Return a context manager for compiled backward passes, whose end cannot be detected."""
     _local.unseen = True
     try:
         yield
@@ -246,7 +246,7 @@ def without_end() -> None:
 def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
     """Register a reducer with this thread's current backward pass, and return a reference to the pass.
 
-    Return None if autograd's graph is compiled, because the end of the pass cannot be detected then.
+    Return None if autograd's graph is compiled, because the end of the pass cannot be detected in this case.
     """
     if getattr(_local, "unseen", False):
         return None
@@ -268,8 +268,8 @@ def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
 def complete(reducers: Iterable[Reducer]) -> None:
     """Complete the reductions that are due in all reducers, then raise the first error.
 
-    Ranks can have run this pass for different optimizers. Two ranks that each waited for a different optimizer would
-    deadlock. Therefore this function never blocks on one optimizer's messages while it can answer those of another.
+    Ranks may have run this pass for different optimizers. Two ranks that each waited for a different optimizer would
+    deadlock. Therefore, this function never blocks on one optimizer's messages while it could answer those of another.
     """
     due = sorted((r for r in reducers if r.pass_ended()), key=lambda r: r.name)
     if len(due) == 1:
@@ -313,7 +313,7 @@ def _complete_one(reducer: Reducer) -> None:
 
 
 # Compiled autograd (torch._dynamo) traces hooks into its graph, but this hook must run untraced. Apply the decorator
-# that prevents tracing only while tracing, because it takes longer than the rest of the hook.
+# that prevents tracing only while tracing, because the decorator costs more than the rest of the hook.
 _is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
 # Prefer torch._disable_dynamo, because torch.compiler.disable would import torch._dynamo.
 _leave_alone: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
@@ -328,7 +328,7 @@ def _not_traced(itself: Any, slot: Any) -> None:
 
 
 class Notes:
-    """State by which gradient hooks decide whether to take the fast path, which only records the gradient."""
+    """State that gradient hooks use to decide whether to take the fast path, which only records the gradient."""
 
     __slots__ = ("number", "thread")
 
@@ -369,7 +369,7 @@ class Hooks:
             # Handle most gradients inline, because function calls dominate the cost of a hook.
             if notes.thread == get_ident() and slot.only_noted and slot.seen != notes.number:
                 grad = p.grad
-                # Ignore a gradient that is None, because a user-registered hook can set param.grad to None.
+                # Skip a gradient that is None, because a user-registered hook may set param.grad to None.
                 if grad is None:
                     return
                 slot.seen = notes.number

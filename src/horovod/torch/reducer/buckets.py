@@ -85,14 +85,14 @@ class Slot:
         self.seen = 0
         # True if a single backward pass has produced the gradient more than once.
         self.again = False
-        # True if the gradient must be submitted after backward. Also True until the ranks have agreed on early
-        # submission.
+        # True if the gradient must not be submitted before the end of backward. Also True until the ranks have agreed
+        # to submit it early.
         self.late = True
         # Gradient that was submitted outside of a bucket. `version` is its version counter at that time; see
         # submissions.py.
         self.watched: torch.Tensor | None = None
         self.version = 0
-        # Earlier value of param.grad, which is kept aside because it must not be reduced again; see rounds.py.
+        # Previous value of param.grad, which is kept separately because it must not be reduced again; see rounds.py.
         self.before: torch.Tensor | None = None
         # Weak reference to the latest gradient that was reduced outside of a bucket.
         self.reduced: Any = None
@@ -104,7 +104,7 @@ class Slot:
         self.at_once = False
         # True if the hook only records the gradient when it arrives. The bucket copies and submits it later.
         self.only_noted = False
-        # Number of times that a bucket with this gradient was dissolved.
+        # Number of times that a bucket with this gradient was broken up.
         self.moves = 0
 
     def settle(self) -> None:
@@ -112,7 +112,7 @@ class Slot:
         self.only_noted = self.bucket is not None and not self.late and not self.at_once
 
     def note_repeated(self) -> None:
-        """Record that a nested backward pass, such as a reentrant checkpoint's, has produced the gradient again.
+        """Record that a nested backward pass, such as that of a reentrant checkpoint, has produced the gradient again.
 
         Raises:
             RuntimeError: If the gradient is already in flight.
@@ -149,7 +149,7 @@ class Slot:
 
 
 def is_part(grad: torch.Tensor) -> bool:
-    """Return True if ``grad`` is part of a larger tensor, like the gradients of ``torch.cat``.
+    """Return True if ``grad`` is part of a larger tensor, as are the gradients of the inputs of ``torch.cat``.
 
     All parts share one version number, which changes if any part is modified.
     """
@@ -204,7 +204,7 @@ class Bucket:
         self.outgrown = False
         self._dtype = kind.dtype
         self._device = kind.device
-        # Streams on which gradients have arrived. None on the CPU.
+        # Streams on which gradients have arrived, or None on the CPU.
         self.streams = None if self._device.type == "cpu" else devices.Streams(self._device)
         self._parameters = [slot.parameter for slot in self.members]
         # Gradients that were copied to the bucket while param.grad is still the original tensor.
@@ -218,7 +218,7 @@ class Bucket:
         self.restart()
 
     def restart(self) -> None:
-        """Reset the state that belongs to one step."""
+        """Reset the per-step state."""
         # Number of the bucket's gradients that backward has not produced yet in this step.
         self.waiting_for = len(self.members)
         # True if all gradients are views of the bucket and none is missing.
@@ -260,8 +260,8 @@ class Bucket:
         view = self.flat.new_empty(0)
         return view.set_(self.flat.untyped_storage(), start, self._parameters[place].shape)
 
-    # Return True if the view still refers to its place in the bucket. ``p.grad.data = ...`` (which ``Module.to`` uses
-    # too), ``set_`` and ``t_`` redirect the tensor, so later changes would not reach the bucket.
+    # Return True if the view still points to its place in the bucket. ``p.grad.data = ...`` (which ``Module.to`` uses
+    # too), ``set_`` and ``t_`` make the tensor point elsewhere, so later changes would not reach the bucket.
     def _in_place(self, place: int) -> bool:
         view = self.views[place]
         return view.data_ptr() == self._addresses[place] and view.dtype is self._dtype and view.is_contiguous()
@@ -276,7 +276,7 @@ class Bucket:
     def note(self, slot: Slot) -> bool:
         """Record that a parameter's gradient has arrived. Return True if it completes the bucket.
 
-        Hooks (backward.py) inline this method.
+        Hooks (backward.py) contain an inlined copy of this method.
         """
         place = slot.place
         self.arrived[place] = grad = slot.parameter.grad
@@ -289,7 +289,8 @@ class Bucket:
     def gather(self, left_alone: bool) -> None:
         """Make all gradients views of the bucket.
 
-        A parameter without a gradient gets zeros. ``left_alone`` is True if no gradient can change until the reduction.
+        A parameter without a gradient gets zeros. ``left_alone`` is True if gradients are guaranteed not to change
+        before the reduction. Otherwise, their version counters are recorded, to detect changes.
         """
         self.detect_change()
         with self.streams or contextlib.nullcontext():
@@ -377,7 +378,7 @@ class Bucket:
             self._put_in_place()
         kept = _storage_uses(self._storage) > self._storage_uses
         if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
-            # Skip tensors that are a parameter's gradient, because autograd can hold another reference to them.
+            # Skip tensors that are a parameter's gradient, because autograd may hold another reference to them.
             loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
             # Add 1, because the list ``loose`` itself holds a reference to each tensor.
             kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1

@@ -33,17 +33,17 @@ class Coverage:
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
-        # Parameters whose gradients no reduction round of this step has reduced yet. None before the step's first
+        # Parameters whose gradients have not been reduced by any round of this step, or None before the step's first
         # round.
         self._missing: list[Slot] | None = None
-        # Combined flags of the first reduction round in the previous step. They are kept because flags rarely change
-        # between steps.
+        # Flags of all parameters in the first reduction round of the previous step, combined over the ranks. They are
+        # cached because flags rarely change between steps.
         self._last: Sequence[int] = ()
         # Parameters whose gradients are not reduced by a reduction round with the cached flags.
         self._missing_then: list[Slot] = []
 
     def extend(self, slots: Sequence[Slot]) -> None:
-        """Add parameters that the optimizer got during this step."""
+        """Add parameters that were added to the optimizer during this step."""
         # Invalidate the cache, because its flags do not include the new parameters.
         self._last = ()
         if self._missing is not None:
@@ -69,12 +69,12 @@ class Coverage:
         self._missing = self._missing_then
 
     def left_out(self) -> list[Slot]:
-        """Return the parameters that have a gradient which no round has reduced."""
+        """Return the parameters that have a gradient that was not reduced by any round."""
         found = self._slots if self._missing is None else self._missing
         return [slot for slot in found if slot.parameter.grad is not None and not slot.has_reduced()]
 
     def leave_alone(self, parameters: Collection[torch.Tensor] | None = None) -> None:
-        """Mark the current gradients of ``parameters`` as reduced. None selects all parameters."""
+        """Mark the current gradients of ``parameters``, or of all parameters if it is None, as reduced."""
         for slot in self._slots:
             if parameters is None or slot.parameter in parameters:
                 slot.note_reduced()
@@ -114,9 +114,9 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
 
     @contextlib.contextmanager
     def apart(self, reducer: Any) -> Iterator[None]:
-        """Return a context manager in which the gradients being reduced are None, to prevent a second reduction.
+        """Return a context manager that sets the gradients being reduced to None, to prevent a second reduction.
 
-        On exit, the gradients are restored and hold the reduced values.
+        On exit, it restores the gradients, which then hold the reduced values.
         """
         grads = {p: p.grad for p in self}
         for p in self:

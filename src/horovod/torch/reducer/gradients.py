@@ -1,4 +1,4 @@
-"""Reduction of a model's gradients during the backward pass. It is complete when ``backward()`` returns.
+"""Reduction of a model's gradients during the backward pass. The reduction is complete when ``backward()`` returns.
 
 Each parameter has a hook that autograd calls when the gradient is complete. The hook submits the gradient to the engine
 and returns. Everything else happens in a *round*, in which all ranks take part. It runs at the end of the backward
@@ -95,7 +95,7 @@ class GradientReducer(backward.PassState):
         self._max_rounds = 1
         # True if another rank is waiting in step() for a further reduction round.
         self._awaited = False
-        # Readiness message of the current reduction round, as (Work, tensor, bytes).
+        # Readiness message of the current reduction round, as a tuple (Work, tensor, bytes).
         self._readiness: Any = None
         self._answered = False
         self._weighing = agreement.Weighing(options.weight, options.op, options.compression)
@@ -183,7 +183,7 @@ class GradientReducer(backward.PassState):
     # -- in a backward pass ------------------------------------------------------------------------------------------
 
     def before_gradient(self, slot: Slot) -> None:
-        """Set the parameter's current gradient aside if it must not be reduced again.
+        """If the parameter's current gradient must not be reduced again, store it separately.
 
         Autograd calls this hook before it adds to the gradient. The hook is registered only once a program needs it.
         """
@@ -199,7 +199,7 @@ class GradientReducer(backward.PassState):
             # ranks.
             self._failed = True
             raise RuntimeError(backward.TWO_THREADS)
-        # Ignore a gradient that is None, because a user-registered hook can set it to None.
+        # Skip a gradient that is None, because a user-registered hook may have set it to None.
         if slot.parameter.grad is None:
             return
         notes = self._notes
@@ -232,7 +232,7 @@ class GradientReducer(backward.PassState):
                 self.in_flight.group(slot.group)
 
     def on_bucket(self, bucket: Bucket) -> None:
-        """Submit a bucket whose last gradient has arrived, if it should be submitted early."""
+        """Submit a bucket whose last gradient has arrived, unless the backward pass is about to end."""
         if self._bucketing.expects_more():
             self.in_flight.bucket(bucket)
 
@@ -250,7 +250,8 @@ class GradientReducer(backward.PassState):
             try:
                 self._weigh()
             finally:
-                # If determining the weight fails, fail the backward pass, which reports the failure to the other ranks.
+                # If the weight cannot be determined, let the backward pass fail, so that the failure is reported to the
+                # other ranks.
                 self._notes.thread = thread if early and not self._weighing.late else 0
                 self._pass = joined or backward.without_end
                 if joined is None:
@@ -258,7 +259,7 @@ class GradientReducer(backward.PassState):
                     self._turn.end()
 
     def weigh_from_now(self) -> None:
-        """Enable weighting in this and all later reduction rounds, if the program weights the current gradients."""
+        """If the program weights the current gradients, enable weighting in this and all later reduction rounds."""
         if self._weighing.starts():
             self.in_flight.op = Sum
             self._hooks.also_before(self._slots)
@@ -281,7 +282,7 @@ class GradientReducer(backward.PassState):
             self.coverage.restart()
 
     def pass_ended(self) -> bool:
-        """Count a backward pass that has ended; see ``backward.Reducer``."""
+        """Record that a backward pass has ended; see ``backward.Reducer``."""
         self._ended += 1
         self._end_pass(with_round=self._ended >= self.options.passes)
         return self._ended >= self.options.passes
@@ -311,9 +312,9 @@ class GradientReducer(backward.PassState):
     def synchronize(self, only_new: bool = False) -> None:
         """Reduce all gradients that have not been reduced yet.
 
-        All ranks of the process set must call this at least once per step. It does nothing if no rank needs it: this
-        rank has completed a reduction round since its last step and has run no pass afterwards, and no other rank is
-        waiting for it.
+        All ranks of the process set must call this at least once per step. It does nothing if no rank needs it, that
+        is, if this rank has completed a reduction round since its last step and has run no pass afterwards, and no
+        other rank is waiting for it.
 
         Args:
             only_new: Skip gradients that no backward pass has produced since the last round. If False, and this rank
@@ -336,13 +337,13 @@ class GradientReducer(backward.PassState):
         self._awaited = False
 
     def reduce_left_out(self) -> None:
-        """Reduce gradients that were missed: no round of this step has included them (coverage.py).
+        """Reduce gradients that no round of this step has included (coverage.py).
 
-        All ranks must call this, and must have such gradients for the same parameters.
+        All ranks must call this method, and must have missed gradients of the same parameters.
 
         Raises:
-            RanksDisagreeError: If another rank has no such gradients and continues. The message names the gradients of
-                this rank.
+            RanksDisagreeError: If another rank has not missed any gradients and continues. The message names the
+                gradients of this rank.
         """
         self._members.take_in(self)
         left_out = self.coverage.left_out()
@@ -435,7 +436,10 @@ class GradientReducer(backward.PassState):
         return True
 
     def finish(self) -> bool:
-        """Wait for all results. Return True if any rank was at the end of a backward pass, not in ``step()``."""
+        """Wait for all results.
+
+        Return True if any rank ran this round at the end of a backward pass rather than in ``step()``.
+        """
         with torch.no_grad():
             try:
                 self.in_flight.finish()

@@ -23,8 +23,8 @@ def name_parameters(
 ) -> dict[torch.Tensor, str]:
     """Return the names of the parameters in ``param_groups``.
 
-    The names come from ``named_parameters``. By default, they are ``allreduce.noname.<group>.<index>``. ``first_group``
-    is the number of the first group.
+    The names are taken from ``named_parameters``. If it is None, they are ``allreduce.noname.<group>.<index>``, where
+    groups are numbered from ``first_group``.
 
     Raises:
         ValueError: If an entry is not a (name, parameter) pair, a name occurs twice, or a parameter has no name.
@@ -92,7 +92,7 @@ def make_groups(
     names: dict[torch.Tensor, str],
     process_set: ProcessSet,
 ) -> list[list[torch.Tensor]]:
-    """Return the groups of parameters to reduce together, as the set's first rank has chosen them."""
+    """Return the groups of parameters to reduce together, as chosen by the first rank of the set."""
     if not groups:
         return []
     if isinstance(groups, int):
@@ -132,12 +132,12 @@ class Members:
     def take_in(self, reducer: Any) -> None:
         """Find new parameters in ``param_groups``, and add them to ``reducer`` unless it is None.
 
-        All ranks must have the same new parameters. Without new parameters, a call takes a few ns per parameter, so it
-        is cheap enough for every step.
+        All ranks must have the same new parameters. If there are none, the call takes only a few ns per parameter, so
+        it is cheap enough for every step.
 
         Raises:
             ValueError: If the gradients of a parameter cannot be reduced, or the compression does not support it. No
-                parameter is added then.
+                parameter is added in this case.
         """
         optimizer = self._optimizer()
         if optimizer is None or self._is_as_remembered(optimizer.param_groups):
@@ -164,9 +164,9 @@ class Members:
         for group, before, single in zip(groups, self._lists, self._single, strict=True):
             params = group["params"]
             try:
-                # Compare whole lists, which is fastest: Python treats identical objects as equal, and comparing two
-                # different tensors raises an exception. One-element tensors raise none, so compare those (at positions
-                # `single`) by identity.
+                # Compare whole lists first, which is fastest: Python treats identical objects as equal, and comparing
+                # two different tensors raises an exception. One-element tensors do not raise, so compare those (at
+                # positions `single`) by identity.
                 if params != before or any(params[i] is not before[i] for i in single):
                     return False
             except RuntimeError:

@@ -40,10 +40,10 @@ APART = 0x80
 EVERYTHING = 1 << 62
 """Value of ``max_bytes`` that lets gradients of every size share buckets."""
 
-# Number of values at the start of a proposal message: a 1 from each rank that takes part, and the two bucket sizes that
-# rank 0 requests (zeros for no request). Values per parameter and per bucket follow.
+# Number of header values of a proposal message. They are a 1 from each rank that takes part, and the two bucket sizes
+# that rank 0 requests (zeros for no request). Values per parameter and per bucket follow.
 _HEAD = 3
-# Number of consecutive steps with gradients missing on all ranks after which a bucket is dissolved.
+# A bucket is broken up after this many consecutive steps in which some of its gradients were missing on all ranks.
 _PATIENCE = 3
 # Maximum number of times that a gradient's bucket is dissolved because of missing gradients or a changed dtype. After
 # that, the gradient is always reduced separately.
@@ -66,7 +66,7 @@ class Bucketing:
     """Buckets of one optimizer's gradients. They can change between reduction rounds."""
 
     def __init__(self, max_bytes: int, process_set: ProcessSet) -> None:
-        """Start without buckets. Only gradients of up to ``max_bytes`` bytes can share a bucket."""
+        """Start without any buckets. Only gradients of up to ``max_bytes`` bytes can share a bucket."""
         self.max_bytes = max_bytes
         # True if autotune can change the bucket sizes, because the program has not set them itself.
         self._tunable = max_bytes == BucketSizes().small
@@ -112,7 +112,7 @@ class Bucketing:
         self._apart = None
 
     def flag(self, slot: Slot) -> int:
-        """Return the flag for a dense gradient, which shows other ranks whether the gradient can share a bucket."""
+        """Return the flag of a dense gradient, which tells other ranks whether the gradient can share a bucket."""
         if slot.bucket is not None:
             return DENSE
         p = slot.parameter
@@ -137,7 +137,7 @@ class Bucketing:
             bucket.restart()
 
     def drop_outdated(self) -> None:
-        """Dissolve the previous job's buckets, which new ranks do not have."""
+        """Break up the buckets of the previous job, because new ranks do not have them."""
         if self._proposal is not None and self._proposal.job is not face.job:
             self._proposal = None
         self._use(BucketSizes())
@@ -152,7 +152,7 @@ class Bucketing:
         return [int(self.max_bytes == 0), int(dissolves)]
 
     def _resizes(self) -> bool:
-        """Return True if autotune has requested other bucket sizes. Only rank 0 can return True."""
+        """Return True if autotune has requested other bucket sizes. Only rank 0 ever returns True."""
         return self._tunable and bucket_tuning.wanted not in (None, self._sizes)
 
     def _use(self, sizes: BucketSizes) -> None:
@@ -161,10 +161,10 @@ class Bucketing:
             self.max_bytes = sizes.small
 
     def propose(self, slots: Sequence[Slot], flags: Sequence[int]) -> None:
-        """Propose a change of buckets to the other ranks. ``settle`` applies the change later.
+        """Propose to the other ranks which gradients share a bucket. ``settle`` applies the change later.
 
-        All ranks must call this after each successful round. The call does not block, because ranks can end the rounds
-        of several optimizers in different orders.
+        All ranks must call this after each successful round. The call does not block, because ranks may complete the
+        rounds of several optimizers in different orders.
 
         Args:
             slots: All parameters of the optimizer.
@@ -191,7 +191,7 @@ class Bucketing:
         self._proposal = _Proposal(work, message, count, candidates, list(self._buckets), face.job)
 
     def settle(self) -> None:
-        """Wait until the ranks have agreed on a pending change of buckets, and apply it before the next round.
+        """Wait until the ranks have agreed on any pending change of buckets, and apply it before the next round.
 
         Raises:
             HorovodInternalError: If a rank was lost.
@@ -211,8 +211,8 @@ class Bucketing:
         # `came[i]` is the 1-based position at which parameter i's gradient arrived on the set's first rank, or 0 if it
         # did not arrive. `wishes[i]` is the number of ranks that want to dissolve bucket i.
         came, wishes = rest[: proposal.slots], rest[proposal.slots :]
-        # In the next round, reduce the gradients of a dissolved bucket separately. Their flags in that round determine
-        # whether they can share a bucket again.
+        # Break up the buckets that a rank wants to dissolve. In the next round, their gradients are reduced separately,
+        # and their flags in that round determine whether they can share a bucket again.
         for bucket, wish in zip(proposal.buckets, wishes, strict=True):
             if wish:
                 self._dissolve(bucket)
@@ -223,14 +223,13 @@ class Bucketing:
         shapes = [shape for _, shape in candidates]
         for members in plan(shapes, range(len(candidates)), self._sizes.first, self._sizes.bucket):
             slots_of_bucket = [candidates[i][0] for i in members]
-            # No other operation has this name, because the names of all other operations begin with a kind such as
-            # "allreduce.".
+            # No other operation can have this name, because all other names begin with a kind such as "allreduce.".
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
             self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1], face.job))
         self.changed()
 
     def _resize(self, sizes: BucketSizes, buckets: Sequence[Bucket]) -> None:
-        """Change the bucket sizes, which dissolves all buckets.
+        """Change the bucket sizes and break up all buckets.
 
         The next round reduces each gradient separately and then chooses new buckets.
         """
@@ -238,8 +237,8 @@ class Bucketing:
         for bucket in buckets:
             self._dissolve(bucket)
             for slot in bucket.members:
-                # Undo the increment of `moves` by `Bucket.dissolve`, because a change of bucket sizes does not count
-                # towards the limit _MAX_MOVES.
+                # Undo the increment of `moves` made by `Bucket.dissolve`, because a change of bucket sizes does not
+                # count towards the limit _MAX_MOVES.
                 slot.moves -= 1
         self._settled = []
 
@@ -356,7 +355,7 @@ class Contribution:
         return self._bucketing.flag(slot) if dense else 1 + grad.sparse_dim()
 
     def submit_mine(self) -> bool:
-        """Submit this rank's remaining gradients. Return True if all gradients are then in flight."""
+        """Submit this rank's remaining gradients. Return True if all gradients are in flight afterwards."""
         everything, flags = True, self._mine
         self._parts = False
         for slot in self._bucketing.apart(self._slots):
@@ -385,7 +384,7 @@ class Contribution:
         return everything
 
     def submit_theirs(self, flags: Sequence[int], adds: bool) -> None:
-        """Submit gradients that exist only on other ranks in this reduction round.
+        """Take part in the reduction of gradients that only other ranks have produced in this round.
 
         This rank submits zeros, or the gradient of an earlier round if one exists and ``adds`` is False.
 
@@ -428,7 +427,8 @@ class Contribution:
         elif there:
             bucket.partly_sent += 1
             bucket.detect_change()
-            # Fill all gradients before submitting any, because filling can move the bucket to new memory.
+            # Make all of these gradients views of the bucket before submitting any, because this can move the bucket to
+            # new memory.
             for slot in there:
                 bucket.fill(slot)
             for slot in there:
@@ -439,7 +439,7 @@ class Contribution:
 
 
 def kind_of(grad: torch.Tensor | None) -> int:
-    """Encode the kind of a gradient: 0 for None, ``DENSE``, or 1 + k for one with k sparse dimensions."""
+    """Encode the kind of a gradient: 0 for None, ``DENSE``, or 1 + k for a sparse one with k sparse dimensions."""
     if grad is None:
         return 0
     return 1 + grad.sparse_dim() if grad.is_sparse else DENSE

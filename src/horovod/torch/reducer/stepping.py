@@ -59,7 +59,7 @@ def _reduce(loss: Any, reducer: GradientReducer) -> Any:
 
 
 def _no_step(*args: Any, **kwargs: Any) -> None:
-    """Do nothing, in place of an optimizer step whose gradients have a total weight of 0."""
+    """Do nothing. Used instead of an optimizer step if the total weight of the gradients is 0."""
 
 
 class Control:
@@ -79,7 +79,7 @@ class Control:
         # True if the user has called synchronize() since the last step.
         self.synchronized = False
         self.in_step = False
-        # True once the program was warned about gradients that were not reduced.
+        # True once the program has been warned about gradients that were not reduced.
         self.warned = False
 
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

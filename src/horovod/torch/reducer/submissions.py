@@ -118,7 +118,7 @@ def _refuse_change(slot: Slot) -> NoReturn:
 
 
 def _check(slot: Slot | None, bucket: Bucket | None) -> None:
-    """Raise an error if the gradient of ``slot`` or, without a slot, any gradient of ``bucket`` has changed."""
+    """Raise an error if the gradient of ``slot``, or any gradient of ``bucket`` if no slot is given, has changed."""
     if slot is not None:
         check_unchanged(slot)
     if bucket is not None:
@@ -135,11 +135,11 @@ def _make_sparse(p: torch.Tensor) -> None:
 
 
 def _multiply(grad: torch.Tensor, factor: float) -> None:
-    """Multiply a dense gradient in place.
+    """Scale a dense gradient in place.
 
-    If the factor is 0, the result is 0 even if the gradient is NaN.
+    A factor of 0 yields 0 even for a gradient that is NaN.
     """
-    # Multiply without autograd, so that the version counter does not report a change.
+    # Multiply outside of autograd, so that the tensor's version counter does not change.
     values = grad.data
     if factor:
         values.mul_(factor)
@@ -169,7 +169,7 @@ class Norms:
         """CPU time spent on the norms."""
 
     def add(self, grad: torch.Tensor) -> None:
-        """Record the norm of a gradient before the reduction overwrites the gradient."""
+        """Record a gradient's norm before the reduction overwrites the gradient."""
         begin = time.thread_time_ns()
         if monitoring.can_be_read(grad):
             self._grads.append(grad)
@@ -201,7 +201,7 @@ def _norm(grad: torch.Tensor) -> torch.Tensor:
 
 
 class Submissions:
-    """Operations in flight for the gradients of one optimizer."""
+    """In-flight operations on the gradients of one optimizer."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -260,10 +260,10 @@ class Submissions:
         self._pending[slot] = finish
 
     def group(self, group: Group, stand_ins: dict[Slot, torch.Tensor] | None = None) -> None:
-        """Submit the gradients of a group as one operation.
+        """Submit the gradients of a group in a single operation.
 
-        ``stand_ins`` has zeros for gradients that are None. Their ``param.grad`` stays None. Sparse gradients cannot be
-        part of a group, so they are submitted alone.
+        ``stand_ins`` contains zeros to submit in place of gradients that are None. Their ``param.grad`` stays None.
+        Sparse gradients cannot be part of a group, so they are submitted alone.
         """
         grads = {}
         for slot in group.members:
@@ -290,7 +290,7 @@ class Submissions:
         self._submit(None, bucket, bucket.flat, bucket.name)
 
     def out_of_bucket(self, slot: Slot) -> None:
-        """Submit one gradient of a bucket separately, using its memory in the bucket."""
+        """Submit one gradient of a bucket on its own, using its memory in the bucket."""
         self.watch(slot)
         self._submit(slot, slot.bucket, slot.view, "allreduce." + slot.name)
 
@@ -301,7 +301,7 @@ class Submissions:
         self._watched.append(slot)
 
     def forget_watched(self, reduced: bool) -> None:
-        """Stop watching gradients for changes. ``reduced`` is False if they were discarded."""
+        """Stop watching gradients for changes. ``reduced`` is False if the gradients were discarded instead."""
         for slot in self._watched:
             slot.watched = None
             if reduced:
@@ -319,8 +319,8 @@ class Submissions:
     ) -> None:
         """Submit a tensor of gradients, which the engine overwrites with the result.
 
-        ``grad`` is the dense gradient of the parameter ``slot``, which is in ``bucket`` if that is not None. If
-        ``slot`` is None, ``grad`` is the memory of the whole ``bucket``.
+        If ``slot`` is given, ``grad`` is that parameter's dense gradient, and ``bucket`` is the bucket that contains
+        it, or None. If ``slot`` is None, ``grad`` is the memory of the whole ``bucket``.
         """
         options = self._options
         key: Any = bucket if slot is None else slot
@@ -340,7 +340,8 @@ class Submissions:
                 return
         grad = grad.detach()
         tensor, context = options.compression.compress(grad)
-        # Make the tensor contiguous before sending, because ranks can have different layouts such as channels last.
+        # Make the tensor contiguous before sending, because ranks may use different memory formats, such as channels
+        # last.
         tensor = plain(tensor)
         residual = self._residuals.of(key, tensor) if self._residuals is not None else None
         repeat = self._submit_in_place(

@@ -81,7 +81,7 @@ def ShardedOptimizer(
             "results on parts of them. Use hvd.DistributedOptimizer, or pass elementwise=True if it is element-wise"
         )
     if "step" in vars(optimizer):
-        # The learning rate scheduler has already wrapped the plain step(), which would update only this rank's
+        # The learning rate scheduler has already wrapped the original step(), which would update only this rank's
         # elements.
         raise ValueError("optimizer must be sharded before its learning rate scheduler is created; swap the two lines")
     if op not in (Average, Sum):
@@ -107,7 +107,7 @@ def ShardedOptimizer(
 
 
 def divide_again(optimizer: Any) -> None:
-    """Shard the parameters again, after the job's ranks have changed.
+    """Reshard the parameters after the job's ranks have changed.
 
     This discards the optimizer's state.
     """
@@ -131,7 +131,7 @@ def _assign(optimizer: Any, shards: Shards) -> None:
 
 
 class _Sharded:
-    """Methods of the plain optimizer that a sharded optimizer overrides."""
+    """Methods of the wrapped optimizer that a sharded optimizer overrides."""
 
     _hvd_shards: Shards
     _hvd_plain: type
@@ -145,7 +145,7 @@ class _Sharded:
             closure (Callable, optional): Function that computes the loss and the gradients, called once.
 
         Returns:
-            The closure's loss of this rank, or None.
+            The loss that the closure returned on this rank, or None.
 
         Raises:
             ValueError: If the step runs in an ``hvd.weight`` block or ``hvd.sync`` loop.
@@ -252,12 +252,11 @@ class _Sharded:
         return gathered[0] if isinstance(gathered, tuple) else gathered
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of a sharded, distributed or plain optimizer. Each rank keeps its part.
+        """Load the state of a sharded, distributed or plain optimizer. Each rank keeps only its part.
 
         Args:
-            state_dict (dict[str, Any]): Complete state, the same on all ranks, such as the result of
-                ``torch.load(path, mmap=True)``. The dictionary that ranks other than the first get from ``state_dict``
-                is not complete.
+            state_dict (dict[str, Any]): Complete state, the same on all ranks, such as the result of ``torch.load(path,
+                mmap=True)``. The dictionary that ``state_dict`` returns on ranks other than the first is incomplete.
 
         Raises:
             ValueError: If the state belongs to other parameters.
@@ -290,7 +289,7 @@ class _Sharded:
                 self.state[tensor] = {key: shards.slice(segment, key, value) for key, value in entries.items()}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raise an error, because parameters cannot be added to a sharded optimizer.
+        """Raise ValueError, because parameters cannot be added to a sharded optimizer.
 
         Raises:
             ValueError: Always.
@@ -304,7 +303,7 @@ class _Sharded:
 
 
 def _in_file(tensor: torch.Tensor, folder: str | os.PathLike[str]) -> torch.Tensor:
-    """Copy a tensor to an unnamed file, which takes no memory of this process."""
+    """Copy a tensor to an unnamed file, so that it does not occupy this process's memory."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.truncate(tensor.nbytes)
         memory = mmap.mmap(file.fileno(), tensor.nbytes)
@@ -315,5 +314,5 @@ def _in_file(tensor: torch.Tensor, folder: str | os.PathLike[str]) -> torch.Tens
 
 
 def is_sharded(value: Any, length: int) -> bool:
-    """Return True if a state entry has one value for each of ``length`` elements."""
+    """Return True if a state entry contains one value for each of the ``length`` elements of a parameter or shard."""
     return isinstance(value, torch.Tensor) and value.dim() == 1 and value.numel() == length

@@ -20,8 +20,8 @@ from horovod.torch.ops.reducescatter import reducescatter_async
 from horovod.torch.ops.tensors import set_rank_and_size
 from horovod.torch.reducer import backward
 
-# Buckets of parameters, and the segments of parameters that each rank owns. This section contains no tensors and no
-# communication.
+# Buckets of parameters, and the segments of parameters that each rank owns. The code in this section uses neither
+# tensors nor communication.
 
 BUCKET_BYTES = 16 * 1024 * 1024
 
@@ -56,7 +56,7 @@ class Layout(NamedTuple):
 
 
 def make_layouts(items: Sequence[Item], ranks: int, bucket_bytes: int = BUCKET_BYTES) -> list[Layout]:
-    """Assign parameters to buckets that are split evenly among the ranks. All parameters of a bucket have the same key.
+    """Assign parameters to buckets that are split evenly among the ranks. All items in a bucket have the same ``key``.
 
     A bucket is closed when it reaches ``bucket_bytes``. Its size is rounded up to a multiple of ``ranks``.
     """
@@ -157,7 +157,7 @@ class Bucket:
 
 
 class Slot:
-    """Parameter with its bucket and its hook's handle."""
+    """A parameter, its bucket, and the handle of its hook."""
 
     def __init__(self, parameter: torch.Tensor, bucket: Bucket) -> None:
         self.parameter, self.bucket = parameter, bucket
@@ -168,8 +168,8 @@ class Shards(backward.PassState):
     """All buckets of a sharded optimizer. Implements ``backward.Reducer``.
 
     The last backward pass before a step reduces the gradients. A bucket is submitted when all its gradients have
-    arrived, or at the end of the pass. After the reduction, a message with Max shows each rank which parameters have
-    gradients on any rank, and whether a rank has an overflow or a failure.
+    arrived, or at the end of the pass. After the reduction, a status message that is reduced with Max tells each rank
+    which parameters have gradients on any rank, and whether a rank has an overflow or a failure.
     """
 
     def __init__(
@@ -226,11 +226,11 @@ class Shards(backward.PassState):
 
     @property
     def name(self) -> str:
-        """Name of the status message that follows the reduction, unique in the job."""
+        """Name of the status message that follows the reduction, which is unique within the job."""
         return f"{self.wire}.used"
 
     def reset(self) -> None:
-        """Discard the gradients of all buckets, and wait for operations in flight, ignoring their errors."""
+        """Discard the gradients of all buckets. Also wait for operations in flight, and ignore their errors."""
         self._leave_pass()
         issued = [bucket.handle for bucket in self.buckets] + [self._message and self._message[0]]
         self._message = None
@@ -255,7 +255,7 @@ class Shards(backward.PassState):
     # -- in a backward pass ------------------------------------------------------------------------------------------
 
     def on_gradient(self, slot: Slot) -> None:
-        """Handle a new gradient, and submit its bucket if it completes the bucket. Hooks call this method."""
+        """Handle a new gradient. If it completes its bucket, submit the bucket. Hooks call this method."""
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
@@ -287,7 +287,7 @@ class Shards(backward.PassState):
                 self._turn.end()
 
     def pass_ended(self) -> bool:
-        """Count a backward pass that has ended; see ``backward.Reducer``."""
+        """Record that a backward pass has ended; see ``backward.Reducer``."""
         self._done += 1
         due = self._done == self.passes
         self._end_pass(with_round=due)
@@ -301,7 +301,7 @@ class Shards(backward.PassState):
         """
         self._end_pass()
         if self.guard.grad is not None:
-            # Do not report this failure to other ranks: the pass failed here because its gradients had already been
+            # Do not report this failure to other ranks. The pass failed only because its gradients had already been
             # reduced.
             return
         self._done += 1
@@ -354,7 +354,8 @@ class Shards(backward.PassState):
     def _release(self) -> None:
         """Free the gradients of reduced buckets, waiting for the oldest bucket if many are in flight.
 
-        The wait is limited, because another rank can compute gradients in a different order and wait for this rank too.
+        The wait has a timeout, because another rank may compute gradients in a different order and be waiting for this
+        rank.
         """
         while self._in_flight:
             oldest = self._in_flight[0]
@@ -365,7 +366,7 @@ class Shards(backward.PassState):
             self._in_flight.popleft().finish()
 
     def answer(self, seconds: float = -1.0) -> bool:
-        """Send the status message once all buckets are reduced; see ``backward.Reducer``."""
+        """Send the status message of this step once all buckets have been reduced; see ``backward.Reducer``."""
         for bucket in self._in_flight:
             if bucket.handle is not None and seconds >= 0 and not handles.wait_briefly(bucket.handle, seconds):
                 return False
@@ -385,7 +386,7 @@ class Shards(backward.PassState):
     def finish(self) -> None:
         """Set the gradients of this rank's elements; see ``backward.Reducer``.
 
-        A gradient is None if no rank has it.
+        A gradient is None if no rank has produced it.
         """
         assert self._message is not None
         (handle, message), self._message = self._message, None
@@ -437,9 +438,9 @@ class Shards(backward.PassState):
         return total.sqrt()[0]
 
     def slice(self, segment: Segment, key: str, value: Any) -> Any:
-        """Return the section of the state entry ``key`` that belongs to ``segment`` of a parameter.
+        """Return the slice of the optimizer state entry ``key`` that belongs to ``segment`` of a parameter.
 
-        Entries without one value per element are copied.
+        An entry that does not have one value per element, such as a step count, is copied whole.
         """
         p = self.parameters[segment.index]
         if isinstance(value, torch.Tensor) and value.shape == p.shape and key != "step":
