@@ -123,7 +123,8 @@ class LostWorker:
 
     Attributes:
         number: Number of the worker.
-        still: Description of the worker if its process is stopped but still exists. Empty if the process has exited.
+        still: Description of the worker if its process is suspended but still exists, or an empty string if the process
+            has exited.
     """
 
     number: int
@@ -220,7 +221,7 @@ class CallbackListener:
                     pass_on(event)
 
     def close(self) -> None:
-        """Stop the actor that implements the queue. Further calls have no effect."""
+        """Stop the actor that implements the queue. Can be called repeatedly."""
         if self.queue is not None:
             with contextlib.suppress(RayActorError):
                 ray.kill(self.queue.actor)

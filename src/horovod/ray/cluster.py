@@ -92,7 +92,7 @@ def assignments(
     shared: Mapping[str, str],
     seconds: float,
 ) -> list[Assignment]:
-    """Assign the ranks of a job of a fixed size to its workers.
+    """Assign the ranks of a fixed-size job to its workers.
 
     Args:
         made: Servers in the driver to which the workers connect (see ``open_servers``).
@@ -121,8 +121,8 @@ class HostNames:
     """
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # `_names` maps node ids to node names.
-        self._machine_of: dict[str, str] = {}  # `_machine_of` maps node names to host names.
+        self._names: dict[str, str] = {}  # Maps node ids to node names
+        self._machine_of: dict[str, str] = {}  # Maps node names to host names
         self._machines = Machines()
 
     def of(self, node: Mapping[str, Any]) -> str:

@@ -32,8 +32,8 @@ from horovod.runner.external_workers.mailbox import Mailbox
 from horovod.runner.external_workers.workers import ExternalElasticJob
 from horovod.runner.function.outcome import worker_error
 
-_EVERY = 1.0  # The cluster is checked every _EVERY seconds.
-_END = 10.0  # Killed workers get _END seconds to exit.
+_EVERY = 1.0  # Seconds between two checks of the cluster
+_END = 10.0  # Seconds that killed workers have to exit
 
 
 class _Over:

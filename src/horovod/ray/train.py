@@ -101,8 +101,8 @@ class HorovodBackend(Backend):
 
 
 def _gone(worker_group: Any, rank: int) -> None:
-    """Kill a stopped worker. Without this, Ray Train would notice the stopped worker only after ten minutes."""
-    with contextlib.suppress(Exception):  # Ignore errors, because the worker or its group might already have ended.
+    """Kill a suspended worker. Otherwise, Ray Train would notice it only after ten minutes."""
+    with contextlib.suppress(Exception):  # Ignore errors, because the worker or its group may already have exited.
         ray.kill(worker_group.get_workers()[rank].actor, no_restart=True)
 
 
@@ -139,7 +139,7 @@ class HorovodTrainer(DataParallelTrainer):
             train_loop_per_worker: Function that each rank calls.
             train_loop_config: Argument of the function, if it takes one.
             horovod_config: Configuration of the backend. Default: ``HorovodConfig()``.
-            **kwargs: Further arguments of Ray's data-parallel trainers, such as ``scaling_config``.
+            **kwargs: Additional arguments of Ray's data-parallel trainers, such as ``scaling_config``.
 
         Raises:
             TypeError: If ``horovod_config`` has the wrong type.

@@ -25,11 +25,11 @@ from horovod.runner.external_workers.workers import ExternalWorkers
 from horovod.runner.function.outcome import worker_error
 from horovod.runner.plan.hosts import place
 
-_GRACE = 5.0  # The other ranks get _GRACE seconds to notice that a rank has failed.
-_LATE = 5.0  # The driver waits _LATE seconds longer than the workers, so that workers report their errors first.
-_DEATH = 1.0  # After a worker has died, the driver waits up to _DEATH seconds for Ray to report why.
-_LEAVE = 2.0  # Idle workers get _LEAVE seconds to leave the job.
-_END = 10.0  # Killed workers get _END seconds to exit.
+_GRACE = 5.0  # Seconds that the other ranks have to notice that a rank has failed
+_LATE = 5.0  # Seconds that the driver waits longer than the workers, so that workers report their errors first
+_DEATH = 1.0  # Maximum seconds that the driver waits, after a worker has died, for Ray to report why
+_LEAVE = 2.0  # Seconds that idle workers have to leave the job
+_END = 10.0  # Seconds that killed workers have to exit
 
 
 class WorkerGroup:
@@ -62,11 +62,11 @@ class WorkerGroup:
         self._servers: ExternalWorkers | None = None
         self._box: Mailbox[Event] = Mailbox()
         self._turn = threading.RLock()  # `_turn` is held by the thread that reads the mailbox.
-        self._listener: int | None = None  # `_listener` is the id of the thread that reads the mailbox, or None.
-        self._over = False  # `_over` is True once `shutdown` was called, even during `start`.
-        self._joined: dict[int, Any] = {}  # `_joined` contains the ranks whose liveness connections report their exit.
-        self._dead: dict[int, str] = {}  # `_dead` contains descriptions of lost workers by rank.
-        # `_still` contains descriptions of lost workers that are stopped but still exist.
+        self._listener: int | None = None  # Id of the thread that reads the mailbox, or None
+        self._over = False  # True once `shutdown` has been called, even during `start`
+        self._joined: dict[int, Any] = {}  # Ranks whose liveness connections report their exit
+        self._dead: dict[int, str] = {}  # Descriptions of lost workers by rank
+        # Descriptions of lost workers that are suspended but still exist, by rank
         self._still: dict[int, str] = {}
 
     # Start

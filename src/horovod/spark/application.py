@@ -77,7 +77,7 @@ def _number(conf: Mapping[str, str], key: str) -> int | None:
 
 # -- explanations of Spark's failures, derived from its messages -----------------------------------------------------
 
-_LINES = 12  # Error messages show at most _LINES lines of Spark's own message.
+_LINES = 12  # Maximum number of lines of Spark's own message that error messages show
 
 _KNOWN = (
     (
@@ -129,9 +129,9 @@ def explain(text: str) -> str:
     return "\n".join(lines[begin : begin + _LINES])
 
 
-_POLL = 0.2  # Spark sends no notification, so the number of slots is checked every _POLL seconds.
-_END_SECONDS = 10.0  # Cancelled Spark jobs get _END_SECONDS to stop.
-_FAREWELL = 3.0  # Tasks get _FAREWELL seconds to finish after their agents have exited.
+_POLL = 0.2  # Seconds between two checks of the number of slots, because Spark sends no notification
+_END_SECONDS = 10.0  # Seconds that cancelled Spark jobs have to stop
+_FAREWELL = 3.0  # Seconds that tasks have to finish after their agents have exited
 
 
 class Application:

@@ -98,8 +98,8 @@ def _encoded(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
 
 
-TICK = 0.05  # While the job is stopping, the process tree is scanned every TICK seconds.
-# The agent stops reading worker output while more than OUTPUT_LIMIT bytes are queued for the launcher.
+TICK = 0.05  # Seconds between two scans of the process tree while the job is stopping
+# Maximum bytes that are queued for the launcher before the agent stops reading worker output
 OUTPUT_LIMIT = 4 << 20
 READ_SIZE = 1 << 16
 
@@ -118,7 +118,7 @@ class Agent:
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
         self._state = HostState()
-        self._relays = False  # `_relays` is True if this agent relays its workers' store connections.
+        self._relays = False  # True if this agent relays its workers' connections to the store
         self._limit = 0.0  # The launcher is considered lost after `_limit` seconds without a message. 0 means no limit.
         self._heard = self._looked = time.monotonic()
         self._next_word = 0.0  # Time at which the next heartbeat is due

@@ -68,8 +68,8 @@ def _interfaces() -> list[Interface]:
         return []
 
 
-FRAME_LIMIT = 8 << 20  # A frame has at most FRAME_LIMIT bytes, so that a faulty peer cannot cause larger allocations.
-CHUNK = 1 << 20  # Functions, results and streams are sent in chunks of at most CHUNK bytes.
+FRAME_LIMIT = 8 << 20  # Maximum size of a frame in bytes, so that a faulty peer cannot cause larger allocations
+CHUNK = 1 << 20  # Maximum size in bytes of the chunks in which functions, results and streams are sent
 MAGIC = b"\0HOROVOD AGENT 1\n"
 BANNER_LIMIT = 1 << 16  # Maximum number of bytes, such as of a login banner, before the agent's first message
 _HEADER = struct.Struct(">I")
@@ -267,7 +267,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """Report that a signal such as SIGSTOP has stopped a worker. If `stopped` is False, the worker is running again."""
+    """Report that a signal such as SIGSTOP has suspended a worker, or (`stopped` is False) that it is running again."""
 
     rank: int
     stopped: bool

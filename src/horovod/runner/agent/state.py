@@ -21,11 +21,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-TERM_GRACE = 5.0  # SIGKILL follows SIGTERM after TERM_GRACE seconds, unless the launcher requests another time.
-# Processes that still exist GIVE_UP seconds after SIGKILL, for example because of a dead network disk, are reported and
-# abandoned.
+TERM_GRACE = 5.0  # Seconds between SIGTERM and SIGKILL, unless the launcher requests another time
+# Seconds after SIGKILL after which processes that still exist, for example because of a dead network disk, are reported
+# and abandoned.
 GIVE_UP = 5.0
-LINGER = 0.2  # Children of exited workers, such as multiprocessing helpers, get LINGER seconds to exit on their own.
+LINGER = 0.2  # Seconds that children of exited workers, such as multiprocessing helpers, have to exit on their own
 
 
 class HostPhase(Enum):

@@ -36,13 +36,13 @@ RESULT_FD = b"HOROVOD_RUN_RESULT_FD"
 REPORT_PIPE = PIPE.encode()
 STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
 STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
-ONE_WARNING = 10.0  # A warning signal that is repeated within ONE_WARNING seconds is ignored.
-LEFTOVERS = 1.0  # In elastic jobs, children of an exited worker get LEFTOVERS seconds to exit on their own.
-# At most DRAIN_LIMIT bytes are read after a worker exits, because one of its children could keep writing.
+ONE_WARNING = 10.0  # Seconds within which a repeated warning signal is ignored
+LEFTOVERS = 1.0  # Seconds that children of an exited worker have to exit on their own in elastic jobs
+# Maximum bytes that are read after a worker exits, because one of its children could keep writing.
 DRAIN_LIMIT = 1 << 20
 
 
-# At most _AT_ONCE bytes are read per call, so that a worker that writes continuously cannot block the agent.
+# Maximum bytes read per call, so that a worker that writes continuously cannot block the agent.
 _AT_ONCE = 16 * LIMIT
 
 
@@ -147,7 +147,7 @@ class WorkerTable:
         store: tuple[str, int] | None,
         between: Callable[[], None] = lambda: None,
     ) -> list[tuple[int, int]]:
-        """Start all workers of a job with a fixed size.
+        """Start all workers of a fixed-size job.
 
         Args:
             job: The launcher's request to start the job.

@@ -99,7 +99,7 @@ _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
 _OURS = "Horovod "
 # The debugger pdb raises BdbQuit if the user enters `q`, or at the end of its input.
 _LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")
-_MORE_LINES = 8  # At most _MORE_LINES lines of a message are kept after a blank line.
+_MORE_LINES = 8  # Maximum number of lines of a message that are kept after a blank line
 
 
 @dataclass(frozen=True)

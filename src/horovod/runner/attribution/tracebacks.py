@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from horovod.common.contract.log import library_of
 
 HEADER = "Traceback (most recent call last):"
-MOST = 12  # At most MOST user frames are shown: the first and the last ones.
-_KEPT_LIBRARY = 2  # Without user frames, the last _KEPT_LIBRARY library frames are shown.
+MOST = 12  # Maximum number of user frames that are shown: the first and the last ones
+_KEPT_LIBRARY = 2  # Number of library frames that are shown if there are no user frames: the last ones
 
 # In the traceback of an exception group, each line begins with a margin of `|` characters.
 _FRAME = re.compile(r'(?P<margin>[ |]*)File "(?P<path>[^"]+)", line \d+(?P<where>, in .*)?$')

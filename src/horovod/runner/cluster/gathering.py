@@ -22,9 +22,9 @@ from horovod.runner.cluster.task import Answer, Arrival, Ticket
 from horovod.runner.plan.hosts import Machines
 from horovod.runner.remote.arrived import ArrivedConnection
 
-_MOST = 256  # At most _MOST connections are authenticated at the same time. Others wait in the listen backlog.
-_TIME_OF_ITS_OWN = 2.0  # A new connection can replace the oldest unauthenticated one after _TIME_OF_ITS_OWN seconds.
-_LOOK_AGAIN = 50  # The server then checks every _LOOK_AGAIN ms whether it can accept connections again.
+_MOST = 256  # Maximum number of connections that are authenticated at the same time; others wait in the listen backlog
+_TIME_OF_ITS_OWN = 2.0  # Age after which a new connection may replace the oldest unauthenticated one (s)
+_LOOK_AGAIN = 50  # Milliseconds after which the server then checks again whether it can accept connections
 _BACKLOG = 1024
 _END_SECONDS = 5.0
 _LONGEST_POLL = 3600.0  # Longest single wait in seconds, because poll() accepts at most about 24 days

@@ -140,11 +140,11 @@ def judge(arrival: Arrival) -> str:
     return ""
 
 
-CONNECT_SECONDS = 5.0  # One attempt to connect to one address takes at most CONNECT_SECONDS.
-ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS  # The process gives up trying to reach the launcher after ROUNDS_SECONDS.
-PAUSE = 0.2  # All addresses are tried again after a pause of PAUSE to 2 * PAUSE seconds.
-QUEUE_LIMIT = 4 << 20  # The relay stops reading while more than QUEUE_LIMIT bytes are queued in one direction.
-END_SECONDS = 15.0  # An agent that has lost its launcher gets END_SECONDS to end its workers.
+CONNECT_SECONDS = 5.0  # Maximum duration of one attempt to connect to one address (s)
+ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS  # Seconds after which the process gives up trying to reach the launcher
+PAUSE = 0.2  # Minimum pause before all addresses are tried again (s); the maximum is twice as long
+QUEUE_LIMIT = 4 << 20  # Maximum bytes that are queued in one direction before the relay stops reading
+END_SECONDS = 15.0  # Seconds that an agent that has lost its launcher has to end its workers
 READ_SIZE = 1 << 16
 
 

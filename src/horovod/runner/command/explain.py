@@ -19,8 +19,8 @@ _MARKS = (
     b"SLURM_JOB_ID",
     b"SLURM_STEP_ID",
 )
-_PATIENCE = 15.0  # The answer must arrive within _PATIENCE seconds. The job needs up to 5 seconds.
-_AGAIN = 0.1  # Connecting is retried every _AGAIN seconds.
+_PATIENCE = 15.0  # Seconds within which the answer must arrive; the job needs up to 5 seconds
+_AGAIN = 0.1  # Seconds between two attempts to connect
 
 
 def run(target: str) -> str:

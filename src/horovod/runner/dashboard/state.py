@@ -84,8 +84,8 @@ class _Point:
         ]
 
 
-CUT = 400  # A complete line is cut after CUT characters.
-_HELD = 4 * CUT  # An incomplete line is cut after _HELD bytes.
+CUT = 400  # Maximum number of characters of a complete line; the rest is cut
+_HELD = 4 * CUT  # Maximum number of bytes of an incomplete line; the rest is cut
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROLS = dict.fromkeys([*range(9), *range(10, 32), *range(127, 160)])
 _NUMBERS = re.compile(r"\B(?=(?:\d{3})+$)")
@@ -185,9 +185,9 @@ _ALL_LINES = 20_000
 _LEAST_LINES = 20
 # A page update contains at most _AT_ONCE lines in total, but always allows _LEAST_AT_ONCE lines per rank.
 _AT_ONCE, _LEAST_AT_ONCE = 2000, 5
-NAMES = 100  # A job can report at most NAMES different values, such as the loss.
-_CHARTED = 8  # The history of the first _CHARTED values is kept.
-_SAID = 50  # The last _SAID messages of the launcher are kept.
+NAMES = 100  # Maximum number of different values, such as the loss, that a job can report
+_CHARTED = 8  # Number of values whose history is kept, in the order of their first report
+_SAID = 50  # Number of messages of the launcher that are kept: the most recent ones
 
 _PHASES = {
     "CONNECTING": "starting",

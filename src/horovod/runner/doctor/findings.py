@@ -14,9 +14,9 @@ from horovod.runner.command.check_build import usable
 from horovod.runner.doctor import container, devices, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
 
-SLOW_CONNECT = 5.0  # A host is reported as slow if connecting to it takes longer than SLOW_CONNECT seconds.
-CLOCK_TOLERANCE = 2.0  # Clocks that differ by more than CLOCK_TOLERANCE seconds are reported.
-LOW_MEMORY = 0.05  # A host is reported if less than the fraction LOW_MEMORY of its memory is available.
+SLOW_CONNECT = 5.0  # Connection time in seconds above which a host is reported as slow
+CLOCK_TOLERANCE = 2.0  # Difference between two clocks in seconds above which they are reported
+LOW_MEMORY = 0.05  # Fraction of a host's memory; hosts with less available memory are reported
 LOW_PROCESSES = 2048
 SLOW_GIGABITS = 0.5
 # Warn if a single TCP connection is slower than SLOW_PART times its interface's nominal speed. Interfaces with a

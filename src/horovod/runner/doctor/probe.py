@@ -157,18 +157,18 @@ def _free(path: str) -> int:
 # Purpose codes of the probe's connections in the handshake. The connections of a job use smaller codes.
 REACH, MEASURE = 100, 101
 EPOCH = 1
-# The probe waits up to REACH_SECONDS for a connection to an address. Ranks of a job wait only 0.25 s before they also
-# try the peer's other addresses.
+# Seconds that the probe waits for a connection to an address. Ranks of a job wait only 0.25 s before they also try the
+# peer's other addresses.
 REACH_SECONDS = 2.0
-ANSWER_SECONDS = 10.0  # A handshake must finish within ANSWER_SECONDS. The limit is high, because the peer can be busy.
-STALL_SECONDS = 10.0  # A speed measurement fails after STALL_SECONDS without progress.
+ANSWER_SECONDS = 10.0  # Maximum duration of a handshake (s); it is high, because the peer can be busy
+STALL_SECONDS = 10.0  # Seconds without progress after which a speed measurement fails
 ECHOES = 100
 STREAM_SECONDS = 0.3
 PIECE = 256 << 10
 _COUNTED = struct.Struct("!Qd")  # Wire format of a throughput result: bytes received and duration in seconds
 _THREADS = 32
-_MOST = 4 * _THREADS  # A listener has at most _MOST connections.
-_GRACE = 1.0  # Each connection has at least _GRACE seconds for its handshake, even under heavy load.
+_MOST = 4 * _THREADS  # Maximum number of connections of a listener
+_GRACE = 1.0  # Minimum time that each connection has for its handshake, even under heavy load (s)
 
 
 def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:

@@ -13,7 +13,7 @@ from horovod.runner.command import check_build
 from horovod.runner.doctor import container, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, DeviceReport, Diagnosis, Finding, HostAnswer, HostReport, Place
 
-MOST = 64  # The table lists at most MOST GPUs.
+MOST = 64  # Maximum number of GPUs in the table
 
 
 def gpu_count(report: DeviceReport) -> str:

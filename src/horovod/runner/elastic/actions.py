@@ -218,18 +218,19 @@ class End:
 Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End
 
 
-# A rank to which other ranks report a lost connection has ACCUSED seconds to show that it is alive, and is then killed.
-# A healthy rank's engine raises an error within this time.
+# Seconds that a rank to which other ranks report a lost connection has to show that it is alive, before it is killed. A
+# healthy rank's engine raises an error within this time.
 ACCUSED = 2.0
-# New workers that are ready to join wait up to TOGETHER seconds for other new workers that are still starting. They can
-# then join together, which interrupts the training only once.
+# Maximum seconds that new workers that are ready wait for other new workers that are still starting. They can then join
+# together, which interrupts the training only once.
 TOGETHER = 5.0
-LEAVING = 10.0  # A dismissed worker is killed if it has not exited after LEAVING seconds.
-CERTAIN = 10.0  # A worker that still exists CERTAIN seconds after SIGKILL is abandoned.
-# A host can be reported as lost up to TORN_DOWN seconds after a rank on it failed, because a host that shuts down can
+LEAVING = 10.0  # Seconds that a dismissed worker has to exit before it is killed
+CERTAIN = 10.0  # Seconds after SIGKILL after which a worker that still exists is abandoned
+# Maximum seconds between the failure of a rank and the report that its host is lost, because a host that shuts down can
 # kill the rank first.
 TORN_DOWN = 10.0
-# If the launcher's loop wakes up more than STOOD_STILL seconds late, the launcher or its machine was suspended.
+# Seconds. If the launcher's loop wakes up later than planned by more than this, it was suspended, alone or with its
+# machine.
 STOOD_STILL = 5.0
 
 

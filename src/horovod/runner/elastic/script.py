@@ -23,7 +23,7 @@ from horovod.runner.plan import allocations
 MOST = 65536  # Maximum number of slots per host, which equals the maximum number of ranks per job
 FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
 _LINE = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::([0-9]+))?", re.ASCII)
-_SHOWN = 80  # Messages show at most _SHOWN characters of an invalid line.
+_SHOWN = 80  # Maximum number of characters of an invalid line that messages show
 
 
 def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> dict[str, int]:
@@ -77,7 +77,7 @@ def _shown(text: str) -> str:
 SECONDS = 10.0
 LIMIT = 1 << 20  # Maximum size of the script's output (bytes)
 _PIECE = 1 << 16
-# One call reads at most _PIECES chunks, so that a script that writes continuously cannot block the launcher.
+# Maximum number of chunks read per call, so that a script that writes continuously cannot block the launcher.
 _PIECES = 16
 _LAST_WORDS = 1 << 14  # Number of bytes that are kept from the end of the script's stderr
 _KILLED = 1.0  # Time within which a killed script must exit (s)

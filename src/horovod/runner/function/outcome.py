@@ -285,7 +285,7 @@ def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
     return values
 
 
-CODE_LIMIT = 4 << 20  # At most CODE_LIMIT characters of notebook code are sent to the workers, for their tracebacks.
+CODE_LIMIT = 4 << 20  # Maximum number of characters of notebook code that are sent to the workers, for their tracebacks
 
 
 def check(function: Any, args: Any, kwargs: Any, name: str = "func") -> None:

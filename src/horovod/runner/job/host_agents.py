@@ -23,8 +23,8 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 from horovod.runner.remote.routes import Locality
 
-# The launcher relays STRANGERS more store connections than the workers on other hosts need, because unauthenticated
-# peers could otherwise use up all connections.
+# Number of store connections that the launcher relays in addition to those that the workers on other hosts need,
+# because unauthenticated peers could otherwise use up all connections.
 STRANGERS = 64
 
 

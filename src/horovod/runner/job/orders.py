@@ -26,7 +26,7 @@ from horovod.runner.remote import ssh
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet
 
-# The launcher warns if the clock of a host differs from its own by more than CLOCK_TOLERANCE seconds.
+# Difference in seconds between a host's clock and the launcher's above which the launcher warns
 CLOCK_TOLERANCE = 30.0
 
 

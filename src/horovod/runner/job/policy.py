@@ -17,13 +17,13 @@ import signal
 from dataclasses import dataclass
 from enum import Enum
 
-# After the first failure, the job waits SETTLE seconds, so that other ranks that fail can also report their reasons.
-# The engine raises HorovodInternalError on them within 2 s.
+# Seconds that the job waits after the first failure, so that other ranks that fail can also report their reasons. The
+# engine raises HorovodInternalError on them within 2 s.
 SETTLE = 2.0
-TERM_GRACE = 5.0  # SIGKILL follows SIGTERM after TERM_GRACE seconds.
-USER_GRACE = 30.0  # If the user stops the job, ranks get USER_GRACE seconds to exit on their own (--grace-seconds).
-AGENT_GRACE = 12.0  # Processes that still do not exit are abandoned after AGENT_GRACE more seconds.
-LAST_WORDS = 1.0  # If the user stops the job, output that no program reads is discarded after LAST_WORDS seconds.
+TERM_GRACE = 5.0  # Seconds between SIGTERM and SIGKILL
+USER_GRACE = 30.0  # Seconds that ranks have to exit on their own if the user stops the job (--grace-seconds)
+AGENT_GRACE = 12.0  # Additional seconds after which processes that still have not exited are abandoned
+LAST_WORDS = 1.0  # Seconds after which output that no program reads is discarded if the user stops the job
 
 
 class Phase(Enum):

@@ -12,10 +12,10 @@ from horovod.common.contract import reasons
 from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.plan.settings import LaunchSettings
 
-QUIET = 2.0  # On a terminal, the status line appears after QUIET seconds of waiting.
-FIRST = 5.0  # In a log, the first line appears after FIRST seconds of waiting. The interval doubles with each line.
-SHOWN = 4  # A line contains at most SHOWN hosts.
-BAR = 10  # The progress bar is BAR characters wide.
+QUIET = 2.0  # Seconds of waiting after which the status line appears on a terminal
+FIRST = 5.0  # Seconds of waiting after which the first line appears in a log; the interval doubles with each line
+SHOWN = 4  # Maximum number of hosts in a line
+BAR = 10  # Width of the progress bar in characters
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
 # If no rank calls hvd.init(), the ranks train independent models, and all of them write the same files. The warning is
 # limited to Python programs, because commands such as `horovodrun -np 4 hostname` are legitimate.
 
-FIRST_LOOK = 60.0  # The check runs FIRST_LOOK seconds after all ranks have started.
+FIRST_LOOK = 60.0  # Seconds between the start of all ranks and the check
 _PYTHON = re.compile(r"(?:i?python|pypy)[\d.]*t?")
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
 _ASSIGNMENT = re.compile(r"\w+=")  # Matches a `NAME=value` argument of the program `env`

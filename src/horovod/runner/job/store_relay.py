@@ -12,10 +12,10 @@ from horovod.runner.agent.messages import ByteWriter, StreamData, StreamEnd, Str
 from horovod.runner.remote.connections import Agent
 
 READ_SIZE = 1 << 18
-# The launcher stops reading the store's answers while more than QUEUE_LIMIT bytes are queued for an agent.
+# Maximum bytes queued for an agent before the launcher stops reading the store's answers
 QUEUE_LIMIT = 4 << 20
-# A connection is closed if more than REQUEST_LIMIT bytes are queued for the store. Only an unauthenticated peer can
-# exceed this limit, because ranks wait for each answer before they send the next request.
+# Maximum bytes queued for the store before a connection is closed. Only an unauthenticated peer can exceed this limit,
+# because ranks wait for each answer before they send the next request.
 REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from horovod.runner.output.row import Row, cells_of, cut
 
 ERASE = b"\r\x1b[K"
-MARGIN = 3  # A terminal can show ^C or ^Z at the cursor, so the MARGIN rightmost columns stay empty.
-LINES_LIMIT = 1000  # A terminal is assumed to have at most LINES_LIMIT lines.
-FRAME = 0.05  # The bars are redrawn at most every FRAME seconds.
+MARGIN = 3  # Number of rightmost columns that stay empty, because a terminal can show ^C or ^Z at the cursor
+LINES_LIMIT = 1000  # Maximum number of lines that a terminal is assumed to have
+FRAME = 0.05  # Minimum seconds between two redraws of the bars
 _SGR = re.compile("\x1b\\[[0-9;:]*m")
 _TO_THE_END = "\x1b[K"
 _BELOW = "\x1b[J"

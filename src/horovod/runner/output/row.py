@@ -147,7 +147,7 @@ def _codes(parameters: bytes) -> Iterator[tuple[int, bytes]]:
         yield number, part
 
 
-ROW_LIMIT = 4096  # An overwritten line keeps at most ROW_LIMIT columns.
+ROW_LIMIT = 4096  # Maximum number of columns of an overwritten line
 _OFF = RESET.decode()
 
 

@@ -7,7 +7,7 @@ import re
 
 from horovod.runner.output.row import Colours, Row, cells_of
 
-LINE_LIMIT = 16 << 20  # Incomplete lines longer than LINE_LIMIT bytes are split.
+LINE_LIMIT = 16 << 20  # Maximum length of an incomplete line in bytes; longer lines are split
 
 
 class LineCutter:
@@ -43,8 +43,8 @@ class LineCutter:
         return rest
 
 
-HOLD = 0.5  # If a program does not redraw a progress bar within HOLD seconds, the bar is final.
-ROWS_LIMIT = 64  # The canvas keeps at most ROWS_LIMIT lines. It returns older lines as final.
+HOLD = 0.5  # Seconds without a redraw after which a progress bar is final
+ROWS_LIMIT = 64  # Maximum number of lines in the canvas; it returns older lines as final
 TRACEBACK = "Traceback (most recent call last):"
 
 _TOKEN = re.compile(

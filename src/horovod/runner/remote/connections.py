@@ -32,7 +32,7 @@ from horovod.runner.base.job_result import AgentError
 from horovod.runner.plan.hosts import Host, Slot
 
 READ_SIZE = 1 << 18
-SAID_LIMIT = 1 << 14  # The last SAID_LIMIT bytes of stderr are kept, to explain why a connection ended.
+SAID_LIMIT = 1 << 14  # Number of bytes kept from the end of stderr, to explain why a connection ended
 
 
 class Connection(Protocol):

@@ -22,9 +22,9 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.heartbeats import Heartbeats, silent
 from horovod.runner.remote.routes import BySrun, BySsh, Reach, Routes, ThisMachine, Through
 
-TRACEBACK_LINES = 12  # Messages show at most TRACEBACK_LINES lines of a failed agent's stderr.
-FLUSH_SECONDS = 1.0  # The launcher spends up to FLUSH_SECONDS on telling the agents that it will be suspended.
-LOST_GRACE = 0.5  # The ssh process of a lost host gets LOST_GRACE seconds to exit.
+TRACEBACK_LINES = 12  # Maximum number of lines of a failed agent's stderr that messages show
+FLUSH_SECONDS = 1.0  # Maximum seconds that the launcher spends on telling the agents that it will be suspended
+LOST_GRACE = 0.5  # Seconds that the ssh process of a lost host has to exit
 
 
 @dataclass(frozen=True)

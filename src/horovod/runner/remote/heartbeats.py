@@ -21,7 +21,7 @@ def silent(seconds: float) -> str:
 
 
 class Heartbeats:
-    """Timers for heartbeats. A peer counts as lost after `silence` seconds without a message (0: never)."""
+    """Timers for heartbeats. A peer is considered lost after `silence` seconds without a message. 0 means no limit."""
 
     def __init__(self, silence: float, now: float) -> None:
         self._silence = silence

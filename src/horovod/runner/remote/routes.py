@@ -23,8 +23,7 @@ from horovod.runner.remote import ssh
 from horovod.runner.remote.connections import Agent, Connection, ProcessConnection, StreamConnection
 
 RETRY_SECONDS = 1.0
-# The last attempt to connect begins at most RETRY_UNTIL seconds after the first, so that a failure is reported within
-# 10 s.
+# Maximum seconds between the first and the last attempt to connect, so that a failure is reported within 10 s
 RETRY_UNTIL = 7.0
 
 
