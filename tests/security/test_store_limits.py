@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from horovod.common.contract.descriptors import make_room
+from horovod.common.contract.kernel import make_room
 from horovod.common.store import StoreClient, StoreError, StoreServer
 from horovod.common.store import messages as store_messages
 from horovod.common.store import sockets as store_door
@@ -61,13 +61,13 @@ def test_requests_that_are_too_long_are_refused_where_they_are_made(monkeypatch)
 
 SERVER = """
 import os, resource, sys
-from horovod.common.contract import descriptors
+from horovod.common.contract import kernel
 from horovod.common.store import sockets as store_door
 if sys.argv[1] == "few":
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 else:
     store_door._STRANGERS, store_door.HANDSHAKE_SECONDS = int(sys.argv[1]), 2.5
-    descriptors.make_room(2000)
+    kernel.make_room(2000)
 from horovod.common.store import StoreServer
 with StoreServer(b"k" * 32) as server:
     print(*server.address, flush=True)

@@ -165,9 +165,9 @@ def _started(
     if refusal := command_line.refusal_of_script(namespace.words, [] if namespace.benchmark else command):
         raise LaunchError(refusal)
     if namespace.jsrun or os.environ.get("LSB_JOBID"):
-        from horovod.runner.external_launchers import jsrun
+        from horovod.runner.external_launchers import mpi
 
-        jsrun.apply(namespace, os.environ)
+        mpi.apply(namespace, os.environ)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings = cli.settings(namespace, command, os.environ)
@@ -179,9 +179,9 @@ def _started(
         _say(f"warning: {outer}")
     signals = take_signals()
     if settings.jsrun:
-        from horovod.runner.external_launchers import jsrun
+        from horovod.runner.external_launchers import mpi
 
-        return jsrun.run_job(settings, os.environ, signals)
+        return mpi.run_jsrun(settings, os.environ, signals)
     if settings.mpi is not None:
         from horovod.runner.external_launchers import mpi
 

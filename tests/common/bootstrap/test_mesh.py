@@ -109,7 +109,7 @@ def patient(monkeypatch):
 
 def test_other_users_take_nobodys_place(patient, monkeypatch):
     monkeypatch.setattr("horovod.common.bootstrap.mesh._STRANGERS", 5)
-    monkeypatch.setattr("horovod.common.bootstrap.mesh.descriptors.peer_user", lambda sock: os.geteuid() + 1)
+    monkeypatch.setattr("horovod.common.bootstrap.mesh.kernel.peer_user", lambda sock: os.geteuid() + 1)
     with forming(0) as (listeners, attempts), contextlib.ExitStack() as stack:
         for _ in range(9):  # as many as may wait: twice the two links, and 5
             stack.enter_context(socket.create_connection(where(listeners[0]), timeout=60))

@@ -6,7 +6,7 @@ import pytest
 
 from horovod.common.contract.settings import Settings
 from horovod.common.devices import libraries
-from horovod.common.telemetry import timeline
+from horovod.common.telemetry import telemetry
 
 PROFILED = {"NVTX_INJECTION64_PATH": "/opt/nsys/libToolsInjection64.so"}
 
@@ -18,7 +18,7 @@ def library(monkeypatch):
 
 def begin(environ, marked, **settings):
     engine = SimpleNamespace(mark_ranges=marked)
-    return timeline.begin_nvtx_ranges(engine, Settings.from_environ(settings), environ)
+    return telemetry.begin_nvtx_ranges(engine, Settings.from_environ(settings), environ)
 
 
 def test_where_a_profiler_listens(library):

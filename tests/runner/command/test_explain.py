@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from horovod.common.contract import descriptors, reports
+from horovod.common.contract import kernel, reports
 from horovod.runner.base.job_result import LaunchError
 from horovod.runner.command import explain
 
@@ -60,7 +60,7 @@ def test_a_socket_of_which_no_more_is_known_is_of_a_stranger(monkeypatch):
     """For example a process of another container, which has no pid here, or other namespaces."""
     one, other = socket.socketpair()
     with one, other:
-        assert descriptors.is_this_user_or_root(one)
+        assert kernel.is_this_user_or_root(one)
         uid = os.geteuid()
         for pid, user, expected in (
             (0, uid, False),
@@ -68,10 +68,10 @@ def test_a_socket_of_which_no_more_is_known_is_of_a_stranger(monkeypatch):
             (os.getpid(), uid + 1, False),
             (os.getpid(), 0, True),
         ):
-            monkeypatch.setattr(descriptors, "peer_credentials", lambda sock, found=(pid, user, 0): found)
-            assert descriptors.is_this_user_or_root(one) == expected
-        monkeypatch.setattr(descriptors, "peer_credentials", lambda sock: (os.getpid(), 4242, 0))
+            monkeypatch.setattr(kernel, "peer_credentials", lambda sock, found=(pid, user, 0): found)
+            assert kernel.is_this_user_or_root(one) == expected
+        monkeypatch.setattr(kernel, "peer_credentials", lambda sock: (os.getpid(), 4242, 0))
         monkeypatch.setattr(os, "geteuid", lambda: 4242)
-        assert descriptors.is_this_user_or_root(one)
-        monkeypatch.setattr(descriptors, "_namespace", lambda process, kind: process + kind)
-        assert not descriptors.is_this_user_or_root(one)
+        assert kernel.is_this_user_or_root(one)
+        monkeypatch.setattr(kernel, "_namespace", lambda process, kind: process + kind)
+        assert not kernel.is_this_user_or_root(one)

@@ -9,7 +9,7 @@ import pytest
 
 from horovod.runner.doctor import container
 from horovod.runner.doctor.report import WARN, ContainerReport, DeviceReport
-from tests.common.contract.test_cgroups import V2, tree
+from tests.common.contract.test_kernel import V2, tree
 from tests.runner.doctor.test_devices import GPUS, SURVEY
 from tests.runner.doctor.test_doctor import answer, bad, with_report
 from tests.runner.launching import run_job

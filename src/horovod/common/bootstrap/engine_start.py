@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from horovod.common.bootstrap import mpi
 from horovod.common.bootstrap.peers import CONTROL, DATA, NODE, Link, Peer, Plan, label
-from horovod.common.contract import cgroups, reports
-from horovod.common.contract.descriptors import MemoryFileError, create_memory_file
+from horovod.common.contract import kernel, reports
+from horovod.common.contract.kernel import MemoryFileError, create_memory_file
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.settings import LOG_LEVELS, TABLE, Settings
 from horovod.common.contract.worker_env import WorkerEnv
@@ -332,7 +332,7 @@ def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
     # host by its name, because with HOROVOD_TRANSPORT=tcp every rank counts as a separate node.
     neighbours = [peer for peer in peers if peer.hostname == peers[plan.me].hostname]
     cores = {core for peer in neighbours for core in peer.cpus}
-    quota = cgroups.cores()
+    quota = kernel.cores()
     usable = len(cores) if quota is None else min(len(cores), quota)
     return settings.integer("HOROVOD_SPIN") if len(neighbours) <= usable else 0
 

@@ -46,7 +46,7 @@ from horovod.common.bootstrap.peers import (
     node_of,
 )
 from horovod.common.communicators import GivenSet, Sets
-from horovod.common.contract import descriptors
+from horovod.common.contract import kernel
 from horovod.common.contract.settings import Settings, agree
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.frontends import Job
@@ -237,7 +237,7 @@ class Joining:
     def _connect(self, listeners: Listeners, plan: Plan, peers: list[Peer], epoch: int, failures: Failures) -> None:
         """Establish the connections to other nodes, and stop listening."""
         settings = self._settings
-        descriptors.make_room(_descriptors(plan))
+        kernel.make_room(_descriptors(plan))
         encrypted = (CONTROL, DATA) if settings.flag("HOROVOD_ENCRYPT_DATA") else (CONTROL,)
         key, formed = derive_key(self._key, "links"), self._formed
         mesh = MeshBuilder(plan, peers, key, epoch, listeners, formed.cipher, encrypted, kinds=(CONTROL, DATA))

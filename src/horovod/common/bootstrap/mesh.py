@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from horovod.common.bootstrap.errors import ADVICE, LinkError, failure_reason, outcome_text, unreachable_text
 from horovod.common.bootstrap.peers import CONTROL, DATA, KIND_NAMES, NODE, Link, Peer, Plan, label, wanted_links
-from horovod.common.contract import descriptors
+from horovod.common.contract import kernel
 from horovod.common.network.connecting import Dialer, Listeners
 from horovod.common.network.interfaces import Endpoint, source_address, to_try
 from horovod.common.security.auth import Acceptor, AuthError, Connector, Ephemeral, Inviter, Place, Session
@@ -215,7 +215,7 @@ class MeshBuilder:
                     # The socket stays readable while this process has no free descriptor. Pause to avoid a busy loop.
                     time.sleep(_FULL_PAUSE)
                 return
-            if listener is self._listeners.unix and descriptors.peer_user(sock) != os.geteuid():
+            if listener is self._listeners.unix and kernel.peer_user(sock) != os.geteuid():
                 sock.close()
                 continue
             self._make_place()

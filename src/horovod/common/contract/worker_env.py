@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from horovod.common import launchers
-from horovod.common.contract import descriptors, membership
+from horovod.common.contract import kernel, membership
 from horovod.common.contract.private_files import Secret
 from horovod.common.launchers import Place
 
@@ -285,7 +285,7 @@ def make_key_fd(key: bytes) -> int:
     Raises:
         OSError: If the memfd cannot be created.
     """
-    fd = descriptors.create_memory_file("horovod-key")
+    fd = kernel.create_memory_file("horovod-key")
     try:
         os.write(fd, key)
         # Other processes can open /proc/<pid>/fd/<n> (HOROVOD_KEY_FILE), so restrict access to this user.

@@ -8,7 +8,7 @@ always required.
 import os
 from collections.abc import Callable, Sequence
 
-from horovod.common.contract import descriptors
+from horovod.common.contract import kernel
 from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import WorkerEnv, make_key
 from horovod.common.key_exchange import methods, pmi
@@ -94,7 +94,7 @@ def _make_room(group: Group) -> None:
     """
     addresses = 1 if group.place.one_host else len(own_addresses(group.interface))
     most = (addresses + 1) * group.size  # each rank connects to all addresses at first, and then keeps one connection
-    descriptors.make_room(descriptors_for(most), descriptors_for(group.size))
+    kernel.make_room(descriptors_for(most), descriptors_for(group.size))
 
 
 def choose(group: Group) -> methods.MeetingMethod:

@@ -36,7 +36,7 @@ import socket
 import time
 from dataclasses import dataclass
 
-from horovod.common.contract import descriptors
+from horovod.common.contract import kernel
 from horovod.common.contract.private_files import Secret
 from horovod.common.key_exchange.key_server import KeyServer, read_all
 from horovod.common.security import auth
@@ -121,7 +121,7 @@ class Peer:
 
     def __init__(self, sock: socket.socket) -> None:
         """Identify the peer. Raises AuthError if the peer is not this user's process on this system."""
-        pid, uid, _ = descriptors.peer_credentials(sock)
+        pid, uid, _ = kernel.peer_credentials(sock)
         self._sender = Sender(pid, uid)
         self._folder = -1
         try:
@@ -163,14 +163,10 @@ def tell_senders(sock: socket.socket) -> None:
 
 def receive(sock: socket.socket, count: int) -> tuple[bytes, Sender | None]:
     """Receive up to ``count`` bytes, and return them with their sender."""
-    data, extra, _, _ = sock.recvmsg(count, socket.CMSG_SPACE(descriptors.CREDENTIALS.size))
+    data, extra, _, _ = sock.recvmsg(count, socket.CMSG_SPACE(kernel.CREDENTIALS.size))
     for level, kind, content in extra:
-        if (
-            level == socket.SOL_SOCKET
-            and kind == socket.SCM_CREDENTIALS
-            and len(content) >= descriptors.CREDENTIALS.size
-        ):
-            pid, uid, _ = descriptors.CREDENTIALS.unpack_from(content)
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(content) >= kernel.CREDENTIALS.size:
+            pid, uid, _ = kernel.CREDENTIALS.unpack_from(content)
             return data, Sender(pid, uid)
     return data, None
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from horovod.common.contract import descriptors
+from horovod.common.contract import kernel
 from horovod.common.contract.reports import new_door
 from horovod.common.frontends import Job
 from horovod.common.telemetry import explain
@@ -337,7 +337,7 @@ class ExplainListener:
                 return
             with connection, contextlib.suppress(Exception):
                 connection.settimeout(_PATIENCE)
-                if not descriptors.is_this_user_or_root(connection):
+                if not kernel.is_this_user_or_root(connection):
                     continue
                 try:
                     text = self._answer()

@@ -22,7 +22,7 @@ from types import FrameType
 
 import msgspec
 
-from horovod.common.contract.descriptors import MemoryFileError
+from horovod.common.contract.kernel import MemoryFileError
 from horovod.runner.agent import messages
 from horovod.runner.agent.messages import (
     Alive,

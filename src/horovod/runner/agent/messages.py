@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from horovod._version import __version__
-from horovod.common.contract import cgroups
+from horovod.common.contract import kernel
 from horovod.common.contract.private_files import Secret
 from horovod.common.network.connecting import free_port
 from horovod.common.network.interfaces import Interface, scan
@@ -54,7 +54,7 @@ def gather() -> HostFacts:
         version=__version__,
         python=platform.python_version(),
         clock=time.time(),
-        cores=cgroups.usable_cores(),
+        cores=kernel.usable_cores(),
         interfaces=_interfaces(),
         free_port=free_port(),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),

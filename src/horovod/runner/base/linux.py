@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 
-from horovod.common.contract import descriptors
+from horovod.common.contract import kernel
 from horovod.runner.base.job_result import AgentError, LaunchError
 
 WARNING = signal.SIGUSR1
@@ -282,7 +282,7 @@ def memory_file(name: str, content: bytes, sealed: bool) -> int:
     Raises:
         OSError: If the file cannot be created or written.
     """
-    fd = descriptors.create_memory_file(name)
+    fd = kernel.create_memory_file(name)
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from horovod.common.contract import descriptors, reports
+from horovod.common.contract import kernel, reports
 from horovod.runner.base import linux
 from horovod.runner.base.job_result import LaunchError
 
@@ -115,7 +115,7 @@ def _made_by(pid: int, name: str) -> bool:
 
 def _stranger(connection: socket.socket, pid: int) -> str:
     """Return an empty string if the peer is process `pid` of the same user. Otherwise, describe the peer."""
-    there, user, _ = descriptors.peer_credentials(connection)
+    there, user, _ = kernel.peer_credentials(connection)
     if there == pid and user == _user_of(pid):
         return ""
     return f"process {there} of user {user}" if there else f"a process of user {user} in another container"

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from horovod.common.contract import cgroups
+from horovod.common.contract import kernel
 from horovod.runner.base.linux import SHM_DEFAULT
 from horovod.runner.doctor.report import OK, WARN, ContainerReport, Finding, HostAnswer, HostReport
 
@@ -27,7 +27,7 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> Contain
         environ: Environment of a worker.
         root: Folder that contains proc, sys, dev and run.
     """
-    memory, tasks = cgroups.memory(root), cgroups.tasks(root)
+    memory, tasks = kernel.memory(root), kernel.tasks(root)
     size, error = _shm(os.path.join(root, SHM))
     return ContainerReport(
         kind=_kind(environ, root),

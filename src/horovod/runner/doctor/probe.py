@@ -22,7 +22,7 @@ import msgspec
 
 from horovod._bounded_server import BoundedServer
 from horovod._version import __version__
-from horovod.common.contract import cgroups, descriptors
+from horovod.common.contract import kernel
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.network.connecting import Listeners
 from horovod.common.network.interfaces import (
@@ -71,7 +71,7 @@ def examine() -> HostReport:
         wanted_interfaces=os.environ.get("HOROVOD_GLOO_IFACE", ""),
         cores=len(os.sched_getaffinity(0)),
         all_cores=os.cpu_count() or 0,
-        quota=cgroups.cores(),
+        quota=kernel.cores(),
         load=os.getloadavg()[0],
         memory=memory[0],
         memory_available=memory[1],
@@ -114,7 +114,7 @@ def _memory() -> tuple[int, int]:
 
     A container's limit takes precedence if it is lower than the machine's memory.
     """
-    machine, room = _meminfo(), cgroups.memory()
+    machine, room = _meminfo(), kernel.memory()
     total, free = machine.get("MemTotal", -1), machine.get("MemAvailable", -1)
     return (total, free) if room is None else (min(total, room.limit), min(free, room.free))
 
@@ -131,8 +131,8 @@ def _meminfo() -> dict[str, int]:
 def _memfd_error(size: int) -> str:
     """Return why ranks on this host cannot share memory, or an empty string if they can."""
     try:
-        fd = descriptors.create_memory_file("horovod-doctor")
-    except descriptors.MemoryFileError as error:
+        fd = kernel.create_memory_file("horovod-doctor")
+    except kernel.MemoryFileError as error:
         return str(error)
     try:
         os.ftruncate(fd, size)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Protocol
 
-from horovod.common.contract.descriptors import make_room
+from horovod.common.contract.kernel import make_room
 from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import WorkerEnv, make_key
 from horovod.common.key_exchange.curve_exchange import CurveKeyServer

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from horovod.common.contract.descriptors import make_room
+from horovod.common.contract.kernel import make_room
 from horovod.runner.agent.messages import Finished, Hello, KillWorker, Notice, Report, Started, Stop
 from horovod.runner.agent.relay import EACH_LASTING
 from horovod.runner.base.arguments import FLAGS, Names

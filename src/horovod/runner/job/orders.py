@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from horovod.common.contract.descriptors import make_room
+from horovod.common.contract.kernel import make_room
 from horovod.common.contract.worker_env import TORCH_PLACE, WorkerEnv
 from horovod.runner.agent.messages import CHUNK, Payload, Request, StartJob, StartWorker, Worker
 from horovod.runner.base import linux

@@ -1,6 +1,6 @@
 """Spark estimators for Lightning."""
 
-from horovod.torch.lightning.strategy import package_of as _package_of
+from horovod.torch.lightning import package_of as _package_of
 
 _package_of("horovod.spark.lightning")  # Raise ImportError with instructions if Lightning is not installed.
 

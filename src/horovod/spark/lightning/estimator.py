@@ -13,7 +13,7 @@ from horovod.spark.common.plan import TrainingResult
 from horovod.spark.lightning.datamodule import PetastormDataModule
 from horovod.spark.torch import estimator as of_torch
 from horovod.spark.torch.estimator import TORCH
-from horovod.torch.lightning.strategy import is_module, package_of
+from horovod.torch.lightning import is_module, package_of
 
 LIGHTNING = (
     *TORCH,

@@ -13,8 +13,7 @@ from horovod.spark.common.plan import TrainingPlan, TrainingResult, pick, prepar
 from horovod.spark.torch import losses, remote
 from horovod.spark.torch.losses import floating_dtype, outputs_of, shapes_of, split
 from horovod.spark.torch.remote import own_device
-from horovod.torch.lightning import HorovodStrategy
-from horovod.torch.lightning.strategy import is_module, package_of
+from horovod.torch.lightning import HorovodStrategy, is_module, package_of
 
 # -- a LightningModule of a torch.nn.Module, an optimizer and losses -------------------------------------------------
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from horovod.torch.lightning.strategy import own_device
+from horovod.torch.lightning import own_device
 
 CPU, GPUS = torch.device("cpu"), [torch.device("cuda", number) for number in range(4)]
 
