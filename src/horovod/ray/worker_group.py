@@ -61,7 +61,7 @@ class WorkerGroup:
         self._reservation: Reservation | None = None
         self._servers: ExternalWorkers | None = None
         self._box: Mailbox[Event] = Mailbox()
-        self._turn = threading.RLock()  # `_turn` is held by the thread that reads the mailbox.
+        self._turn = threading.RLock()  # Lock held by the thread that reads the mailbox
         self._listener: int | None = None  # Id of the thread that reads the mailbox, or None
         self._over = False  # True once `shutdown` has been called, even during `start`
         self._joined: dict[int, Any] = {}  # Ranks whose liveness connections report their exit

@@ -170,7 +170,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _elastic(
     size: int, given: Mapping[str, Any], names: str | None, hostfile: str | None, use_mpi: bool | None
 ) -> ElasticSettings | None:
-    """Return the settings of an elastic job, or None if the arguments describe a job of fixed size."""
+    """Return the settings of an elastic job, or None if the arguments describe a fixed-size job."""
     script = given["host_discovery_script"]
     if script is None and given["min_num_proc"] is None:
         for name, value in given.items():

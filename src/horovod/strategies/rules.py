@@ -76,7 +76,7 @@ class OuterSGD:
         Args:
             shared: Shared parameters at the beginning of the round.
             change: Average over the ranks of ``shared`` minus the rank's parameters.
-            velocity: Momentum buffer, initially zeros. None if ``momentum`` is 0.
+            velocity: Momentum buffer, initially zeros, or None if ``momentum`` is 0.
         """
         if self.momentum == 0:
             shared -= self.lr * change
@@ -258,7 +258,7 @@ class Progress:
 
     Args:
         workers: Ranks of the workers.
-        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker. None means no limit.
+        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker, or None for no limit.
 
     Attributes:
         version: Number of updates of the parameters so far.

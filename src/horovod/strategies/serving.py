@@ -38,7 +38,7 @@ class Server:
             gradient when it arrives. In mode "easgd", the server moves its parameters (the center) towards those of
             each worker, and the worker moves towards the center.
         workers: Ranks of the workers.
-        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker. None means no limit.
+        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker, or None for no limit.
             Ignored in mode "sync".
         rate: Moving rate of mode "easgd".
         damping: True to divide each gradient by 1 + its staleness in mode "async".

@@ -153,7 +153,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | int = global_process_set,
 ) -> list[tf.Tensor]:
-    """Allgather several tensors of the same dtype as one operation.
+    """Allgather several tensors of the same dtype in a single operation.
 
     Args:
         tensors (Sequence[tf.Tensor]): Tensors as for ``allgather``.
@@ -215,8 +215,8 @@ def alltoall(
         tensor (tf.Tensor): Tensor with at least one dimension. All dimensions except the first must be the same on all
             ranks.
         splits (Sequence[int] or tf.Tensor, optional): Number of rows for each rank, 1-D of int32. Rows beyond their sum
-            are not sent. Without it, dimension 0 is split into equal parts and must be a multiple of the number of
-            ranks.
+            are not sent. Default: dimension 0, which must be a multiple of the number of ranks, is split into equal
+            parts.
         name (str, optional): Name that identifies the operation on all ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.

@@ -87,7 +87,7 @@ def allreduce(
         weight (float or tf.Tensor, optional): This rank's weight, such as a number of samples, 0 or more. The result is
             then ``sum(weight * tensor) / sum(weight)`` over the ranks, computed in float32 or wider, and zeros if all
             weights are 0. A tensor with weight 0 can be NaN. All ranks must pass it, or none. It requires a
-            floating-point tensor, ``Average``, and no scale factors. Default: all ranks count alike.
+            floating-point tensor, ``Average``, and no scale factors. Default: all ranks have the same weight.
 
     Returns:
         tf.Tensor or tf.IndexedSlices: Reduced tensor, of the same dtype if it is dense.
@@ -162,7 +162,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """Reduce several tensors over all ranks as one operation.
+    """Reduce several tensors over all ranks in a single operation.
 
     Any IndexedSlices are reduced separately and keep their ``dense_shape``.
 

@@ -163,7 +163,7 @@ class TensorFlowState(ObjectState):
     Args:
         variables (Sequence, optional): Variables to save. Default: all global variables of the session's graph.
         session (tf.compat.v1.Session, optional): Session that has initialized the variables; None in eager mode.
-        **kwargs: Further attributes and their initial values.
+        **kwargs: Additional attributes and their initial values.
 
     Raises:
         ValueError: If ``variables`` is missing in eager mode, which has no global variables, or an attribute cannot be
@@ -210,7 +210,7 @@ class TensorFlowState(ObjectState):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a ``state_dict``, even one from a job with a different number of ranks.
 
-        The loaded state counts as committed.
+        The loaded state is considered committed.
 
         Raises:
             ValueError: If ``state_dict`` has other attributes or variables than this state. The message names them.

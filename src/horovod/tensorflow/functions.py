@@ -271,7 +271,7 @@ def check_in_sync(
         *objects: Keras models (which include the optimizer that they are compiled with), layers, optimizers, variables,
             tensors, arrays, numbers, strings, None, and dicts and lists of these.
         process_set (ProcessSet): Ranks to compare. Default: all ranks.
-        ignore (Collection[str]): Further entries to skip, as paths or patterns such as ``["optimizer.*"]``.
+        ignore (Collection[str]): Additional entries to skip, as paths or patterns such as ``["optimizer.*"]``.
         **named: More objects, whose keywords become their names in the error message.
 
     Returns:

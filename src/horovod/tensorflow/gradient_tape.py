@@ -82,14 +82,14 @@ def DistributedGradientTape(
     )
     plain = gradtape._hvd.plain if isinstance(gradtape, _Distributed) else type(gradtape)
     made = object.__new__(_class_over(plain))
-    # Share the plain tape's state with the distributed tape, so that the program can record with either.
+    # Share the original tape's state with the distributed tape, so that the program can record with either.
     made.__dict__ = gradtape.__dict__
     made._hvd = _Control(plain, reduce, LocalVariables(scale_local_gradients, process_set))
     return made
 
 
 class _Control:
-    """State that a distributed gradient tape adds to the plain tape."""
+    """State that a distributed gradient tape adds to the original tape."""
 
     def __init__(self, plain: type, reduce: Reduce, local: LocalVariables) -> None:
         self.plain = plain
@@ -112,7 +112,7 @@ class _Control:
 
 
 class _Distributed:
-    """Methods of the plain tape that a distributed gradient tape overrides."""
+    """Methods of the original tape that a distributed gradient tape overrides."""
 
     __slots__ = ()
     _hvd: _Control

@@ -194,7 +194,7 @@ class _Control:
 
 
 class _DistributedOptimizer:
-    """Methods of the plain optimizer that a distributed optimizer overrides."""
+    """Methods of the wrapped optimizer that a distributed optimizer overrides."""
 
     __slots__ = ()
     _hvd: _Control

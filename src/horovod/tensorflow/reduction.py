@@ -77,7 +77,7 @@ def make_allreduce_grads(
             reduced separately.
         process_set: Ranks that take part.
         weight: Weight of this rank's gradients, as a number, a scalar tensor, or a function that returns one and is
-            called in each reduction. None to let all ranks count alike.
+            called in each reduction. None to give all ranks the same weight.
         on_total: Function that each reduction with weights calls with the total weight.
 
     Raises:

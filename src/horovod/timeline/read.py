@@ -95,7 +95,7 @@ class Trace:
     """The same point in time, in us since 1970."""
     events: list[Event] = field(repr=False)
     clock: list[Reading] = field(default_factory=list)
-    """Clock readings in order of time. Empty if the offset is unknown."""
+    """Clock readings in chronological order, or an empty list if the offset is unknown."""
     cut: bool = False
     """True if the end of the file is missing, because writing or copying was interrupted."""
 

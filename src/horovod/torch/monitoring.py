@@ -393,7 +393,7 @@ def check_in_sync(
         *objects: Models, optimizers, schedulers and other objects with ``state_dict()``; tensors, numbers, strings,
             None; and dicts and lists of these.
         process_set (ProcessSet): Ranks to compare. Default: all ranks.
-        ignore (Collection[str]): Further entries to skip, as paths or patterns such as ``["model.head.*"]``.
+        ignore (Collection[str]): Additional entries to skip, as paths or patterns such as ``["model.head.*"]``.
         **named: More objects. Their keywords are used as names in the error message.
 
     Returns:

@@ -96,7 +96,7 @@ def DistributedOptimizer(
         weight (float or Callable[[], float], optional): Number of samples over which this rank's gradients of a step
             are the mean, or a function that returns it and is called when a backward pass begins. The reduced gradients
             are then the mean over all ranks' samples; see ``hvd.weight``, which takes precedence. All ranks must pass
-            it, or none. Requires ``Average``. Default: all ranks count alike.
+            it, or none. Requires ``Average``. Default: all ranks have the same weight.
 
     Returns:
         torch.optim.Optimizer: ``optimizer``.
@@ -189,7 +189,7 @@ class _Distributed:
         self._hvd.stepped(self, self._parameter_names)
         return result
 
-    # PyTorch wraps the step() of each new optimizer class to run hooks. Call the plain optimizer's step(), which
+    # PyTorch wraps the step() of each new optimizer class to run hooks. Call the wrapped optimizer's step(), which
     # already runs them.
     step.hooked = True  # type: ignore[attr-defined]
 

@@ -204,7 +204,7 @@ class Agent:
     def _watch(self) -> None:
         """Send heartbeats, and stop the job if the launcher has been silent for too long.
 
-        Time during which this loop was blocked does not count as silence.
+        Time during which this loop was blocked is not counted as silence.
         """
         now = time.monotonic()
         if now - self._looked > max(1.0, self._limit / 2):
@@ -326,7 +326,7 @@ class Agent:
             self._state.confirm_signalled(self._workers.stop_ranks(step.first))
         for pid in step.term:
             linux.send_signal(pid, signal.SIGTERM)
-            # A process that was stopped by SIGSTOP handles signals only after SIGCONT.
+            # A process that was suspended by SIGSTOP handles signals only after SIGCONT.
             linux.send_signal(pid, signal.SIGCONT)
         for pid in step.kill:
             linux.send_signal(pid, signal.SIGKILL)

@@ -415,7 +415,7 @@ class WorkerTable:
         told = [pid for pid in ranks_of(workers, self._called, parents) if not linux.ignores(pid, number)]
         for pid in told:
             linux.send_signal(pid, number)
-            # A process that was stopped by SIGSTOP handles signals only after SIGCONT.
+            # A process that was suspended by SIGSTOP handles signals only after SIGCONT.
             linux.send_signal(pid, signal.SIGCONT)
         return told
 

@@ -110,12 +110,13 @@ class RankEnd:
         rank: Rank of the worker.
         host: Host of the worker.
         status: Exit code, or a negative signal number.
-        tail: Last output on stderr.
-        stopped: True if the worker ended after the launcher had begun to stop the job.
-        tail_at_stop: `tail` at the beginning of the stop. None if the worker ended before or the job was not stopped.
-        error: Reason why the worker could not be started, or an empty string.
-        reason: Worker's own report about its exit, sent before the stop. None if there is none.
-        left: Worker's own reason for leaving the job, or None.
+        tail: Most recent output on stderr.
+        stopped: True if the worker exited after the launcher had begun to stop the job.
+        tail_at_stop: `tail` when the launcher began to stop the job, or None if the worker had already exited or the
+            job was not stopped.
+        error: Why the worker could not be started, or an empty string.
+        reason: The worker's own report about its exit, sent before the launcher began to stop the job, or None.
+        left: The worker's own reason for leaving the job, or None.
         refused: True if a child process of the worker called hvd.init(), which is an error.
     """
 

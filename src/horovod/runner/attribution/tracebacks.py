@@ -22,8 +22,8 @@ _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
 class _Frame:
     lines: tuple[str, ...]
     margin: str
-    library: str  # `library` is the name of the library that contains the code. It is empty for the user's code.
-    count: int  # `count` exceeds 1 if the traceback repeats the frame ("Previous line repeated ... more times").
+    library: str  # Name of the library that contains the code, or an empty string for the user's code
+    count: int  # Number of times that the traceback repeats the frame ("Previous line repeated ... more times"), or 1
 
 
 def is_marks(line: str) -> bool:

@@ -140,7 +140,7 @@ class Gathering:
 
         Raises:
             TimeoutError: If too few processes have connected in time.
-            ArrivalError: If a process was refused, for example because of its version of horovod.
+            ArrivalError: If a process was rejected, for example because of its version of horovod.
             BaseException: The error that was passed to `fail`.
         """
         until = time.monotonic() + seconds

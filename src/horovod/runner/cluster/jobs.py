@@ -29,7 +29,7 @@ from horovod.runner.remote.fleet import Fleet
 
 
 class ArrivalSource:
-    """Source of hosts for elastic jobs. Each connected agent counts as a host with one slot.
+    """Source of hosts for elastic jobs. Each connected agent is treated as a host with one slot.
 
     Args:
         gathering: Server to which the agents connect.
@@ -121,10 +121,10 @@ class JobOptions:
         nics: Network interfaces for the ranks to use.
         timestamp: True to show the time before each line of output.
         verbose: True to show what the launcher starts.
-        stdout: Text stream for the ranks' output. None means this process's stdout.
-        stderr: Text stream for the ranks' errors. None means this process's stderr.
+        stdout: Text stream for the ranks' output, or None for this process's stdout.
+        stderr: Text stream for the ranks' errors, or None for this process's stderr.
         names: Names of the settings in messages.
-        handlers: Packages whose SIGINT handlers count as Python's default handler. See ``interrupts``.
+        handlers: Packages whose SIGINT handlers are treated like Python's default handler. See ``interrupts``.
     """
 
     start_timeout: float = 600.0
@@ -154,7 +154,7 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, options: JobOptio
 
     Raises:
         TimeoutError: If too few agents have connected in time.
-        ArrivalError: If an agent was refused, for example because of its version of horovod.
+        ArrivalError: If an agent was rejected, for example because of its version of horovod.
         WorkerError: If a rank or its agent has failed. See `horovod.run`.
         BaseException: The error that was passed to `Gathering.fail`.
     """

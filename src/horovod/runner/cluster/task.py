@@ -45,7 +45,7 @@ _HEADER = struct.Struct(">I")
 
 
 class ArrivalError(RuntimeError):
-    """Error raised if a process cannot become an agent, because the launcher does not answer or refuses it."""
+    """Error raised if a process cannot become an agent, because the launcher does not answer or rejects it."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def become_agent(
             warns the workers that the job will end soon.
 
     Raises:
-        ArrivalError: If the launcher cannot be reached or refuses this process. The message contains the addresses.
+        ArrivalError: If the launcher cannot be reached or rejects this process. The message contains the addresses.
         OSError: If the agent cannot be started.
     """
     connection = _arrive(ticket, number, label)

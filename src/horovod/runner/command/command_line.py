@@ -151,7 +151,8 @@ def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
         command: Command that each rank runs, with its arguments.
 
     Returns:
-        Message with a corrected command line. Empty if the script can be executed, or if it is no Python script.
+        Message with a corrected command line, or an empty string if the script can be executed or is not a Python
+        script.
     """
     program = without_assignments(command)
     name = program[0] if program else ""

@@ -40,11 +40,11 @@ _REFUSED = {
 def of_flags(
     namespace: argparse.Namespace, given: Sequence[hosts.Host], environ: Mapping[str, str]
 ) -> ElasticSettings | None:
-    """Return the settings of an elastic job, or None if the flags describe a job of fixed size.
+    """Return the settings of an elastic job, or None if the flags describe a fixed-size job.
 
     Args:
         namespace: Values of the flags.
-        given: Hosts from -H or the host file. Empty if neither is given.
+        given: Hosts from -H or the host file, or an empty list if neither is given.
         environ: Environment variables. They can describe a Slurm allocation, whose nodes are used if `given` is empty
             and there is no discovery script.
 
@@ -100,9 +100,10 @@ def make_settings(
         start: Initial number of ranks.
         least: Minimum number of ranks. The default is `start`.
         most: Maximum number of ranks, or None for no limit.
-        slots: Slots of each host for which the script or Slurm specifies none.
-        resets: Maximum number of changes of the set of ranks, or None for no limit.
-        cooldown: Initial and maximum delay in seconds before a failed host is used again. None excludes it permanently.
+        slots: Number of slots for hosts for which the script or Slurm specifies no number.
+        resets: Maximum number of times that the set of ranks may change, or None for no limit.
+        cooldown: Initial and maximum delay in seconds before a failed host is used again, or None to exclude it
+            permanently.
         script: Path of the discovery script, or None.
         given: Hosts of the job if there is no script.
         nodes: Slurm allocation to use instead of `given`.

@@ -122,7 +122,7 @@ class _Handler(HttpRequest):
         host = self.headers.get("Host", "")
         origin = self.headers.get("Origin")
         if _HOSTS.fullmatch(host) is None:
-            # Refuse requests from other sites whose host names resolve to this address (DNS rebinding).
+            # Reject requests from other sites whose host names resolve to this address (DNS rebinding).
             self.send_error(HTTPStatus.FORBIDDEN, "this host name is not served")
             return None
         if origin is not None and origin != f"http://{host}":

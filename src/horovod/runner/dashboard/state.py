@@ -216,8 +216,8 @@ class _Rank:
 class _Job:
     phase: str = "starting"
     overall: live.Overall | None = None
-    rate: float | None = None  # `rate` is the training speed in steps per second, from rank 0's timestamps.
-    stepped: float | None = None  # `stepped` is the time of the last step, in seconds since the start of the job.
+    rate: float | None = None  # The training speed in steps per second, from rank 0's timestamps.
+    stepped: float | None = None  # The time of the last step, in seconds since the start of the job.
     ended: dict[str, Any] | None = None
     version: int = 1
 

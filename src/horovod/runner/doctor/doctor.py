@@ -83,7 +83,7 @@ def _settings(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Laun
 
 
 def _fix(namespace: argparse.Namespace) -> None:
-    """Change the options of an elastic job to those of a job with a fixed size.
+    """Change the options of an elastic job to those of a fixed-size job.
 
     The job uses the hosts that the discovery script finds now.
 

@@ -137,10 +137,12 @@ class MpiReport(msgspec.Struct, frozen=True):
 
 
 class ContainerReport(msgspec.Struct, frozen=True):
-    """Limits of a container, or of another restricted group of processes. -1 means no limit or an unknown one.
+    """Limits of a container, or of another restricted group of processes.
+
+    A value of -1 means that there is no limit or that it is unknown.
 
     Attributes:
-        kind: Container runtime, such as "docker". Empty if no container is detected.
+        kind: Container runtime, such as "docker", or an empty string if no container is detected.
         memory_limit: Memory limit in bytes.
         tasks_limit: Maximum number of processes and threads.
         tasks_free: Number of processes and threads that can still be started.
@@ -226,7 +228,7 @@ class HostAnswer:
         remote: True if the host is not this machine.
         connect_seconds: Seconds until the agent on the host answered.
         clock_offset: Seconds by which the host's clock is ahead of the launcher's clock.
-        failure: Reason why no agent answered, or an empty string. Further lines give advice.
+        failure: Why no agent answered, or an empty string. Lines after the first give advice.
         gpus_each: Number of GPUs for each worker (--gpus-per-worker), or 0.
         visible_devices: CUDA_VISIBLE_DEVICES of the agent, or None. It limits the GPUs that workers can use.
         rank: Rank of the probe on this host, or -1.

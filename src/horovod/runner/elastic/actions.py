@@ -208,7 +208,7 @@ class End:
 
     Attributes:
         success: True if the job has succeeded.
-        text: Reason for a failure. Empty if the job has succeeded.
+        text: Why the job has failed, or an empty string if it has succeeded.
     """
 
     success: bool

@@ -153,7 +153,7 @@ class HostManager:
         self._lock = threading.Lock()
         self._slots: dict[str, int] = {}
         self._order: list[str] = []  # `_order` lists the hosts in the order in which they were first discovered.
-        self._last: dict[str, int] = {}  # `_last` contains the slots that each usable host had at the last update.
+        self._last: dict[str, int] = {}  # Number of slots on each host that was usable at the last update
 
     @property
     def current_hosts(self) -> DiscoveredHosts:

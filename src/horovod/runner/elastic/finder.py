@@ -62,7 +62,7 @@ class Source(Protocol):
         """Return the physical machine of a host. Several hosts, such as Spark tasks, can share a machine."""
 
     def close(self) -> None:
-        """Release all resources. Further calls have no effect."""
+        """Release all resources. Can be called repeatedly."""
 
 
 class Finder:

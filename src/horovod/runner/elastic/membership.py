@@ -61,9 +61,9 @@ class Membership:
         # and the slot count in the last "too few slots" message.
         self._told_none, self._told_slots = False, -1
         self._resets = Resets(limits.resets)
-        self._ran = False  # `_ran` is True once all members of some epoch have connected.
-        self._begun = False  # `_begun` is True if some worker is known to hold training state.
-        self._fresh = True  # `_fresh` is True if no member of the last epoch held training state when it was formed.
+        self._ran = False  # True once all members of some epoch have connected.
+        self._begun = False  # True if some worker is known to hold training state.
+        self._fresh = True  # True if no member of the last epoch held training state when it was formed.
         self._success = False
         # Start of the current period without a running epoch, or None while an epoch is running
         self._idle_since: float | None = now
@@ -94,11 +94,11 @@ class Membership:
         """Record the usable hosts, in order of preference.
 
         Args:
-            slots: Slots of each host. An empty mapping is ignored unless `certain` is True.
+            slots: Number of slots on each host. An empty mapping is ignored unless `certain` is True.
             now: Current time (monotonic, s).
-            certain: True if an empty mapping means that no host is available.
+            certain: True if an empty mapping really means that no host is available.
             complete: True if no more hosts can be added later.
-            by: Script that found the hosts. Empty if there is no script.
+            by: Script that found the hosts, or an empty string if there is no script.
         """
         if not slots and not certain:
             if not self._told_none:
@@ -119,7 +119,7 @@ class Membership:
         return self._decide(now)
 
     def refused(self, number: int, why: str, now: float) -> list[Action]:
-        """Record that a new worker was refused, and exclude its host. `why` is the reason."""
+        """Record that a new worker was rejected, and exclude its host. `why` is the reason."""
         worker = self.workers.find(number)
         if worker is not None and worker.life is Life.STARTING:
             worker.life = Life.WAITING

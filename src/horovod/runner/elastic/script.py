@@ -221,7 +221,7 @@ class ScriptRun:
         self.done = True
 
     def close(self) -> None:
-        """Stop the script if it is running. Further calls have no effect."""
+        """Stop the script if it is running. Can be called repeatedly."""
         if not self.done:
             self._trouble = f"{self._script} was stopped"
             self._stop()

@@ -67,7 +67,7 @@ class WorkerNotificationService:
         return {self._nic: [(host, port)]}
 
     def shutdown(self) -> None:
-        """Stop the server. Further calls have no effect."""
+        """Stop the server. Can be called repeatedly."""
         self._server.close()
 
     def _serve(self, peer: socket.socket, _client: object, server: BoundedServer) -> None:

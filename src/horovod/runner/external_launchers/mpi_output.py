@@ -32,8 +32,8 @@ class Lines:
         """Create a splitter. `ranks` contains all valid ranks of the job."""
         self._ranks = ranks
         self._rest = b""
-        self._last: int | None = None  # `_last` is the rank that wrote the beginning of the current line, or None.
-        self._bar = False  # `_bar` is True if the current line contains a progress bar.
+        self._last: int | None = None  # The rank that wrote the beginning of the current line, or None.
+        self._bar = False  # True if the current line contains a progress bar.
 
     def feed(self, data: bytes) -> Iterator[tuple[int | None, bytes]]:
         """Yield (rank, line) for each complete line or progress-bar update.

@@ -349,7 +349,7 @@ class LivenessAddress:
         host: Host name or address of the driver.
         liveness_port: Port for liveness connections.
         heartbeat_port: Port for heartbeats.
-        silence: Seconds without an answer after which a worker counts as lost.
+        silence: Seconds without an answer after which a worker is considered lost.
     """
 
     host: str
@@ -420,7 +420,7 @@ class LivenessConnection:
             return True
 
     def close(self) -> None:
-        """Leave the job, while this process continues. Further calls have no effect.
+        """Leave the job without ending this process. Can be called repeatedly.
 
         In a forked child, the method does nothing: the child's copy of the connection is already closed, and the thread
         runs only in the parent.

@@ -120,7 +120,7 @@ class ExternalWorkers:
         self._known.pop(number, None)
 
     def close(self) -> None:
-        """Close all servers. Workers that are still connected then exit. Further calls have no effect."""
+        """Close all servers. Workers that are still connected then exit. Can be called repeatedly."""
         for one in self._open:
             one.close()
 
@@ -135,7 +135,7 @@ def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_slot(slot: Slot) -> dict[str, str]:
-    """Return the environment variables of a worker in a job of fixed size."""
+    """Return the environment variables of a worker in a fixed-size job."""
     place = asdict(slot)
     del place["python"]
     return WorkerEnv(**place).to_environ()

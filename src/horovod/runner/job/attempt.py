@@ -1,4 +1,4 @@
-"""Attempt to run a job of fixed size through Horovod's agents, from connecting to the hosts until all processes exit.
+"""One attempt at running a fixed-size job with agents, from connecting to the hosts until all processes have exited.
 
 Each attempt has its own agents, its own key, and its own store, in which its ranks find each other. `policy` decides
 when the attempt ends or must be stopped. The event loop in `watch` calls this module.
@@ -47,7 +47,7 @@ from horovod.runner.remote.fleet import Fleet, Trouble
 
 
 class AgentAttempt:
-    """Base class for one attempt to run a job, of fixed size or elastic.
+    """Base class for one attempt at running a job, either elastic or of fixed size.
 
     Attributes:
         endings: Reports about how the ranks exited.

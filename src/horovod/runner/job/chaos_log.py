@@ -101,7 +101,7 @@ class ChaosLog:
     def _noticed(self, outcome: Outcome, now: float) -> float:
         """Return the time at which a fault was detected, which is the end of the epoch or `now`, whichever is earlier.
 
-        A stop fault counts as detected when the stopped rank is killed.
+        A fault that suspends a rank counts as detected when the rank is killed.
         """
         if self._over is None or outcome.event.kind is Kind.STOP or outcome.at > self._over:
             return max(now, outcome.at)

@@ -1,4 +1,4 @@
-"""Jobs of fixed size and elastic jobs.
+"""Fixed-size jobs and elastic jobs.
 
 `FixedJob` and `ElasticJob` create the terminal display, the policy and the source of hosts. `attempt` or
 `elastic_attempt` runs the processes. `policy` decides when the attempt ends, and `watch` contains the event loop.

@@ -1,7 +1,7 @@
-"""Server that connects the membership of an elastic job to its workers, and records of each worker's state.
+"""Server that connects the membership of an elastic job to its workers, and records of the workers' state.
 
 `MembershipServer` answers the requests that workers send to the job's store. `Roster` stores the hosts and ranks of the
-workers. `StoppedWorkers` stores the workers that a signal has stopped.
+workers. `StoppedWorkers` stores the workers that a signal has suspended.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MembershipServer:
         # workers have joined this group.
         self._rounds: dict[str, int] = {}
         self._number_of: dict[int, int] = {}  # Maps each epoch to the number N of its store group, `formed N`
-        self._over: dict[int, str] = {}  # `_over` maps the last epoch to the reason why it is over.
+        self._over: dict[int, str] = {}  # Maps the last epoch to the reason why it is over.
         self._last_news = 0.0
         # Workers whose last request says that their state includes all changes since the last sync
         self._in_sync: set[int] = set()

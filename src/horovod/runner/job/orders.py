@@ -1,6 +1,6 @@
 """Messages that tell the agents of a job to start workers.
 
-In a job of fixed size, a message starts all ranks of a host. In an elastic job, a message starts one worker.
+In a fixed-size job, a message starts all ranks of a host. In an elastic job, a message starts one worker.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _JobOrders:
     def _start_job(self, agent: Agent, slots: int, shared: Mapping[str, str], **more: Any) -> Iterator[Request]:
         """Yield the job's payload and the StartJob message for `slots` workers.
 
-        `more` contains further fields of StartJob.
+        `more` contains additional fields of StartJob.
         """
         for offset in range(0, len(self._payload), CHUNK):
             yield Payload(self._payload[offset : offset + CHUNK])

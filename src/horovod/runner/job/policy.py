@@ -94,7 +94,7 @@ class Policy:
         return self._give_up_at is not None and now >= self._give_up_at
 
     def connected(self, now: float) -> list[Action]:
-        """Record that all hosts are connected. Further calls have no effect."""
+        """Record that all hosts are connected. Repeated calls have no effect."""
         if self.phase is not Phase.CONNECTING:
             return []
         self.phase = Phase.STARTING

@@ -112,7 +112,7 @@ class Api:
         """Create an object and return it. If `dry` is True, the server only checks it.
 
         Raises:
-            ApiError: If the server refused the request.
+            ApiError: If the server rejects the request.
         """
         query = {"dryRun": "All", "fieldValidation": "Strict"} if dry else {}
         answer: dict[str, Any] = self._json("POST", manifest["kind"], query=query, body=manifest)
@@ -177,7 +177,7 @@ class Api:
 
         Raises:
             Unreachable: If no line has arrived for LOG_SECONDS.
-            ApiError: If the server refused the request.
+            ApiError: If the server rejects the request.
         """
         query = {"follow": "true", "timestamps": "true", "container": container}
         if since:

@@ -166,7 +166,7 @@ def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> boo
         ApiError: If the Job does not exist, or the API server did not answer.
     """
     if isinstance(error, ApiError) and 400 <= error.status < 500:
-        return False  # A client error (4xx) means that the API server refused the request and created no Job.
+        return False  # A client error (4xx) means that the API server rejected the request and did not create a Job.
     until = time.monotonic() + ARRIVES_SECONDS
     while True:
         try:

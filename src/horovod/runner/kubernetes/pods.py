@@ -295,13 +295,13 @@ class Judge:
         self._expected = expected
         self._patience = patience
         self._began = now
-        self._now = now  # `_now` is the time that was passed to the last call of `outcome`.
-        # `_since` maps each condition that is true to the time when it became true.
+        self._now = now  # The time that was passed to the last call of `outcome`.
+        # Maps each condition that is true to the time when it became true.
         self._since: dict[str, float] = {}
         self._old = age > patience
         # True once all expected pods have started. Pods that are added later may wait indefinitely.
         self._complete = False
-        # `_last` is the final state of the launcher's pod, or None until it has terminated.
+        # The final state of the launcher's pod, or None until it has terminated.
         self._last: View | None = None
         # `_over` is "succeeded" or "failed" once the launcher's Job has ended. It is empty before that.
         self._over = ""

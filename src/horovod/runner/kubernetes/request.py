@@ -31,7 +31,7 @@ class Request:
         elastic: True for an elastic job.
         patience: Seconds within which all pods must start.
         slots: Number of ranks in each pod.
-        template: Pod template of the user. Empty if the user gave none.
+        template: Pod template of the user, or an empty dict if the user gave none.
         keep: Seconds until Kubernetes deletes ended Jobs.
         grace: Seconds between a pod's termination signal and SIGKILL.
     """

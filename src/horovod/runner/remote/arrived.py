@@ -26,8 +26,8 @@ class ArrivedConnection:
         self._sock = sock
         self._channel = channel
         self._rest = rest
-        self._queue = bytearray()  # `_queue` contains encrypted data to send.
-        self._closes = False  # `_closes` is True if the socket must be closed once all queued data is sent.
+        self._queue = bytearray()  # Encrypted data to send.
+        self._closes = False  # True if the socket must be closed once all queued data is sent.
         self.ended = False
         self.status: int | None = None
         self.stderr_tail = _BROKE

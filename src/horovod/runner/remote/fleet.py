@@ -1,7 +1,7 @@
 """Collection of all agents of a job. The launcher starts them, connects to them and watches them.
 
 `routes` decides through which host the launcher reaches another host, and opens the connection. `heartbeats` decides
-when a host counts as lost.
+when a host is considered lost.
 
 An agent is connecting until its Hello message arrives, and then connected. It is finished once its Finished message
 arrives. It is lost if it is unreachable or silent, or if its connection breaks.
@@ -63,7 +63,7 @@ class Fleet:
             agents: Agents of the job's hosts.
             remote: Options for reaching other hosts.
             fanout: Maximum number of hosts to which each host connects.
-            silence: Seconds without a message after which another host counts as lost.
+            silence: Seconds without a message after which another host is considered lost.
             way: Method by which to connect to all hosts. By default, the fleet uses child processes, ssh or Slurm.
         """
         self.agents = list(agents)
@@ -189,7 +189,7 @@ class Fleet:
         if agent.facts is not None and agent.lost:
             return []  # The user has already been told that this host is lost.
         if agent.facts is not None and agent.notice:
-            # The agent has reported that it is stopping its workers. In a job of fixed size, this has already ended the
+            # The agent has reported that it is stopping its workers. In a fixed-size job, this has already ended the
             # job. In an elastic job, only this host is lost.
             return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:

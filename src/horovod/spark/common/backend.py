@@ -76,7 +76,7 @@ class SparkBackend(_Numbered):
         Args:
             num_proc: Number of ranks. Default: Spark's default parallelism.
             env: Environment variables of the ranks.
-            **kwargs: Further arguments of ``horovod.spark.run``, such as ``start_timeout``, ``verbose``, ``stdout``.
+            **kwargs: Additional arguments of ``horovod.spark.run``, such as ``start_timeout``, ``verbose``, ``stdout``.
         """
         super().__init__(num_proc)
         self._env, self._kwargs = dict(env or {}), kwargs
@@ -120,7 +120,7 @@ class LocalBackend(_Numbered):
         Args:
             num_proc: Number of ranks.
             env: Environment variables of the ranks.
-            **kwargs: Further arguments of ``horovod.run``, such as ``hosts``.
+            **kwargs: Additional arguments of ``horovod.run``, such as ``hosts``.
         """
         super().__init__(num_proc)
         self._env, self._kwargs = dict(env or {}), kwargs

@@ -31,7 +31,7 @@ class Column:
         name: Name of the column in the DataFrame.
         kind: "number", "list", "vector", "sparse" or "other". A "sparse" column stores vectors as indices and values.
             An "other" column, such as strings or times, is only for a transformation_fn.
-        dtype: Name of the NumPy dtype. Empty for kind "other".
+        dtype: Name of the NumPy dtype, or an empty string for kind "other".
         depth: Number of nested list levels.
         shape: Shape of the value in one row, or None if it is unknown or not fixed.
         named: True if an argument of the estimator names the column. Other columns are only read for a

@@ -62,7 +62,7 @@ class DataModule:
             steps_per_epoch_train: Batches that each rank takes in an epoch.
             steps_per_epoch_val: Batches that each rank takes in a validation.
             verbose: The estimator's ``verbose``.
-            **kwargs: Further arguments, kept in ``self.kwargs``.
+            **kwargs: Additional arguments, kept in ``self.kwargs``.
         """
         self.train_dir, self.val_dir, self.has_val = train_dir, val_dir, has_val
         self.num_train_epochs = num_train_epochs

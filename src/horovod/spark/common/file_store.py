@@ -54,8 +54,8 @@ class Store:
 
         Args:
             prefix_path: Path or URL of the folder.
-            *args: Further arguments of the constructor.
-            **kwargs: Further keyword arguments of the constructor.
+            *args: Additional arguments of the constructor.
+            **kwargs: Additional keyword arguments of the constructor.
         """
         kind = next(kind for kind in Store._kinds if kind.matches(os.fspath(prefix_path)))
         return kind(prefix_path, *args, **kwargs)
@@ -92,7 +92,7 @@ class AbstractFilesystemStore(Store):
             save_runs: True to keep checkpoints and logs.
             storage_options: Options for fsspec, such as access keys for S3.
             checkpoint_filename: File name of checkpoints in a run's folder. Default: "checkpoint".
-            **kwargs: Further entries of ``storage_options``.
+            **kwargs: Additional entries of ``storage_options``.
 
         Raises:
             ValueError: If the path is invalid.

@@ -21,7 +21,7 @@ class Output:
 
     Attributes:
         name: Name of the column.
-        shape: Shape of the value in one row, or None if it is unknown. Without a shape, the column contains arrays.
+        shape: Shape of the value in one row, or None if it is unknown. If it is unknown, the column contains arrays.
         dtype: Name of the NumPy dtype.
         vector: True if the column contains Spark ML vectors.
     """

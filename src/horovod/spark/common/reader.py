@@ -248,7 +248,7 @@ def open_existing(
     Args:
         store: Store that contains the folder.
         folder: Folder with the Parquet files.
-        wanted: Column names, keyed by the argument that lists them. Empty for all columns.
+        wanted: Column names, keyed by the argument that lists them, or an empty mapping for all columns.
         transformed: True if there is a transformation_fn, which can convert other types to numbers.
 
     Raises:

@@ -32,7 +32,7 @@ class PetastormDataModule(ParquetDataModule):
             random_seed: See ParquetDataModule.
             tensorflow_dataset_prefetch_buffer_size: Number of batches to prefetch. With 0, the two worker counts are
                 used.
-            **kwargs: Further arguments of ParquetDataModule.
+            **kwargs: Additional arguments of ParquetDataModule.
         """
         ahead = tensorflow_dataset_prefetch_buffer_size
         super().__init__(

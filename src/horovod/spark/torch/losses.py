@@ -65,7 +65,10 @@ def labels_of(values: Sequence[Any], plan: TrainingPlan, dtype: torch.dtype, dev
 def split(
     batch: dict[str, Any], plan: TrainingPlan, shapes: Any, dtype: torch.dtype, device: Any
 ) -> tuple[Any, Any, Any]:
-    """Split a batch into features, labels and weights of the rows. Without a weight column, the weights are None."""
+    """Split a batch into features, labels and weights of the rows.
+
+    If there is no weight column, the weights are None.
+    """
     features = inputs_of(pick(batch, plan.features, "feature_cols"), plan.features, shapes, dtype, device)
     labels = labels_of(pick(batch, plan.labels, "label_cols"), plan, dtype, device)
     weights = None
@@ -198,7 +201,7 @@ def fitted(result: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 def shaped_like(label: Any, output: Any) -> Any:
     """Reshape a floating-point label like its output, if both have the same number of elements.
 
-    Without this, PyTorch would broadcast shapes such as (n) and (n, 1) to (n, n).
+    Otherwise, PyTorch would broadcast shapes such as (n) and (n, 1) to (n, n).
     """
     if label.is_floating_point() and label.shape != output.shape and label.numel() == output.numel():
         return label.reshape(output.shape)

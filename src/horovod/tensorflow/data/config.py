@@ -281,7 +281,7 @@ class Way:
 def answers(place: tuple[str, int], seconds: float) -> bool:
     """Return True if a gRPC server responds at the address.
 
-    An open port is not enough, because a stopped process keeps its port open.
+    An open port is not enough, because a suspended process keeps its port open.
     """
     try:
         with socket.create_connection(place, seconds) as asked:

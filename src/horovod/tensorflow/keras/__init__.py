@@ -111,7 +111,7 @@ def DistributedOptimizer(
         num_groups (int): Deprecated; use ``groups``.
         groups (int or list of lists of variables, optional): Number of groups, or lists of variables. The gradients of
             a group are reduced together.
-        process_set (ProcessSet): Ranks that take part; on other ranks the optimizer behaves like the plain one.
+        process_set (ProcessSet): Ranks that take part; on other ranks, the optimizer behaves as if it was not wrapped.
             Default: all ranks.
         scale_local_gradients (bool): Divide the gradients of variables passed to ``register_local_var``, which are not
             reduced, by the number of ranks. Default: True.

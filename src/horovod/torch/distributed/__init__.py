@@ -33,7 +33,7 @@ def _rendezvous(*arguments: Any, **options: Any) -> Any:
 
 
 def register() -> None:
-    """Register the ``hvd`` backend and the ``hvd://`` init method. Idempotent."""
+    """Register the ``hvd`` backend and the ``hvd://`` init method. Can be called repeatedly."""
     if not _dist.is_available() or hasattr(_dist.Backend, "HVD"):
         return
     _dist.Backend.register_backend("hvd", _create, extended_api=True, devices=["cpu", "cuda"])

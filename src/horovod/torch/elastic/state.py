@@ -152,7 +152,7 @@ class TorchState(Keeping, ObjectState):
         optimizer (torch.optim.Optimizer, optional): Optimizer.
         always_restore (bool): Return to the last commit after failures in ``backward()`` too. Use it for a program that
             updates a counter after each step, but cannot resume from there. Default: False.
-        **kwargs: Further attributes. A Module, an Optimizer, an ElasticSampler, and any object with ``state_dict()``
+        **kwargs: Additional attributes. A Module, an Optimizer, an ElasticSampler, and any object with ``state_dict()``
             and ``load_state_dict()`` keeps its identity; restored or received state is loaded into it.
 
     Raises:
@@ -300,7 +300,7 @@ class TorchState(Keeping, ObjectState):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the result of ``state_dict``, even from a job with a different number of ranks.
 
-        The loaded state counts as committed.
+        The loaded state is considered committed.
 
         Raises:
             ValueError: If the attributes differ (the message names them), or the state contains a ShardedOptimizer.

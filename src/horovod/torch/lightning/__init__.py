@@ -53,7 +53,7 @@ def is_module(model: Any) -> bool:
 def make_environment(pl: Any) -> Any:
     """Return a cluster environment that describes a Horovod job. ``pl`` is the Lightning package.
 
-    Without it, Lightning would try to detect other launchers.
+    Without this environment, Lightning would try to detect other launchers.
     """
     from importlib import import_module
 
@@ -175,7 +175,10 @@ def make_class(pl: Any) -> Any:
     class HorovodStrategy(_Reductions, pl.strategies.ParallelStrategy):  # type: ignore[misc, name-defined]
         strategy_name = "horovod"
         is_distributed = True
-        """Lightning checks this attribute. Without it, it would add no sampler and ignore ``sync_dist``."""
+        """Lightning checks this attribute.
+
+        If it were missing, Lightning would add no sampler and ignore ``sync_dist``.
+        """
 
         def __init__(self, device: torch.device | None, options: Mapping[str, Any]) -> None:
             """Create the strategy. ``options`` are passed to hvd.DistributedOptimizer."""

@@ -132,7 +132,7 @@ def _rows_of_this_rank(work: Any, process_set: ProcessSet) -> tuple[int, int]:
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start an allgather of several tensors as one operation, and return one handle for them.
+    """Start an allgather of several tensors in a single operation, and return its handle.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``, the same number on all ranks.

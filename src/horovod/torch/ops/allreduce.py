@@ -268,7 +268,7 @@ def allreduce(
         weight (float, optional): This rank's weight, such as a number of samples, 0 or more. The result is then
             ``sum(weight * tensor) / sum(weight)`` over the ranks, computed in float32 or wider, and zeros if all
             weights are 0. A tensor with weight 0 can be NaN. All ranks must pass it, or none. It requires a
-            floating-point tensor, ``Average``, and no scale factors. Default: all ranks count alike.
+            floating-point tensor, ``Average``, and no scale factors. Default: all ranks have the same weight.
 
     Returns:
         torch.Tensor: New tensor of the same shape and dtype.

@@ -111,8 +111,8 @@ def alltoall(
         tensor (torch.Tensor): Dense, contiguous tensor with at least one dimension. All dimensions except the first
             must be the same on all ranks.
         splits (Sequence[int] or torch.Tensor, optional): Number of rows for each rank of the process set; a list, or a
-            1-D tensor of int32 or int64. Rows beyond their sum are not sent. Without it, dimension 0 is split into
-            equal parts.
+            1-D tensor of int32 or int64. Rows beyond their sum are not sent. Default: dimension 0 is split into equal
+            parts.
         name (str, optional): Name that identifies the operation on all ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.

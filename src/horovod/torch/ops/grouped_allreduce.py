@@ -1,4 +1,4 @@
-"""Grouped allreduce, which reduces several tensors as one operation."""
+"""Grouped allreduce, which reduces several tensors in a single operation."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -171,7 +171,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start a reducescatter of several tensors as one operation, and return one handle for them.
+    """Start a reducescatter of several tensors in a single operation, and return its handle.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``, the same number on all ranks.
@@ -210,9 +210,9 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """Reducescatter several tensors as one operation.
+    """Reducescatter several tensors in a single operation.
 
-    The operation is differentiable like ``reducescatter``. The gradients are gathered as one operation too.
+    The operation is differentiable, as ``reducescatter`` is. The gradients are also gathered in a single operation.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``, the same number on all ranks.

@@ -83,7 +83,7 @@ class Control:
         self.warned = False
 
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Reduce the gradients if necessary, then run the plain optimizer's ``step``."""
+        """Reduce the gradients if necessary, then run the wrapped optimizer's ``step``."""
         if self.in_step:
             # This call is nested in another step() of this optimizer, which has already reduced the gradients.
             return step(*args, **kwargs)

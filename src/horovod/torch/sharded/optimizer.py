@@ -213,7 +213,7 @@ class _Sharded:
                 the tensors. Default: tensors are in memory.
 
         Returns:
-            dict[str, Any]: Dictionary like that of the plain optimizer, with names in place of numbers.
+            dict[str, Any]: Dictionary as returned by the original optimizer, but with names in place of numbers.
 
         Raises:
             HorovodInternalError: If a rank was lost.
