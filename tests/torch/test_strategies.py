@@ -1,6 +1,7 @@
 """Training strategies in jobs: identities with plain training, checkpoints, changes of the ranks."""
 
 import copy
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 import horovod.torch as hvd
 from horovod.strategies import OuterSGD
 from tests.ranks import on_ranks
+from tests.runner.elastic.launched import elastic_job
 from tests.torch.programs import OPTIMIZERS, assert_all_equal, batch, everybody, loss_of, network, train
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
@@ -292,6 +294,47 @@ def test_an_elastic_state_keeps_the_strategy(strategy):
     state.sync()
     assert_all_equal(net)
     assert optimizer.strategy.steps == (0 if strategy == "LocalSGD" else 2)
+
+
+# Every worker has the same batches, so each strategy must equal the plain optimizer, whichever rank is killed.
+ELASTIC = """
+import os, signal, sys, torch, horovod.torch as hvd
+from tests.torch.programs import OPTIMIZERS, batch, network
+from horovod.strategies import OuterSGD
+hvd.init(process_sets="dynamic")
+net, twin = network(), network()
+plain, optimizer = OPTIMIZERS["momentum"](twin.parameters()), OPTIMIZERS["momentum"](net.parameters())
+optimizer = eval(sys.argv[1])(optimizer)
+@hvd.elastic.run
+def run(state):
+    if hasattr(optimizer, "serve") and optimizer.serve(): return
+    while state.step < 20:
+        if state.step == 9 and os.environ["HOROVOD_WORKER"] == sys.argv[2]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for model, one in (net, optimizer), (twin, plain):
+            one.zero_grad()
+            model(batch(state.step, 0)).square().mean().backward()
+            one.step()
+        state.step += 1
+        if state.step % 5 == 0:
+            state.commit()
+    if hasattr(optimizer, "serve"): optimizer.finish()
+    assert all(torch.allclose(p, q, rtol=1e-4, atol=1e-6) for p, q in zip(net.parameters(), twin.parameters()))
+    print("equal", flush=True)
+run(hvd.elastic.TorchState(net, optimizer, twin=twin, plain=plain, step=0))
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("victim", "strategy"),
+    [("1", "LocalSGD(o, 5)"), ("0", "DiLoCo(o, OuterSGD(1, 0), 5)"), ("1", "Gossip(o)"), ("0", "ParameterServer(o)")],
+)
+def test_a_killed_rank(tmp_path, victim, strategy):
+    flags = ["-np", "3", "--min-np", "2", sys.executable, "-c", ELASTIC, f"lambda o: hvd.{strategy}", victim]
+    with elastic_job(tmp_path, "localhost:3", *flags) as job:
+        assert job.end() == 0, job.shown()
+        assert job.shown().count("equal") == 2 - ("Server" in strategy), job.shown()
 
 
 @pytest.mark.heavy

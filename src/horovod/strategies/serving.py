@@ -190,6 +190,11 @@ class Serving:
         """True if all ranks have the same parameters."""
         return not self._started or self._finished
 
+    @property
+    def serving(self) -> bool:
+        """True until the training has finished. Until then, no collective can include both workers and servers."""
+        return not self._finished
+
     def roles(self) -> Roles:
         """Return which of the current ranks are workers and servers."""
         return Roles(self.vector.hvd.size(), self.servers)
