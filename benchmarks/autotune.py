@@ -36,7 +36,7 @@ def program(workload: str, steps: int, seconds: float, out: str) -> None:
 
     import torch
     from cases import resnet50
-    from planner_program import Layer
+    from planner import Layer
 
     import horovod.torch as hvd
 

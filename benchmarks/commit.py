@@ -1,6 +1,6 @@
 """Measure the cost of committing an elastic state, relative to a training step: PyTorch on the CPU, with momentum.
 
-    horovodrun -np 2 python benchmarks/commit.py [--network resnet50] [--batch 8] [--pairs 30] [--json FILE]
+    horovodrun -np 2 python benchmarks/commit.py [--network resnet50] [--batch 8] [--pairs 30]
 
 Steps with `state.commit()` and steps that only check for changed hosts alternate in the same processes. The copy runs
 in parallel with the next step and may slow it down. So the result is the time of a whole step between two commits,
@@ -10,16 +10,14 @@ minus that of a step without commits; the time of the call itself is reported as
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from peers.training import resnet18
-from torch import Tensor, nn
+from peers.training import resnet18, resnet50
 
 import horovod.torch as hvd
 
@@ -46,11 +44,7 @@ class Cost:
 
 
 def cost(without: Sequence[float], with_commit: Sequence[float], calls: Sequence[float]) -> Cost:
-    """Compute the cost of a commit from the durations of steps without and with one, and of the commit() calls."""
-    if len(without) != len(with_commit) or len(without) < 2:
-        raise ValueError(
-            f"the numbers of steps must be equal and at least 2, got {len(without)} and {len(with_commit)}"
-        )
+    """Compute the cost of a commit from the durations of steps without and with it, and of its calls."""
     more = [b - a for a, b in zip(without, with_commit, strict=True)]
     low, _, high = statistics.quantiles(more, n=4)
     return Cost(statistics.median(without), statistics.median(calls), statistics.median(more), low, high)
@@ -63,37 +57,6 @@ def line(name: str, numbers: int, found: Cost) -> str:
         f"{name}, {numbers / 1e6:.1f} million numbers of state: a step {found.without * 1e3:.0f} ms; commit() {call}; "
         f"a step with a commit {extra}, {found.share:+.2%} of a step"
     )
-
-
-class Bottleneck(nn.Module):
-    """ResNet-50 block: three convolutions with a shortcut (He et al. 2015)."""
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        outputs = 4 * width
-        self.inner = nn.Sequential(
-            *(nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
-            *(nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
-            *(nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.inner(x) + self.shortcut(x))
-
-
-def resnet50() -> nn.Module:
-    """Return ResNet-50 for 224 x 224 images and 1000 classes, with 25,557,032 parameters."""
-    first = (nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-    layers: list[nn.Module] = [*first]
-    channels = 64
-    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        for number in range(blocks):
-            layers.append(Bottleneck(channels, width, stride if number == 0 else 1))
-            channels = 4 * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
 
 
 NETWORKS = {"resnet50": (resnet50, 224), "resnet18": (resnet18, 32)}
@@ -146,7 +109,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8, help="images per rank and step (default %(default)s)")
     parser.add_argument("--pairs", type=int, default=15, help="blocks with and without commits (default %(default)s)")
     parser.add_argument("--block", type=int, default=2, help="steps of each that count (default %(default)s)")
-    parser.add_argument("--json", help="file for the figures of rank 0, in seconds")
     args = parser.parse_args()
     hvd.init()
     torch.set_num_threads(max(1, torch.get_num_threads() // hvd.local_size()))
@@ -154,9 +116,6 @@ def main() -> None:
     for rank, one in enumerate(hvd.allgather_object(found)):
         if hvd.rank() == 0:
             print(line(f"rank {rank}: {args.network}, batch {args.batch}", numbers, one), flush=True)
-    if args.json and hvd.rank() == 0:
-        with open(args.json, "w") as file:
-            json.dump({"network": args.network, "batch": args.batch, **asdict(found), "share": found.share}, file)
     hvd.shutdown()
 
 

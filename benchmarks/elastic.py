@@ -1,6 +1,6 @@
 """Measure how elastic jobs recover from failures, compared with torchrun on the same training.
 
-    python benchmarks/elastic.py [--parts kill,join,many] [--kills 20] [--peer-kills 3] [--json FILE]
+    python benchmarks/elastic.py [--parts kill,join,many] [--kills 20] [--peer-kills 3]
 
 Parts: *kill* repeatedly kills one of 4 ranks (SIGKILL). In *join*, a new worker gets a state of 1 GB. *many* kills one
 of 64 processes without a framework. All run on this machine.
@@ -9,7 +9,6 @@ of 64 processes without a framework. All run on this machine.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -134,7 +133,6 @@ def kill(folder: Folder, options: argparse.Namespace) -> list[str]:
                 # Report the failure, but keep the results obtained so far.
                 found[name].failed = True
                 print(error, file=sys.stderr)
-    options.figures["kill"] = {name: vars(kills) for name, kills in found.items()}
     rows = [row(f"kill -9 of one of {RANKS} ranks: {name}", kills.cell(), GOALS[name]) for name, kills in found.items()]
     if "horovod" in found and found["horovod"].recoveries:
         mine = quantile(found["horovod"].recoveries, 0.5)
@@ -167,7 +165,6 @@ def join(folder: Folder, options: argparse.Namespace) -> list[str]:
             job.close()
     small, large = pauses[4], pauses[options.state]
     speed = options.state / max(large - small, 1e-9)
-    options.figures["join"] = {"small": small, "large": large, "state": options.state}
     cell = f"{seconds(large)}, without it {seconds(small)}: {speed / 1e9:.2f} GB/s"
     return [row(f"pause while a newcomer gets {options.state / GB:g} GiB over TCP", cell, "-")]
 
@@ -187,7 +184,6 @@ def many(folder: Folder, options: argparse.Namespace) -> list[str]:
             found.append(recovery(lines, rest, at) or 0.0)
         finally:
             job.close()
-    options.figures["many"] = found
     return [row(f"kill -9 of one of {options.workers} bare processes", spread(found), "under 1 s")]
 
 
@@ -217,13 +213,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--workers", type=int, default=64, help="processes of the part many (default: %(default)s)")
     made.add_argument("--repeats", type=int, default=1, help="repeats of the part many (default: %(default)s)")
     made.add_argument("--seed", type=int, default=7, help="seed of random choices (default: %(default)s)")
-    made.add_argument("--json", type=Path, help="file for all figures")
     return made
 
 
 def main() -> None:
     options = parser().parse_args()
-    options.figures, rows, failed = {}, [], False
+    rows, failed = [], False
     with jobs.folders() as folder:
         for name in options.parts:
             before = os.getloadavg()[0]
@@ -239,8 +234,6 @@ def main() -> None:
             print(f"{name}: load {before:.1f} before, {os.getloadavg()[0]:.1f} after", file=sys.stderr, flush=True)
     print("\n".join(["| What | Figure | Goal |", "|---|---|---|", *rows]))
     print(f"\n{len(os.sched_getaffinity(0))} cores, load average {os.getloadavg()[0]:.1f} at the end")
-    if options.json:
-        options.json.write_text(json.dumps(options.figures, indent=1) + "\n")
     if failed:
         raise SystemExit(1)
 

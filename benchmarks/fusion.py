@@ -18,8 +18,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
@@ -41,36 +40,17 @@ THRESHOLDS = (0, 64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB)
 WINDOWS = (0.0, 0.1, 1.0, 5.0)
 
 
-@dataclass(frozen=True)
-class Way:
-    """Fusion threshold and batching window for one engine."""
-
-    threshold: int
-    window: float
-
-    @property
-    def label(self) -> str:
-        size = "off" if self.threshold == 0 else size_label(self.threshold)
-        return f"fusion {size}, window {self.window:g} ms"
+def settings() -> dict[str, tuple[int, float]]:
+    """Return thresholds and windows by label: all thresholds with the default window, and all windows."""
+    pairs = [(threshold, 1.0) for threshold in THRESHOLDS]
+    pairs += [(THRESHOLDS[-1], window) for window in WINDOWS if window != 1.0]
+    return {
+        f"fusion {size_label(size) if size else 'off'}, window {window:g} ms": (size, window) for size, window in pairs
+    }
 
 
-def ways() -> list[Way]:
-    """Return the settings to compare: every threshold with the default window, then every other window."""
-    found = [Way(threshold, 1.0) for threshold in THRESHOLDS]
-    return found + [Way(THRESHOLDS[-1], window) for window in WINDOWS if window != 1.0]
-
-
-@dataclass(frozen=True)
-class Row:
-    """Step durations in seconds for one tensor set, one kind of step (such as "burst") and one engine setting."""
-
-    set: str
-    kind: str
-    way: str
-    median: float
-    p10: float
-    p90: float
-    samples: int
+Figures = dict[tuple[str, str], dict[str, float]]
+"""Seconds of a step (median, p10 and p90) by kind of step and label."""
 
 
 class Steps:
@@ -108,45 +88,37 @@ class Steps:
         return run
 
 
-def measure(
-    steps: Sequence[Steps], engines: dict[tuple[Way, bool], EngineColumn], rounds: int, samples: int
-) -> list[Row]:
-    """Measure all settings and return the results, which are the same on all ranks."""
-    rows = []
-    for one in steps:
-        runs = {
-            (kind, way.label): (one.step(engine, kind == "paced"), engine.barrier)
-            for kind in KINDS
-            for (way, negotiated), engine in engines.items()
-            if negotiated == (kind == "negotiated")
-        }
-        local: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
-        for turn in range(rounds):
-            for key, (run, barrier) in runs.items():
-                # The engine builds its schedule during the first steps, so run those before measuring.
-                for _ in range(5 if turn == 0 else 1):
-                    run()
-                for _ in range(samples):
-                    barrier()
-                    local[key].append(run())
-        by_rank = allgather_object(local, f"fusion.{one.name}")
-        for (kind, label), mine in local.items():
-            times = slowest([ranks[kind, label] for ranks in by_rank])
-            spread = [quantile(times, q) for q in (0.5, 0.1, 0.9)]
-            rows.append(Row(one.name, kind, label, *spread, len(mine)))
-    return rows
+def measure(steps: Steps, engines: dict[tuple[str, bool], EngineColumn], rounds: int, samples: int) -> Figures:
+    """Measure one set with all settings and return the results, which are the same on all ranks."""
+    runs = {
+        (kind, label): (steps.step(engine, kind == "paced"), engine.barrier)
+        for kind in KINDS
+        for (label, negotiated), engine in engines.items()
+        if negotiated == (kind == "negotiated")
+    }
+    local: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
+    for turn in range(rounds):
+        for key, (run, barrier) in runs.items():
+            # The engine builds a schedule in the first steps, so run them before measuring.
+            for _ in range(5 if turn == 0 else 1):
+                run()
+            for _ in range(samples):
+                barrier()
+                local[key].append(run())
+    by_rank = allgather_object(local, f"fusion.{steps.name}")
+    times = {key: slowest([ranks[key] for ranks in by_rank]) for key in local}
+    return {
+        key: {name: quantile(values, q) for name, q in (("median", 0.5), ("p10", 0.1), ("p90", 0.9))}
+        for key, values in times.items()
+    }
 
 
-def table(rows: Sequence[Row], name: str) -> str:
+def table(name: str, found: Figures) -> str:
     """Return a table of the results for all settings and kinds of steps."""
     lines = [[LABELS[name], *(f"{kind}, us" for kind in KINDS)]]
-    for label in dict.fromkeys(row.way for row in rows):
-        found = {row.kind: row for row in rows if (row.set, row.way) == (name, label)}
-        cells = [
-            f"{microseconds(found[kind].median)} ({microseconds(found[kind].p10)}-{microseconds(found[kind].p90)})"
-            for kind in KINDS
-        ]
-        lines.append([label, *cells])
+    for label in settings():
+        cells = [{q: microseconds(seconds) for q, seconds in found[kind, label].items()} for kind in KINDS]
+        lines.append([label, *(f"{cell['median']} ({cell['p10']}-{cell['p90']})" for cell in cells)])
     return grid(lines)
 
 
@@ -166,26 +138,29 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     # Pass zeros, because only the engine's cost model uses this list, and this benchmark does not need the model.
     node_of = [0] * basics.size()
-    engines: dict[tuple[Way, bool], EngineColumn] = {}
-    for way in ways():
+    engines: dict[tuple[str, bool], EngineColumn] = {}
+    for label, (threshold, window) in settings().items():
         for negotiated in (False, True):
-            settings = {
-                "HOROVOD_FUSION_THRESHOLD": str(way.threshold),
-                "HOROVOD_CYCLE_TIME": f"{way.window:g}",
-                **({"HOROVOD_CACHE_CAPACITY": "0"} if negotiated else {}),
-            }
-            engines[way, negotiated] = EngineColumn(way.label, settings, node_of)
+            environ = {"HOROVOD_FUSION_THRESHOLD": str(threshold), "HOROVOD_CYCLE_TIME": f"{window:g}"}
+            environ |= {"HOROVOD_CACHE_CAPACITY": "0"} if negotiated else {}
+            engines[label, negotiated] = EngineColumn(label, environ, node_of)
     if not args.no_pin:
         pin(cores[basics.local_rank() % len(cores)])
-    rows = measure([Steps(name, args.backward_ms * 1e-3) for name in args.sets], engines, args.rounds, args.samples)
+    backward = args.backward_ms * 1e-3
+    found = {name: measure(Steps(name, backward), engines, args.rounds, args.samples) for name in args.sets}
     for engine in engines.values():
         engine.stop()
     if basics.rank() == 0:
         print(f"{basics.size()} ranks, {len(cores)} cores; a step: median (10th to 90th percentile)\n")
-        print("\n\n".join(table(rows, name) for name in args.sets), flush=True)
+        print("\n\n".join(table(name, figures) for name, figures in found.items()), flush=True)
         if args.out:
+            rows = [
+                {"set": name, "kind": kind, "way": label, **figures}
+                for name, all_figures in found.items()
+                for (kind, label), figures in all_figures.items()
+            ]
             args.out.parent.mkdir(parents=True, exist_ok=True)
-            args.out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+            args.out.write_text(json.dumps(rows, indent=1) + "\n")
     basics.shutdown()
 
 

@@ -18,8 +18,6 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from peers.limit import compiler
-
 PROGRAMS = ("ip", "tc", "unshare", "nsenter", "cat")
 GATEWAY = "10.0.0.254"
 
@@ -104,7 +102,7 @@ class Hosts:
         source = Path(__file__).with_name("peers") / "switch.c"
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             program = os.path.join(folder, "switch")
-            run(compiler() or "cc", "-O2", "-o", program, str(source))
+            run(os.environ.get("CC", "cc"), "-O2", "-o", program, str(source))
             devices = ["bridge0", *(f"port{host}" for host in range(self._count))]
             self._hold(program, f"{self._rate or 0:g}", f"{self._delay * 1e3:g}", *devices)
 

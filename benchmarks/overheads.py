@@ -1,12 +1,10 @@
-"""Measure the engine's overheads: negotiation in the steady state, memory, and CPU time while idle.
+"""Measure the engine's overheads: negotiation in the steady state, observers, and CPU time while idle.
 
     horovodrun -np 2 python benchmarks/overheads.py [--idle 10] [--realtime]
 
 It trains a small network until its steps repeat, and counts the requests and negotiations of the next steps, and the
-engine's CPU time outside of collectives. It reduces tensors far larger than any buffer, and reports the growth of the
-process. It repeats a small operation and reports its CPU time, including that of counters and other observers. It
-reports the cost of step accounting, of training checks and of the noise scale. It sleeps, and reports the CPU time used
-meanwhile. Rank 0 prints a table; see benchmarks/README.md.
+engine's CPU time outside of collectives. It measures the cost of step accounting, of training checks and of the noise
+scale. It sleeps, and measures the CPU time used meanwhile. Rank 0 prints a table.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ import torch
 from torch import nn
 
 import horovod.torch as hvd
-from horovod import _core
 from horovod.common.frontends import state
 from horovod.torch import monitoring
 from horovod.torch.reducer.submissions import Norms
@@ -37,13 +34,6 @@ ACCOUNTED = 5000
 def stats() -> dict[str, float]:
     assert state.engine is not None
     return {name: float(value) for name, value in state.engine.stats().items()}
-
-
-def resident() -> dict[str, int]:
-    """Return this process's resident memory in bytes, keyed by "RssAnon" (private) and "RssShmem" (shared)."""
-    with open("/proc/self/status") as status:
-        lines = dict(line.split(":", 1) for line in status)
-    return {name: int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem")}
 
 
 def agreeing() -> list[str]:
@@ -72,48 +62,6 @@ def agreeing() -> list[str]:
         f"| schedules left in {STEPS} steps | {after['revocations'] - before['revocations']:.0f} |",
         f"| engine's CPU time a step beside collectives | {1e6 * spent['control_seconds']:.1f} us |",
     ]
-
-
-def memory() -> list[str]:
-    """Measure how much allreduces of 256 MiB increase the memory of the process.
-
-    The data are one tensor, 8 tensors, or 256 fused tensors.
-    """
-    tensors = {count: [torch.ones(256 * MIB // 4 // count) for _ in range(count)] for count in (1, 8, 256)}
-    before = resident()
-    for some in tensors.values():
-        for _ in range(3):
-            for handle in [hvd.allreduce_async_(t, op=hvd.Max, name=f"m{i}.{len(some)}") for i, t in enumerate(some)]:
-                hvd.synchronize(handle)
-    after = resident()
-    own, shared = (after[name] - before[name] for name in ("RssAnon", "RssShmem"))
-    return [
-        f"| memory for 3 x 256 MiB: own | {own / MIB:.1f} MiB |",
-        f"| memory for 3 x 256 MiB: shared pages seen, of all ranks of the host | {shared / MIB:.1f} MiB |",
-        f"| scratch memory that the engine holds | {stats()['scratch_bytes'] / MIB:.1f} MiB |",
-    ]
-
-
-def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
-    """Measure repeated barriers, whose cost is a Python call and the engine's overhead.
-
-    With several ranks, the time includes waiting for other ranks. With one rank, there is no such waiting.
-    """
-    assert state.engine is not None
-    work = state.engine.run(_core.KIND_BARRIER, "repeated", 0, 0, (), 0, 1, 0, 1.0, 1.0, 0, None, "", 0)
-    work.wait()
-    again, wait = work.run_again, work.wait
-    spent = []
-    for _ in range(turns + 1):
-        before = time.thread_time_ns()
-        for _ in range(operations):
-            again(0, 0)
-            wait()
-        spent.append((time.thread_time_ns() - before) / operations)
-    # Discard the first measurement, in which the engine does not yet know that the operation repeats.
-    deciles = statistics.quantiles(spent[1:], n=10)
-    median = f"{statistics.median(spent[1:]):.0f} ns ({deciles[0]:.0f}-{deciles[-1]:.0f})"
-    return [f"| CPU time of an operation that repeats, of the calling thread | {median} |"]
 
 
 def accounting() -> list[str]:
@@ -224,7 +172,7 @@ def main() -> None:
     if args.realtime:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     hvd.init()
-    rows = [*agreeing(), *repeating(), *memory(), *accounting(), *checking(), *idle(args.idle)]
+    rows = [*agreeing(), *accounting(), *checking(), *idle(args.idle)]
     from_all = hvd.allgather_object(rows)
     if hvd.rank() == 0:
         for rank, lines in enumerate(from_all):

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
@@ -25,24 +26,81 @@ from typing import Any
 
 import msgspec
 import namespaces
+import torch
 from hosts import OURS, Column, environments
 
+import horovod.torch as hvd
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store import StoreServer
 from horovod.planner import network, profile
 from horovod.planner.network import Layout
 from horovod.planner.simulate import Settings, simulate
 
-PROGRAM = str(Path(__file__).with_name("planner_program.py"))
 COMPRESSIONS = {"none": "none", "wire_fp16": "fp16", "wire_int8": "int8"}
 TCP = 1448 / 1514
 """Payload per byte of an Ethernet frame."""
+WARM_UP = 5
+
+
+class Sleep(torch.autograd.Function):
+    """Identity function whose backward pass sleeps for the given time."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        context.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(context.seconds)
+        return gradients[0], None
+
+
+class Layer(torch.nn.Module):
+    """Linear layer whose forward and backward passes sleep for the given time."""
+
+    def __init__(self, width: int, seconds: float) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(width, width, bias=False)
+        self.seconds = seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        found: torch.Tensor = Sleep.apply(self.linear(x), 2 * self.seconds)  # type: ignore[no-untyped-call]
+        return found
+
+
+def train(args: argparse.Namespace, compression: str) -> None:
+    """Train on one rank. Rank 0 writes the profile of a step, or the seconds and CPU seconds of the steps."""
+    torch.set_num_threads(1)
+    hvd.init()
+    model = torch.nn.Sequential(*(Layer(args.width, args.seconds) for _ in range(args.layers)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, model.named_parameters(), compression=getattr(hvd.Compression, compression)
+    )
+    if args.profile:
+        hvd.profile(args.rank, steps=args.steps)
+    seconds = []
+    used = 0.0
+    for step in range(WARM_UP + args.steps + 1):
+        if step == WARM_UP:
+            used = time.process_time()
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        model(torch.ones(4, args.width)).sum().backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - begin)
+    found = {"seconds": seconds[WARM_UP:], "cpu_seconds": time.process_time() - used}
+    if hvd.rank() == 0 and not args.profile:
+        args.rank.write_text(json.dumps(found))
+    hvd.shutdown()
 
 
 def program(args: argparse.Namespace, out: Path, *more: str) -> list[str]:
     """Return the command that starts a rank."""
     sizes = ["--width", str(args.width), "--layers", str(args.layers), "--seconds", str(args.seconds)]
-    return [sys.executable, PROGRAM, *sizes, "--steps", str(args.steps), "--out", str(out), *more]
+    return [sys.executable, __file__, *sizes, "--steps", str(args.steps), "--rank", str(out), *more]
 
 
 def run(
@@ -109,7 +167,12 @@ def main() -> None:
     parser.add_argument("--fusion-threshold", type=int, default=128 << 20, help="bytes (default 128 MiB)")
     parser.add_argument("--compressions", nargs="+", default=list(COMPRESSIONS), choices=list(COMPRESSIONS))
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one run (default 300)")
+    parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--profile", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.rank:
+        train(args, args.compressions[0])
+        return
     if why := namespaces.missing():
         sys.exit(f"benchmarks/planner.py: {why}")
     # Exit normally, so that cleanup handlers stop the ranks.
@@ -128,7 +191,7 @@ def main() -> None:
             for count in args.hosts:
                 for name in args.compressions:
                     out = folder / f"{count}-{name}.json"
-                    command = program(args, out, "--compression", name)
+                    command = program(args, out, "--compressions", name)
                     run(hosts, count, command, folder, args.timeout, threshold)
                     cells = row(args, shape, count, name, json.loads(out.read_text()))
                     print("| " + " | ".join(cells) + " |", flush=True)

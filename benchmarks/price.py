@@ -1,6 +1,6 @@
 """Measure the cost of observing a job, with and without each observer in the same two processes.
 
-    horovodrun -np 2 python benchmarks/price.py [--rounds 30] [--cases many char_gpt resnet18] [--json FILE]
+    horovodrun -np 2 python benchmarks/price.py [--rounds 30] [--cases many char_gpt resnet18]
 
 A comparison consists of four blocks of steps: off, on, on, off. Its result is the ratio of the median steps of the
 middle and the outer blocks, which a steady change of the machine's speed does not affect. Comparisons alternate. The
@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import median
 
-import torch
 from cases import KIB, Case
 from overheads import observers_cpu
 from peers.ours import Peer
@@ -153,7 +150,7 @@ def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches
     usual = hvd.broadcast_object(median(run(step, 10)), root_rank=0)
     run(step, 60)
     steps = max(3, round(given.block / usual))
-    names = given.parts
+    names = list(COMPARISONS)
     found: dict[str, list[list[float]]] = {name: [] for name in names}
     if given.realtime:
         go_first(os.SCHED_RR)
@@ -230,8 +227,6 @@ def main() -> None:
     parser.add_argument("--block", type=float, default=0.2, help="seconds of a block, about (default %(default)s)")
     parser.add_argument("--background", type=float, default=4.0, help="seconds for threads (default %(default)s)")
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--parts", nargs="+", choices=list(COMPARISONS), default=list(COMPARISONS))
-    parser.add_argument("--json", type=Path, help="also writes all ratios to this file")
     parser.add_argument("--no-pin", action="store_true", help="do not pin each rank to a separate core")
     parser.add_argument("--realtime", action="store_true", help="run ranks before other programs (root)")
     args = parser.parse_args()
@@ -243,20 +238,17 @@ def main() -> None:
     # Allow a timeline to be started later, although none is being written yet.
     os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
     peer = Peer()
-    all_found = {}
     with tempfile.TemporaryDirectory() as folder:
         switches = Switches(folder)
         for case in args.cases:
             before = os.getloadavg()[0]
             from_all = hvd.allgather_object(measure(case, args, peer, switches))
             if hvd.rank() == 0:
-                found = all_found[case] = together(from_all)
+                found = together(from_all)
                 loads = (
                     f"{args.rounds} walks each; load {before:.1f} to {os.getloadavg()[0]:.1f}, 2 of it the benchmark's"
                 )
                 print("\n".join([*report(CASES[case][0].label, found), "", loads, ""]), flush=True)
-    if args.json and hvd.rank() == 0:
-        args.json.write_text(json.dumps({"torch": torch.__version__, "block": args.block, "cases": all_found}))
 
 
 if __name__ == "__main__":

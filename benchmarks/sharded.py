@@ -1,6 +1,6 @@
 """Compare the memory per rank and the time per step of ways to divide a model among ranks, with Adam on CPUs.
 
-    horovodrun -np 2 python benchmarks/sharded.py [--layers 2] [--width 1024] [--rounds 10] [--json FILE]
+    horovodrun -np 2 python benchmarks/sharded.py [--layers 2] [--width 1024] [--rounds 10]
 
 The methods are built one after another in the same processes. The growth of a rank's resident memory is taken after a
 step, without gradients, and as the peak of a step. Then the methods take turns, one step in each round, in another
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import statistics
 import sys
 import time
@@ -135,7 +134,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1024, help="model width, a multiple of 64 (default %(default)s)")
     parser.add_argument("--context", type=int, default=32, help="tokens of a rank in a step (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="steps of each method, at least 2 (default %(default)s)")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
     args = parser.parse_args()
     hvd.init()
     dist.init_process_group("hvd", init_method="hvd://")
@@ -147,8 +145,6 @@ def main() -> None:
         print(
             f"{hvd.size()} ranks, {parameters:,} parameters, memory in MB\n\n{table(results, parameters, hvd.size())}"
         )
-        if args.json:
-            args.json.write_text(json.dumps(results))
     dist.destroy_process_group()
 
 

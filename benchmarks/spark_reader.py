@@ -1,6 +1,6 @@
 """Measure how fast ranks read an estimator's files, compared with a plain pyarrow loop, and how much memory they use.
 
-    python benchmarks/spark_reader.py [--megabytes 1024] [--ranks 2] [--repeats 5] [--json FILE]
+    python benchmarks/spark_reader.py [--megabytes 1024] [--ranks 2] [--repeats 5]
 
 It writes rows of 1,000 floats and a label to this host's disk, once as usual Parquet lists, and once like the
 estimators' tasks. Then ranks (processes) repeatedly read their part of an epoch in one of four ways:
@@ -17,7 +17,6 @@ memory of a rank, including Python, NumPy and pyarrow. Files are in the page cac
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -153,7 +152,6 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=1024, help="of the arrays (1024)")
     parser.add_argument("--ranks", type=int, default=2, help="processes that read (2)")
     parser.add_argument("--repeats", type=int, default=5, help="of each way, in turn (5)")
-    parser.add_argument("--json", help="file for all figures")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="horovod-reader-") as folder:
         rows = write(folder, args.megabytes)
@@ -171,9 +169,6 @@ def main() -> None:
             f"{way:10}{middle:14.0f}{min(speeds):8.0f}{max(speeds):8.0f}{middle / base:12.0%}"
             f"{statistics.median(cpu):10.2f}{max(memory):12.0f}"
         )
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump({"rows": rows, "ranks": args.ranks, "found": found}, file)
 
 
 if __name__ == "__main__":
