@@ -137,11 +137,12 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches) -> dict[str, list[list[float]]]:
-    """Return this rank's results for each comparison.
+    """Measure all comparisons on this rank.
 
     Returns:
-        For each comparison, one list per round with the median step times of its four blocks, then a list with the CPU
-        seconds per step that the observers' threads use. All times are in seconds.
+        For each comparison, a list of lists. There is one inner list per round, with the median step time of each of
+        the round's four blocks (see `walk`). The last inner list has a single element: the CPU time per step of the
+        observers' threads (see `background`). All times are in seconds.
     """
     what, mode = CASES[case]
     step = peer.prepare(what, mode)

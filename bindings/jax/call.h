@@ -33,8 +33,8 @@ class Call {
   const std::vector<HvdRequest>& requests() const { return requests_; }
   // Copy the result of the i-th request, which must have succeeded, from the engine's memory to XLA's buffer.
   Failure take(size_t i, const HvdResult& result) const;
-  // Return a failure unless all ranks have run the branch of lax.cond that contains this call equally often. Call this
-  // after take().
+  // For a call in a branch of lax.cond, return a failure unless all ranks have run the branch the same number of times.
+  // Call this after take().
   Failure check_steps() const;
   // Return the number of devices that this process had at compilation.
   int32_t devices() const { return devices_; }
@@ -45,8 +45,8 @@ class Call {
 
   const HvdFrontendApi& api_;
   std::vector<std::string> names_, groups_;
-  // Name of an additional operation, which checks that all ranks have run the current branch equally often. Empty if no
-  // check is needed.
+  // Name of an additional operation, which checks that all ranks have run the current branch the same number of times.
+  // Empty if no check is needed.
   std::string steps_;
   // Data of that check. count_ holds the number of times that this rank has run the branch, and its negative. most_
   // holds the maximum of each value over all ranks, which shows whether all ranks have the same number.

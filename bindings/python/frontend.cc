@@ -38,7 +38,7 @@ Current& current() {
   static Current* const it = new Current;
   return *it;
 }
-// Return the running engine, or null if the frontend is not in the job.
+// Return the running engine, or null if this frontend has not joined the job or has left it.
 std::shared_ptr<Engine> running(int32_t frontend) {
   std::lock_guard lock(current().mutex);
   const bool in = frontend >= 0 && frontend <= UINT8_MAX && current().frontends[static_cast<size_t>(frontend)] == Current::Membership::in;

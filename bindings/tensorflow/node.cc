@@ -114,8 +114,9 @@ std::string name_in_loop(const Kernel& k, TF_OpKernelContext* ctx) {
   // Outside of loops, the name of the operation needs no suffix.
   if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;
   char suffix[48];
-  // Add TensorFlow's frame id to the name only for nested loops. The id is a hash of the outer iterations and of the
-  // loops' names, which contain numbers that TensorFlow adds when it inlines functions.
+  // Add TensorFlow's frame id to the name only if loops may be nested, because only then is it needed for unique names.
+  // The id is a hash of the iterations of outer loops and of the loops' names. These names contain numbers that
+  // TensorFlow adds when it inlines functions, so the id can differ between ranks.
   const auto shown = static_cast<unsigned long long>(k.nested ? frame : 0);
   std::snprintf(suffix, sizeof suffix, "@%llx.%d", shown, static_cast<int>(iteration % kWindow));
   return k.name + suffix;

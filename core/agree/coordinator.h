@@ -1,6 +1,6 @@
-// Coordinator on rank 0. It merges the requests of all ranks into a single order of operations that every rank follows,
-// and detects schedules in that order. It owns no connections: the driver sends the messages that the coordinator
-// returns.
+// Coordinator on rank 0. It merges the requests of all ranks into a single order of operations that every rank follows.
+// If operations repeat, it proposes them as a schedule, which ranks follow without further requests (agree/schedule.h).
+// It owns no connections: the driver sends the messages that the coordinator returns.
 #pragma once
 #include <cstdint>
 #include <deque>

@@ -50,7 +50,7 @@ class Submissions {
 
   // ---- Functions called by the driver -------------------------------------------------------------------------------
 
-  // Return true the first time after a schedule receives operations for which no caller waits. The watchdog must then
+  // Return true the first time after a schedule receives operations that no caller waits for. The watchdog must then
   // check them.
   bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }
   // Take the new operations that are not part of a schedule.
@@ -104,8 +104,8 @@ class Submissions {
   // Take the operations of the next bucket, with null for entries in which this rank takes no part. Ownership of the
   // operations moves to `keep`.
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
-  // Return the same operations as take_bucket(), but leave them in the schedule, which may still end before it executes
-  // them.
+  // Get the operations of the next bucket, like take_bucket(), but leave them in the schedule, because the schedule can
+  // end before this rank executes the bucket.
   const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
   // Check an operation for which a caller has waited for some time. If its bucket or group is incomplete on this rank,
   // leave the schedule or release the group, because waiting longer cannot help. For a device operation, check the host
@@ -113,9 +113,11 @@ class Submissions {
   // has waited so long that other ranks might never submit, which only negotiation can detect (see Stall). Return true
   // if the driver must be woken.
   bool nudge(const Operation& op, bool impatient);
-  // Check whether operations for which no caller waits can still complete, based on their age and the time since the
-  // last submission. `waiting` is set to true if the schedule or an incomplete group contains such operations, or has
-  // just released them. The watchdog then checks again.
+  // Check unattended operations, which are those that no caller waits for. If one cannot complete in the schedule or in
+  // its incomplete group, leave the schedule or release the group, like nudge(). This is decided from the age of the
+  // operation and the time since the last submission, which are compared with `patience` and `impatience` (seconds).
+  // `waiting` is set to true if the schedule or an incomplete group contains unattended operations. The watchdog then
+  // checks again. Return true if the driver must be woken.
   bool nudge_unattended(double patience, double impatience, bool* waiting);
 
   // Stop accepting operations. Later submissions fail with the error `why`. Return the operations that are queued or in

@@ -75,7 +75,7 @@ inline void store_aligned(uint64_t address, const Words<(kBytes + 3) / 4>& x) {
 // On the host, the test that includes kernels.cu defines HVD_KERNEL.
 #endif
 
-// ---- Access to one element at any address, because callers' tensors may start anywhere ------------------------------
+// ---- Unaligned access to one element. A caller's tensor can start at any address ------------------------------------
 
 template <int kBytes>
 HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> words_of(uint64_t bits) {

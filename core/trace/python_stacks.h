@@ -1,8 +1,9 @@
 // Reads Python's stacks without running Python code. It calls the signal handler of the faulthandler module, which
 // writes the stacks from any thread. The handler does not need the GIL, which a hung thread can hold forever.
 //
-// While Python is running, its frames change while the handler reads them. The handler can then read freed memory and
-// crash the process. Use this class only when Python is hung (Answerer asks Python first).
+// If Python is running, its frames can change under the handler, which can then read freed memory and crash the
+// process. Use this class only when Python is hung. Answerer first asks Python to report its stacks itself, and uses
+// this class only if Python does not respond in time.
 #pragma once
 #include <mutex>
 #include <string>

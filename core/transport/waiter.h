@@ -72,8 +72,9 @@ class Waiter {
   const SpinPolicy& policy() const { return policy_; }
   void set_policy(SpinPolicy p) { policy_ = p; }
 
-  // Sleep once: set the sleep state, call `still` once more (true means to keep sleeping), poll until the wakeup event,
-  // a descriptor or `deadline`, clear the sleep state, drain the event, and run the hook. Used by Wait and by the
+  // Sleep once. Publish `sleep_state`, so that peers wake this engine, and check again with `still` that the condition
+  // is not yet met. If it returns true, poll until the wakeup event, an event on a watched descriptor, or `deadline`.
+  // Finally, set the state to awake, drain the wakeup event, and run the hook (set_hook()). Used by Wait and by the
   // engine's idle loop.
   Status sleep(SleepState sleep_state, Deadline deadline, const std::function<bool()>& still);
 

@@ -16,7 +16,7 @@ struct IpcPath::Job {
   Comm& comm;
   const std::vector<OperationPtr>& operations;
   Sharing sharing;
-  // Number of the response's first window, counted over all responses of the process set.
+  // Index of the response's first window among the windows of all responses of the process set.
   uint64_t first;
   std::vector<Window> windows;
   size_t element;

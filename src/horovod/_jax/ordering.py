@@ -47,7 +47,7 @@ def order(module: Any) -> None:
 
 
 class _Program:
-    """Functions of an MLIR module, including those that contain Horovod calls."""
+    """All functions of an MLIR module. The method ``order`` orders the Horovod calls in them."""
 
     def __init__(self, module: Any) -> None:
         operations = [one.operation for one in module.body.operations]
@@ -78,7 +78,7 @@ class _Program:
         return found
 
     def _steps(self, op: Any) -> set[str]:
-        """Return the names that ranks compare to check that they run an operation's nested calls equally often."""
+        """Return the names under which ranks compare how many times they have reached an operation's nested calls."""
         names: set[str] = set()
         for call in _walk(op, "stablehlo.custom_call"):
             names |= foreign.steps_of(call) if foreign.is_call(call) else set()

@@ -248,7 +248,7 @@ def gloo_missing() -> str:
 
 
 class Mpi:
-    """MPI as a library under comparison. It runs in separate processes, which rank 0 starts and controls."""
+    """Runs MPI for comparison, in separate processes that rank 0 starts and controls."""
 
     def __init__(self, np: int, prefix: str, pinned: bool, timeout: float) -> None:
         """Start the MPI job. Raises JobError if it does not start."""

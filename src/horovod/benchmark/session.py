@@ -153,7 +153,10 @@ class Session:
             self.say(report.algorithms_table(compared, labels))
 
     def _columns(self, case: Case) -> list[tuple[str, EngineColumn | None, Callable[[], object], Callable[[], object]]]:
-        """Return (name, engine, operation, barrier) of each results column measured in the job's own processes."""
+        """Return (name, engine, operation, barrier) for each table column that the job's own processes measure.
+
+        This excludes MPI's column, because MPI runs in separate processes.
+        """
         engines = [self._ours, *(self._links.values() if case.collective == "allreduce" else ())]
         columns: list[Any] = [(e.name, e, e.prepare(case), e.barrier) for e in engines]
         if case.collective == "allreduce" and self._shares(case.bytes):

@@ -89,7 +89,7 @@ class ComputeService:
         self._workers = [f"{one}.{index}" for one in range(dispatchers) for index in range(workers_per_dispatcher)]
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the addresses of the registry, which clients need."""
+        """Return the registry's addresses, to which clients connect."""
         return self._addresses
 
     def wait_for_shutdown(self) -> None:

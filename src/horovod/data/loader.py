@@ -221,8 +221,8 @@ class AsyncDataLoaderMixin:
 
         loader = Loader(async_loader_queue_size=8, path="data")     # path: argument of PlainLoader
 
-    Each loop has its own thread, which ends when the loop ends or is left early. If ``_iterate`` raises an error, the
-    loop raises it, with its traceback, after all previous batches.
+    Each loop over the loader has its own thread, which exits when the loop ends or is left early. If ``_iterate``
+    raises an error, the loop raises it, with its traceback, after all previous batches.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class AsyncDataLoaderMixin:
         super().__init__(*args, **kwargs)
 
     def close_async_loader(self) -> None:
-        """Stop all prefetch threads and end their loops. A later loop starts a new thread."""
+        """Stop all prefetch threads, which ends the current loops over the loader. A later loop starts a new thread."""
         for one in list(self._reading):
             one.close()
 

@@ -125,7 +125,7 @@ def power_of_two_nodes(largest: int) -> Sequence[int]:
 # hosts and inside a host, each with its own latency and bandwidth.
 
 ALGORITHMS = ("auto", "ring", "hierarchical", "tree", "parameter-server")
-_PROBE = 1 << 30  # size in bytes of messages for which formulas are evaluated; large, so that the bandwidth dominates
+_PROBE = 1 << 30  # message size in bytes at which cost formulas are evaluated to find the seconds per byte
 
 
 def _predict(

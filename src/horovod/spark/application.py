@@ -129,9 +129,9 @@ def explain(text: str) -> str:
     return "\n".join(lines[begin : begin + _LINES])
 
 
-_POLL = 0.2  # Seconds between two checks of the number of slots, because Spark sends no notification
-_END_SECONDS = 10.0  # Seconds that cancelled Spark jobs have to stop
-_FAREWELL = 3.0  # Seconds that tasks have to finish after their agents have exited
+_POLL = 0.2  # Interval in seconds for polling the number of slots, because Spark does not report changes
+_END_SECONDS = 10.0  # Timeout in seconds for Spark jobs to stop after they are cancelled
+_FAREWELL = 3.0  # Timeout in seconds for tasks to finish after their agents have exited
 
 
 class Application:

@@ -119,7 +119,7 @@ class ParameterServer(Serving):
     Args:
         arrays: The trained arrays.
         update: Function ``update(values, gradient)`` that updates ``values``, a slice of the parameters as a flat
-            array, in place. Only servers call it. Ignored in mode "easgd".
+            array, in place. Only servers call it. Ignored in "easgd" mode.
         servers, mode, staleness, every, rate, damping, wire, timeout: As for ``horovod.torch.ParameterServer``.
     """
 
@@ -147,14 +147,14 @@ class ParameterServer(Serving):
         super().__init__(vector, store, servers, mode, staleness, every, rate, damping, wire, timeout)
 
     def before_step(self) -> None:
-        """Prepare for a local update in mode "easgd". The first call broadcasts the arrays from rank 0."""
+        """Prepare for a local update in "easgd" mode. The first call broadcasts the arrays from rank 0."""
         self.start()
 
     def step(self, gradients: Sequence[Any] = ()) -> None:
         """Send gradients or arrays to the servers, and overwrite the arrays with the servers' reply.
 
         Args:
-            gradients: Gradients of the arrays, with None for an array without a gradient. In mode "easgd", a step
+            gradients: Gradients of the arrays, with None for an array without a gradient. In "easgd" mode, a step
                 consists of ``before_step``, an update of the arrays, and this call. Gradients are then ignored.
 
         Raises:

@@ -34,14 +34,14 @@ class Server:
 
     Args:
         store: This server's slice.
-        mode: In mode "sync", the server applies the average gradient of all workers. In mode "async", it applies each
-            gradient when it arrives. In mode "easgd", the server moves its parameters (the center) towards those of
-            each worker, and the worker moves towards the center.
+        mode: In "sync" mode, the server applies the average gradient of all workers. In "async" mode, it applies each
+            gradient when it arrives. In "easgd" mode, the server moves its parameters (the center) towards those of
+            each worker, and the worker moves its parameters towards the center.
         workers: Ranks of the workers.
         staleness: Maximum number of steps by which a worker can be ahead of the slowest worker, or None for no limit.
-            Ignored in mode "sync".
-        rate: Moving rate of mode "easgd".
-        damping: True to divide each gradient by 1 + its staleness in mode "async".
+            Ignored in "sync" mode.
+        rate: Moving rate in "easgd" mode.
+        damping: True to divide each gradient by 1 + its staleness in "async" mode.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Server:
         self._moves: dict[int, Any] = {}
 
     def receive(self, worker: int, values: Any, options: Sequence[float]) -> None:
-        """Handle a gradient (or, in mode "easgd", parameters) from a worker."""
+        """Handle a gradient (or, in "easgd" mode, parameters) from a worker."""
         if self.mode == "sync":
             self._gradients[worker] = values
             self._options = options
@@ -79,7 +79,10 @@ class Server:
         return self.progress.slowest()
 
     def reply(self, worker: int) -> Any:
-        """Return the values to send to a worker: the parameters or, in mode "easgd", the change of its parameters."""
+        """Return the values to send to a worker.
+
+        These are the parameters or, in "easgd" mode, the change that the worker subtracts from its own parameters.
+        """
         self.progress.read(worker)
         return self._moves.pop(worker) if self.mode == "easgd" else self.store.values
 
@@ -137,7 +140,7 @@ class Serving:
         make_store: Function ``make_store(start, stop)`` that creates a server's store for these elements.
         servers: Number of servers.
         mode, staleness, rate, damping: See ``Server``. If the rate is None, it is 0.9 / number of workers.
-        every: Number of steps between two exchanges. Must be 1 except in mode "easgd".
+        every: Number of steps between two exchanges. Must be 1 except in "easgd" mode.
         wire: Format of the values that workers send, None or "fp16". Replies are not rounded.
         options: Function that returns a worker's numbers for the servers' update rule, such as the learning rate.
         timeout: Seconds that a worker can wait for slower workers before the training fails.
@@ -255,7 +258,7 @@ class Serving:
         self.steps += 1
 
     def step_apart(self) -> None:
-        """Count a local step in mode "easgd", and exchange parameters after every ``every`` steps."""
+        """Count a local step in "easgd" mode, and exchange parameters after every ``every`` steps."""
         self.steps += 1
         if self.steps % self.every == 0:
             self.vector.write(self.vector.read() - self.exchange(self.vector.read))

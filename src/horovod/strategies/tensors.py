@@ -144,7 +144,7 @@ class _Served(_Wrapped):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Send the gradients to the servers, and overwrite the parameters with the replies.
 
-        In mode "easgd", take a local step instead. Exchange parameters after every ``every`` steps.
+        In "easgd" mode, take a local step instead. Exchange parameters after every ``every`` steps.
 
         Args:
             closure (Callable, optional): Function that computes the loss and the gradients.
@@ -362,8 +362,8 @@ def ParameterServer(
             parameters and the servers' parameters (the center) move towards each other. Default: "sync".
         staleness (int, optional): Maximum number of steps by which a worker can be ahead of the slowest worker in modes
             "async" and "easgd". Default: no limit.
-        every (int): Number of steps between exchanges in mode "easgd". Default: 1.
-        rate (float, optional): Moving rate of mode "easgd". Default: 0.9 / number of workers.
+        every (int): Number of steps between exchanges in "easgd" mode. Default: 1.
+        rate (float, optional): Moving rate in "easgd" mode. Default: 0.9 / number of workers.
         damping (bool): True to divide each asynchronous gradient by 1 + its staleness. Default: False.
         wire (str, optional): Format of the values that workers send, "fp16" or None. Default: float32.
         timeout (float): Maximum seconds that a worker waits for slower workers. Default: 600.

@@ -48,7 +48,10 @@ class PassCounter:
         self.last = tf.equal(self._before + 1, self._passes)
 
     def end(self, after: Any) -> None:
-        """Count a pass as completed once ``after`` is computed. Reading ``last`` then also waits for ``after``."""
+        """Update the counter at the end of a backward pass, once the tensor ``after`` has been computed.
+
+        After this call, reading ``last`` waits for ``after`` and for the update.
+        """
         with tf.control_dependencies([after]):
             count = tf.where(self.last, tf.zeros([], tf.int32), self._before + 1)
             counted = self.variable.assign(count, read_value=False)

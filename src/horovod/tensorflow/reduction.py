@@ -277,7 +277,7 @@ def _reduce_weighted(
     def add(values: Sequence[Any], options: _Options) -> list[Any]:
         """Sum ``values`` over the ranks.
 
-        They consist of the values of all gradients, and optionally the weight as the last one.
+        ``values`` contains the values of each gradient that is not None, and optionally the weight as the last element.
         """
         given = [*gradients, *values[len(present) :]]
         for i, value in zip(present, values, strict=False):
@@ -314,7 +314,7 @@ def _values(gradient: Any) -> Any:
 
 
 def _with_values(gradient: Any, values: Any) -> Any:
-    """Return ``values`` in the same form as ``gradient``: as IndexedSlices if it is one, or else unchanged."""
+    """Wrap ``values`` in an IndexedSlices if ``gradient`` is an IndexedSlices. Otherwise, return them unchanged."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return values

@@ -210,7 +210,7 @@ class _Recorder:
             self._finish()
 
     def _finish(self) -> None:
-        # Import this module lazily, because programs without a profile do not need it.
+        # Import this module lazily, because only programs that record a profile need it.
         from horovod.planner.profile import RecordedRank, profile_of_recording, save
 
         global _active

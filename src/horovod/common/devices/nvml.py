@@ -1,8 +1,8 @@
 """Information about this host's GPUs from NVIDIA's management library (NVML).
 
-NVML does not initialize CUDA and ignores CUDA_VISIBLE_DEVICES. Function names with version suffixes, constants and
-struct layouts come from nvml.h, and newer libraries still provide them. In some containers and in WSL, the library is
-missing or incomplete, so any value can be unknown.
+NVML does not initialize CUDA and ignores CUDA_VISIBLE_DEVICES. The constants, the struct layouts and the names of
+versioned functions are taken from nvml.h. Newer versions of the library still support them. In some containers and in
+WSL, the library is missing or incomplete, so any value can be unknown.
 """
 
 import ctypes

@@ -292,7 +292,7 @@ def _distance(one: Path, other: Path) -> str:
     common = 0
     while common < min(map(len, ways)) and ways[0][common] == ways[1][common]:
         common += 1
-    if common > 1:  # a PCIe switch connects devices behind the same root port
+    if common > 1:  # devices behind the same root port are connected by a PCIe switch
         return SWITCH
     if common == 1:
         return BRIDGE

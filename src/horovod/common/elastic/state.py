@@ -322,9 +322,10 @@ class ObjectState(State):
         self._gather = allgather_object
         # True until this rank's first sync with other ranks.
         self._new = True
-        # Number of this rank's set of per-rank values. It stays the same if the rank changes (see `own.seats`).
+        # Seat of this process, or None before the first sync. A seat is a number that identifies a set of per-rank
+        # values (such as random states). It stays the same if the process gets another rank (see `own.seats`).
         self._seat: int | None = None
-        # Per-rank values (such as random states) of all ranks as of the last commit, keyed by these numbers.
+        # Per-rank values of all ranks as of the last commit, keyed by seat.
         self._own_of: dict[int, dict[str, Any]] = {}
         self._saved_own: dict[str, Any] = {}
         for name, value in kwargs.items():

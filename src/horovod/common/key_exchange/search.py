@@ -26,7 +26,7 @@ from horovod.common.store.sockets import dial
 Candidate = tuple[str, int]
 
 _AT_ONCE = 256
-# Seconds between checks of the deadline and of new candidates.
+# Interval in seconds at which to check the deadline and to look for new candidates.
 _STEP = 0.5
 # Maximum size of a message in bytes.
 _LONGEST = 4096

@@ -110,7 +110,12 @@ class Sync(Generic[_T]):
         current.index += 1
 
     def _exchange(self, weight: float, last: bool) -> list[bool]:
-        """Exchange weights. Return a list that is True for each rank that has just run out of batches."""
+        """Exchange batch weights with all ranks. Return a bool for each rank, True if it has no further batch.
+
+        Args:
+            weight: Weight of this rank's current batch.
+            last: True if this rank has no further batch.
+        """
         from horovod import _core
 
         job = self._face.require_job()

@@ -1,4 +1,4 @@
-"""Checks for the arguments of functions that start jobs, and the names that error messages use for them."""
+"""Argument checks for the functions that start jobs, and the names of settings in error messages."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Names:
         cooldown: Initial and maximum seconds for which a failed host is excluded.
         start_timeout: Seconds within which the ranks must start.
         script: Discovery script.
-        slots: Slots of each host for which the script prints no number.
+        slots: Default number of slots, for hosts that the discovery script prints without a number.
     """
 
     start: str

@@ -100,7 +100,8 @@ def make_settings(
         start: Initial number of ranks.
         least: Minimum number of ranks. The default is `start`.
         most: Maximum number of ranks, or None for no limit.
-        slots: Number of slots for hosts for which the script or Slurm specifies no number.
+        slots: Number of slots for hosts that the discovery script prints without a number, or None. With Slurm, number
+            of slots on each node, or None for the node's number of tasks.
         resets: Maximum number of times that the set of ranks may change, or None for no limit.
         cooldown: Initial and maximum delay in seconds before a failed host is used again, or None to exclude it
             permanently.

@@ -34,7 +34,7 @@ MOST_PAGES = 16
 _MOST_CONNECTIONS = 64
 _BUFFER = 256 << 10  # Size of a connection's send buffer in the kernel (bytes)
 _PAGE = Path(__file__).with_name("page")
-# Allow any port, because users can reach the dashboard through an ssh tunnel.
+# Accepted Host headers. Any port is allowed, because an ssh tunnel to the dashboard can use another local port.
 _HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?", re.IGNORECASE)
 _FILES = {
     "": ("index.html", "text/html; charset=utf-8"),

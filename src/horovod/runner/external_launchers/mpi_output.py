@@ -1,7 +1,4 @@
-"""Parser for mpirun's output, which finds out which rank wrote each line.
-
-It also finds the process that mpirun reports as failed.
-"""
+"""Parser for mpirun's output. It determines which rank wrote each line, and which process mpirun reports as failed."""
 
 from __future__ import annotations
 
@@ -81,7 +78,7 @@ class Lines:
 
 
 def judge(code: int, own: str, tails: Mapping[int, str], endings: Endings) -> first_failure.FirstFailure | None:
-    """Attribute the failure of a job that mpirun has run.
+    """Determine which rank caused the failure of a job run by mpirun.
 
     Args:
         code: Exit code of mpirun.
@@ -90,7 +87,7 @@ def judge(code: int, own: str, tails: Mapping[int, str], endings: Endings) -> fi
         endings: Reports of the ranks.
 
     Returns:
-        The attribution, or None if the failed rank is unknown.
+        The rank that caused the failure and a description, or None if mpirun succeeded or the rank is unknown.
     """
     if code == 0:
         return None

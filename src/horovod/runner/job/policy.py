@@ -17,13 +17,13 @@ import signal
 from dataclasses import dataclass
 from enum import Enum
 
-# Seconds that the job waits after the first failure, so that other ranks that fail can also report their reasons. The
-# engine raises HorovodInternalError on them within 2 s.
+# Seconds that the job waits after the first failure, so that other ranks that fail can also report their reasons. On
+# these ranks, the engine raises HorovodInternalError within 2 s.
 SETTLE = 2.0
 TERM_GRACE = 5.0  # Seconds between SIGTERM and SIGKILL
-USER_GRACE = 30.0  # Seconds that ranks have to exit on their own if the user stops the job (--grace-seconds)
-AGENT_GRACE = 12.0  # Additional seconds after which processes that still have not exited are abandoned
-LAST_WORDS = 1.0  # Seconds after which output that no program reads is discarded if the user stops the job
+USER_GRACE = 30.0  # Grace period in seconds for ranks to exit after the user stops the job (--grace-seconds)
+AGENT_GRACE = 12.0  # Seconds after the end of the grace periods at which remaining processes are abandoned
+LAST_WORDS = 1.0  # Seconds after which unread output is discarded once a job that the user stopped has ended
 
 
 class Phase(Enum):
@@ -73,7 +73,7 @@ class Policy:
         self.phase = Phase.RUNNING if start_timeout is None else Phase.CONNECTING
         self._start_timeout = start_timeout
         self.user_grace = user_grace
-        """Seconds that ranks have to exit on their own when the user stops the job."""
+        """Grace period in seconds for ranks to exit after the user stops the job."""
         self._start_by = None if start_timeout is None else now + start_timeout
         self._settle_at: float | None = None
         self._give_up_at: float | None = None

@@ -70,7 +70,7 @@ def terminal_here() -> str:
         if not (os.isatty(0) and os.isatty(1)):
             return ""
         return os.ttyname(0)
-    except OSError:  # Inside a container, a terminal can have no name in /dev.
+    except OSError:  # Inside a container, the terminal might not have a name in /dev.
         return f"/proc/{os.getpid()}/fd/0"
 
 

@@ -216,16 +216,16 @@ def common_interfaces(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
 
 
 def common_addresses(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
-    """Return each host's address in the best network that all hosts share, or {} if they share none."""
+    """Return each host's address on the best network that all hosts share, or {} if there is none."""
     return {host: address for host, (_, address) in _common(hosts).items()}
 
 
 def _common(hosts: Mapping[str, Interfaces]) -> dict[str, tuple[Interface, str]]:
-    """Return each host's interface and address in the best network that all hosts share.
+    """Return each host's interface and address on the best network that all hosts share, or {} if there is none.
 
-    Physical devices precede bridges and tunnels. Next, fast devices precede slow ones, and IPv4 precedes IPv6. A
-    network in which two machines have the same address is ignored, because it does not connect them. An example is
-    docker0.
+    Networks of physical devices are preferred to those of bridges and tunnels, then fast networks to slow ones, and
+    then IPv4 to IPv6. A network in which two machines have the same address, such as that of docker0, is ignored,
+    because it does not connect them.
     """
     machines = {_identity(interfaces): interfaces for interfaces in hosts.values()}
     best: tuple[tuple[bool, int, bool], str] | None = None
@@ -258,5 +258,5 @@ def _entry(interfaces: Interfaces, network: str) -> tuple[Interface, str] | None
 
 
 def _identity(interfaces: Interfaces) -> frozenset[str]:
-    """Return all addresses of a host as a set, so that two host names of the same machine compare equal."""
+    """Return all addresses of a host as a set, which is the same for two host names of one machine."""
     return frozenset(address for _, address, _ in _places(interfaces))

@@ -83,7 +83,8 @@ def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True
         host: Host to connect to.
         remote: Options for ssh.
         python: Python interpreter on that host.
-        ask: True to respect the user's ssh configuration. False if the command runs on another machine.
+        ask: True to look up the user's ssh configuration on this machine, and keep its setting for unknown host keys.
+            Pass False if the command will run on another machine, whose configuration is unknown.
     """
     there = "exec " + shlex.join(agent_command(python or remote.python))
     if remote.agent:

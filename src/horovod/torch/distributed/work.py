@@ -126,7 +126,7 @@ class HorovodWork(Work):
             _abandon(self._works, (self._keep, self._result))
 
     def _advance(self, deadline: float) -> bool:
-        """Wait until ``deadline``, and return True if the operation has ended."""
+        """Wait until the operation ends or ``deadline`` passes. Return True if the operation has ended."""
         if self._over:
             return True
         error: Exception | None = None

@@ -337,13 +337,13 @@ class GradientReducer(backward.PassState):
         self._awaited = False
 
     def reduce_left_out(self) -> None:
-        """Reduce gradients that no round of this step has included (coverage.py).
+        """Reduce the gradients that no reduction round of this step has included (coverage.py).
 
-        All ranks must call this method, and must have missed gradients of the same parameters.
+        All ranks must call this method, and the left-out gradients must belong to the same parameters on all ranks.
 
         Raises:
-            RanksDisagreeError: If another rank has not missed any gradients and continues. The message names the
-                gradients of this rank.
+            RanksDisagreeError: If this rank has left-out gradients, but another rank has none and therefore continues
+                without this reduction. The message names this rank's left-out gradients.
         """
         self._members.take_in(self)
         left_out = self.coverage.left_out()
