@@ -53,7 +53,8 @@ uint64_t cpu_ns() {
 }  // namespace
 
 bool Driver::step(bool flush) {
-  // Measure only every kTimed-th turn, because reading the clock is expensive compared with a 300 ns operation.
+  // Measure only every kTimed-th turn of the progress loop, because reading the clock takes long compared with an
+  // operation of 300 ns.
   constexpr uint64_t kTimed = 64;
   timing_ = ++turns_ % kTimed == 0;
   if (!timing_) return turn(flush);
@@ -74,7 +75,8 @@ Status Driver::carry_out(const Response& response, const std::vector<Operation*>
 
 bool Driver::turn(bool flush) {
   observers_->refresh();
-  // Check for dead neighbours only on the engine's thread, because a waiting caller never drives for long.
+  // Check for dead neighbours only on the engine's own thread. A waiting caller, for which `flush` is true, never runs
+  // the progress loop for long.
   if (!flush) control_.probe();
   if (!flush && !shutdown_state_.over()) watch();
   if (!flush && awaits_peers()) {

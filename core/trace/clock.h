@@ -12,7 +12,7 @@
 namespace hvd {
 
 // The clocks of two hosts drift apart by up to 50 us per second, so the measurement is repeated at intervals. In each
-// measurement, rank 0 is asked several times in a row. The answer with the shortest round trip is used, because it is
+// measurement, rank 0 is asked several times in a row. The reply with the shortest round trip is used, because it is
 // the most accurate.
 class ClockOffset {
  public:
@@ -24,27 +24,30 @@ class ClockOffset {
   // Nanoseconds between two clock requests of one measurement (kBetween), and between two measurements (kRest).
   static constexpr int64_t kBetween = 10'000'000, kRest = 10'000'000'000;
 
-  // Return the question to send if a measurement is due.
+  // Return a request to rank 0 for the time of its clock if a measurement is due, or nothing. `now` is the time of this
+  // rank's clock in nanoseconds.
   std::optional<std::string> question(int64_t now) {
     if (now < next_) return {};
     next_ = now + kBetween;
     return pack(now);
   }
-  // Return rank 0's answer to another rank's question.
+  // Return rank 0's reply to another rank's clock request, or nothing if the request is malformed. `now` is the time of
+  // rank 0's clock in nanoseconds.
   static std::optional<std::string> answer(std::string_view question, int64_t now) {
     if (question.size() != sizeof(int64_t)) return {};
     std::string both(question);
     both.append(reinterpret_cast<const char*>(&now), sizeof now);
     return both;
   }
-  // Process an answer. Return the offset after the first answer of all, and later the best offset after each series of
-  // answers.
+  // Process a reply of rank 0. Return the offset after the very first reply. After each series of kInARow replies,
+  // return the offset of the most accurate one. Otherwise, return nothing.
   std::optional<Known> hear(std::string_view answer, int64_t now) {
     uint64_t times[2];
     if (answer.size() != sizeof times) return {};
     std::memcpy(times, answer.data(), sizeof times);
     const uint64_t asked = times[0], told = times[1], took = static_cast<uint64_t>(now) - asked;
-    // Maximum round trip in nanoseconds. Slower answers are ignored, and so are answers to other ranks' questions.
+    // Maximum round trip in nanoseconds. Replies that took longer are ignored, as are replies that only seem to have
+    // taken longer, because they answer a request of another rank with a different clock.
     constexpr uint64_t kMax = 60'000'000'000;
     if (took > kMax) return {};
     const Known known{static_cast<int64_t>(told - asked - took / 2), static_cast<int64_t>(took / 2 + 1)};

@@ -57,7 +57,8 @@ Status open_given(const std::string& folder, int* out) {
   return *out < 0 ? failure("cannot create or open the folder", folder) : Status();
 }
 
-// Open the folder `name` in the open folder `parent`, and get its status. Create the folder if it is missing.
+// Open the folder `name` inside the open folder `parent`, and create it first if it is missing. Store the result of
+// fstat in `about`. Return the file descriptor, or -1 with the reason in errno.
 int open_folder(int parent, const std::string& name, struct stat* about) {
   ::mkdirat(parent, name.c_str(), 0700);
   const int fd = ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

@@ -18,8 +18,8 @@ enum class Topic : uint32_t {
   stacks = 5,
   // Report that Observer::unnoticed() puts into this rank's own Mailbox. Never sent to another rank.
   unnoticed = 6,
-  // Question to rank 0 about its time, and the answer (trace/clock.h). The question contains the time of the asking
-  // rank; the answer adds the time of rank 0.
+  // Request to rank 0 for the time of its clock, and the reply (trace/clock.h). The request contains the time of the
+  // requesting rank's clock, and the reply adds the time of rank 0's clock.
   clock_ask = 16,
   clock_told = 17,
 };
