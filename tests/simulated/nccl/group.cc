@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "driver.h"
@@ -53,9 +54,11 @@ ncclResult_t run_tasks(std::vector<Task> tasks) {
   ncclComm_t first = tasks.front().comm;
   on_helper(first, [tasks = std::move(tasks)] {
     const ncclResult_t r = launch_all(tasks);
+    // Once for each communicator: after that, its state may be that of the caller's next group.
+    std::set<ncclComm_t> comms;
     for (const Task& t : tasks) {
       int expected = ncclInProgress;
-      t.comm->state.compare_exchange_strong(expected, r);
+      if (comms.insert(t.comm).second) t.comm->state.compare_exchange_strong(expected, r);
     }
   });
   return ncclInProgress;

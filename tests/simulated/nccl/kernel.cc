@@ -77,7 +77,7 @@ void show_messages(Kernel& k, int peer) {
     channel.bytes[n++] = t.bytes();
     offset += (t.bytes() + 15) / 16 * 16;
   }
-  if (n != 0) channel.posted.store(channel.first + n, std::memory_order_release);
+  channel.posted.store(channel.first + n, std::memory_order_release);
 }
 
 void begin(void* argument) {
@@ -102,7 +102,10 @@ void begin(void* argument) {
     std::snprintf(mine.signature.text, sizeof mine.signature.text, "%s", text.c_str());
     mine.arrived.store(k.number, std::memory_order_release);
   }
-  for (int peer = 0; peer < c->size && !k.sends.empty(); ++peer) show_messages(k, peer);
+  for (int peer = 0; peer < c->size; ++peer) {
+    // The channel of a peer without a message in this kernel may still hold one that it has not received.
+    if (std::ranges::any_of(k.sends, [peer](const Task& t) { return t.peer == peer; })) show_messages(k, peer);
+  }
 }
 
 // ---- second part: once all ranks have arrived ----------------------------------------------------------------------

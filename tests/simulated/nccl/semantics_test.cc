@@ -115,6 +115,32 @@ TEST_CASE("the first call of a kind blocks the host until the others call too; o
   CHECK(std::string(simcuda_violations()) == "");
 }
 
+TEST_CASE("a message waits for its receiver while its sender sends to others") {
+  std::atomic<int> may_receive{0};
+  as_ranks(2, [&](Rank& r) {
+    if (r.rank == 0) {
+      simcuda_enqueue(r.stream, [](void*) {}, &may_receive, [](void* may) { return static_cast<std::atomic<int>*>(may)->load(); });
+      REQUIRE(ncclRecv(r.data, 1, ncclFloat32, 1, r.comm, r.stream) == ncclSuccess);
+    } else {
+      CUstream other = nullptr;
+      REQUIRE(cuStreamCreateWithPriority(&other, 1, 0) == 0);
+      REQUIRE(ncclSend(r.data, 1, ncclFloat32, 0, r.comm, other) == ncclSuccess);
+      for (int i = 0; i < 20; ++i) {  // to itself
+        REQUIRE(ncclGroupStart() == ncclSuccess);
+        REQUIRE(ncclSend(r.data, 1, ncclFloat32, 1, r.comm, r.stream) == ncclSuccess);
+        REQUIRE(ncclRecv(r.data + 1, 1, ncclFloat32, 1, r.comm, r.stream) == ncclSuccess);
+        REQUIRE(ncclGroupEnd() == ncclSuccess);
+      }
+      CHECK(r.finish());
+      may_receive = 1;
+    }
+    CHECK(r.finish());
+    CHECK(r.host()[0] == 2);
+    CHECK(ncclCommDestroy(r.comm) == ncclSuccess);
+  });
+  CHECK(std::string(simcuda_violations()) == "");
+}
+
 TEST_CASE("mistakes are reported: use after the end, operations left over, memory that overlaps, no context, wrong device") {
   as_ranks(1, [](Rank& r) {
     ncclAllReduce(r.data, r.data + 1, 2, ncclFloat32, ncclSum, r.comm, r.stream);
