@@ -12,26 +12,19 @@ SCRIPTS = Path(__file__).parent / "scripts"
 # For each script: samples of all workers in a batch, arguments of the run in float64, arguments of the one-step run in
 # float32, how the batch and the output are named.
 RUNS = {
-    "classification": (60, ["--epochs", "3"], ["--dry-run"], "--batch-size", "--save"),
-    "gan": (60, ["--max-steps", "50"], ["--max-steps", "1"], "--batch-size", "--save"),
-    "language_model": (24, ["--max-updates", "50", "--epochs", "9"], ["--max-updates", "1"], "--batch-size", "--save"),
-    "amp_cpu": (30, ["--epochs", "4"], ["--max-steps", "1"], "--batch-size", "--save"),
+    "classification": (60, "--epochs 3", "--dry-run", "--batch-size", "--save"),
+    "gan": (60, "--max-steps 50", "--max-steps 1", "--batch-size", "--save"),
+    "language_model": (24, "--max-updates 50 --epochs 9", "--max-updates 1", "--batch-size", "--save"),
+    "amp_cpu": (30, "--epochs 4", "--max-steps 1", "--batch-size", "--save"),
     "hugging_face_style": (
         24,
-        ["--max_train_steps", "50"],
-        ["--max_train_steps", "1"],
+        "--max_train_steps 50",
+        "--max_train_steps 1",
         "--per_device_train_batch_size",
         "--output_dir",
     ),
-    "keras_fit": (
-        30,
-        ["--epochs", "2", "--samples", "1388"],
-        ["--samples", "30", "--epochs", "1"],
-        "--batch-size",
-        "--save",
-    ),
+    "keras_fit": (30, "--epochs 2 --samples 1388", "--samples 30 --epochs 1", "--batch-size", "--save"),
 }
-
 
 # Scripts that take these flags, and the default dtype of the framework: samples in a batch, epochs.
 PLAIN = {
@@ -46,8 +39,7 @@ PLAIN = {
     "keras_functional": (20, 8),
 }
 for _name, (_batch, _epochs) in PLAIN.items():
-    _one = ["--epochs", "1", "--limit", str(_batch)]
-    RUNS[_name] = (_batch, ["--epochs", str(_epochs)], _one, "--batch-size", "--save")
+    RUNS[_name] = (_batch, f"--epochs {_epochs}", f"--epochs 1 --limit {_batch}", "--batch-size", "--save")
 
 
 def main(folder: str, workers: int, names: list[str]) -> None:
@@ -65,7 +57,7 @@ def main(folder: str, workers: int, names: list[str]) -> None:
                 import keras
 
                 keras.backend.set_floatx(dtype)
-            sys.argv = [name, batch_flag, str(batch // workers), save_flag, save, *more]
+            sys.argv = [name, batch_flag, str(batch // workers), save_flag, save, *more.split()]
             sys.argv += [] if name in PLAIN else ["--dtype", dtype]
             print("==", *sys.argv)
             runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")

@@ -60,8 +60,7 @@ def test_ranks_see_an_interrupt(path, tmp_path):
     """Without forwarding, mpirun would send SIGTERM and soon SIGKILL."""
     script = (
         "import os, signal, time\nfrom horovod.common import basics\nhvd = basics.HorovodBasics('tests')\nhvd.init()\n"
-        "print('ready', flush=True)\n"
-        "try: time.sleep(600)\n"
+        "try: print('ready', flush=True); time.sleep(600)\n"
         "except KeyboardInterrupt: time.sleep(0.5); print('saved', hvd.rank(), flush=True)\n"
     )
     env = programs.environment(PATH=path, TMPDIR=str(tmp_path))

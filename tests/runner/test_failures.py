@@ -147,8 +147,8 @@ hvd.init()
 atexit.register(print, "atexit", hvd.rank(), flush=True)
 if "TERM" in sys.argv:
     signal.signal(15, lambda *_: sys.exit(0))
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(600)
 except KeyboardInterrupt:
     print("interrupted", flush=True)

@@ -17,7 +17,7 @@ constexpr size_t kMany = kManyBytes / sizeof(int32_t);
 
 // The last rank is delayed while receiving from its neighbour, at a position within a block.
 Options held_up(Wire wire, int size, size_t bytes) {
-  Options options{.wire = wire, .timeout = 10};
+  Options options{.wire = wire, .timeout = 120};
   options.faults = [=](int rank, int peer) {
     FaultScript script;
     if (rank == size - 1 && peer == 0) {

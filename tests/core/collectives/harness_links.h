@@ -85,7 +85,7 @@ struct Options {
   Wire wire = Wire::inproc;
   size_t capacity = 2048;  // of inproc and shm links: small, so that both sides often wait
   SpinPolicy spin{20, 3};
-  double timeout = 20;
+  double timeout = 120;  // seconds without progress
   std::function<FaultScript(int rank, int peer)> faults = {};  // null: none
   // Wraps the rank's link to `peer`; gets the faults of the inner link.
   std::function<std::unique_ptr<Link>(std::unique_ptr<Link> inner, int rank, int peer)> wrap = {};

@@ -73,8 +73,8 @@ def test_an_interrupt_gives_ranks_the_time_to_end(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import os, time\nfrom horovod.common import basics\nhvd = basics.HorovodBasics('tests')\n"
-        "hvd.init()\nprint('ready', flush=True)\n"
-        "try:\n    time.sleep(600)\nfinally:\n    time.sleep(2)\n    print('saved', flush=True)\n"
+        "hvd.init()\ntry:\n    print('ready', flush=True)\n    time.sleep(600)\n"
+        "finally:\n    time.sleep(2)\n    print('saved', flush=True)\n"
     )
     command = ["sh", "-c", f"{sys.executable} {program}; :"]  # the shell ends first
     with elastic_job(tmp_path, "localhost:2", "-np", "2", "--min-np", "1", *command) as job:

@@ -13,10 +13,10 @@ def ends():
     """Return both ends of an encrypted connection."""
     here, there = socket.socketpair()
     made = []
-    thread = threading.Thread(target=lambda: made.append(Talk(there, accepts=True, seconds=10)))
+    thread = threading.Thread(target=lambda: made.append(Talk(there, accepts=True, seconds=120)))
     thread.start()
-    talk = Talk(here, accepts=False, seconds=10)
-    thread.join(60)
+    talk = Talk(here, accepts=False, seconds=120)
+    thread.join(120)
     one, other = (ArrivedConnection(each.sock, each.channel, each.rest) for each in (talk, made[0]))
     yield one, other
     for each in (one, other):
@@ -24,10 +24,13 @@ def ends():
         each.end(time.monotonic())
 
 
-def read(connection, count, seconds=10):
-    end, data = time.monotonic() + seconds, b""
-    while len(data) < count and time.monotonic() < end:
-        data += connection.read()
+def read(one, count, other=None):
+    end, data = time.monotonic() + 300, bytearray()
+    while len(data) < count and not one.ended:
+        assert time.monotonic() < end
+        data += one.read()
+        if other is not None:
+            other.flush()
     return data
 
 
@@ -39,11 +42,7 @@ def test_bytes_in_both_directions_and_a_reader_that_is_slow(ends):
     other.write(large)
     assert other.pending > 0
     assert other.events(listening=False)
-    end, data = time.monotonic() + 20, b""
-    while len(data) < len(large) and time.monotonic() < end:
-        data += one.read()
-        other.flush()
-    assert data == large
+    assert read(one, len(large), other) == large
     assert other.pending == 0
     assert other.events(listening=False) == {}
 
@@ -51,6 +50,6 @@ def test_bytes_in_both_directions_and_a_reader_that_is_slow(ends):
 def test_what_was_altered_ends_it(ends):
     one, other = ends
     one._sock.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
-    assert read(other, 1, 0.2) == b""
+    assert read(other, 1) == b""
     assert other.ended
     assert "altered" in other.stderr_tail

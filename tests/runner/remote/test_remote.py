@@ -164,8 +164,8 @@ def test_ctrl_c_reaches_ranks_on_other_hosts(fake):
     """Also ranks whose agent is reached through another agent."""
     code = (
         "import sys, time\nfrom horovod.common import basics\nhvd = basics.HorovodBasics('tests')\nhvd.init()\n"
-        "print('ready', flush=True)\n"
-        "try: time.sleep(600)\nexcept KeyboardInterrupt: time.sleep(1); print('saved', hvd.rank(), flush=True)\n"
+        "try: print('ready', flush=True); time.sleep(600)\n"
+        "except KeyboardInterrupt: time.sleep(1); print('saved', hvd.rank(), flush=True)\n"
     )
     arguments = ["-np", "2", "-H", "red.test:1,green.test:1", sys.executable, "-c", code]
     with running(arguments, environment={"HOROVOD_SSH_FANOUT": "1"}) as job:
