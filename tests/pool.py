@@ -36,10 +36,8 @@ from tests.stuck import describe
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 3.0  # seconds that ranks get to end by themselves after another rank failed
 GRACE_DEAD = 20.0  # the same if a process died: its peers must notice without its help
-START_SECONDS = 60.0
-RUN_SECONDS = 60.0
-# For fleets that import a framework (5 s of CPU each) and trace functions, on a busy machine.
-FRAMEWORK_SECONDS = 180.0
+START_SECONDS = 180.0
+RUN_SECONDS = 180.0  # also for fleets that import a framework (5 s of CPU each) and trace functions, on a busy machine
 AWAKE = 1  # other fleets that stay alive besides the plain one: a TensorFlow worker takes 600 MB
 
 
@@ -163,7 +161,6 @@ class Fleet:
 
     def __init__(self, kind: Kind = PLAIN) -> None:
         self.kind = kind
-        self._start_seconds = FRAMEWORK_SECONDS if kind.imports else START_SECONDS
         self._folder = tempfile.mkdtemp(prefix="horovod-pool-")
         self._key = make_key()
         self._key_fd = make_key_fd(self._key)
@@ -207,7 +204,7 @@ class Fleet:
         for number in range(len(self._workers), job.size):
             self._workers.append(Worker(number, self._key_fd, self._folder, self.kind))
         # Import in all workers at once, even those this job does not need; repeated imports are free.
-        for failure in self._ask(self._workers, ("leave", self.kind.imports), self._start_seconds):
+        for failure in self._ask(self._workers, ("leave", self.kind.imports), START_SECONDS):
             raise_if_failed(failure)
         if self._job is None:  # remove keys that a failed worker left in the store
             self._server.close()
@@ -288,7 +285,7 @@ class Fleet:
         texts = []
         for worker in stuck.values():
             worker.dump_stacks()
-            doing = describe(worker.process.pid, native=timeout >= RUN_SECONDS)
+            doing = describe(worker.process.pid, native=timeout >= 60)
             what = f"worker {worker.number} did not answer within {timeout:g} s and was killed"
             texts.append(f"{what}\n{worker.log_tail()}\n{doing}")
         for index, worker in stuck.items():
@@ -359,7 +356,7 @@ class Pool:
         """Run ``function(*args, **kwargs)`` on every rank; return the results by rank.
 
         Args:
-            timeout: seconds; RUN_SECONDS or FRAMEWORK_SECONDS by default.
+            timeout: seconds; RUN_SECONDS by default.
             fresh: shut down and initialize again first.
             errors: return exceptions in place of results. Otherwise the first exception that is not a consequence
                 of another rank's is raised; WorkerDied for a worker that ended or hung.
@@ -367,9 +364,7 @@ class Pool:
         if _is_test_module(function.__module__):
             cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
         message = ("run", dumps((function, args, kwargs)))
-        if timeout is None:
-            timeout = FRAMEWORK_SECONDS if self.fleet.kind.imports else RUN_SECONDS
-        results = self.fleet.run(self, message, timeout, fresh)
+        results = self.fleet.run(self, message, RUN_SECONDS if timeout is None else timeout, fresh)
         if errors:
             return [result.error if isinstance(result, Failure) else result for result in results]
         failures = [result for result in results if isinstance(result, Failure)]

@@ -17,7 +17,7 @@ from horovod.runner.base import linux
 from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import Host, HostProcess
 
-LIMIT = 120.0  # seconds after which a job that should have ended counts as hanging
+LIMIT = 360.0  # seconds after which a job that should have ended counts as hanging
 WORKER = [sys.executable, "-m", "tests.cluster.worker"]
 
 

@@ -31,7 +31,7 @@ SMALL = "/mnt"  # a file system of 64 KiB on host1
 LAYOUTS = {"2 hosts": (2, 32), "4 in a row": (4, 1)}  # number of hosts, fan-out of the tree of agents
 CHOSEN = [pytest.param(name, marks=[pytest.mark.heavy] if name != "2 hosts" else []) for name in LAYOUTS]
 LONG = ("never calls init", "partition")  # waits for a timeout
-GENEROUS = 60.0  # seconds in place of the promises in `make test`, which may run on a busy machine
+GENEROUS = 180.0  # seconds in place of the promises in `make test`, which may run on a busy machine
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Elastic jobs by `horovodrun` under random kills, stops and host changes of workers and agents."""
 
-import os
 import random
 import re
 import signal
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from horovod.runner.base import linux
 from tests.runner.elastic.launched import ElasticJob, elastic_job
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("program.py"))]
@@ -37,10 +37,11 @@ def disturb(job: ElasticJob, drawn: random.Random) -> None:
         job.hosts(drawn.choice(OTHERS))
     elif what < 0.35:
         agents = [pid for pid, line in job.job.commands().items() if "runner.agent" in line]
-        os.kill(max(agents), signal.SIGKILL)  # the agent of the newest host
+        linux.send_signal(max(agents), signal.SIGKILL)  # the agent of the newest host
     else:
         for pid in drawn.sample(workers(job), 2):
-            os.kill(pid, signal.SIGSTOP if drawn.random() < 0.2 else signal.SIGKILL)
+            # It may have just ended by itself, because its host has fewer slots now.
+            linux.send_signal(pid, signal.SIGSTOP if drawn.random() < 0.2 else signal.SIGKILL)
             at = time.monotonic() + drawn.choice([0.0, 0.02, 0.1, 0.3])
             job.until(lambda at=at: time.monotonic() >= at)
 
