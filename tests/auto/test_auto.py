@@ -102,9 +102,7 @@ def test_reductions_with_their_own_divisors() -> None:
 
 def run(command: list[str], folder: Path) -> str:
     environment = {**os.environ, "KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -112,11 +110,8 @@ def run(command: list[str], folder: Path) -> str:
 @pytest.mark.heavy
 def test_refusals_name_the_line(tmp_path: Path) -> None:
     text = run([sys.executable, "-m", "horovod.auto", str(HERE / "refusals.py")], tmp_path)
-    refused = dict(
-        re.findall(
-            r"^(.*?): horovod\.auto: \S*refusals\.py:\d+: --auto cannot train this script correctly: (.*)$", text, re.M
-        )
-    )
+    pattern = r"^(.*?): horovod\.auto: \S*refusals\.py:\d+: --auto cannot train this script correctly: (.*)$"
+    refused = dict(re.findall(pattern, text, re.M))
     assert {name: why.partition(";")[0] for name, why in refused.items()} == {
         "sampler": "the order of Backwards is unknown",
         "batch sampler": "the order of Backwards is unknown",

@@ -122,17 +122,12 @@ class Fault:
 
 
 FIRST = r"rank <rank> on host <host> failed first: "
+LEFT = [FIRST + "it ended without an error while others", "what rank", "has left the job"]
 LOST = r"host <host> \(rank.* [\d-]*<rank>\) is lost"
 FAULTS = [
     Fault("exception", [FIRST + "exit code 1", 'File "', "KeyError: 'no such layer'$"], 1, "exception", within=DEATH),
     Fault("is killed", [FIRST + r"killed by signal 9 \(SIGKILL\)"], 137, action=kill_worker, within=DEATH),
-    Fault(
-        "ends early",
-        [FIRST + "it ended without an error while others", "what rank", "has left the job"],
-        1,
-        "early",
-        within=DEATH,
-    ),
+    Fault("ends early", LEFT, 1, "early", within=DEATH),
     Fault(
         "never calls init",
         [FIRST + "it did not call hvd.init\\(\\) within 16 s"],

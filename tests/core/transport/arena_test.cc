@@ -91,6 +91,13 @@ TEST_CASE("arena: memory that is given back leaves the process") {
   CHECK(file.resident() == before);
   std::memset(block->data(), 1, block->bytes());
   CHECK(file.resident() >= before + 200 * kPage);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    block.reset();  // a copy: the memory stays the parent's
+    ::_exit(0);
+  }
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  CHECK(block->data()[0] == std::byte{1});
   block.reset();
   CHECK(file.resident() == before);
 }

@@ -89,11 +89,8 @@ def test_a_tree_is_made_of_agents_and_what_a_parent_cannot_reach_is_tried_from_h
     for only_direct in (None, "1"):
         done = run_job(arguments, environment={"HOROVOD_SSH_FANOUT": "1", "FAKE_SSH_ONLY_DIRECT": only_direct})
         assert done.code == 0, done.err
-        assert sorted(line.split(":", 1)[1] for line in done.out.splitlines()) == [
-            "blue.test None",
-            "green.test None",
-            "red.test None",
-        ]
+        lines = sorted(line.split(":", 1)[1] for line in done.out.splitlines())
+        assert lines == ["blue.test None", "green.test None", "red.test None"]
 
 
 @pytest.fixture
