@@ -76,3 +76,13 @@ def test_a_new_job():
     assert len(in_buckets(optimizer)) == 6
     assert_all_equal(net)
     hvd.shutdown()
+
+
+@on_ranks(2)
+def test_no_bucket_is_made_while_a_rank_has_joined():
+    net = network()
+    optimizer = wrap(net)
+    for number in range(5 if hvd.rank() == 0 else 0):
+        step(net, optimizer, number)
+        assert not in_buckets(optimizer)
+    hvd.join()
