@@ -63,9 +63,7 @@ def test_wire_formats_are_for_sums_of_float32():
         assert compression.check_wire(wire, np.zeros(1, np.float32), op, "x") == wire.wire_format
     with pytest.raises(ValueError, match="x: op must be Average or Sum with compression=WireInt8Compressor, got Max"):
         compression.check_wire(wire, np.zeros(1, np.float32), ops.Max, "x")
-    with pytest.raises(
-        ValueError, match="x: the dtype must be float32 with compression=WireInt8Compressor, got float64"
-    ):
+    with pytest.raises(ValueError, match="the dtype must be float32 with compression=WireInt8Compressor, got float64"):
         compression.check_wire(wire, np.zeros(1), ops.Sum, "x")
 
 

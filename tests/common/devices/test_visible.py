@@ -92,9 +92,7 @@ def test_the_gpus_of_each_worker():
     assert visible.of_workers({"CUDA_VISIBLE_DEVICES": "1,0"}, TWO, 2, 1) == [[other], [one]]
     assert visible.of_workers({}, TWO, 1, 2) == [[one, other]]
     assert visible.of_workers({}, CUT, 2, 1) == [[CUT.gpus[0]], [CUT.gpus[0]]]
-    with pytest.raises(
-        visible.VisibleError, match=r"needs a GPU on this host, where none can be used \(there is no dr"
-    ):
+    with pytest.raises(visible.VisibleError, match=r"needs a GPU on this host, where none can be used \(there is no d"):
         visible.of_workers({}, NONE, 1, 0)
     with pytest.raises(visible.VisibleError, match="does not tell of the GPUs here"):
         visible.of_workers({"CUDA_VISIBLE_DEVICES": "0"}, NONE, 1, 1)

@@ -44,7 +44,5 @@ def test_a_socket_gets_what_is_asked_for_by_name(connected):
 
 
 def test_an_unknown_name_is_refused_with_the_accepted_names(connected):
-    with pytest.raises(
-        ValueError, match=r"HOROVOD_TCP_CONGESTION must be auto, system, or one of .*reno.*got 'nosuch'"
-    ):
+    with pytest.raises(ValueError, match=r"HOROVOD_TCP_CONGESTION must be auto, system, or .*reno.*got 'nosuch'"):
         connecting.set_congestion(connected, "nosuch")

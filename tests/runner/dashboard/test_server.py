@@ -38,9 +38,7 @@ def served(feed):
     made = Server(0, feed)
     yield made
     made.close()
-    eventually(
-        lambda: not [one for one in threading.enumerate() if one.name == "hvd-page"], 20, "all threads have ended"
-    )
+    eventually(lambda: not [one for one in threading.enumerate() if one.name == "hvd-page"], 20, "all threads end")
 
 
 def ask(served, path, method="GET", **headers):

@@ -83,9 +83,7 @@ def test_sparse_vectors_become_arrays(tmp_path):
     for first in (6, 5):  # in the second row group: the driver checks only the first rows
         more = [*rows * 5, {**rows[0], "size": first}, {**rows[1], "size": 6}]
         pa.parquet.write_table(pa.table({"v": pa.array(more, kind)}), folder / "a.parquet", row_group_size=30)
-        with pytest.raises(
-            ValueError, match="row group 1, column v must have vectors of one size, got 5 and 6 elements"
-        ):
+        with pytest.raises(ValueError, match="row group 1, column v must have vectors of one size, got 5 and 6"):
             list(Batches(table_of(folder, feature_cols=["v"]), 4).epoch(0))
 
 
@@ -95,9 +93,7 @@ def test_vectors_as_spark_writes_them_are_refused_with_what_to_do(tmp_path):
     types = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
     row = {"type": 1, "size": None, "indices": None, "values": [1.0, 2.0]}
     pa.parquet.write_table(pa.table({"v": pa.array([row], pa.struct(list(types.items())))}), folder / "a.parquet")
-    with pytest.raises(
-        ValueError, match=r"column 'v' must have lists, .* write the column as .*vector_to_array\('v'\)"
-    ):
+    with pytest.raises(ValueError, match=r"column 'v' must have lists, .* write the column as .*vector_to_array"):
         table_of(folder, feature_cols=["v"])
 
 

@@ -271,9 +271,7 @@ def test_what_does_not_fit_is_named(tmp_path, given, words):
 
 def test_an_optimizer_of_another_model_and_a_checkpoint_of_another_are_refused(tmp_path):
     other = torch.nn.Linear(4, 1)
-    with pytest.raises(
-        ValueError, match="optimizer must have parameters of the model, got a SGD with other parameters"
-    ):
+    with pytest.raises(ValueError, match="optimizer must have parameters of the model, got a SGD"):
         estimator(tmp_path, optimizer=torch.optim.SGD(other.parameters(), 0.1)).fit_on_parquet()
     path = tmp_path / "store/runs/r/checkpoint"
     path.parent.mkdir(parents=True)
