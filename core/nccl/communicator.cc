@@ -25,7 +25,7 @@ class Inside {
 
 constexpr auto kPause = std::chrono::microseconds(50);
 constexpr double kGrace = 0.05;
-// Number of float32 elements per rank in the warm-up. Four elements have 16 bytes, which is NCCL's alignment.
+// Number of float32 elements per rank in the warm-up. Four elements occupy 16 bytes, which is NCCL's alignment.
 constexpr size_t kTiny = 4;
 
 }  // namespace

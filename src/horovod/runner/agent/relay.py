@@ -157,7 +157,7 @@ class Streams:
                     self._drop(stream)
         elif stream.popen is None:
             stream.closing = True
-        elif message.status:  # The remote host is lost. Kill the command, because ssh would notice this much later.
+        elif message.status:  # The remote host is lost. Kill the command, because ssh would take much longer to notice.
             linux.send_signal(stream.popen.pid, signal.SIGKILL)
         else:
             self._close_input(stream)
