@@ -74,8 +74,8 @@ def gradient_sets() -> list[Case]:
     ]
 
 
-# Networks to train.
-TRAINING = ("char_gpt", "resnet18")
+# Networks to train, keyed by name. The value is (units per example, name of the unit) for computing the throughput.
+TRAINING = {"char_gpt": (64, "characters"), "resnet18": (1, "images")}
 
 
 def training_steps() -> list[Case]:
@@ -111,6 +111,7 @@ COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "horovod",
         {"allreduce": ["shared"], **_sets("bucket views"), **_training("bucket views")},
     ),
+    "limit": ("limit", {"allreduce": ["bare loop"]}),
     "gloo": ("torch", {"allreduce": ["blocking"], **_sets("async", "blocking")}),
     "DDP": ("torch", {**_sets("ddp"), **_training("step")}),
     "Open MPI": ("mpi", {"allreduce": ["blocking"], **_sets("blocking", "async", "one flat")}),

@@ -9,6 +9,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from peers.limit import compiler
+
 from horovod.benchmark import standalone
 from horovod.benchmark.jobs import Job, JobError, mpi_command, mpi_tools
 
@@ -35,6 +37,8 @@ def missing(job: str, mpi_prefix: str) -> str:
     """Return why this job cannot run on this machine, or an empty string if it can."""
     if job.startswith("horovod") and not importlib.util.find_spec("horovod"):
         return "horovod is not installed"
+    if job == "limit":
+        return "" if compiler() else "no C compiler found (cc, gcc, clang, or CC)"
     if job != "mpi" and not importlib.util.find_spec("torch"):
         return "torch is not installed"
     if job == "mpi" and not mpi_tools(mpi_prefix, _MPI):
@@ -57,6 +61,9 @@ def commands(
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0]), "WORLD_SIZE": str(np)}
         command = [sys.executable, *worker, "torch_dist"]
         return [(command, {**common, **rendezvous, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(np)]
+    if job == "limit":
+        place = {"LIMIT_FOLDER": str(Path(socket_path).parent), "WORLD_SIZE": str(np)}
+        return [([sys.executable, *worker, "limit"], {**common, **place, "RANK": str(rank)}) for rank in range(np)]
     launcher = [sys.executable, "-m", "horovod.runner", "-np", str(np)]
     return [([*launcher, sys.executable, *worker, "ours"], common)]
 

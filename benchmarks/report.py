@@ -46,3 +46,33 @@ def table(np: int, columns: list[str], rows: dict[str, dict[str, Cell]]) -> str:
         texts = [cell_text(cells.get(column), cells.get(OURS), column == OURS) for column in columns]
         lines.append(f"| {label} | " + " | ".join(texts) + " |")
     return "\n".join(lines)
+
+
+def of_limit(rows: dict[str, dict[str, Cell]], column: str = "horovod shared") -> str:
+    """Return a Markdown line with a column's speed relative to the upper limit (peers/limit.py), or ""."""
+    shares = []
+    for label, cells in rows.items():
+        limit, reached = (cells[c].best() if c in cells else None for c in ("limit", column))
+        if limit and reached:
+            shares.append(f"{label} {quantile(limit[1], 0.5) / quantile(reached[1], 0.5):.0%}")
+    return f"- {column}, share of the limit's speed: {', '.join(shares)}" if shares else ""
+
+
+def throughput(
+    np: int, columns: list[str], rows: dict[str, dict[str, Cell]], counted: dict[str, tuple[int, str]]
+) -> str:
+    """Return a Markdown table of the throughput of training steps.
+
+    Args:
+        np: Number of ranks.
+        columns: Names of the columns.
+        rows: Results by label and column.
+        counted: For each label, the number of units that one rank processes per step, and the name of the unit.
+    """
+    lines = []
+    for label, (units, name) in counted.items():
+        for column in columns:
+            best = rows[label][column].best() if column in rows[label] else None
+            if best:
+                lines.append(f"- {label}: {column} {units * np / quantile(best[1], 0.5):,.0f} {name} per second")
+    return "\n".join(lines)

@@ -20,9 +20,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from cases import COLUMNS, FULL, QUICK, Case, allreduce, gradient_sets, training_steps
+from cases import COLUMNS, FULL, QUICK, TRAINING, Case, allreduce, gradient_sets, training_steps
 from jobs import Job, JobError, missing, start
-from report import Cell, quantile, slowest, table
+from report import Cell, of_limit, quantile, slowest, table, throughput
 
 
 def probe() -> dict[str, float]:
@@ -124,7 +124,20 @@ class Run:
             for case in cases:
                 print(f"{np} processes, {case.label} ...", file=sys.stderr, flush=True)
                 rows[case.label] = self.measure_case(np, jobs, case)
-        return table(np, self.columns, rows)
+        counted = {
+            case.label: (TRAINING[case.kind][0] * case.bytes, TRAINING[case.kind][1])
+            for case in cases
+            if case.kind in TRAINING
+        }
+        return "\n\n".join(
+            part
+            for part in (
+                table(np, self.columns, rows),
+                of_limit(rows),
+                throughput(np, self.columns, rows, counted),
+            )
+            if part
+        )
 
     def machine(self) -> str:
         lines = [f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, Python {platform.python_version()}"]
@@ -150,6 +163,7 @@ def parse_args() -> argparse.Namespace:
         "--timeout", type=float, default=120.0, help="seconds for one measurement (default %(default)s)"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/bench.jsonl"), help="JSON lines (default %(default)s)")
+    parser.add_argument("--markdown", type=Path, help="write the tables here as well")
     args = parser.parse_args()
     args.np = args.np or ([2] if args.quick else [2, 4])
     args.sizes = args.sizes or (QUICK if args.quick else FULL)
@@ -171,11 +185,16 @@ def main() -> None:
     cases = [allreduce(size) for size in args.sizes] + ([] if args.no_sets else gradient_sets())
     if args.training:
         cases = training_steps()
+    parts: list[str] = []
     with args.out.open("w") as out:
         run = Run(args, out)
         for np in args.np:
-            print(run.measure(np, cases) + "\n", flush=True)
+            parts.append(run.measure(np, cases))
+            # Write each result immediately, so that none is lost if the run is interrupted.
+            print(parts[-1] + "\n", flush=True)
     print(run.machine())
+    if args.markdown:
+        args.markdown.write_text("\n\n".join([*parts, run.machine()]) + "\n")
 
 
 if __name__ == "__main__":
