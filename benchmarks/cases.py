@@ -75,12 +75,12 @@ def gradient_sets() -> list[Case]:
 
 
 # Networks to train, keyed by name. The value is (units per example, name of the unit) for computing the throughput.
-TRAINING = {"char_gpt": (64, "characters"), "resnet18": (1, "images")}
+TRAINING = {"char_gpt": (64, "characters"), "gpt_10m": (64, "characters"), "resnet18": (1, "images")}
 
 
 def training_steps() -> list[Case]:
     """Return the benchmark cases that measure training steps, with several batch sizes per network."""
-    shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "resnet18": ((1, 8), (4, 4), (16, 3))}
+    shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "gpt_10m": ((1, 4),), "resnet18": ((1, 8), (4, 4), (16, 3))}
     return [
         Case(kind, f"{kind}, {batch} a rank", batch, 1, samples)
         for kind, rows in shares.items()
@@ -100,8 +100,13 @@ def _training(mode: str) -> dict[str, list[str]]:
     return {kind: [mode] for kind in TRAINING}
 
 
+_TORCH = {"allreduce": ["blocking"], **_sets("async", "blocking")}
+_DDP = {**_sets("ddp"), **_training("step")}
+
+DEFAULT = ["horovod", "optimizer", "horovod shared", "limit", "gloo", "DDP", "Open MPI"]  # columns
+
 # For each column of the tables: the job to run, and the modes to try for each kind of case. A cell shows the result of
-# the fastest mode. DDP runs in the processes of the gloo job.
+# the fastest mode. DDP and FSDP2 run in the processes of the gloo job. "on hvd" is torch.distributed with backend hvd.
 COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": ("horovod", {"allreduce": ["allreduce_"], **_sets("async"), **_training("step")}),
     # Horovod's optimizer with default arguments. Unlike the column "horovod", it includes autograd's work.
@@ -112,7 +117,11 @@ COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
         {"allreduce": ["shared"], **_sets("bucket views"), **_training("bucket views")},
     ),
     "limit": ("limit", {"allreduce": ["bare loop"]}),
-    "gloo": ("torch", {"allreduce": ["blocking"], **_sets("async", "blocking")}),
-    "DDP": ("torch", {**_sets("ddp"), **_training("step")}),
+    "gloo": ("torch", _TORCH),
+    "DDP": ("torch", _DDP),
+    "FSDP2": ("torch", {"gpt_10m": ["fsdp"]}),
+    "hvd backend": ("torch-hvd", _TORCH),
+    "DDP on hvd": ("torch-hvd", _DDP),
+    "FSDP2 on hvd": ("torch-hvd", {"gpt_10m": ["fsdp"]}),
     "Open MPI": ("mpi", {"allreduce": ["blocking"], **_sets("blocking", "async", "one flat")}),
 }

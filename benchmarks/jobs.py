@@ -65,6 +65,8 @@ def commands(
         place = {"LIMIT_FOLDER": str(Path(socket_path).parent), "WORLD_SIZE": str(np)}
         return [([sys.executable, *worker, "limit"], {**common, **place, "RANK": str(rank)}) for rank in range(np)]
     launcher = [sys.executable, "-m", "horovod.runner", "-np", str(np)]
+    if job == "torch-hvd":
+        return [([*launcher, sys.executable, *worker, "torch_dist"], {**common, "BENCH_BACKEND": "hvd"})]
     return [([*launcher, sys.executable, *worker, "ours"], common)]
 
 

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from cases import COLUMNS, FULL, QUICK, TRAINING, Case, allreduce, gradient_sets, training_steps
+from cases import COLUMNS, DEFAULT, FULL, QUICK, TRAINING, Case, allreduce, gradient_sets, training_steps
 from jobs import Job, JobError, missing, start
 from report import Cell, of_limit, quantile, slowest, table, throughput
 
@@ -152,7 +152,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Horovod against gloo, DDP and Open MPI.")
     parser.add_argument("--np", type=int, nargs="+", help="numbers of processes (default 2 4; --quick: 2)")
     parser.add_argument("--sizes", type=int, nargs="+", help="bytes of the single tensors, multiples of 4")
-    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=list(COLUMNS))
+    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=DEFAULT)
     parser.add_argument("--rounds", type=int, help="turns of every peer (default 5; --quick: 2)")
     parser.add_argument("--quick", action="store_true", help="few sizes, few rounds: about a minute")
     parser.add_argument("--no-sets", action="store_true", help="single tensors only, no sets of gradients")

@@ -1,13 +1,15 @@
-"""Benchmarks of torch.distributed with the gloo backend, and of DDP, to compare Horovod with."""
+"""Benchmarks of torch.distributed (with gloo or the backend hvd), DDP and FSDP2, to compare Horovod with."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from cases import TRAINING, Case
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from .model import GradientsOnly
@@ -17,9 +19,12 @@ from .training import step
 class Peer:
     def __init__(self) -> None:
         torch.set_num_threads(1)
-        dist.init_process_group("gloo")
+        backend = os.environ.get("BENCH_BACKEND", "gloo")
+        if backend == "hvd":
+            import horovod.torch  # noqa: F401  # registers the backend
+        dist.init_process_group(backend)
         self.rank = dist.get_rank()
-        self.about = f"torch {torch.__version__} (gloo)"
+        self.about = f"torch {torch.__version__} ({backend})"
         self.barrier = dist.barrier
         self.stop = dist.destroy_process_group
         check = torch.full((1000,), float(self.rank + 1))
@@ -28,7 +33,7 @@ class Peer:
 
     def prepare(self, case: Case, mode: str) -> Callable[[], None]:
         if case.kind in TRAINING:
-            return step(case.kind, case.bytes, self._wrap)
+            return step(case.kind, case.bytes, self._shard if mode == "fsdp" else self._wrap)
         if mode == "ddp":
             return self._step(case)
         tensors = [torch.ones(shape).zero_() for shape in reversed(case.shapes)]
@@ -56,3 +61,8 @@ class Peer:
 
     def _wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
         return DistributedDataParallel(model, gradient_as_bucket_view=True), optimizer
+
+    def _shard(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        for block in [*model.blocks, model]:
+            fully_shard(block)
+        return model, type(optimizer)(model.parameters(), lr=optimizer.defaults["lr"])

@@ -64,9 +64,9 @@ def resnet18() -> nn.Module:
 def step(kind: str, batch: int, wrap: Wrap) -> Callable[[], None]:
     """Return a training step of a network (a key of `cases.TRAINING`) with `batch` examples per rank."""
     torch.manual_seed(1)
-    if kind == "char_gpt":
+    if kind in ("char_gpt", "gpt_10m"):
         gpt = example("char_gpt")
-        model: nn.Module = gpt.GPT(4, 128, 4)
+        model: nn.Module = gpt.GPT(*((4, 128, 4) if kind == "char_gpt" else (6, 384, 6)))
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         windows = torch.randint(0, len(gpt.VOCABULARY), (batch, CONTEXT + 1))
         loss = gpt.next_character_loss
