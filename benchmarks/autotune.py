@@ -89,17 +89,8 @@ def compare(args: argparse.Namespace, folder: Path, run: Callable[[list[str], En
     out = folder / "out.json"
 
     def job(steps: int, **environment: str) -> tuple[float, str]:
-        words = [
-            sys.executable,
-            str(HERE),
-            args.workload,
-            "--rank",
-            str(out),
-            "--steps",
-            str(steps),
-            "--seconds",
-            str(args.seconds),
-        ]
+        sizes = ["--steps", str(steps), "--seconds", str(args.seconds)]
+        words = [sys.executable, str(HERE), args.workload, "--rank", str(out), *sizes]
         text = run(words, {"XDG_CACHE_HOME": str(folder), **environment})
         return json.loads(out.read_text()), text
 

@@ -68,18 +68,8 @@ def run(way: str, args: argparse.Namespace) -> Curve:
     """Run a job. Raise a subprocess error if it fails or takes longer than ``--timeout`` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--steps", args.steps, "--log-every", args.every, "--compression", way, "--no-progress"]
-        command = [
-            sys.executable,
-            "-m",
-            "horovod.runner",
-            "-np",
-            args.np,
-            sys.executable,
-            HERE,
-            "--worker",
-            *flags,
-            *args.rest,
-        ]
+        launcher = [sys.executable, "-m", "horovod.runner", "-np", args.np]
+        command = [*launcher, sys.executable, HERE, "--worker", *flags, *args.rest]
         done = subprocess.run(
             [str(part) for part in command],
             cwd=folder,

@@ -103,5 +103,5 @@ def spread(values: Sequence[float]) -> str:
     return f"p50 {seconds(quantile(values, 0.5))}, p99 {seconds(quantile(values, 0.99))}, max {seconds(max(values))}"
 
 
-def row(what: str, figure: str, goal: str) -> str:
-    return f"| {what} | {figure} | {goal} |"
+def row(what: str, figure: str) -> str:
+    return f"| {what} | {figure} |"

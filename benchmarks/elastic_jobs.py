@@ -148,20 +148,14 @@ def hosts(folder: Path, text: str) -> None:
     new.rename(folder / "hosts")
 
 
-def ours(
-    folder: Path,
-    command: list[str],
-    found: str,
-    flags: list[str],
-    variables: dict[str, str] | None = None,
-) -> Job:
+def ours(folder: Path, command: list[str], found: str, flags: list[str]) -> Job:
     """Start `horovodrun` with a discovery script that prints the hosts in `found`."""
     hosts(folder, found)
     script = folder / "hosts.sh"
     script.write_text(f"#!/bin/sh\ncat {folder / 'hosts'}\n")
     script.chmod(0o755)
     launcher = [sys.executable, "-m", "horovod.runner", "--host-discovery-script", str(script)]
-    return Job(folder, [*launcher, "--blacklist-cooldown-range", "1", "1", *flags, *command], variables)
+    return Job(folder, [*launcher, "--blacklist-cooldown-range", "1", "1", *flags, *command])
 
 
 def torchrun(folder: Path, count: int, restarts: int) -> Job:

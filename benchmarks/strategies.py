@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
@@ -63,27 +62,20 @@ def seconds(one: Cost, link: tuple[float, float], compute: float) -> float:
 
 
 def run(seed: int, slow: int, args: argparse.Namespace, link: str = "") -> dict[str, dict[str, Any]]:
-    """Run one job on this host or on simulated hosts, and return its results by strategy.
-
-    Results that already exist in the folder ``--results`` are read from there instead. An error is raised if the job
-    fails or takes longer than ``--timeout`` seconds.
-    """
+    """Run one job on this host or on simulated hosts, and return its results by strategy."""
     with tempfile.TemporaryDirectory() as folder:
-        name = "-".join([args.task, str(seed), str(slow), *re.findall(r"\w+", link)])
-        path = Path(args.results or folder) / f"{name}.json"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            flags = ["--task", args.task, "--seed", seed, "--slow", slow, "--json", path]
-            flags += ["--samples", args.samples, "--every", args.every, "--batch", args.batch]
-            program = [sys.executable, *map(str, [EXAMPLE, *flags])]
-            if link:
-                rate, latency = LINKS[link]
-                delay_ms = latency * 1e3 if latency >= 1e-3 else 0.0
-                with namespaces.Hosts(args.np, rate * 8e-6, incoming=True, delay_ms=delay_ms) as hosts:
-                    run_on_hosts(hosts, args.np, program, Path(folder), args.timeout, {})
-            else:
-                command = [sys.executable, "-m", "horovod.runner", "-np", str(args.np), *program]
-                subprocess.run(command, check=True, timeout=args.timeout, stdout=subprocess.DEVNULL)
+        path = Path(folder) / "results.json"
+        flags = ["--task", args.task, "--seed", seed, "--slow", slow, "--json", path]
+        flags += ["--samples", args.samples, "--every", args.every, "--batch", args.batch]
+        program = [sys.executable, *map(str, [EXAMPLE, *flags])]
+        if link:
+            rate, latency = LINKS[link]
+            delay_ms = latency * 1e3 if latency >= 1e-3 else 0.0
+            with namespaces.Hosts(args.np, rate * 8e-6, incoming=True, delay_ms=delay_ms) as hosts:
+                run_on_hosts(hosts, args.np, program, Path(folder), args.timeout, {})
+        else:
+            command = [sys.executable, "-m", "horovod.runner", "-np", str(args.np), *program]
+            subprocess.run(command, check=True, timeout=args.timeout, stdout=subprocess.DEVNULL)
         return {one["strategy"]: one for one in json.loads(path.read_text())}
 
 
@@ -164,7 +156,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one job (default %(default)s)")
-    parser.add_argument("--results", help="folder that keeps the results of jobs; those that it has are not run again")
     parser.add_argument("--links", action="store_true", help="measure the times on links; needs root, iproute2 and cc")
     parser.add_argument("--plot", help="draw the curves to PLOT.svg; needs matplotlib")
     args = parser.parse_args()
