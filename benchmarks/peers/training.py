@@ -35,20 +35,27 @@ def example(name: str) -> ModuleType:
 
 
 class Residual(nn.Module):
-    """ResNet-18 block: two 3x3 convolutions with a shortcut (He et al. 2015)."""
+    """Block of a ResNet: convolutions, given as (channels, size, stride), with a shortcut (He et al. 2015)."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, *convolutions: tuple[int, int, int]) -> None:
         super().__init__()
-        self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm1, self.norm2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        layers: list[nn.Module] = []
+        channels = inputs
+        for outputs, size, stride in convolutions:
+            layers += [
+                nn.Conv2d(channels, outputs, size, stride, size // 2, bias=False),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(),
+            ]
+            channels = outputs
+        self.inner = nn.Sequential(*layers[:-1])
+        stride = max(stride for _, _, stride in convolutions)
         self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        if stride != 1 or inputs != channels:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.norm2(self.second(F.relu(self.norm1(self.first(x)))))
-        return F.relu(y + self.shortcut(x))
+        return F.relu(self.inner(x) + self.shortcut(x))
 
 
 def resnet18() -> nn.Module:
@@ -56,9 +63,22 @@ def resnet18() -> nn.Module:
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     channels = 64
     for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        layers += [Residual(channels, width, stride), Residual(width, width, 1)]
-        channels = width
+        for first in (stride, 1):
+            layers.append(Residual(channels, (width, 3, first), (width, 3, 1)))
+            channels = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+def resnet50() -> nn.Module:
+    """Return ResNet-50 for 224 x 224 images and 1000 classes, with 25,557,032 parameters."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    layers.append(nn.MaxPool2d(3, 2, 1))
+    channels = 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for first in (stride, *[1] * (blocks - 1)):
+            layers.append(Residual(channels, (width, 1, 1), (width, 3, first), (4 * width, 1, 1)))
+            channels = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
 
 
 def step(kind: str, batch: int, wrap: Wrap) -> Callable[[], None]:
