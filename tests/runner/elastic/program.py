@@ -5,10 +5,8 @@ workers which faults to trigger.
 """
 
 import copy
-import errno
 import gc
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 
 from horovod.common import frontends
 from horovod.common.basics import HorovodBasics, failures
-from horovod.common.bootstrap import joining, start
+from horovod.common.bootstrap import start
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
@@ -111,30 +109,13 @@ def told(state: ObjectState) -> None:
         raise
 
 
-def no_memory(*_: Any) -> Any:
-    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-
-
-def falls(*_: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def prepare() -> None:
-    if asked("falls"):
-        start.bootstrap.start = falls  # it already has its assignment, and the others wait for it
-
-
 def reset() -> None:
     hvd.shutdown()
-    prepare()
     hvd.init()
 
 
 if os.path.exists(sys.argv[1] + f".old{os.environ['HOROVOD_WORKER']}"):
     start.__version__ = "0.0.1"
-if os.path.exists(sys.argv[1] + f".poor{os.environ['HOROVOD_WORKER']}"):
-    joining.shared_memory.provide = no_memory
-prepare()
 hvd.init()
 more = {"other": 1} if os.path.exists(sys.argv[1] + f".other{os.environ['HOROVOD_WORKER']}") else {}
 begun = ObjectState(broadcast, hvd.rank, gather, step=0, **more)

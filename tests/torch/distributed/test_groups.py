@@ -49,6 +49,8 @@ def test_errors_name_call_and_group():
             dist.all_reduce(torch.ones(2), dist.ReduceOp.BOR)
         with pytest.raises(ValueError, match="dense"):
             dist.all_reduce(torch.ones(2, 2).to_sparse())
+        with pytest.raises(ValueError, match=r"tensors must be on .*, got one on meta"):
+            dist.all_reduce(torch.ones(1, device="meta"))
         with pytest.raises(dist.DistBackendError, match=named + r".*shape: \[1\] on rank 0"):
             dist.all_reduce(torch.ones(1 + rank))
         outputs = [torch.empty(2 - rank), torch.empty(2 - rank)]

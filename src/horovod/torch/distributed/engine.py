@@ -45,7 +45,7 @@ class Flat:
         if tensor.layout is not torch.strided:
             raise ValueError(f"tensors must be dense, got layout {tensor.layout}")
         if not tensor.is_cpu and not devices.accepts(tensor):
-            raise ValueError(f"tensors must be on {devices.accepted()}, got one on {tensor.device}")
+            raise ValueError(f"tensors must be on {devices.supported()}, got one on {tensor.device}")
         dense = tensor.detach()
         self._source: torch.Tensor | None = None
         if not dense.is_contiguous() or dense.is_neg() or dense.is_conj():
