@@ -1,4 +1,4 @@
-"""Measure allreduce between hosts with Horovod and gloo, whose measurements are interleaved within one run.
+"""Measure allreduce between hosts with Horovod, gloo and plain sockets, in alternation within one run.
 
     python benchmarks/hosts.py --hosts 2 [--ranks 1] [--rate 1000] [--sizes ...] [--rounds 3]
         [--variant "ring:HOROVOD_ALGORITHM=allreduce=ring" ...]
@@ -24,15 +24,15 @@ from cases import KIB, MIB, Case, allreduce
 from jobs import HERE, SERVING, Job, JobError
 from report import quantile, slowest
 
-OURS, GLOO = "horovod", "gloo"
+OURS, GLOO, BARE = "horovod", "gloo", "bare"
 SIZES = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
-_MODES = {OURS: "allreduce_", GLOO: "blocking"}
-_PEERS = {OURS: "ours", GLOO: "torch_dist"}
+_MODES = {OURS: "allreduce_", GLOO: "blocking", BARE: "bare"}
+_PEERS = {OURS: "ours", GLOO: "torch_dist", BARE: "bare"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the results table: the measured library (horovod or gloo), and the environment variables to add."""
+    """Column of the table: a peer (horovod, gloo or bare) and its additional environment variables."""
 
     name: str
     kind: str
@@ -40,26 +40,29 @@ class Column:
 
 
 def parse_variant(text: str) -> Column:
-    """Parse `name:VARIABLE=value;VARIABLE=value`. Raise ValueError if it is invalid."""
+    """Parse `name:VARIABLE=value;VARIABLE=value`; raise ValueError if invalid."""
     name, colon, rest = text.partition(":")
     pairs = [part.partition("=") for part in rest.split(";") if part]
     if not name or not colon or not pairs or not all(key and equals for key, equals, _ in pairs):
         raise ValueError(f"--variant must be name:VARIABLE=value;VARIABLE=value, got {text!r}")
-    return Column(name, OURS, {key: value for key, _, value in pairs})
+    kind = BARE if all(key.startswith("BENCH_") for key, _, _ in pairs) else OURS
+    return Column(name, kind, {key: value for key, _, value in pairs})
+
+
+def moved(hosts: int, nbytes: int) -> float:
+    """Return the bytes that each of H hosts must send in an allreduce of N bytes: 2 (H-1)/H N."""
+    return 2 * (hosts - 1) / hosts * nbytes
 
 
 def gbit(hosts: int, nbytes: int, seconds: float) -> float:
-    """Return the bus bandwidth in Gbit/s, which can be compared with the rate of a network link.
-
-    In an allreduce of N bytes, each of H hosts must send 2 (H-1)/H N bytes.
-    """
-    return 2 * (hosts - 1) / hosts * nbytes * 8 / seconds / 1e9
+    """Return the bus bandwidth in Gbit/s, which is comparable to the rate of a link."""
+    return moved(hosts, nbytes) * 8 / seconds / 1e9
 
 
 def environments(
     column: Column, hosts: int, ranks: int, rendezvous: tuple[str, int], key_file: str
 ) -> list[dict[str, str]]:
-    """Return the environment variables to add for each rank. The ranks of a simulated host are consecutive."""
+    """Return additional environment variables for each rank. The ranks of a host are consecutive."""
     size = hosts * ranks
     result = []
     for rank in range(size):
@@ -78,15 +81,18 @@ def environments(
                 "HOROVOD_GLOO_RENDEZVOUS_PORT": str(rendezvous[1]),
                 "HOROVOD_KEY_FILE": key_file,
             }
-        else:
+        elif column.kind == GLOO:
             made |= {"MASTER_ADDR": namespaces.address(0), "MASTER_PORT": "41500", "GLOO_SOCKET_IFNAME": "eth0"}
             made |= {"RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": str(size)}
+        else:
+            addresses = ",".join(namespaces.address(r // ranks) for r in range(size))
+            made |= {"BENCH_RANK": str(rank), "BENCH_SIZE": str(size), "BENCH_ADDRESSES": addresses}
         result.append(made | column.environ)
     return result
 
 
 class HostJob(Job):
-    """Job that is started without a launcher. Each of its processes is a rank."""
+    """Job without a launcher. Each of its processes is a rank."""
 
     def cpu_seconds(self) -> float:
         """Return the CPU seconds used by the ranks, with a resolution of 10 ms."""
@@ -95,7 +101,7 @@ class HostJob(Job):
             try:
                 fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
-                # Skip processes that have exited.
+                # Skip processes that have ended.
                 continue
             # Add user and system time, which are fields 14 and 15 of /proc/PID/stat.
             ticks += int(fields[11]) + int(fields[12])
@@ -196,7 +202,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, help="Mbit/s that a host sends at most (default: as fast as it goes)")
     parser.add_argument("--incoming", action="store_true", help="apply --rate to what a host receives as well")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes of the tensors, multiples of 4")
-    parser.add_argument("--columns", nargs="+", choices=[OURS, GLOO], default=[OURS, GLOO])
+    parser.add_argument("--columns", nargs="+", choices=[OURS, GLOO, BARE], default=[OURS, GLOO, BARE])
     parser.add_argument(
         "--variant", action="append", default=[], help="another column: name:VARIABLE=value;VARIABLE=value; repeatable"
     )
