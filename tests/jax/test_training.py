@@ -88,15 +88,17 @@ def test_options_of_optimizers_make_what_one_process_makes():
 
 def test_passes_outside_of_programs_and_sets(jax_pool):
     def work():
-        pair = hvd.add_process_set([0, 1])
-        optimizer = hvd.DistributedOptimizer(optax.sgd(1.0), backward_passes_per_step=2, process_set=pair)
-        state, updates = optimizer.init(jnp.zeros(2)), []
-        for _ in range(4):
-            update, state = optimizer.update(jnp.full(2, 1.0 + hvd.rank()), state)
-            updates.append(float(update[0]))
+        pair, updates = hvd.add_process_set([0, 1]), []
+        for more in ({}, {"average_aggregated_gradients": True}):
+            optimizer = hvd.DistributedOptimizer(optax.sgd(1.0), backward_passes_per_step=2, process_set=pair, **more)
+            state = optimizer.init(jnp.zeros(2))
+            for _ in range(4):
+                update, state = optimizer.update(jnp.full(2, 1.0 + hvd.rank()), state)
+                updates.append(float(update[0]))
         return updates
 
-    assert jax_pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(work) == [[0, -3, 0, -3]] * 2 + [[0, -6, 0, -6]]
+    expected = [[0, -3, 0, -3, 0, -1.5, 0, -1.5]] * 2 + [[0, -6, 0, -6, 0, -3, 0, -3]]
+    assert jax_pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(work) == expected
 
 
 def test_value_and_grad(jax_pool):
