@@ -23,6 +23,7 @@ void define_buffer(nb::module_& m);
 void define_config(nb::module_& m);
 void define_crypto(nb::module_& m);
 void define_engine(nb::module_& m);
+void define_gradients(nb::module_& m);
 void define_mpi(nb::module_& m);
 void define_plan(nb::module_& m);
 

@@ -41,6 +41,7 @@ NB_MODULE(_core, m) {
   python::define_crypto(m);
   python::define_config(m);
   python::define_engine(m);
+  python::define_gradients(m);
   python::define_mpi(m);
   python::define_plan(m);
   m.def("segment_bytes", [](int local_size, size_t staging_bytes, size_t ring_bytes, size_t arena_bytes) {

@@ -623,6 +623,32 @@ def serve_face(face: int, in_job: bool) -> None:
 def serve_no_faces() -> None:
     """Report Horovod as not initialized to native libraries, until the next Engine.serve_faces()."""
 
+def take_gradients(
+    exchange: object,
+    parameters: list[object],
+    arrived: list[object],
+    versions: list[int],
+    views: list[object],
+    addresses: list[int],
+) -> bool:
+    """Copy PyTorch's gradients on the CPU to a bucket, and make each ``parameter.grad`` its view of the bucket.
+
+    Args:
+        exchange: DLPack's table of C functions, ``torch.Tensor.__dlpack_c_exchange_api__``.
+        parameters: Parameters.
+        arrived: Gradient of each parameter when backward had produced it.
+        versions: Version counter of each gradient at that time.
+        views: View of the bucket for each gradient. Its version counter stays the same.
+        addresses: Address of each view, if it is still in place.
+
+    Returns:
+        False, with nothing changed, if a gradient was modified or replaced since it arrived, a view is not in place, or
+        a gradient is not a plain tensor like its view: dense, contiguous, not negated, without autograd history.
+
+    Raises:
+        ValueError: The lists differ in length, or ``exchange`` is not such a table.
+    """
+
 def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int, arena_bytes: int = 0) -> int:
     """Return the size of the node's shared memory. The length of the file determines the size of the arenas."""
 

@@ -22,21 +22,15 @@ def test_neighbours_in_the_order_of_arrival_share_a_bucket():
 
 
 def test_a_bucket_has_one_dtype():
-    gradients = [
-        Gradient(8, torch.float32),
-        Gradient(8, torch.float64),
-        Gradient(8, torch.float64),
-        Gradient(8, torch.float32),
-    ]
+    gradients = [Gradient(8, dtype) for dtype in (torch.float32, torch.float64, torch.float64, torch.float32)]
     assert plan(gradients, [0, 1, 2, 3]) == [[0], [1, 2], [3]]
 
 
 def test_every_gradient_is_in_one_bucket():
     generator = torch.Generator().manual_seed(3)
     for _ in range(50):
-        counts = torch.randint(1, 3000, (20,), generator=generator).tolist()
+        gradients = floats(*torch.randint(1, 3000, (20,), generator=generator).tolist())
         order = torch.randperm(20, generator=generator).tolist()
-        gradients = floats(*counts)
         buckets = plan(gradients, order, first_bytes=4096, max_bytes=16384)
         assert [i for bucket in buckets for i in bucket] == order
         for k, bucket in enumerate(buckets):
@@ -59,8 +53,7 @@ def test_no_bucket_is_made_while_a_rank_takes_no_part(monkeypatch, present, made
     slots = [Slot(torch.nn.Parameter(torch.ones(4)), f"layer.{number}", number) for number in range(2)]
     message = torch.tensor([present, 0, 0, 2, 1])  # no other sizes, and the order in which gradients arrived
     bucketing = Bucketing(1 << 20, SimpleNamespace(ranks=(0, 1, 2)))
-    candidates = [(slot, slot.shape) for slot in slots]
-    bucketing._proposal = _Proposal(None, message, len(slots), candidates, [], None)
+    bucketing._proposal = _Proposal(None, message, len(slots), [(slot, slot.shape) for slot in slots], [], None)
     monkeypatch.setattr("horovod.torch.reducer.rounds.handles.wait", lambda *_: None)
     monkeypatch.setattr("horovod.torch.reducer.rounds.Bucket", lambda name, members, *_: (name, members))
     assert bucketing.buckets == [("gradients.bucket.layer.1", slots[::-1])][:made]

@@ -1,9 +1,13 @@
 """Gradients that are views of buckets: which gradients share a bucket, and that nothing else changes."""
 
+from unittest import mock
+
 import pytest
 import torch
 
 import horovod.torch as hvd
+from horovod._core import take_gradients
+from horovod.torch import reducer
 from tests.ranks import on_ranks
 from tests.torch.bucketed import backward, buckets, in_buckets, network, step, wrap
 from tests.torch.programs import OPTIMIZERS, assert_all_equal
@@ -47,9 +51,7 @@ def large_gradients():
             optimizer.step()
         names = [sorted(slot.name.split("#")[0] for slot in bucket.members) for bucket in buckets(optimizer)]
         if expected is None:
-            assert sorted(name for group in names for name in group) == sorted(
-                name for name, _ in net.named_parameters()
-            )
+            assert sorted(n for group in names for n in group) == sorted(n for n, _ in net.named_parameters())
             assert ["0.weight"] in names  # alone
         else:
             assert names == expected
@@ -99,10 +101,25 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 @on_ranks(3)
 def test_the_bits_are_those_without_buckets(variant):
-    for kind in ("momentum", "adam"):
-        options = VARIANTS[variant]
-        apart, together = (trained(OPTIMIZERS[kind], wanted, **options) for wanted in (False, True))
+    for kind, exchange in (("momentum", reducer.buckets._exchange), ("adam", None)):  # with and without native copies
+        with mock.patch.object(reducer.buckets, "_exchange", exchange):
+            apart, together = (trained(OPTIMIZERS[kind], wanted, **VARIANTS[variant]) for wanted in (False, True))
         assert apart == together
+
+
+@pytest.mark.parametrize(
+    "make", [torch.clone, torch._neg_view, lambda g: g.requires_grad_() * 1, torch.Tensor.to_sparse]
+)
+def test_native_copies_take_all_gradients_or_none(make):
+    parameters, views = ([torch.nn.Parameter(torch.zeros(2)) for _ in "ab"], [torch.zeros(2) for _ in "ab"])
+    arrived = [torch.tensor([1.0, 2.0]), make(torch.tensor([3.0, 4.0]))]
+    for p, grad in zip(parameters, arrived, strict=True):
+        p.grad = grad
+    lists = parameters, arrived, [g._version for g in arrived], views, [v.data_ptr() for v in views]
+    taken = make is torch.clone and reducer.buckets._exchange is not None  # which PyTorch before 2.10 does not have
+    assert not reducer.buckets._exchange or take_gradients(reducer.buckets._exchange, *lists) == taken
+    assert [v.tolist() for v in views] == ([[1, 2], [3, 4]] if taken else [[0, 0], [0, 0]])
+    assert [p.grad is v for p, v in zip(parameters, views, strict=True)] == [taken, taken]
 
 
 @on_ranks(2)

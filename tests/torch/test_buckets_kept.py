@@ -71,12 +71,8 @@ def moved_gradients(move, set_to_none):
     assert_all_equal(net)
 
 
-def assign_data(p, g):
-    p.grad.data = g
-
-
 MOVES = {
-    "data": assign_data,
+    "data": lambda p, g: setattr(p.grad, "data", g),
     "set": lambda p, g: p.grad.set_(g),
     "strides": lambda p, g: p.grad.t_().copy_(g.t()) if g.dim() == 2 and g.shape[0] == g.shape[1] else p.grad.set_(g),
 }

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from horovod._core import take_gradients
 from horovod.torch.ops import devices
 from horovod.torch.ops.tensors import shared_buffer
 from horovod.torch.reducer.agreement import Gradient, offsets
@@ -51,6 +52,11 @@ def _copy_one_by_one(targets: Sequence[torch.Tensor], sources: Sequence[torch.Te
 
 
 _copy_all: Callable[..., Any] = getattr(torch, "_foreach_copy_", _copy_one_by_one)
+
+# Table of C functions that describe a tensor's memory, and function that marks tensors as modified. None before
+# PyTorch 2.10.
+_exchange: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+_mark_modified: Any = getattr(torch.autograd.graph, "increment_version", None)
 
 
 class Slot:
@@ -292,12 +298,14 @@ class Bucket:
         A parameter without a gradient gets zeros. ``left_alone`` is True if gradients are guaranteed not to change
         before the reduction. Otherwise, their version counters are recorded, to detect changes.
         """
-        self.detect_change()
-        with self.streams or contextlib.nullcontext():
-            whole = self.changed is None and self.waiting_for == 0 and self._take_all()
-            if self.changed is not None or self.waiting_for:
-                for slot in self.members:
-                    self.fill(slot)
+        whole = self._take_natively()
+        if not whole:
+            self.detect_change()
+            with self.streams or contextlib.nullcontext():
+                whole = self.changed is None and self.waiting_for == 0 and self._take_all()
+                if self.changed is not None or self.waiting_for:
+                    for slot in self.members:
+                        self.fill(slot)
         self.arrived = self.views.copy() if whole else list(map(_grad_of, self._parameters))
         self.left_alone = left_alone
         if not left_alone:
@@ -321,6 +329,23 @@ class Bucket:
             modified = grad._version != version and (grad is view or not is_part(grad))
             if modified or slot.parameter.grad is not grad:
                 self.changed = self.changed or slot
+
+    def _take_natively(self) -> bool:
+        """Copy all gradients to the bucket in one native call, and make them views of it.
+
+        Return False, with nothing changed, if some gradient is missing, has changed, or needs the general path. The
+        native code makes the checks of ``detect_change`` and ``_take_all`` too, faster.
+        """
+        if self.waiting_for or self.streams is not None or not (_exchange and _mark_modified):
+            return False
+        if not self._memory_is_ours and self._is_kept():
+            return False
+        lists = self._parameters, self.arrived, self.versions, self.views, self._addresses
+        if not take_gradients(_exchange, *lists):
+            return False
+        self._memory_is_ours = True
+        _mark_modified(self.views)
+        return True
 
     def _take_all(self) -> bool:
         """Copy all gradients to the bucket in one call. Return True if all of them are now views of it."""
@@ -376,13 +401,7 @@ class Bucket:
         self._memory_is_ours = True
         if not self._all_in_place():
             self._put_in_place()
-        kept = _storage_uses(self._storage) > self._storage_uses
-        if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
-            # Skip tensors that are a parameter's gradient, because autograd may hold another reference to them.
-            loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
-            # Add 1, because the list ``loose`` itself holds a reference to each tensor.
-            kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1
-        if not kept:
+        if not self._is_kept():
             return
         before = self.views
         self._allocate()
@@ -393,6 +412,17 @@ class Bucket:
                 p.grad = view
                 if self.arrived[place] is old and self.versions[place] == old._version:
                     self.arrived[place], self.versions[place] = view, view._version
+
+    def _is_kept(self) -> bool:
+        """Return True if the program still uses gradients of earlier steps, or views of them."""
+        if _storage_uses(self._storage) > self._storage_uses:
+            return True
+        if max(map(sys.getrefcount, self.views)) <= self._view_uses:
+            return False
+        # Skip tensors that are a parameter's gradient, because autograd may hold another reference to them.
+        loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
+        # Add 1, because the list ``loose`` itself holds a reference to each tensor.
+        return bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1
 
     def _put_in_place(self) -> None:
         for place in range(len(self.members)):

@@ -365,14 +365,15 @@ class Contribution:
                 elif slot not in self._in_flight:
                     self._in_flight.one(slot)
         for bucket in self._bucketing.buckets:
-            if not bucket.sent:
-                # Build a list first, which avoids a function call per gradient.
-                there = sum([flags[slot.index] > 0 for slot in bucket.members])
-                if there == len(bucket.members):
-                    self._in_flight.bucket(bucket)
-                else:
-                    everything = False
-                    self._parts = self._parts or there > 0
+            if bucket.sent:
+                continue
+            # Count only if some gradient is missing. Build a list first, which avoids a function call per gradient.
+            missing = bucket.waiting_for and sum([not flags[slot.index] for slot in bucket.members])
+            if not missing:
+                self._in_flight.bucket(bucket)
+            else:
+                everything = False
+                self._parts = self._parts or missing < len(bucket.members)
         for group in self._groups:
             if not self._is_pending(group):
                 there = sum(flags[slot.index] > 0 for slot in group.members)

@@ -1,0 +1,119 @@
+// Copies PyTorch's gradients on the CPU to a bucket, in one call without Python code. The memory of tensors is found
+// through the table of C functions that DLPack defines and PyTorch has had since version 2.10.
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "glue.h"
+
+namespace hvd::python {
+namespace {
+
+using Tensor = nb::dlpack::dltensor;
+
+constexpr int32_t kCpu = 1;
+
+// DLPackExchangeAPI, version 1, from DLPack's header dlpack.h.
+struct ExchangeApi {
+  uint32_t major, minor;
+  void* previous;
+  void* unused[3];
+  // Describe a tensor, without a new reference to its memory. A result other than 0 means a Python exception, because
+  // the tensor has no memory.
+  int (*describe)(void* tensor, Tensor* out);
+};
+
+// Names of tensor attributes. They are never released.
+struct Names {
+  PyObject* grad = PyUnicode_InternFromString("grad");
+  PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
+  PyObject* version = PyUnicode_InternFromString("_version");
+};
+
+struct Copy {
+  PyObject *parameter, *view;
+  std::byte* to;
+  const std::byte* from;
+  size_t bytes;
+};
+
+PyObject* item(const nb::list& list, size_t i) { return PyList_GetItem(list.ptr(), static_cast<Py_ssize_t>(i)); }
+nb::object attribute(PyObject* of, PyObject* name) { return nb::steal(PyObject_GetAttr(of, name)); }
+std::byte* data_of(const Tensor& t) { return static_cast<std::byte*>(t.data) + t.byte_offset; }
+
+// Return the tensor's number of values, or -1 if they are not adjacent or not on the CPU.
+int64_t values_of(const Tensor& t) {
+  int64_t values = 1;
+  for (int32_t i = t.ndim - 1; i >= 0; --i) {
+    if (t.shape[i] != 1 && t.strides[i] != values) return -1;
+    values *= t.shape[i];
+  }
+  return t.device.device_type == kCpu ? values : -1;
+}
+
+bool alike(const Tensor& a, const Tensor& b) {
+  return a.dtype == b.dtype && a.ndim == b.ndim && std::equal(a.shape, a.shape + a.ndim, b.shape);
+}
+
+// Return false, possibly with an exception, for a lazily negated view, whose memory holds values with the opposite sign.
+bool holds_values(PyObject* tensor) {
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  return nb::steal(PyObject_VectorcallMethod(is_neg, &tensor, 1, nullptr)).ptr() == Py_False;
+}
+
+// Append the copy of one gradient to its view, unless the gradient is the view. Return false, possibly with an
+// exception, if it needs the general path.
+bool prepare(const ExchangeApi& api, PyObject* parameter, PyObject* arrived, PyObject* version, PyObject* view, PyObject* address,
+             std::vector<Copy>* copies) {
+  static const Names names;
+  if (!attribute(parameter, names.grad).is(arrived) || Py_TYPE(arrived) != Py_TYPE(view)) return false;
+  const nb::object now = attribute(arrived, names.version);
+  if (!now.is_valid() || PyLong_AsLongLong(now.ptr()) != PyLong_AsLongLong(version)) return false;
+  Tensor to, from;
+  if (api.describe(view, &to) != 0 || values_of(to) < 0 || data_of(to) != PyLong_AsVoidPtr(address)) return false;
+  if (arrived == view) return true;
+  if (api.describe(arrived, &from) != 0 || !alike(from, to)) return false;
+  const int64_t values = values_of(from);
+  if (values < 0 || attribute(arrived, names.requires_grad).ptr() != Py_False) return false;
+  copies->push_back({parameter, view, data_of(to), data_of(from), static_cast<size_t>(values) * (to.dtype.bits / 8)});
+  return true;
+}
+
+bool take_gradients(nb::handle exchange, nb::list parameters, nb::list arrived, nb::list versions, nb::list views, nb::list addresses) {
+  const auto* api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(exchange.ptr(), "dlpack_exchange_api"));
+  if (!api) throw nb::python_error();
+  if (api->major != 1 || !api->describe) return false;
+  const size_t count = nb::len(parameters);
+  for (const auto& each : {arrived, versions, views, addresses}) {
+    if (nb::len(each) != count) throw nb::value_error("each list must have one entry per parameter");
+  }
+  std::vector<Copy> copies;
+  copies.reserve(count);
+  bool ready = true;
+  // Begin with this check, because is_neg() releases the GIL. Memory must not change between description and copy.
+  for (size_t i = 0; ready && i < count; ++i) ready = holds_values(item(arrived, i));
+  for (size_t i = 0; ready && i < count; ++i) {
+    ready = prepare(*api, item(parameters, i), item(arrived, i), item(versions, i), item(views, i), item(addresses, i), &copies);
+  }
+  if (!ready) {
+    PyErr_Clear();
+    return false;
+  }
+  static PyObject* const grad = PyUnicode_InternFromString("grad");
+  for (const Copy& copy : copies) {
+    std::memmove(copy.to, copy.from, copy.bytes);
+    if (PyObject_SetAttr(copy.parameter, grad, copy.view) != 0) throw nb::python_error();
+  }
+  return true;
+}
+
+}  // namespace
+
+void define_gradients(nb::module_& m) {
+  m.def("take_gradients", &take_gradients, nb::arg("exchange"), nb::arg("parameters"), nb::arg("arrived"), nb::arg("versions"),
+        nb::arg("views"), nb::arg("addresses"));
+}
+
+}  // namespace hvd::python
