@@ -14,10 +14,11 @@ from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import monitoring
 from horovod.torch.mpi_ops import _basics
-from horovod.torch.ops import handles
+from horovod.torch.ops import handles, repeats
 from horovod.torch.ops import tensors as grouping
 from horovod.torch.ops.allgather import sparse_allreduce_async
 from horovod.torch.ops.allreduce import submit
+from horovod.torch.ops.repeats import Repeat
 from horovod.torch.ops.tensors import plain
 
 __all__ = ["Compression", "basics", "face", "shutdown"]
@@ -75,11 +76,17 @@ def reduce_gradients(
                 full_name, size = member_names[list(group).index(position)], len(group)
             wire = check_wire(compression, tensor, op, f"gradient {name!r}")
             scales = (prescale, postscale)
-            work = handles.start(
-                partial(submit, tensor, target, full_name, op, *scales, process_set, group_name, size, wire=wire),
-                (tensor, target),
-            )
-            pending.add(work, tensor, target, partial(compression.decompress, target, context))
+            known = (full_name, size, wire)
+            repeat = repeats.take(known, tensor, op, *scales, process_set)
+            if repeat is not None:
+                repeat.work.submit_again(tensor.data_ptr(), target.data_ptr())
+            else:
+                work = handles.start(
+                    partial(submit, tensor, target, full_name, op, *scales, process_set, group_name, size, wire=wire),
+                    (tensor, target),
+                )
+                repeat = Repeat(work, known, tensor, op, *scales, process_set)
+            pending.add(repeat, tensor, target, partial(compression.decompress, target, context))
     except Exception:
         # Raise the first error, because later errors are only consequences of it.
         with contextlib.suppress(Exception):
@@ -99,12 +106,14 @@ class _Pending:
     """
 
     def __init__(self) -> None:
-        self._works: list[Any] = []
+        self._repeats: list[Repeat] = []
         self._keep: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._finish: list[Callable[[], torch.Tensor]] = []
 
-    def add(self, work: Any, source: torch.Tensor, target: torch.Tensor, finish: Callable[[], torch.Tensor]) -> None:
-        self._works.append(work)
+    def add(
+        self, repeat: Repeat, source: torch.Tensor, target: torch.Tensor, finish: Callable[[], torch.Tensor]
+    ) -> None:
+        self._repeats.append(repeat)
         self._keep.append((source, target))
         self._finish.append(finish)
 
@@ -116,7 +125,10 @@ class _Pending:
         """Wait for all operations. Return their results, or raise the first error."""
         failure: Exception | None = None
         try:
-            handles.wait_all(self._works, self._keep)
+            handles.wait_all([repeat.work for repeat in self._repeats], self._keep)
+            # The next step reuses the operations, unless one has failed.
+            for repeat in self._repeats:
+                repeats.put_back(repeat)
         except Exception as error:
             failure = error
         done: list[torch.Tensor] = []
@@ -131,8 +143,8 @@ class _Pending:
 
     def park(self) -> None:
         """Keep the tensors of unfinished operations alive, without waiting for the operations."""
-        for work in self._works:
-            handles.park(work, self._keep)
+        for repeat in self._repeats:
+            handles.park(repeat.work, self._keep)
 
 
 def _parameter(variable: Any) -> Any:
