@@ -71,14 +71,6 @@ class Reducer(Protocol):
         """Discard the state of the current reduction round after a failure."""
 
 
-_NOTHING = contextlib.nullcontext()
-
-
-def no_grad() -> contextlib.AbstractContextManager[None]:
-    """Return ``torch.no_grad()``, or a faster context manager that does nothing if autograd records no operations."""
-    return torch.no_grad() if torch.is_grad_enabled() else _NOTHING
-
-
 class PassState:
     """Base class of reducers, which tracks the current backward pass and reports its failure."""
 

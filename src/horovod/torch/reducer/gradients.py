@@ -385,7 +385,7 @@ class GradientReducer(backward.PassState):
         ``at_step`` is True if the caller is ``step()``, and False at the end of a backward pass. For ``only_new``, see
         ``synchronize``.
         """
-        with backward.no_grad():
+        with torch.no_grad():
             self.in_flight.alone = alone
             self._members.take_in(self)
             self._contribution.gather()
@@ -427,7 +427,7 @@ class GradientReducer(backward.PassState):
             agreement.explain(error, self.name)
             raise
         if not self._answered:
-            with backward.no_grad():
+            with torch.no_grad():
                 if self._weighing.late:
                     self.in_flight.factor = self._weighing.share(self._weighing.split(message, self._ranks)[1])
                     self._contribution.submit_mine()
@@ -440,7 +440,7 @@ class GradientReducer(backward.PassState):
 
         Return True if any rank ran this round at the end of a backward pass rather than in ``step()``.
         """
-        with backward.no_grad():
+        with torch.no_grad():
             try:
                 self.in_flight.finish()
             except RanksDisagreeError as error:
