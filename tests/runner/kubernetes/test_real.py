@@ -70,7 +70,7 @@ def test_a_signal_deletes_all():
         job.process.send_signal(signal.SIGTERM)
         assert job.wait(60) == 143
         assert "stopped by SIGTERM; deleting job hvd-stop" in job.text
-        assert nothing_left("hvd-stop", seconds=5)
+        assert nothing_left("hvd-stop", seconds=60)
 
 
 def test_a_job_goes_when_it_has_been_kept_for_long_enough():
