@@ -26,5 +26,6 @@ void define_engine(nb::module_& m);
 void define_gradients(nb::module_& m);
 void define_mpi(nb::module_& m);
 void define_plan(nb::module_& m);
+void define_repeats(nb::module_& m);
 
 }  // namespace hvd::python

@@ -44,6 +44,7 @@ NB_MODULE(_core, m) {
   python::define_gradients(m);
   python::define_mpi(m);
   python::define_plan(m);
+  python::define_repeats(m);
   m.def("segment_bytes", [](int local_size, size_t staging_bytes, size_t ring_bytes, size_t arena_bytes) {
     return Segment::bytes_needed({local_size, ring_bytes, staging_bytes, arena_bytes});
   }, python::nb::arg("local_size"), python::nb::arg("staging_bytes"), python::nb::arg("ring_bytes"), python::nb::arg("arena_bytes") = 0);

@@ -4,6 +4,9 @@ The engine does not depend on frameworks, host names, ports or environment varia
 descriptors and numbers.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 KIND_ALLREDUCE: int
 KIND_ALLGATHER: int
 KIND_BROADCAST: int
@@ -113,6 +116,102 @@ class Work:
     @property
     def output(self) -> Buffer | None:
         """Result of an allgather or alltoall, which is valid once the operation is complete."""
+
+class Repeat:
+    """Operation of horovod.torch that can be submitted again, with the arguments of its first submission.
+
+    Attributes:
+        source: Tensor that the operation reads, or None while it is not in flight.
+        result: Tensor that it writes, or None while it is not in flight.
+    """
+
+    source: Any
+    result: Any
+    @property
+    def work(self) -> Work: ...
+    @property
+    def engine(self) -> Any:
+        """Engine of the operation, or another object if the operation is on a device."""
+
+class Repeats:
+    """Operations that repeat in every step; see horovod/torch/ops/repeats.py. Its methods hold the GIL throughout."""
+
+    def __init__(
+        self,
+        frontend: Any,
+        idle: dict[Any, Repeat | None],
+        handles: dict[int, Any],
+        numbers: Iterator[int],
+        tensor: type,
+        parameter: type,
+        global_set: Any,
+        limit: int,
+    ) -> None:
+        """Store operations in ``idle``, keyed by name, and those in flight in ``handles``.
+
+        Args:
+            frontend: Object whose attribute ``engine`` is the current engine.
+            idle: Idle operations. The value is None while the operation of a name is in flight.
+            handles: Operations in flight, keyed by handle.
+            numbers: Source of new handles.
+            tensor: The type torch.Tensor.
+            parameter: The type torch.nn.Parameter.
+            global_set: Process set whose id never changes during a job.
+            limit: Maximum number of names.
+        """
+
+    def create(
+        self,
+        work: Work,
+        name: Any,
+        source: Any,
+        op: int | None,
+        prescale: float,
+        postscale: float,
+        process_set: Any,
+    ) -> Repeat:
+        """Return a Repeat for a Work that has been submitted with these arguments. ``source`` is its first tensor."""
+
+    def take(
+        self, name: Any, source: Any, op: int | None, prescale: float, postscale: float, process_set: Any
+    ) -> Repeat | None:
+        """Take the stored operation of this name.
+
+        Returns:
+            The operation, or None if there is none or an argument has changed. The checks of a first submission then
+            report invalid arguments.
+        """
+
+    def submit(
+        self, name: Any, source: Any, target: Any, op: int | None, prescale: float, postscale: float, process_set: Any
+    ) -> Repeat | None:
+        """Take the stored operation and submit it again, from ``source`` into ``target``.
+
+        Returns:
+            The operation, or None, as for take().
+
+        Raises:
+            ValueError, HorovodInternalError: As Work.submit_again().
+        """
+
+    def start(
+        self, name: Any, source: Any, target: Any, op: int | None, prescale: float, postscale: float, process_set: Any
+    ) -> int | None:
+        """Submit an operation again, and return a new handle for it, or None, as for submit()."""
+
+    def finish(self, handle: Any) -> Any:
+        """Return the result of an operation that has succeeded, and invalidate its handle.
+
+        Returns:
+            The result. None, without any effect, if the operation is in flight or has failed, is not a Repeat, or if
+            the handle is unknown.
+        """
+
+    def settle(self, repeat: Repeat) -> bool:
+        """Put an operation back if it has succeeded. Return False if it is in flight or has failed."""
+
+    def put_back(self, repeat: Repeat) -> None:
+        """Make an operation available for reuse after it has succeeded."""
 
 class EngineConfig:
     """Configuration of an Engine, which takes ownership of the descriptors and closes them.

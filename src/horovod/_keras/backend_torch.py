@@ -85,7 +85,7 @@ def reduce_gradients(
                     partial(submit, tensor, target, full_name, op, *scales, process_set, group_name, size, wire=wire),
                     (tensor, target),
                 )
-                repeat = Repeat(work, known, tensor, op, *scales, process_set)
+                repeat = repeats.create(work, known, tensor, op, *scales, process_set)
             pending.add(repeat, tensor, target, partial(compression.decompress, target, context))
     except Exception:
         # Raise the first error, because later errors are only consequences of it.

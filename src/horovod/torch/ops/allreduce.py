@@ -15,8 +15,9 @@ from horovod.common.training_loop.weights import check_weight, check_weighted_op
 from horovod.torch.compression import Compression
 from horovod.torch.ops import devices, handles
 from horovod.torch.ops.arrays import call, is_foreign
-from horovod.torch.ops.repeats import Repeat, put_back, take
+from horovod.torch.ops.repeats import create, put_back, start, take
 from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, plain, refuse, set_id
+from horovod.torch.ops.tracing import state as _profiler
 
 
 def _wire_name(name: str | None) -> str:
@@ -126,7 +127,7 @@ def allreduce_async(
         code_of(tensor, "allreduce", name)
         output = torch.empty_like(tensor)
         work = submit(tensor, output, _wire_name(name), op, prescale_factor, postscale_factor, process_set)
-        repeat = Repeat(work, name, tensor, given, prescale_factor, postscale_factor, process_set)
+        repeat = create(work, name, tensor, given, prescale_factor, postscale_factor, process_set)
     else:
         output = torch.empty_like(tensor)
         repeat.work.submit_again(tensor.data_ptr(), output.data_ptr())
@@ -162,6 +163,10 @@ def allreduce_async_(
         ValueError: As for ``allreduce``.
         NotImplementedError: As for ``allreduce``.
     """
+    if average is None and not _profiler._is_profiler_enabled:
+        handle = start(name, tensor, tensor, op, prescale_factor, postscale_factor, process_set)
+        if handle is not None:
+            return handle
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce_async_, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     given = op
@@ -169,7 +174,7 @@ def allreduce_async_(
     if repeat is None:
         op = resolve_op(op, average, _op_label)
         work = submit(tensor, tensor, _wire_name(name), op, prescale_factor, postscale_factor, process_set)
-        repeat = Repeat(work, name, tensor, given, prescale_factor, postscale_factor, process_set)
+        repeat = create(work, name, tensor, given, prescale_factor, postscale_factor, process_set)
     else:
         pointer = tensor.data_ptr()
         repeat.work.submit_again(pointer, pointer)
@@ -234,7 +239,7 @@ def _run(
     tensors = (source, target)
     work = handles.start(lambda: submit(source, target, *arguments, blocking=True), tensors)
     handles.wait(work, tensors)
-    put_back(Repeat(work, name, source, given, prescale, postscale, process_set))
+    put_back(create(work, name, source, given, prescale, postscale, process_set))
 
 
 def allreduce(

@@ -14,7 +14,7 @@ from horovod.torch.ops import handles
 from horovod.torch.ops import tensors as groups
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.arrays import accepting
-from horovod.torch.ops.repeats import Repeat, put_back, take
+from horovod.torch.ops.repeats import Repeat, create, put_back, take
 from horovod.torch.ops.tensors import check_reduction, code_of, plain, set_id
 
 
@@ -52,7 +52,7 @@ def submit_group(
         group, members = groups.group_names("grouped_allreduce", name, count, process_set)
         known = [("", count, wire)] * count
     return [
-        Repeat(submit(source, target, member, *arguments, group, count, wire=wire), key, source, *arguments)
+        create(submit(source, target, member, *arguments, group, count, wire=wire), key, source, *arguments)
         for source, target, member, key in zip(sources, targets, members, known, strict=True)
     ]
 

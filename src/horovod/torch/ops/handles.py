@@ -6,7 +6,6 @@ shutdown. This module then keeps its tensors until the engine has finished with 
 """
 
 import contextlib
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,8 +67,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 # engine still exists.
 _SLICE_SECONDS = 0.5
 
-_numbers = itertools.count()
-_records: dict[int, Repeat | tuple[Sequence[Any], Callable[[], Any], Any]] = {}
+_numbers = repeats.numbers
+_records: dict[int, Repeat | tuple[Sequence[Any], Callable[[], Any], Any]] = repeats.records
 _parked: dict[int, tuple[Any, Any]] = {}
 _held: list[Any] = []
 _before_next_wait: list[Callable[[], None]] = []
@@ -163,6 +162,11 @@ def synchronize(handle: int) -> Any:
     Raises:
         HorovodInternalError: If the operation failed.
     """
+    if not _before_next_wait and not _profiler._is_profiler_enabled:
+        # Most operations are already complete, because they were fused with the first one that was waited for.
+        result = repeats.finish(handle)
+        if result is not None:
+            return result
     record = _records.pop(handle, None)
     if record is None:
         return None
@@ -215,6 +219,17 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
     except BaseException:
         park(work, keep)
         raise
+
+
+def wait_for(repeat: Repeat, keep: Any) -> None:
+    """Wait for a repeated operation, which uses ``keep``, and make it available for reuse.
+
+    Raises:
+        HorovodInternalError: The operation failed.
+    """
+    if _before_next_wait or _profiler._is_profiler_enabled or not repeats.settle(repeat):
+        wait(repeat.work, (repeat, keep))
+        repeats.put_back(repeat)
 
 
 def before_next_wait(act: Callable[[], None]) -> None:

@@ -330,12 +330,10 @@ class Submissions:
             self.norms.add(grad)
         if self._in_place and (slot is None or bucket is None):
             # Resubmit the operation of the previous step, the fast path for most gradients. It needs no compression,
-            # and ``take`` accepts only contiguous tensors.
+            # and only contiguous tensors are accepted.
             known = (name, group_size, self._wire)
-            again = repeats.take(known, grad, self.op, options.prescale, options.postscale, options.process_set)
+            again = self._submit_again(known, grad, self.op, options.prescale, options.postscale)
             if again is not None:
-                again.source = grad
-                self._send_again(again, grad)
                 self._pending[key] = again
                 return
         grad = grad.detach()
@@ -381,30 +379,29 @@ class Submissions:
         process_set = self._options.process_set
         # Use a tuple as the key, because it cannot collide with a user-supplied name.
         known = (name, group_size, wire)
-        repeat = None
-        if residual is None:
-            repeat = repeats.take(known, tensor, op, prescale, postscale, process_set)
+        repeat = self._submit_again(known, tensor, op, prescale, postscale) if residual is None else None
         if repeat is not None:
-            self._send_again(repeat, tensor)
             return repeat
         arguments = (name, op, prescale, postscale, process_set, group, group_size)
         work = submit(tensor, tensor, *arguments, wire=wire, residual=residual)
         if tracing.state._is_profiler_enabled:
             tracing.record_submission(work)
-        return Repeat(work, known, tensor, op, prescale, postscale, process_set)
+        return repeats.create(work, known, tensor, op, prescale, postscale, process_set)
 
-    def _send_again(self, repeat: Repeat, tensor: torch.Tensor) -> None:
-        pointer = tensor.data_ptr()
-        repeat.work.submit_again(pointer, pointer)
-        if tracing.state._is_profiler_enabled:
+    def _submit_again(
+        self, known: Any, tensor: torch.Tensor, op: int, prescale: float, postscale: float
+    ) -> Repeat | None:
+        """Reduce ``tensor`` in place by the operation of the previous step. Return None if there is none that fits."""
+        repeat = repeats.submit(known, tensor, tensor, op, prescale, postscale, self._options.process_set)
+        if repeat is not None and tracing.state._is_profiler_enabled:
             tracing.record_submission(repeat.work)
+        return repeat
 
     def _await(self, key: Any, what: Callable[[], None] | Repeat) -> None:
         if not isinstance(what, Repeat):
             what()
             return
-        handles.wait(what.work, (what, key))
-        repeats.put_back(what)
+        handles.wait_for(what, key)
         if isinstance(key, Slot):
             check_unchanged(key)
         elif isinstance(key, Bucket):

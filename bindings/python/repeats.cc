@@ -1,0 +1,289 @@
+// The Python classes Repeat and Repeats, with which horovod.torch submits operations again that repeat in every step
+// (horovod/torch/ops/repeats.py).
+//
+// A tensor is described by the DLPack C exchange API, which PyTorch 2.10 and later provide and which creates no Python
+// objects. Without it, and for subclasses of Tensor, the attributes of the tensor are compared.
+#include <algorithm>
+
+#include "work.h"
+
+namespace hvd::python {
+namespace {
+
+// ---- Structures of DLPack 1, as in its header dlpack.h --------------------------------------------------------------
+struct DataType {
+  uint8_t code, bits;
+  uint16_t lanes;
+  bool operator==(const DataType&) const = default;
+};
+struct TensorView {
+  void* data;
+  int32_t device_kind, device;
+  int32_t dimensions;
+  DataType dtype;
+  int64_t *shape, *strides;
+  uint64_t offset;
+  uintptr_t address() const { return reinterpret_cast<uintptr_t>(data) + offset; }
+};
+struct DlpackApi {
+  uint32_t major, minor;
+  DlpackApi* previous;
+  void *allocate, *from_object, *to_object;
+  // Describe a tensor. Return 0, or -1 with a Python exception. The view is valid as long as the tensor is not changed.
+  int (*view)(void* tensor, TensorView* out);
+  void* stream;
+};
+constexpr int32_t kDeviceCpu = 1;
+
+bool contiguous(const TensorView& t) {
+  int64_t expected = 1;
+  bool dense = true;
+  for (int32_t i = t.dimensions - 1; i >= 0; --i) {
+    if (t.shape[i] == 0) return true;
+    dense = dense && (t.shape[i] == 1 || t.strides[i] == expected);
+    expected *= t.shape[i];
+  }
+  return dense;
+}
+
+bool truth(const nb::object& value) {
+  const int result = PyObject_IsTrue(value.ptr());
+  if (result < 0) throw nb::python_error();
+  return result != 0;
+}
+
+// Operation that can be submitted again, with the arguments of its first submission.
+struct Repeat {
+  // Largest number of dimensions for which the shape is stored in `extent`.
+  static constexpr int32_t kDimensions = 8;
+
+  nb::object work, engine, name, shape, dtype, op, prescale, postscale, process_set, set_id;
+  // Tensors in use while the operation is in flight.
+  nb::object source = nb::none(), result = nb::none();
+  // The engine's Work, or null if `work` wraps one for a device.
+  Work* native = nullptr;
+  // Shape and element type of the first tensor, or `dimensions` < 0 if it could not be described.
+  int32_t dimensions = -1;
+  int64_t extent[kDimensions], elements = 1;
+  DataType element;
+  // Object and address of the last tensor that is known to have no lazy negation.
+  const PyObject* object = nullptr;
+  uintptr_t address = 0;
+
+  void describe(const TensorView& t) {
+    if (t.dimensions > kDimensions) return;
+    dimensions = t.dimensions;
+    element = t.dtype;
+    std::copy_n(t.shape, t.dimensions, extent);
+    for (int32_t i = 0; i < dimensions; ++i) elements *= extent[i];
+  }
+  bool fits(const TensorView& t) const {
+    return t.dimensions == dimensions && t.dtype == element && std::equal(extent, extent + dimensions, t.shape) &&
+           t.device_kind == kDeviceCpu && contiguous(t);
+  }
+  bool fits_attributes(nb::handle tensor) const {
+    return tensor.attr("shape").equal(shape) && tensor.attr("dtype").is(dtype) && truth(tensor.attr("is_contiguous")()) &&
+           truth(tensor.attr("is_cpu")) && !truth(tensor.attr("is_neg")());
+  }
+};
+
+class Repeats {
+ public:
+  Repeats(nb::object frontend, nb::dict idle, nb::dict handles, nb::object numbers, nb::object tensor, nb::object parameter,
+          nb::object global_set, size_t limit)
+      : frontend_(std::move(frontend)), idle_(std::move(idle)), handles_(std::move(handles)), numbers_(std::move(numbers)),
+        tensor_(std::move(tensor)), parameter_(std::move(parameter)), global_set_(std::move(global_set)), is_neg_(tensor_.attr("is_neg")),
+        limit_(limit) {
+    nb::object capsule = nb::getattr(tensor_, "__dlpack_c_exchange_api__", nb::none());
+    if (capsule.is_none()) return;
+    auto* api = static_cast<DlpackApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    PyErr_Clear();
+    while (api && api->major > 1) api = api->previous;
+    if (api && api->major == 1) view_ = api->view;
+  }
+
+  nb::object create(nb::object work, nb::object name, nb::object source, nb::object op, nb::object prescale, nb::object postscale,
+                    nb::object process_set) const {
+    Repeat r;
+    const bool on_host = truth(source.attr("is_cpu"));
+    if (on_host) r.native = nb::cast<Work*>(work);
+    // Store another object than an engine for work on a device, so that it is never submitted again.
+    r.engine = on_host ? engine() : work;
+    r.shape = source.attr("shape");
+    r.dtype = source.attr("dtype");
+    r.set_id = nb::getattr(process_set, set_id_);
+    r.work = std::move(work);
+    r.name = std::move(name);
+    r.op = std::move(op);
+    r.prescale = std::move(prescale);
+    r.postscale = std::move(postscale);
+    r.process_set = std::move(process_set);
+    if (TensorView view; read(source, &view)) r.describe(view);
+    return nb::cast(std::move(r));
+  }
+
+  nb::object take(nb::handle name, nb::handle source, nb::handle op, nb::handle prescale, nb::handle postscale, nb::handle process_set) {
+    uintptr_t address;
+    nb::object taken = take(name, source, op, prescale, postscale, process_set, &address);
+    return taken.is_valid() ? taken : nb::none();
+  }
+
+  nb::object submit(nb::handle name, nb::handle source, nb::handle target, nb::handle op, nb::handle prescale, nb::handle postscale,
+                    nb::handle process_set) {
+    uintptr_t in;
+    nb::object taken = take(name, source, op, prescale, postscale, process_set, &in);
+    if (!taken.is_valid()) return nb::none();
+    Repeat& r = *nb::inst_ptr<Repeat>(taken);
+    r.native->again<false>(in, target.is(source) ? in : address_of(target));
+    r.source = nb::borrow(source);
+    r.result = nb::borrow(target);
+    return taken;
+  }
+
+  nb::object start(nb::handle name, nb::handle source, nb::handle target, nb::handle op, nb::handle prescale, nb::handle postscale,
+                   nb::handle process_set) {
+    nb::object repeat = submit(name, source, target, op, prescale, postscale, process_set);
+    if (repeat.is_none()) return repeat;
+    nb::object number = nb::steal(PyIter_Next(numbers_.ptr()));
+    if (!number.is_valid() || PyDict_SetItem(handles_.ptr(), number.ptr(), repeat.ptr()) != 0) throw nb::python_error();
+    return number;
+  }
+
+  nb::object finish(nb::handle number) {
+    nb::object record = found(handles_, number);
+    if (!record.is_valid() || !record.type().is(repeat_type_)) return nb::none();
+    nb::object result = nb::inst_ptr<Repeat>(record)->result;
+    if (!settle(record)) return nb::none();
+    if (PyDict_DelItem(handles_.ptr(), number.ptr()) != 0) PyErr_Clear();
+    return result;
+  }
+
+  bool settle(nb::handle repeat) {
+    const Work* work = nb::inst_ptr<Repeat>(repeat)->native;
+    if (!work || !work->op->done() || !work->op->status().ok()) return false;
+    put_back(repeat);
+    return true;
+  }
+
+  void put_back(nb::handle repeat) {
+    Repeat& r = *nb::inst_ptr<Repeat>(repeat);
+    r.source = nb::none();
+    r.result = nb::none();
+    if (PyDict_SetItem(idle_.ptr(), r.name.ptr(), repeat.ptr()) != 0) throw nb::python_error();
+    // Another thread can have shut Horovod down meanwhile, which resets the frontend's engine and clears the dict.
+    nb::object dropped;
+    if (!r.engine.is(engine())) {
+      dropped = r.name;
+    } else if (nb::len(idle_) > limit_) {
+      PyObject* oldest;
+      Py_ssize_t at = 0;
+      if (PyDict_Next(idle_.ptr(), &at, &oldest, nullptr)) dropped = nb::borrow(oldest);
+    }
+    if (dropped.is_valid() && PyDict_DelItem(idle_.ptr(), dropped.ptr()) != 0) PyErr_Clear();
+  }
+
+ private:
+  nb::object engine() const { return nb::getattr(frontend_, engine_); }
+
+  // Return the entry of a dict, or a null object, also for keys that are not hashable.
+  static nb::object found(const nb::dict& dict, nb::handle key) {
+    PyObject* value = PyDict_GetItemWithError(dict.ptr(), key.ptr());
+    if (!value) PyErr_Clear();
+    return nb::borrow(value);
+  }
+
+  // True for a tensor of PyTorch itself, whose attributes no subclass can change.
+  bool plain(nb::handle tensor) const { return tensor.type().is(tensor_) || tensor.type().is(parameter_); }
+
+  bool read(nb::handle tensor, TensorView* view) const {
+    if (!view_ || !plain(tensor)) return false;
+    if (view_(tensor.ptr(), view) == 0) return true;
+    PyErr_Clear();
+    return false;
+  }
+
+  uintptr_t address_of(nb::handle tensor) const {
+    TensorView view;
+    return read(tensor, &view) ? view.address() : nb::cast<uintptr_t>(tensor.attr("data_ptr")());
+  }
+
+  // Remove the stored operation from idle_ and return it, or a null object if there is none or an argument has changed.
+  // `address` receives the address of the tensor.
+  nb::object take(nb::handle name, nb::handle source, nb::handle op, nb::handle prescale, nb::handle postscale, nb::handle process_set,
+                  uintptr_t* address) {
+    nb::object taken = found(idle_, name);
+    if (!taken.is_valid() || taken.is_none()) return {};
+    try {
+      // Arrays of other libraries are first converted to tensors.
+      if (!plain(source) && !nb::isinstance(source, tensor_)) return {};
+      // Keep the key, because replacing a value is faster than removing and adding it.
+      if (PyDict_SetItem(idle_.ptr(), name.ptr(), Py_None) != 0) throw nb::python_error();
+      Repeat& r = *nb::inst_ptr<Repeat>(taken);
+      if (!op.is(r.op) || !process_set.is(r.process_set) || !same(prescale, r.prescale) || !same(postscale, r.postscale) ||
+          (!process_set.is(global_set_) && !same(nb::getattr(process_set, set_id_), r.set_id))) {
+        return {};
+      }
+      TensorView view;
+      if (r.dimensions >= 0 && read(source, &view)) {
+        *address = view.address();
+        if (!r.fits(view)) return {};
+        // Asking for a lazy negation takes as long as the rest. A contiguous tensor has one only if it has one element
+        // or was just made by an internal function of PyTorch, so do not ask again for the same tensor.
+        if (r.elements > 1 && source.ptr() == r.object && *address == r.address) return taken;
+        if (truth(is_neg_(source))) return {};
+        r.object = source.ptr();
+        r.address = *address;
+        return taken;
+      }
+      if (!r.fits_attributes(source)) return {};
+      *address = nb::cast<uintptr_t>(source.attr("data_ptr")());
+      return taken;
+    } catch (nb::python_error& error) {
+      // Ignore the error, because the checks of a first submission report it better.
+      if (!error.matches(PyExc_Exception)) throw;
+      return {};
+    }
+  }
+
+  static bool same(nb::handle a, nb::handle b) {
+    const int result = PyObject_RichCompareBool(a.ptr(), b.ptr(), Py_EQ);
+    if (result < 0) throw nb::python_error();
+    return result != 0;
+  }
+
+  const nb::object frontend_;
+  const nb::dict idle_, handles_;
+  const nb::object numbers_, tensor_, parameter_, global_set_, is_neg_;
+  const nb::object repeat_type_ = nb::borrow(nb::type<Repeat>());
+  const size_t limit_;
+  const nb::object engine_ = nb::steal(PyUnicode_InternFromString("engine"));
+  const nb::object set_id_ = nb::steal(PyUnicode_InternFromString("process_set_id"));
+  int (*view_)(void* tensor, TensorView* out) = nullptr;
+};
+
+}  // namespace
+
+void define_repeats(nb::module_& m) {
+  using namespace nb::literals;
+  nb::class_<Repeat>(m, "Repeat")
+      .def_ro("work", &Repeat::work)
+      .def_ro("engine", &Repeat::engine)
+      .def_rw("source", &Repeat::source, nb::arg().none())
+      .def_rw("result", &Repeat::result, nb::arg().none());
+  using Take = nb::object (Repeats::*)(nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle);
+  nb::class_<Repeats>(m, "Repeats")
+      .def(nb::init<nb::object, nb::dict, nb::dict, nb::object, nb::object, nb::object, nb::object, size_t>(), "frontend"_a, "idle"_a,
+           "handles"_a, "numbers"_a, "tensor"_a, "parameter"_a, "global_set"_a, "limit"_a)
+      .def("create", &Repeats::create, "work"_a, "name"_a.none(), "source"_a, "op"_a.none(), "prescale"_a, "postscale"_a, "process_set"_a)
+      .def("take", static_cast<Take>(&Repeats::take), "name"_a.none(), "source"_a.none(), "op"_a.none(), "prescale"_a.none(),
+           "postscale"_a.none(), "process_set"_a.none())
+      .def("submit", &Repeats::submit, "name"_a.none(), "source"_a.none(), "target"_a.none(), "op"_a.none(), "prescale"_a.none(),
+           "postscale"_a.none(), "process_set"_a.none())
+      .def("start", &Repeats::start, "name"_a.none(), "source"_a.none(), "target"_a.none(), "op"_a.none(), "prescale"_a.none(),
+           "postscale"_a.none(), "process_set"_a.none())
+      .def("finish", &Repeats::finish, "handle"_a.none())
+      .def("settle", &Repeats::settle)
+      .def("put_back", &Repeats::put_back);
+}
+
+}  // namespace hvd::python
