@@ -1,29 +1,12 @@
-// Copies PyTorch's gradients on the CPU to a bucket, in one call without Python code. The memory of tensors is found
-// through the table of C functions that DLPack defines and PyTorch has had since version 2.10.
-#include <nanobind/ndarray.h>
-
+// Copies PyTorch's gradients on the CPU to a bucket, in one call without Python code.
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "glue.h"
+#include "dlpack.h"
 
 namespace hvd::python {
 namespace {
-
-using Tensor = nb::dlpack::dltensor;
-
-constexpr int32_t kCpu = 1;
-
-// DLPackExchangeAPI, version 1, from DLPack's header dlpack.h.
-struct ExchangeApi {
-  uint32_t major, minor;
-  void* previous;
-  void* unused[3];
-  // Describe a tensor, without a new reference to its memory. A result other than 0 means a Python exception, because
-  // the tensor has no memory.
-  int (*describe)(void* tensor, Tensor* out);
-};
 
 // Names of tensor attributes. They are never released.
 struct Names {
@@ -41,19 +24,11 @@ struct Copy {
 
 PyObject* item(const nb::list& list, size_t i) { return PyList_GetItem(list.ptr(), static_cast<Py_ssize_t>(i)); }
 nb::object attribute(PyObject* of, PyObject* name) { return nb::steal(PyObject_GetAttr(of, name)); }
-std::byte* data_of(const Tensor& t) { return static_cast<std::byte*>(t.data) + t.byte_offset; }
 
 // Return the tensor's number of values, or -1 if they are not adjacent or not on the CPU.
-int64_t values_of(const Tensor& t) {
-  int64_t values = 1;
-  for (int32_t i = t.ndim - 1; i >= 0; --i) {
-    if (t.shape[i] != 1 && t.strides[i] != values) return -1;
-    values *= t.shape[i];
-  }
-  return t.device.device_type == kCpu ? values : -1;
-}
+int64_t values_of(const DlTensor& t) { return t.device.device_type == kDlCpu ? contiguous_values(t) : -1; }
 
-bool alike(const Tensor& a, const Tensor& b) {
+bool alike(const DlTensor& a, const DlTensor& b) {
   return a.dtype == b.dtype && a.ndim == b.ndim && std::equal(a.shape, a.shape + a.ndim, b.shape);
 }
 
@@ -65,13 +40,13 @@ bool holds_values(PyObject* tensor) {
 
 // Append the copy of one gradient to its view, unless the gradient is the view. Return false, possibly with an
 // exception, if it needs the general path.
-bool prepare(const ExchangeApi& api, PyObject* parameter, PyObject* arrived, PyObject* version, PyObject* view, PyObject* address,
+bool prepare(const DlpackApi& api, PyObject* parameter, PyObject* arrived, PyObject* version, PyObject* view, PyObject* address,
              std::vector<Copy>* copies) {
   static const Names names;
   if (!attribute(parameter, names.grad).is(arrived) || Py_TYPE(arrived) != Py_TYPE(view)) return false;
   const nb::object now = attribute(arrived, names.version);
   if (!now.is_valid() || PyLong_AsLongLong(now.ptr()) != PyLong_AsLongLong(version)) return false;
-  Tensor to, from;
+  DlTensor to, from;
   if (api.describe(view, &to) != 0 || values_of(to) < 0 || data_of(to) != PyLong_AsVoidPtr(address)) return false;
   if (arrived == view) return true;
   if (api.describe(arrived, &from) != 0 || !alike(from, to)) return false;
@@ -82,9 +57,8 @@ bool prepare(const ExchangeApi& api, PyObject* parameter, PyObject* arrived, PyO
 }
 
 bool take_gradients(nb::handle exchange, nb::list parameters, nb::list arrived, nb::list versions, nb::list views, nb::list addresses) {
-  const auto* api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(exchange.ptr(), "dlpack_exchange_api"));
-  if (!api) throw nb::python_error();
-  if (api->major != 1 || !api->describe) return false;
+  const DlpackApi* api = dlpack_api(exchange);
+  if (!api) return false;
   const size_t count = nb::len(parameters);
   for (const auto& each : {arrived, versions, views, addresses}) {
     if (nb::len(each) != count) throw nb::value_error("each list must have one entry per parameter");

@@ -5,46 +5,13 @@
 // objects. Without it, and for subclasses of Tensor, the attributes of the tensor are compared.
 #include <algorithm>
 
+#include "dlpack.h"
 #include "work.h"
 
 namespace hvd::python {
 namespace {
 
-// ---- Structures of DLPack 1, as in its header dlpack.h --------------------------------------------------------------
-struct DataType {
-  uint8_t code, bits;
-  uint16_t lanes;
-  bool operator==(const DataType&) const = default;
-};
-struct TensorView {
-  void* data;
-  int32_t device_kind, device;
-  int32_t dimensions;
-  DataType dtype;
-  int64_t *shape, *strides;
-  uint64_t offset;
-  uintptr_t address() const { return reinterpret_cast<uintptr_t>(data) + offset; }
-};
-struct DlpackApi {
-  uint32_t major, minor;
-  DlpackApi* previous;
-  void *allocate, *from_object, *to_object;
-  // Describe a tensor. Return 0, or -1 with a Python exception. The view is valid as long as the tensor is not changed.
-  int (*view)(void* tensor, TensorView* out);
-  void* stream;
-};
-constexpr int32_t kDeviceCpu = 1;
-
-bool contiguous(const TensorView& t) {
-  int64_t expected = 1;
-  bool dense = true;
-  for (int32_t i = t.dimensions - 1; i >= 0; --i) {
-    if (t.shape[i] == 0) return true;
-    dense = dense && (t.shape[i] == 1 || t.strides[i] == expected);
-    expected *= t.shape[i];
-  }
-  return dense;
-}
+uintptr_t address(const DlTensor& t) { return reinterpret_cast<uintptr_t>(data_of(t)); }
 
 bool truth(const nb::object& value) {
   const int result = PyObject_IsTrue(value.ptr());
@@ -65,21 +32,21 @@ struct Repeat {
   // Shape and element type of the first tensor, or `dimensions` < 0 if it could not be described.
   int32_t dimensions = -1;
   int64_t extent[kDimensions], elements = 1;
-  DataType element;
+  nb::dlpack::dtype element;
   // Object and address of the last tensor that is known to have no lazy negation.
   const PyObject* object = nullptr;
   uintptr_t address = 0;
 
-  void describe(const TensorView& t) {
-    if (t.dimensions > kDimensions) return;
-    dimensions = t.dimensions;
+  void describe(const DlTensor& t) {
+    if (t.ndim > kDimensions) return;
+    dimensions = t.ndim;
     element = t.dtype;
-    std::copy_n(t.shape, t.dimensions, extent);
+    std::copy_n(t.shape, t.ndim, extent);
     for (int32_t i = 0; i < dimensions; ++i) elements *= extent[i];
   }
-  bool fits(const TensorView& t) const {
-    return t.dimensions == dimensions && t.dtype == element && std::equal(extent, extent + dimensions, t.shape) &&
-           t.device_kind == kDeviceCpu && contiguous(t);
+  bool fits(const DlTensor& t) const {
+    return t.ndim == dimensions && t.dtype == element && std::equal(extent, extent + dimensions, t.shape) &&
+           t.device.device_type == kDlCpu && contiguous_values(t) >= 0;
   }
   bool fits_attributes(nb::handle tensor) const {
     return tensor.attr("shape").equal(shape) && tensor.attr("dtype").is(dtype) && truth(tensor.attr("is_contiguous")()) &&
@@ -96,10 +63,7 @@ class Repeats {
         limit_(limit) {
     nb::object capsule = nb::getattr(tensor_, "__dlpack_c_exchange_api__", nb::none());
     if (capsule.is_none()) return;
-    auto* api = static_cast<DlpackApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-    PyErr_Clear();
-    while (api && api->major > 1) api = api->previous;
-    if (api && api->major == 1) view_ = api->view;
+    if (const DlpackApi* api = dlpack_api(capsule)) view_ = api->describe;
   }
 
   nb::object create(nb::object work, nb::object name, nb::object source, nb::object op, nb::object prescale, nb::object postscale,
@@ -118,7 +82,7 @@ class Repeats {
     r.prescale = std::move(prescale);
     r.postscale = std::move(postscale);
     r.process_set = std::move(process_set);
-    if (TensorView view; read(source, &view)) r.describe(view);
+    if (DlTensor view; read(source, &view)) r.describe(view);
     return nb::cast(std::move(r));
   }
 
@@ -195,7 +159,7 @@ class Repeats {
   // True for a tensor of PyTorch itself, whose attributes no subclass can change.
   bool plain(nb::handle tensor) const { return tensor.type().is(tensor_) || tensor.type().is(parameter_); }
 
-  bool read(nb::handle tensor, TensorView* view) const {
+  bool read(nb::handle tensor, DlTensor* view) const {
     if (!view_ || !plain(tensor)) return false;
     if (view_(tensor.ptr(), view) == 0) return true;
     PyErr_Clear();
@@ -203,8 +167,8 @@ class Repeats {
   }
 
   uintptr_t address_of(nb::handle tensor) const {
-    TensorView view;
-    return read(tensor, &view) ? view.address() : nb::cast<uintptr_t>(tensor.attr("data_ptr")());
+    DlTensor view;
+    return read(tensor, &view) ? hvd::python::address(view) : nb::cast<uintptr_t>(tensor.attr("data_ptr")());
   }
 
   // Remove the stored operation from idle_ and return it, or a null object if there is none or an argument has changed.
@@ -223,9 +187,9 @@ class Repeats {
           (!process_set.is(global_set_) && !same(nb::getattr(process_set, set_id_), r.set_id))) {
         return {};
       }
-      TensorView view;
+      DlTensor view;
       if (r.dimensions >= 0 && read(source, &view)) {
-        *address = view.address();
+        *address = hvd::python::address(view);
         if (!r.fits(view)) return {};
         // Asking for a lazy negation takes as long as the rest. A contiguous tensor has one only if it has one element
         // or was just made by an internal function of PyTorch, so do not ask again for the same tensor.
@@ -258,7 +222,7 @@ class Repeats {
   const size_t limit_;
   const nb::object engine_ = nb::steal(PyUnicode_InternFromString("engine"));
   const nb::object set_id_ = nb::steal(PyUnicode_InternFromString("process_set_id"));
-  int (*view_)(void* tensor, TensorView* out) = nullptr;
+  int (*view_)(void* tensor, DlTensor* out) = nullptr;
 };
 
 }  // namespace
