@@ -25,12 +25,12 @@ struct DlpackApi {
   void* stream;
 };
 
-// Return the table of version 1 in the capsule, or null if there is none.
+// Return the table of version 1 in the capsule, or null if there is none that can describe tensors.
 inline const DlpackApi* dlpack_api(nb::handle capsule) {
   auto* api = static_cast<DlpackApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   PyErr_Clear();
   while (api && api->major > 1) api = api->previous;
-  return api && api->major == 1 ? api : nullptr;
+  return api && api->major == 1 && api->describe ? api : nullptr;
 }
 
 inline std::byte* data_of(const DlTensor& t) { return static_cast<std::byte*>(t.data) + t.byte_offset; }

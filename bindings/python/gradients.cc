@@ -51,7 +51,8 @@ bool prepare(const DlpackApi& api, PyObject* parameter, PyObject* arrived, PyObj
   if (arrived == view) return true;
   if (api.describe(arrived, &from) != 0 || !alike(from, to)) return false;
   const int64_t values = values_of(from);
-  if (values < 0 || attribute(arrived, names.requires_grad).ptr() != Py_False) return false;
+  if (values < 0 || (values > 0 && !data_of(from))) return false;  // PyTorch's zero tensors have no memory
+  if (attribute(arrived, names.requires_grad).ptr() != Py_False) return false;
   copies->push_back({parameter, view, data_of(to), data_of(from), static_cast<size_t>(values) * (to.dtype.bits / 8)});
   return true;
 }
@@ -67,7 +68,7 @@ bool take_gradients(nb::handle exchange, nb::list parameters, nb::list arrived, 
   copies.reserve(count);
   bool ready = true;
   // Begin with this check, because is_neg() releases the GIL. Memory must not change between description and copy.
-  for (size_t i = 0; ready && i < count; ++i) ready = holds_values(item(arrived, i));
+  for (size_t i = 0; ready && i < count; ++i) ready = holds_values(nb::borrow(item(arrived, i)).ptr());
   for (size_t i = 0; ready && i < count; ++i) {
     ready = prepare(*api, item(parameters, i), item(arrived, i), item(versions, i), item(views, i), item(addresses, i), &copies);
   }
@@ -78,7 +79,10 @@ bool take_gradients(nb::handle exchange, nb::list parameters, nb::list arrived, 
   static PyObject* const grad = PyUnicode_InternFromString("grad");
   for (const Copy& copy : copies) {
     std::memmove(copy.to, copy.from, copy.bytes);
-    if (PyObject_SetAttr(copy.parameter, grad, copy.view) != 0) throw nb::python_error();
+    if (PyObject_SetAttr(copy.parameter, grad, copy.view) != 0) {
+      PyErr_Clear();  // the general path fails in the same way, and reports it
+      return false;
+    }
   }
   return true;
 }

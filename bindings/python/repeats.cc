@@ -31,18 +31,14 @@ struct Repeat {
   Work* native = nullptr;
   // Shape and element type of the first tensor, or `dimensions` < 0 if it could not be described.
   int32_t dimensions = -1;
-  int64_t extent[kDimensions], elements = 1;
+  int64_t extent[kDimensions];
   nb::dlpack::dtype element;
-  // Object and address of the last tensor that is known to have no lazy negation.
-  const PyObject* object = nullptr;
-  uintptr_t address = 0;
 
   void describe(const DlTensor& t) {
     if (t.ndim > kDimensions) return;
     dimensions = t.ndim;
     element = t.dtype;
     std::copy_n(t.shape, t.ndim, extent);
-    for (int32_t i = 0; i < dimensions; ++i) elements *= extent[i];
   }
   bool fits(const DlTensor& t) const {
     return t.ndim == dimensions && t.dtype == element && std::equal(extent, extent + dimensions, t.shape) &&
@@ -191,13 +187,7 @@ class Repeats {
       if (r.dimensions >= 0 && read(source, &view)) {
         *address = hvd::python::address(view);
         if (!r.fits(view)) return {};
-        // Asking for a lazy negation takes as long as the rest. A contiguous tensor has one only if it has one element
-        // or was just made by an internal function of PyTorch, so do not ask again for the same tensor.
-        if (r.elements > 1 && source.ptr() == r.object && *address == r.address) return taken;
-        if (truth(is_neg_(source))) return {};
-        r.object = source.ptr();
-        r.address = *address;
-        return taken;
+        return truth(is_neg_(source)) ? nb::object() : taken;
       }
       if (!r.fits_attributes(source)) return {};
       *address = nb::cast<uintptr_t>(source.attr("data_ptr")());

@@ -107,8 +107,12 @@ def test_the_bits_are_those_without_buckets(variant):
         assert apart == together
 
 
+def zero(g):
+    return torch._efficientzerotensor(g.shape)  # has no memory
+
+
 @pytest.mark.parametrize(
-    "make", [torch.clone, torch._neg_view, lambda g: g.requires_grad_() * 1, torch.Tensor.to_sparse]
+    "make", [torch.clone, torch._neg_view, lambda g: g.requires_grad_() * 1, torch.Tensor.to_sparse, zero]
 )
 def test_native_copies_take_all_gradients_or_none(make):
     parameters, views = ([torch.nn.Parameter(torch.zeros(2)) for _ in "ab"], [torch.zeros(2) for _ in "ab"])

@@ -100,10 +100,13 @@ def test_another_engine_and_a_forked_child():
 
 
 def test_a_lazy_negation_is_refused_after_equal_calls(single):
+    numbers = torch.tensor([1 + 2j, 3 + 4j])
+    tensor = torch.view_as_real(numbers).flatten()[1:3]
     for _ in range(3):
-        hvd.allreduce_(torch.tensor([1 + 2j]).imag, name="x")
+        hvd.allreduce_(tensor, name="x")
+    tensor.data = numbers.conj().imag.as_strided((2,), (1,))  # the same object and address
     with pytest.raises(ValueError, match="resolve_neg"):
-        hvd.allreduce_(torch.tensor([1 + 2j]).conj().imag, name="x")
+        hvd.allreduce_(tensor, name="x")
 
 
 def test_nothing_is_kept_that_the_program_has_dropped(single):
