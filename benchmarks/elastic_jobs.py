@@ -137,8 +137,8 @@ def folders() -> Iterator[Callable[[str], Path]]:
         yield make
 
 
-def worker(face: str, folder: Path, *arguments: str) -> list[str]:
-    return [sys.executable, str(PROGRAM), "--face", face, "--folder", str(folder), *arguments]
+def worker(frontend: str, folder: Path, *arguments: str) -> list[str]:
+    return [sys.executable, str(PROGRAM), "--frontend", frontend, "--folder", str(folder), *arguments]
 
 
 def hosts(folder: Path, text: str) -> None:

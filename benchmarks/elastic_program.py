@@ -97,12 +97,12 @@ def bare(options: argparse.Namespace, notes: Notes) -> None:
     from horovod.common.elastic import ObjectState, run_fn
     from horovod.common.objects import allgather_object, broadcast_object
 
-    hvd, face = HorovodBasics("benchmark"), frontends.named("benchmark")
+    hvd, frontend = HorovodBasics("benchmark"), frontends.named("benchmark")
 
     def train(state: Any) -> None:
         notes.say("begins", state.step, hvd.rank(), hvd.size())
         while True:
-            allgather_object(state.step, "step", face=face)
+            allgather_object(state.step, "step", frontend=frontend)
             state.step += 1
             state.commit()
             notes.say("step", state.step, hvd.size())
@@ -113,10 +113,10 @@ def bare(options: argparse.Namespace, notes: Notes) -> None:
         hvd.init()
 
     def send(value: Any, root_rank: int = 0) -> Any:
-        return broadcast_object(value, root_rank, "broadcast", face=face)
+        return broadcast_object(value, root_rank, "broadcast", frontend=frontend)
 
     def gather(value: Any, name: str) -> list[Any]:
-        return allgather_object(value, name, face=face)
+        return allgather_object(value, name, frontend=frontend)
 
     hvd.init()
     run_fn(train, reset, failures)(ObjectState(send, hvd.rank, gather, step=0))
@@ -152,7 +152,7 @@ def torchrun(options: argparse.Namespace, notes: Notes) -> None:
         time.sleep(options.pause)
 
 
-FACES = {
+FRONTENDS = {
     "horovod": horovod,
     "bare": bare,
     "torchrun": torchrun,
@@ -161,14 +161,14 @@ FACES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--face", choices=FACES, required=True)
+    parser.add_argument("--frontend", choices=FRONTENDS, required=True)
     parser.add_argument("--folder", type=Path, required=True, help="for what workers write down")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--extra", type=int, default=0, help="bytes of state that no step changes")
     parser.add_argument("--pause", type=float, default=0.005, help="s after each step")
     parser.add_argument("--snapshot", type=Path)
     options = parser.parse_args()
-    FACES[options.face](options, Notes(options.folder))
+    FRONTENDS[options.frontend](options, Notes(options.folder))
 
 
 if __name__ == "__main__":

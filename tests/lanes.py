@@ -48,7 +48,7 @@ FRAMEWORKS = ("tests/keras", "tests/tensorflow")
 """Folders whose tests go to the lane of the backend named by their first parameter or by their file name."""
 PARTS = {
     "torch": ("tests/torch", "tests/gpu"),
-    "tensorflow": ("tests/tensorflow", "tests/keras", "tests/test_two_faces.py"),
+    "tensorflow": ("tests/tensorflow", "tests/keras", "tests/test_two_frontends.py"),
     "jax": ("tests/jax",),
     "spark-ray": ("tests/spark", "tests/ray"),
 }
@@ -71,13 +71,13 @@ def lane(nodeid: str) -> str:
         )
         return f"keras-{named[1]}" if named else "tensorflow"
     if folder in OF_ALL_FRONTENDS:
-        return _of_face(name.partition("[")[2]) or path
-    if path == "tests/test_two_faces.py":
+        return _of_frontend(name.partition("[")[2]) or path
+    if path == "tests/test_two_frontends.py":
         return "keras-jax" if "jax" in name else "tensorflow"
     return SINGLE.get(folder, path)
 
 
-def _of_face(parameters: str) -> str:
+def _of_frontend(parameters: str) -> str:
     """Return the lane for a column of the conformance matrix, such as ``keras, on jax``.
 
     Empty for frontends that need no framework.

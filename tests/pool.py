@@ -64,7 +64,7 @@ class Failure:
 class Kind:
     """Properties of a fleet's processes that are fixed when they start."""
 
-    faces: tuple[str, ...] = ("tests", "torch", "numpy")
+    frontends: tuple[str, ...] = ("tests", "torch", "numpy")
     """Frontends that are initialized in a job."""
     environ: tuple[tuple[str, str], ...] = ()
     imports: tuple[str, ...] = ()
@@ -79,8 +79,8 @@ TORCH = Kind(imports=("torch", "torch._dynamo"))  # optimizers need the second, 
 def _framework_kind(backend: str, *imports: str, **environ: str) -> Kind:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     settings = {**quiet, "KERAS_BACKEND": backend, **environ}
-    faces = ("tests", "torch", "numpy", "tensorflow", "tensorflow.keras", "keras")
-    return Kind(faces, tuple(sorted(settings.items())), imports)
+    frontends = ("tests", "torch", "numpy", "tensorflow", "tensorflow.keras", "keras")
+    return Kind(frontends, tuple(sorted(settings.items())), imports)
 
 
 TENSORFLOW = _framework_kind("tensorflow", "tensorflow")
@@ -209,7 +209,9 @@ class Fleet:
         if self._job is None:  # remove keys that a failed worker left in the store
             self._server.close()
             self._server = StoreServer(self._key)
-        messages = [("join", self._environ(job, rank), job.initialized, self.kind.faces) for rank in range(job.size)]
+        messages = [
+            ("join", self._environ(job, rank), job.initialized, self.kind.frontends) for rank in range(job.size)
+        ]
         for worker, message in zip(self._workers, messages, strict=False):
             worker.send(*message)
         results = self._collect(self._workers[: job.size], START_SECONDS, abort=False)

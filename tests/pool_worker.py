@@ -72,10 +72,10 @@ def leave(joined: list[Any]) -> None:
         basics.shutdown()
     joined.clear()
     forget_names()
-    for face in list(state.faces):  # frontends that the test's function initialized itself
+    for frontend in list(state.frontends):  # frontends that the test's function initialized itself
         from horovod.common.basics import HorovodBasics
 
-        HorovodBasics(face).shutdown()
+        HorovodBasics(frontend).shutdown()
     if "horovod.torch" in sys.modules:
         sys.modules["horovod.torch"].shutdown()  # also drops handles, which keep the job's engine alive
     if "HOROVOD_CUDA_LIBRARY" in os.environ:
@@ -99,15 +99,15 @@ def forget_loaders() -> None:
     marks.data_seen = False
 
 
-def join(joined: list[Any], environ: dict[str, str], initialize: bool, faces: tuple[str, ...]) -> None:
+def join(joined: list[Any], environ: dict[str, str], initialize: bool, frontends: tuple[str, ...]) -> None:
     from horovod.common.basics import HorovodBasics
 
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
         del os.environ[name]
     os.environ.update(environ)
     if initialize:
-        for face in faces:
-            basics = HorovodBasics(face)
+        for frontend in frontends:
+            basics = HorovodBasics(frontend)
             basics.init()
             joined.append(basics)
 

@@ -345,7 +345,7 @@ def names_of_mxnet():
     from horovod import _absent as absent
     from horovod.common import frontends
 
-    assert set(horovod.mxnet.__all__) >= absent.IN_FACES - {"join", "barrier"}
+    assert set(horovod.mxnet.__all__) >= absent.IN_FRONTENDS - {"join", "barrier"}
     assert frontends.MXNET.number == 4  # bindings/mxnet/call.h
     return horovod.mxnet.__all__
 

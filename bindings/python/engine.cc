@@ -52,7 +52,7 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   Request q;
   q.kind = code("kind", kind, Kind::barrier);
   q.set = static_cast<uint32_t>(process_set);
-  q.frontend = code("face", frontend, uint8_t{UINT8_MAX});
+  q.frontend = code("frontend", frontend, uint8_t{UINT8_MAX});
   q.name = text(name);
   q.dtype = code("dtype", dtype, DType::bfloat16);
   q.op = code("op", op, kLastReduceOp);
@@ -85,7 +85,7 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
 Work submit_special(PyEngine& self, Kind kind, const std::string& name, std::vector<int64_t> numbers, int frontend) {
   Request q;
   q.kind = kind;
-  q.frontend = code("face", frontend, uint8_t{UINT8_MAX});
+  q.frontend = code("frontend", frontend, uint8_t{UINT8_MAX});
   q.name = name;
   q.splits = std::move(numbers);
   OperationPtr op;
@@ -175,12 +175,13 @@ void define_engine(nb::module_& m) {
   nb::class_<PyEngine> engine(m, "Engine");
   engine.def(nb::init<const Config&>(), "config"_a)
       .def("submit", &submit<false>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
-           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "face"_a = 0,
+           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "frontend"_a = 0,
            "device_kind"_a = 0, "device"_a = 0, "stream"_a = 0)
       .def("run", &submit<true>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
-           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "face"_a = 0,
+           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "frontend"_a = 0,
            "device_kind"_a = 0, "device"_a = 0, "stream"_a = 0)
-      .def("join", [](PyEngine& self, int frontend) { return submit_special(self, Kind::join, "join.noname", {}, frontend); }, "face"_a = 0)
+      .def("join", [](PyEngine& self, int frontend) { return submit_special(self, Kind::join, "join.noname", {}, frontend); },
+           "frontend"_a = 0)
       .def("add_process_set",
            [](PyEngine& self, std::vector<int64_t> ranks, const std::string& name) {
     return submit_special(self, Kind::add_set, name, std::move(ranks), 0);
@@ -195,8 +196,8 @@ void define_engine(nb::module_& m) {
       .def("process_sets", [](PyEngine& self) { return self.live().process_sets(); })
       .def("name_group",
            [](PyEngine& self, int kind, uint32_t set, int frontend) {
-    return self.live().name_group(set, code("face", frontend, uint8_t{UINT8_MAX}), code("kind", kind, Kind::join));
-  }, "kind"_a, "process_set"_a, "face"_a = 0)
+    return self.live().name_group(set, code("frontend", frontend, uint8_t{UINT8_MAX}), code("kind", kind, Kind::join));
+  }, "kind"_a, "process_set"_a, "frontend"_a = 0)
       .def("ended",
            [](PyEngine& self) -> nb::object {
     const Status why = self.live().ended();
@@ -229,7 +230,7 @@ void define_engine(nb::module_& m) {
   }, "fusion_threshold"_a, "tuning"_a)
       .def_ro("tuning", &PyEngine::tuning)
       .def("abandon", &PyEngine::abandon)
-      .def("serve_faces",
+      .def("serve_frontends",
            [](PyEngine& self, int rank, int size, int local_rank, int local_size) {
     self.live();
     nb::gil_scoped_release nogil;
@@ -237,9 +238,10 @@ void define_engine(nb::module_& m) {
   }, "rank"_a, "size"_a, "local_rank"_a, "local_size"_a)
       .def("stats", &stats);
   define_trace(m, engine);
-  m.def("face_api", &frontend_api);
-  m.def("serve_face", [](int frontend, bool in) { serve_frontend(code("face", frontend, uint8_t{UINT8_MAX}), in); }, "face"_a, "in_job"_a);
-  m.def("serve_no_faces", [] {
+  m.def("frontend_api", &frontend_api);
+  m.def("serve_frontend", [](int frontend, bool in) { serve_frontend(code("frontend", frontend, uint8_t{UINT8_MAX}), in); }, "frontend"_a,
+        "in_job"_a);
+  m.def("serve_no_frontends", [] {
     nb::gil_scoped_release nogil;
     set_current(nullptr, 0, 1, 0, 1);
   });

@@ -99,7 +99,7 @@ Status read(const HvdRequest& given, Request* to) {
     return Status(Code::invalid_argument, "device_kind must be 0 (host memory) here, got " + std::to_string(from.device_kind));
   }
   HVD_RETURN_IF_ERROR(known("kind", from.kind, Kind::join, &to->kind));
-  HVD_RETURN_IF_ERROR(known("face", from.frontend, uint8_t{UINT8_MAX}, &to->frontend));
+  HVD_RETURN_IF_ERROR(known("frontend", from.frontend, uint8_t{UINT8_MAX}, &to->frontend));
   HVD_RETURN_IF_ERROR(known("dtype", from.dtype, DType::bfloat16, &to->dtype));
   HVD_RETURN_IF_ERROR(known("op", from.op, kLastReduceOp, &to->op));
   HVD_RETURN_IF_ERROR(known("wire", from.wire, WireFormat::int8, &to->wire));

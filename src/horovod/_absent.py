@@ -25,7 +25,7 @@ MOVED = {
 }
 """Present names of modules whose classes can be in pickles of earlier versions, by their former names."""
 
-IN_FACES = frozenset(
+IN_FRONTENDS = frozenset(
     ("init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size", "allreduce", "allgather")
     + ("broadcast", "barrier", "join", "DistributedOptimizer", "broadcast_parameters", "Average", "Sum", "Compression")
 )
@@ -83,6 +83,6 @@ def no_attribute(module: str, name: str) -> AttributeError:
     if full in ABSENT:
         return AttributeError(_refusal(full))
     where = ""
-    if module == "horovod" and name in IN_FACES:
+    if module == "horovod" and name in IN_FRONTENDS:
         where = f"; {name} is in the modules for frameworks: `import horovod.torch as hvd`, say"
     return AttributeError(f"module {module!r} has no attribute {name!r}{where}")

@@ -400,7 +400,7 @@ class Engine:
         group_size: int,
         wire: int = 0,
         residual: int = 0,
-        face: int = 0,
+        frontend: int = 0,
         device_kind: int = 0,
         device: int = 0,
         stream: int = 0,
@@ -428,7 +428,7 @@ class Engine:
             wire: Format in which values are sent (WIRE_*), for an allreduce of float32 with Average or Sum.
             residual: Address of as many float32 values, initially zeros, or 0. The compression error of this rank's
                 contribution is stored there, and added to the next contribution.
-            face: Number of the frontend. Operations of different frontends are never matched
+            frontend: Number of the frontend. Operations of different frontends are never matched
                 (src/horovod/common/frontends.py).
             device_kind: DEVICE_*, where the tensor is.
             device: Number of the device.
@@ -459,7 +459,7 @@ class Engine:
         group_size: int,
         wire: int = 0,
         residual: int = 0,
-        face: int = 0,
+        frontend: int = 0,
         device_kind: int = 0,
         device: int = 0,
         stream: int = 0,
@@ -470,7 +470,7 @@ class Engine:
         raises the operation's errors. Arguments and exceptions are those of submit().
         """
 
-    def join(self, face: int = 0) -> Work:
+    def join(self, frontend: int = 0) -> Work:
         """Contribute zeros to the frontend's allreduces until all ranks have joined.
 
         Other operations of the frontend fail until then.
@@ -499,7 +499,7 @@ class Engine:
         """
 
     def process_sets(self) -> dict[int, list[int]]: ...
-    def name_group(self, kind: int, process_set: int, face: int = 0) -> str:
+    def name_group(self, kind: int, process_set: int, frontend: int = 0) -> str:
         """Return a name for an unnamed group. All ranks of the process set must make these calls in the same order."""
 
     def ended(self) -> tuple[str, int] | None:
@@ -675,8 +675,8 @@ class Engine:
             on: True to enable the observer, False to disable it.
         """
 
-    def serve_faces(self, rank: int, size: int, local_rank: int, local_size: int) -> None:
-        """Provide this engine and these ranks and sizes to the frontends' native libraries, through face_api()."""
+    def serve_frontends(self, rank: int, size: int, local_rank: int, local_size: int) -> None:
+        """Provide this engine and these ranks and sizes to the frontends' native libraries, through frontend_api()."""
 
     tuning: str
     """Size thresholds at the start of the engine, as text."""
@@ -710,17 +710,17 @@ class Engine:
         including relayed messages).
         """
 
-def face_api() -> int:
+def frontend_api() -> int:
     """Return the address of the table of C functions for the frontends' native libraries (bindings/frontend/api.h)."""
 
-def serve_face(face: int, in_job: bool) -> None:
+def serve_frontend(frontend: int, in_job: bool) -> None:
     """Provide the engine to a frontend's native libraries, or report it as shut down if `in_job` is False.
 
     Before the first call, the libraries report Horovod as not initialized.
     """
 
-def serve_no_faces() -> None:
-    """Report Horovod as not initialized to native libraries, until the next Engine.serve_faces()."""
+def serve_no_frontends() -> None:
+    """Report Horovod as not initialized to native libraries, until the next Engine.serve_frontends()."""
 
 def take_gradients(
     exchange: object,

@@ -14,7 +14,7 @@ STEPS = """
 x = np.ones(100_000, np.float32)
 for step in range(60):  # without computing, in which a busy machine would make one of them late
     at = x.ctypes.data
-    face.run(_core.KIND_ALLREDUCE, "gradient", at, at, x.shape, 7, 1, 0, 1.0, 1.0, 0, None, "", 0).wait()
+    frontend.run(_core.KIND_ALLREDUCE, "gradient", at, at, x.shape, 7, 1, 0, 1.0, 1.0, 0, None, "", 0).wait()
     hvd.step()
 hvd.shutdown()
 """

@@ -192,7 +192,7 @@ from unittest import mock
 from horovod.common import ending
 registered = []
 os.register_at_fork = lambda **how: registered.append(how)
-ending.largest = lambda heard, name, face: heard
+ending.largest = lambda heard, name, frontend: heard
 for _ in range(3):
     assert not ending.should_stop(mock.Mock())
 ending.stopping._leave()

@@ -17,10 +17,10 @@ from horovod.common.ops import Sum
 from tests.ranks import on_ranks
 
 
-def start(face, name, array, kind=_core.KIND_ALLREDUCE):
+def start(frontend, name, array, kind=_core.KIND_ALLREDUCE):
     """Start a sum of int64 in place."""
     address = array.ctypes.data
-    return face.submit(kind, name, address, address, array.shape, dtypes.INT64, Sum, 0, 1.0, 1.0, 0, None, "", 0)
+    return frontend.submit(kind, name, address, address, array.shape, dtypes.INT64, Sum, 0, 1.0, 1.0, 0, None, "", 0)
 
 
 def values(rank, which):
@@ -29,7 +29,7 @@ def values(rank, which):
 
 @on_ranks(2, initialized=False)
 def test_equal_names_do_not_meet():
-    basics = {face.name: HorovodBasics(face.name) for face in (frontends.TORCH, frontends.TENSORFLOW, frontends.KERAS)}
+    basics = {one.name: HorovodBasics(one.name) for one in (frontends.TORCH, frontends.TENSORFLOW, frontends.KERAS)}
     for one in basics.values():
         one.init()
     rank, size = basics["torch"].rank(), basics["torch"].size()
@@ -42,8 +42,8 @@ def test_equal_names_do_not_meet():
             for which, work in works.items():
                 work.wait()
                 assert arrays[which].tolist() == [sum(10 * which + r for r in range(size))] * 5, (step, name, which)
-    for face in (None, *table):
-        assert objects.broadcast_object(f"{rank}", 1, "object", face=face) == "1"
+    for frontend in (None, *table):
+        assert objects.broadcast_object(f"{rank}", 1, "object", frontend=frontend) == "1"
     assert [one.rank() for one in basics.values()] == [rank] * 3
 
 
@@ -134,7 +134,7 @@ def ends(how):
 
 
 @pytest.mark.parametrize("how", ["leaves", "is killed"])
-def test_init_after_the_job_has_ended_begins_another_for_all_faces(pool, how):
+def test_init_after_the_job_has_ended_begins_another_for_all_frontends(pool, how):
     results = pool(3, initialized=False).run(ends, how, errors=True)
     if how == "leaves":
         assert results == [(3, 3, 33)] * 3
@@ -144,7 +144,7 @@ def test_init_after_the_job_has_ended_begins_another_for_all_faces(pool, how):
 
 
 @on_ranks(2, initialized=False)
-def test_what_a_second_face_asks_of_the_running_job_is_not_ignored():
+def test_what_a_second_frontend_asks_of_the_running_job_is_not_ignored():
     from horovod.common.process_sets import ProcessSet, add_process_set, remove_process_set
 
     one, two = HorovodBasics("one"), HorovodBasics("two")

@@ -56,7 +56,7 @@ def test_the_library_says_why_it_cannot_be_used():
     assert library.hvd_mxnet_attach(None, None, message, 200) == 1
     assert message.value.startswith(b"horovod._core has version 0 of the frontend interface")
     no_mxnet = ctypes.CDLL(_core.__file__)._handle
-    assert library.hvd_mxnet_attach(_core.face_api(), no_mxnet, message, 200) == 1
+    assert library.hvd_mxnet_attach(_core.frontend_api(), no_mxnet, message, 200) == 1
     assert message.value == b"MXNet's library has no function MXEnginePushAsyncND"
-    assert library.hvd_mxnet_attach(_core.face_api(), no_mxnet, message, 8) == 1
+    assert library.hvd_mxnet_attach(_core.frontend_api(), no_mxnet, message, 8) == 1
     assert message.value == b"MXNet's"

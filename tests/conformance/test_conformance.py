@@ -23,7 +23,7 @@ def conform(fleets, name, size):
     # TensorFlow and JAX trace their functions again for each case, which takes a minute.
     [pytest.param(a.name, marks=[pytest.mark.heavy] * (a in (InFunction, InProgram))) for a in ALL],
 )
-def test_a_face_does_what_all_do(fleets, name):
+def test_a_frontend_does_what_all_do(fleets, name):
     conform(fleets, name, IN_SHORT)
 
 

@@ -143,13 +143,13 @@ def test_one_more_may_be_lost_while_ranks_are_brought_together():
 
         return translated
 
-    face = mock.Mock()
-    face.adapter.errors_as_ours = errors_as_ours
+    frontend = mock.Mock()
+    frontend.adapter.errors_as_ours = errors_as_ours
     state = mock.Mock()
     state.sync.side_effect = [LostError, None]
     func = mock.Mock(__name__="train", return_value=7)
-    assert make_run(face)(func)(state) == 7
-    assert (state.restore.call_count, func.call_count, face.adapter.shutdown.call_count) == (1, 1, 1)
+    assert make_run(frontend)(func)(state) == 7
+    assert (state.restore.call_count, func.call_count, frontend.adapter.shutdown.call_count) == (1, 1, 1)
 
 
 @pytest.mark.heavy

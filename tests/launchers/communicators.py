@@ -22,7 +22,7 @@ world = MPI.COMM_WORLD
 
 def gather(process_set=global_process_set):
     """Return world ranks by rank of the set."""
-    return allgather_object(world.rank, process_set=process_set, face=named("benchmark"))
+    return allgather_object(world.rank, process_set=process_set, frontend=named("benchmark"))
 
 
 @contextlib.contextmanager
@@ -141,9 +141,9 @@ def finalize():
     hvd.init(MPI.COMM_WORLD, [some])
     same(world)
     MPI.Finalize()
-    face = named("benchmark")
-    assert allgather_object(rank, process_set=some, face=face) == [rank]
-    assert allgather_object(rank, face=face) == [0, 1]
+    frontend = named("benchmark")
+    assert allgather_object(rank, process_set=some, frontend=frontend) == [rank]
+    assert allgather_object(rank, frontend=frontend) == [0, 1]
     with refused("after MPI_Finalize", "list of world ranks"):
         ProcessSet(world)
     hvd.shutdown()
@@ -151,8 +151,8 @@ def finalize():
         hvd.init(world)
     hvd.init(process_sets=[some])
     assert hvd.rank() == rank
-    assert allgather_object(rank, process_set=some, face=face) == [rank]
-    assert allgather_object(rank, face=face) == [0, 1]
+    assert allgather_object(rank, process_set=some, frontend=frontend) == [rank]
+    assert allgather_object(rank, frontend=frontend) == [0, 1]
     assert hvd.mpi_threads_supported()
     hvd.shutdown()
     print(f"OK {rank}", flush=True)

@@ -27,7 +27,7 @@ hvd = HorovodBasics("benchmark")
 
 
 def gather(value):
-    return allgather_object(value, face=named("benchmark"))
+    return allgather_object(value, frontend=named("benchmark"))
 
 
 def describe():

@@ -39,21 +39,21 @@ def test_two_threads_let_go_of_the_same():
 
 
 @pytest.mark.parametrize("leaves", ["numpy", "torch"])
-def test_what_was_interrupted_is_kept_while_another_face_is_in_the_job(leaves):
+def test_what_was_interrupted_is_kept_while_another_frontend_is_in_the_job(leaves):
     pytest.importorskip("torch")
     import horovod.torch as hvd_torch
     from horovod.torch.ops import handles as torch_handles
 
-    face, other, home = (hvd, hvd_torch, handles) if leaves == "numpy" else (hvd_torch, hvd, torch_handles)
+    frontend, other, home = (hvd, hvd_torch, handles) if leaves == "numpy" else (hvd_torch, hvd, torch_handles)
     kept = np.ones(1)
-    face.init()
+    frontend.init()
     other.init()
     try:
         home._held.append(kept)
-        face.shutdown()
+        frontend.shutdown()
         assert home._held == [kept]
-        face.init()
+        frontend.init()
     finally:
         other.shutdown()
-        face.shutdown()
+        frontend.shutdown()
     assert not home._held

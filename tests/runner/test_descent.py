@@ -46,7 +46,7 @@ if __name__ == "__main__":
         print("job", sorted(inner.stdout.split()))
         again = run(["setsid", "--fork", "--wait", sys.executable, "-c", code])
         print("program", again.returncode, "was started by rank 1 (pid %d)" % os.getpid() in again.stderr)
-    assert allgather_object(hvd.rank(), face=named("benchmark")) == [0, 1]
+    assert allgather_object(hvd.rank(), frontend=named("benchmark")) == [0, 1]
 """
 
 

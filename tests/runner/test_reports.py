@@ -19,7 +19,7 @@ hvd = HorovodBasics("benchmark")
 rank, what = int(os.environ["HOROVOD_RANK"]), sys.argv[1]
 
 def gather():
-    return allgather_object(0, face=named("benchmark"))
+    return allgather_object(0, frontend=named("benchmark"))
 
 if what == "absent":
     if rank == 2:

@@ -13,7 +13,7 @@ import pytest
 from tests.documents import ROOT
 
 CONF = ROOT / "tools/site/conf.py"
-FACES = ("horovod.torch", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
+FRONTENDS = ("horovod.torch", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_every_page_has_a_chapter_and_every_chapter_pages(conf):
 def test_every_public_module_is_in_the_reference():
     texts = [page.read_text() for page in (ROOT / "docs/api").glob("*.md")]
     named = {name for text in texts for name in re.findall(r"^\.\. automodule:: (\S+)$", text, re.MULTILINE)}
-    assert {*FACES, "horovod.runner", "horovod.common.exceptions"} <= named
+    assert {*FRONTENDS, "horovod.runner", "horovod.common.exceptions"} <= named
     files = {name: ROOT / "src" / name.replace(".", "/") for name in named}
     gone = [name for name, path in files.items() if not (path.is_dir() or path.with_suffix(".py").exists())]
     assert not gone, f"docs/api names modules that are not there: {gone}"

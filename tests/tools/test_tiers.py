@@ -15,7 +15,7 @@ from tests.tiers import tier
         ("tests/spark/test_run.py::test_run", {"smoke"}, "first"),
         ("tests/keras/test_optimizer.py::test_step[tensorflow]", set(), "first"),
         ("tests/keras/test_optimizer.py::test_step[jax-2]", set(), "more"),
-        ("tests/conformance/test_conformance.py::test_a_face[keras, on torch]", set(), "more"),
+        ("tests/conformance/test_conformance.py::test_a_frontend[keras, on torch]", set(), "more"),
     ],
 )
 def test_the_tier_of_a_test(nodeid, marks, expected):

@@ -102,7 +102,7 @@ def test_what_fails_while_the_device_works_on_keeps_its_memory(monkeypatch, wher
     setattr(launched, where, fails)
     work = devices.DeviceWork(launched, FakeStreams(), torch.device("cuda", 0), 2, "tensors")
     launched.in_use = lambda: True
-    monkeypatch.setattr(devices.face, "job", Job())
+    monkeypatch.setattr(devices.frontend, "job", Job())
     try:
         with pytest.raises(hvd.HorovodInternalError, match="rank 1 was lost"):
             work.wait()
@@ -121,7 +121,7 @@ def test_waiting_for_the_device_ends_after_the_time_that_is_given(monkeypatch):
     launched = FakeWork(lambda: there)
     launched.order = ordered.append
     work = devices.DeviceWork(launched, FakeStreams(), torch.device("cuda", 0), 2, "tensors")
-    monkeypatch.setattr(devices.face, "job", Job())
+    monkeypatch.setattr(devices.frontend, "job", Job())
     assert not work.wait(0)
     assert not work.wait(0.01)
     assert not ordered

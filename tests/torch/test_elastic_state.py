@@ -161,7 +161,7 @@ def test_handlers_of_a_program():
     assert state.optimizer is None
 
 
-def test_states_of_the_face():
+def test_states_of_the_frontend():
     assert issubclass(hvd.elastic.ObjectState, hvd.elastic.State)
     state = hvd.elastic.ObjectState(epoch=3)
     state.epoch = 4

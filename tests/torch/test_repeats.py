@@ -84,8 +84,8 @@ def test_another_engine_and_a_forked_child():
             assert hvd.allreduce_(ones(2), name="x", op=hvd.Sum).tolist() == [3.0] * 2
         assert repeats.idle
         hvd.shutdown()
-        for face in tuple(job.state.faces):  # the engine ends with the last frontend
-            HorovodBasics(face).shutdown()
+        for frontend in tuple(job.state.frontends):  # the engine ends with the last frontend
+            HorovodBasics(frontend).shutdown()
         assert not repeats.idle
         with pytest.raises(hvd.HorovodInternalError, match="has been shut down"):
             hvd.allreduce_(torch.ones(2), name="x", op=hvd.Sum)

@@ -71,7 +71,7 @@ def leave():
     """Shut down every frontend of the process, so that its engine ends; return their names."""
     from horovod.common.frontends import state
 
-    names = list(state.faces)
+    names = list(state.frontends)
     for name in names:
         HorovodBasics(name).shutdown()
     hvd.shutdown()  # also drops handles

@@ -36,16 +36,16 @@ def settled(freeze=0, unused=0, **options):
 
 def of_the_engine(net, optimizer, steps=5):
     """Return (operations of a step, names of those whose requests were built again)."""
-    face = frontends.TORCH
-    built, plain = [], face.submit
-    before = face.engine.stats()["operations"]
-    face.submit = lambda *a, **k: (built.append(a[1]), plain(*a, **k))[1]
+    frontend = frontends.TORCH
+    built, plain = [], frontend.submit
+    before = frontend.engine.stats()["operations"]
+    frontend.submit = lambda *a, **k: (built.append(a[1]), plain(*a, **k))[1]
     try:
         for _ in range(steps):
             step(net, optimizer)
     finally:
-        face.submit = plain
-    return (face.engine.stats()["operations"] - before) / steps, built
+        frontend.submit = plain
+    return (frontend.engine.stats()["operations"] - before) / steps, built
 
 
 @on_ranks(2)

@@ -30,15 +30,15 @@ class Reduction:
     wire: int = 0
 
 
-def label_of(face: Frontend, full_name: str, operation: str) -> str:
+def label_of(frontend: Frontend, full_name: str, operation: str) -> str:
     """Return the start of an error message, such as ``allreduce.x on rank 1``.
 
     Raises:
         ValueError: If Horovod is not initialized.
     """
-    if face.engine is None:
-        face.require_engine()
-    return f"{full_name or operation} on rank {face.require_job().rank}"
+    if frontend.engine is None:
+        frontend.require_engine()
+    return f"{full_name or operation} on rank {frontend.require_job().rank}"
 
 
 def code_of(dtype: Any, what: str) -> int:
@@ -83,9 +83,9 @@ def _check_order(dtype: Any, what: str) -> None:
         )
 
 
-def set_id(face: Frontend, process_set: ProcessSet, what: str) -> int:
+def set_id(frontend: Frontend, process_set: ProcessSet, what: str) -> int:
     """Return the id of a process set. Checks that the set is registered and contains this rank."""
-    rank = face.require_job().rank
+    rank = frontend.require_job().rank
     number = getattr(process_set, "process_set_id", None)
     if number is None:
         raise ValueError(

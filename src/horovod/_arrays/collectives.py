@@ -2,8 +2,8 @@
 
 Inputs are not changed. All functions raise ValueError if an argument is invalid (an unsupported dtype, a name that is
 already in flight, a process set without this rank), or if called before ``init``. They raise HorovodInternalError,
-which names the tensor and the ranks, if ranks disagree or a rank was lost. ``face`` is the frontend that submits the
-operations. Names are full names, such as "allreduce.x", the same on all ranks, or "" to match operations by call order.
+which names the tensor and the ranks, if ranks disagree or a rank was lost. ``frontend`` submits the operations. Names
+are full names, such as "allreduce.x", the same on all ranks, or "" to match operations by call order.
 
 ``start_...`` functions return a ``Pending``.
 
@@ -65,7 +65,7 @@ def plain(array: Any) -> Array:
 
 
 def start_allreduce(
-    face: Frontend,
+    frontend: Frontend,
     arrays: Sequence[Any],
     names: Sequence[str],
     reduction: Reduction,
@@ -79,10 +79,10 @@ def start_allreduce(
 
     sources = [plain(array) for array in arrays]
     codes = [
-        check_reduction(source.dtype, reduction, label_of(face, name, "allreduce"))
+        check_reduction(source.dtype, reduction, label_of(frontend, name, "allreduce"))
         for source, name in zip(sources, names, strict=True)
     ]
-    number = set_id(face, reduction.process_set, _first(names) or "allreduce")
+    number = set_id(frontend, reduction.process_set, _first(names) or "allreduce")
     results = [np.empty_like(source) for source in sources] if targets is None else list(targets)
     how = (int(reduction.op), 0, float(reduction.prescale), float(reduction.postscale), number, None)
     requests = [
@@ -91,11 +91,11 @@ def start_allreduce(
             sources, results, names, codes, _sized(groups, sources), strict=True
         )
     ]
-    return start(face, requests, lambda works: then(results), (sources, results), blocking)
+    return start(frontend, requests, lambda works: then(results), (sources, results), blocking)
 
 
 def start_broadcast(
-    face: Frontend,
+    frontend: Frontend,
     arrays: Sequence[Any],
     root_rank: int,
     names: Sequence[str],
@@ -109,22 +109,22 @@ def start_broadcast(
 
     sources = [plain(array) for array in arrays]
     codes = [
-        code_of_copied(source.dtype, label_of(face, name, "broadcast"))
+        code_of_copied(source.dtype, label_of(frontend, name, "broadcast"))
         for source, name in zip(sources, names, strict=True)
     ]
     what = _first(names) or "broadcast"
-    number = set_id(face, process_set, what)
-    how = (Sum, root_of(root_rank, process_set, label_of(face, what, "")), 1.0, 1.0, number, None, "", 0)
+    number = set_id(frontend, process_set, what)
+    how = (Sum, root_of(root_rank, process_set, label_of(frontend, what, "")), 1.0, 1.0, number, None, "", 0)
     results = [np.empty_like(source) for source in sources] if targets is None else list(targets)
     requests = [
         (KIND_BROADCAST, name, _at(source), _at(result), source.shape, code, *how)
         for source, result, name, code in zip(sources, results, names, codes, strict=True)
     ]
-    return start(face, requests, lambda works: then(results), (sources, results), blocking)
+    return start(frontend, requests, lambda works: then(results), (sources, results), blocking)
 
 
 def start_allgather(
-    face: Frontend,
+    frontend: Frontend,
     arrays: Sequence[Any],
     names: Sequence[str],
     process_set: ProcessSet,
@@ -137,19 +137,19 @@ def start_allgather(
 
     sources = [plain(array) for array in arrays]
     codes = [
-        code_of_copied(source.dtype, label_of(face, name, "allgather"))
+        code_of_copied(source.dtype, label_of(frontend, name, "allgather"))
         for source, name in zip(sources, names, strict=True)
     ]
-    number = set_id(face, process_set, _first(names) or "allgather")
+    number = set_id(frontend, process_set, _first(names) or "allgather")
     requests = [
         (KIND_ALLGATHER, name, _at(source), 0, source.shape, code, Sum, 0, 1.0, 1.0, number, None, *group)
         for source, name, code, group in zip(sources, names, codes, _sized(groups, sources), strict=True)
     ]
-    return start(face, requests, lambda works: then(_outputs(works, sources)), sources, blocking)
+    return start(frontend, requests, lambda works: then(_outputs(works, sources)), sources, blocking)
 
 
 def start_alltoall(
-    face: Frontend,
+    frontend: Frontend,
     arrays: Sequence[Any],
     splits: Any,
     names: Sequence[str],
@@ -166,16 +166,16 @@ def start_alltoall(
     from horovod._core import KIND_ALLTOALL
 
     sources = [plain(array) for array in arrays]
-    number = set_id(face, process_set, _first(names) or "alltoall")
+    number = set_id(frontend, process_set, _first(names) or "alltoall")
     requests = []
     for source, name in zip(sources, names, strict=True):
-        what = label_of(face, name, "alltoall")
+        what = label_of(frontend, name, "alltoall")
         code = code_of_copied(source.dtype, what)
         counts = splits_of(splits, source, process_set.size() or 1, what)
         how = (Sum, 0, 1.0, 1.0, number, counts, "", 0)
         requests.append((KIND_ALLTOALL, name, _at(source), 0, source.shape, code, *how))
     return start(
-        face,
+        frontend,
         requests,
         lambda works: then([*_outputs(works, sources), _counts(works[0].sizes)]),
         sources,
@@ -189,7 +189,7 @@ def _counts(sizes: Sequence[int]) -> Array:
 
 
 def start_reducescatter(
-    face: Frontend,
+    frontend: Frontend,
     arrays: Sequence[Any],
     names: Sequence[str],
     reduction: Reduction,
@@ -204,8 +204,8 @@ def start_reducescatter(
     from horovod._core import KIND_REDUCESCATTER
 
     sources = [plain(array) for array in arrays]
-    codes = [_scattered(face, source, name, reduction) for source, name in zip(sources, names, strict=True)]
-    number = set_id(face, reduction.process_set, _first(names) or "reducescatter")
+    codes = [_scattered(frontend, source, name, reduction) for source, name in zip(sources, names, strict=True)]
+    number = set_id(frontend, reduction.process_set, _first(names) or "reducescatter")
     results = [_part(source, reduction.process_set) for source in sources]
     how = (int(reduction.op), 0, float(reduction.prescale), float(reduction.postscale), number, None)
     requests = [
@@ -214,11 +214,11 @@ def start_reducescatter(
             sources, results, names, codes, _sized(groups, sources), strict=True
         )
     ]
-    return start(face, requests, lambda works: then(results), (sources, results), blocking)
+    return start(frontend, requests, lambda works: then(results), (sources, results), blocking)
 
 
-def _scattered(face: Frontend, source: Array, name: str, reduction: Reduction) -> int:
-    what = label_of(face, name, "reducescatter")
+def _scattered(frontend: Frontend, source: Array, name: str, reduction: Reduction) -> int:
+    what = label_of(frontend, name, "reducescatter")
     code = code_of(source.dtype, what)
     check_scatter(what, code, source.ndim, reduction.op)
     check_scale(what, reduction.prescale, reduction.postscale)
@@ -265,37 +265,37 @@ def _at(array: Array) -> int:
 
 
 def allreduce_all(
-    face: Frontend, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
+    frontend: Frontend, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
 ) -> list[Array]:
     """Reduce all arrays.
 
     ``groups`` contains the group name of each array, or "" for an array without a group. An empty list means no groups.
     The arrays of a group complete together.
     """
-    results: list[Array] = start_allreduce(face, arrays, names, reduction, groups, blocking=True).result()
+    results: list[Array] = start_allreduce(frontend, arrays, names, reduction, groups, blocking=True).result()
     return results
 
 
 def broadcast_all(
-    face: Frontend, arrays: Sequence[Any], root_rank: int, names: Sequence[str], process_set: ProcessSet
+    frontend: Frontend, arrays: Sequence[Any], root_rank: int, names: Sequence[str], process_set: ProcessSet
 ) -> list[Array]:
     """Return the root's values for all arrays on every rank. ``root_rank`` is a world rank."""
     if not arrays:
         return []
-    results: list[Array] = start_broadcast(face, arrays, root_rank, names, process_set, blocking=True).result()
+    results: list[Array] = start_broadcast(frontend, arrays, root_rank, names, process_set, blocking=True).result()
     return results
 
 
 def allgather_all(
-    face: Frontend, arrays: Sequence[Any], names: Sequence[str], process_set: ProcessSet, groups: Sequence[str] = ()
+    frontend: Frontend, arrays: Sequence[Any], names: Sequence[str], process_set: ProcessSet, groups: Sequence[str] = ()
 ) -> list[Array]:
     """Concatenate the arrays of all ranks along dimension 0, which may differ in size between ranks."""
-    results: list[Array] = start_allgather(face, arrays, names, process_set, groups, blocking=True).result()
+    results: list[Array] = start_allgather(frontend, arrays, names, process_set, groups, blocking=True).result()
     return results
 
 
 def alltoall_all(
-    face: Frontend, arrays: Sequence[Any], splits: Any, names: Sequence[str], process_set: ProcessSet
+    frontend: Frontend, arrays: Sequence[Any], splits: Any, names: Sequence[str], process_set: ProcessSet
 ) -> tuple[list[Array], Array]:
     """Send rows of each array to all ranks, and return the received rows.
 
@@ -304,16 +304,16 @@ def alltoall_all(
     Returns:
         The received rows of each array in rank order, and the number of the first array's rows received from each rank.
     """
-    *outputs, received = start_alltoall(face, arrays, splits, names, process_set, blocking=True).result()
+    *outputs, received = start_alltoall(frontend, arrays, splits, names, process_set, blocking=True).result()
     return outputs, received
 
 
 def reducescatter_all(
-    face: Frontend, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
+    frontend: Frontend, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
 ) -> list[Array]:
     """Reduce all arrays over all ranks with Average or Sum, and return this rank's rows.
 
     If the rows do not divide evenly, the first ranks get one extra row each.
     """
-    results: list[Array] = start_reducescatter(face, arrays, names, reduction, groups, blocking=True).result()
+    results: list[Array] = start_reducescatter(frontend, arrays, names, reduction, groups, blocking=True).result()
     return results

@@ -34,11 +34,11 @@ _held: list[Any] = []
 class Pending:
     """Engine operations in flight that together produce one result."""
 
-    __slots__ = ("_face", "_finish", "_keep", "_works")
+    __slots__ = ("_finish", "_frontend", "_keep", "_works")
 
-    def __init__(self, face: Frontend, works: Works, finish: Callable[[Works], Any], keep: Any) -> None:
+    def __init__(self, frontend: Frontend, works: Works, finish: Callable[[Works], Any], keep: Any) -> None:
         """Wrap operations. ``finish`` returns their result, and ``keep`` keeps their memory alive."""
-        self._face = face
+        self._frontend = frontend
         self._works = works
         self._finish = finish
         self._keep = keep
@@ -70,8 +70,8 @@ class Pending:
                         break
                 except (ValueError, HorovodInternalError):
                     break
-                if self._face.forked:
-                    self._face.require_engine()  # raises
+                if self._frontend.forked:
+                    self._frontend.require_engine()  # raises
                 if deadline is not None and time.monotonic() >= deadline:
                     return False
         return True
@@ -99,7 +99,7 @@ class Pending:
 
 
 def start(
-    face: Frontend,
+    frontend: Frontend,
     requests: Iterable[tuple[Any, ...]],
     finish: Callable[[Works], Any],
     keep: Any,
@@ -113,7 +113,7 @@ def start(
     """
     _sweep()
     requests = list(requests)
-    send = face.run if blocking and len(requests) == 1 else face.submit
+    send = frontend.run if blocking and len(requests) == 1 else frontend.submit
     works: list[Any] = []
     refusal: Exception | None = None
     try:
@@ -122,7 +122,7 @@ def start(
                 works.append(send(*request))
             except Exception as error:
                 refusal = refusal or error
-        pending = Pending(face, works, finish, keep)
+        pending = Pending(frontend, works, finish, keep)
         if refusal is not None and blocking:
             pending.wait()
     except BaseException:

@@ -81,7 +81,7 @@ def _register() -> None:
     except (ImportError, OSError) as error:
         raise ImportError(f"the library for JAX cannot be loaded: {error}") from error
     library.hvd_jax_attach.argtypes = [ctypes.c_size_t]
-    if library.hvd_jax_attach(_core.face_api()) != 0:
+    if library.hvd_jax_attach(_core.frontend_api()) != 0:
         raise ImportError(f"{_LIBRARY} and horovod._core must have the same version; reinstall Horovod")
     ffi.register_ffi_target(TARGET, ffi.pycapsule(library.hvd_jax_collective), platform="cpu")
 
@@ -134,7 +134,7 @@ class Call:
     """Name of each array's group, or "" if the array is in no group."""
     op: int
     process_set: int
-    face: int
+    frontend: int
     root: int = 0
     """For a broadcast, the root's world rank. For an allgather, -1 if ranks can send different numbers of rows."""
     prescale: float = 1.0
@@ -170,7 +170,7 @@ class Call:
     def numbers(self, i: int) -> tuple[int, ...]:
         """Return the integer codes of array i, in the order that call.cc expects."""
         kind = PASS_ON if self.kind == KIND_BARRIER and i > 0 else self.kind
-        return kind, self.face, self.op, self.root, self.process_set, self.wire
+        return kind, self.frontend, self.op, self.root, self.process_set, self.wire
 
 
 def is_traced(arrays: Sequence[Any]) -> bool:

@@ -415,7 +415,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             raise ValueError(f"hvd.sync requires Keras 3, got Keras {frontend.keras.__version__}")
         from horovod._keras.uneven import synchronized
 
-        return synchronized(adapter.face, data, policy, batch_size, shuffle)
+        return synchronized(adapter.frontend, data, policy, batch_size, shuffle)
 
     return SimpleNamespace(
         **{name: value for name, value in locals().items() if name not in ("frontend", "adapter", "none")}

@@ -18,8 +18,8 @@ class Adapter(Protocol):
 
     basics: Any
     """``HorovodBasics`` of the framework's frontend; its init, rank, ... are also those of the Keras frontend."""
-    face: Any
-    """``Face`` object of ``horovod.common.frontends`` that submits the operations."""
+    frontend: Any
+    """``Frontend`` of ``horovod.common.frontends`` that submits the operations."""
     Compression: Any
     """Choices for ``compression=``: at least ``none`` and ``fp16``.
 

@@ -24,9 +24,9 @@ from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_allreduce
 
-__all__ = ["Compression", "basics", "errors_as_ours", "face", "shutdown"]
+__all__ = ["Compression", "basics", "errors_as_ours", "frontend", "shutdown"]
 
-face = KERAS
+frontend = KERAS
 basics = HorovodBasics(KERAS.name)
 shutdown = basics.shutdown
 
@@ -68,7 +68,7 @@ def reduce_gradients(
     if calls.is_traced(tensors):
         reduced = calls.run(_call(tensors, full_names, reduction, group_names), tensors)
     else:
-        reduced = [jnp.asarray(a) for a in arrays.allreduce_all(face, tensors, full_names, reduction, group_names)]
+        reduced = [jnp.asarray(a) for a in arrays.allreduce_all(frontend, tensors, full_names, reduction, group_names)]
     result = list(grads)
     for i, tensor, (_, context) in zip(some, reduced, pairs, strict=True):
         result[i] = compression.decompress(tensor, context)
@@ -103,7 +103,7 @@ def allreduce(
     if calls.is_traced([value]):
         reduced = calls.run(_call([value], [full], reduction, [""]), [value])[0]
     else:
-        reduced = jnp.asarray(arrays.allreduce_all(face, [value], [full], reduction)[0])
+        reduced = jnp.asarray(arrays.allreduce_all(frontend, [value], [full], reduction)[0])
     return compression.decompress(reduced, context)
 
 
@@ -114,7 +114,7 @@ def allgather(value: Any, name: str | None = None, process_set: ProcessSet = glo
         NotImplementedError: If called in a program that is being compiled.
     """
     names = [wire_name("allgather", name)]
-    return jnp.asarray(arrays.allgather_all(face, [_value(value, "allgather")], names, process_set)[0])
+    return jnp.asarray(arrays.allgather_all(frontend, [_value(value, "allgather")], names, process_set)[0])
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
@@ -125,12 +125,12 @@ def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: 
     """
     value, full = _array(value), wire_name("broadcast", name)
     if not calls.is_traced([value]):
-        return jnp.asarray(arrays.broadcast_all(face, [value], root_rank, [full], process_set)[0])
+        return jnp.asarray(arrays.broadcast_all(frontend, [value], root_rank, [full], process_set)[0])
     from horovod._core import KIND_BROADCAST
 
     what = full or "broadcast"
     arrays.code_of(value.dtype, what)
-    number = arrays.set_id(face, process_set, what)
+    number = arrays.set_id(frontend, process_set, what)
     root = arrays.root_of(root_rank, process_set, what)
     call = calls.Call(KIND_BROADCAST, (full,), ("",), Sum, number, KERAS.number, root=root)
     return calls.run(call, [value])[0]
@@ -145,7 +145,7 @@ def reducescatter(
         NotImplementedError: If called in a program that is being compiled.
     """
     names, reduction = [wire_name("reducescatter", name)], Reduction(op, process_set)
-    return jnp.asarray(arrays.reducescatter_all(face, [_value(value, "reducescatter")], names, reduction)[0])
+    return jnp.asarray(arrays.reducescatter_all(frontend, [_value(value, "reducescatter")], names, reduction)[0])
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
@@ -154,7 +154,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
     names = [f"broadcast.variable.{i}" for i in range(len(variables))]
     values = [_value(v.value, "broadcast_variables") for v in variables]
     for variable, value in zip(
-        variables, arrays.broadcast_all(face, values, root_rank, names, process_set), strict=True
+        variables, arrays.broadcast_all(frontend, values, root_rank, names, process_set), strict=True
     ):
         variable.assign(value)
 
@@ -170,7 +170,7 @@ def _call(tensors: Sequence[Any], full_names: Sequence[str], reduction: Reductio
         tuple(full_names),
         tuple(groups),
         reduction.op,
-        arrays.set_id(face, reduction.process_set, full_names[0] or "allreduce"),
+        arrays.set_id(frontend, reduction.process_set, full_names[0] or "allreduce"),
         KERAS.number,
         prescale=float(reduction.prescale),
         postscale=float(reduction.postscale),

@@ -6,14 +6,14 @@ from typing import Any
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.common.frontends import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as frontend
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow.collectives import set_size
 from horovod.tensorflow.mpi_ops import _basics
 from horovod.tensorflow.reduction import key_of, make_allreduce_grads
 from horovod.tensorflow.util import errors_as_ours
 
-__all__ = ["Compression", "basics", "errors_as_ours", "face", "shutdown"]
+__all__ = ["Compression", "basics", "errors_as_ours", "frontend", "shutdown"]
 
 basics = _basics
 Compression = hvd.Compression

@@ -9,7 +9,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.common.compression import check_wire
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import monitoring
@@ -21,7 +21,7 @@ from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.repeats import Repeat
 from horovod.torch.ops.tensors import plain
 
-__all__ = ["Compression", "basics", "face", "shutdown"]
+__all__ = ["Compression", "basics", "frontend", "shutdown"]
 
 basics = _basics
 Compression = hvd.Compression

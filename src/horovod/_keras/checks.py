@@ -50,7 +50,7 @@ def check(
         read = in_sync.reader(_to_numpy(frontend.keras), lambda variable: frontend.adapter.key(variable) in local)
         return in_sync.fingerprints(given, read, in_sync.check_ignore(ignore))
 
-    return in_sync.check(leaves, process_set, frontend.adapter.face)
+    return in_sync.check(leaves, process_set, frontend.adapter.frontend)
 
 
 def check_model(frontend: Any, model: Any, local_variables: Any = None) -> None:
@@ -122,7 +122,7 @@ def check_plan(frontend: Any, steps: int | None) -> None:
     Raises:
         ValueError: If the numbers differ. Raised on all ranks.
     """
-    from_all = allgather_object(steps, "fit.steps", global_process_set, frontend.adapter.face)
+    from_all = allgather_object(steps, "fit.steps", global_process_set, frontend.adapter.frontend)
     _compare([count for count in from_all if count is not None], from_all, "in an epoch")
 
 
@@ -138,7 +138,7 @@ def all_built(frontend: Any, shapes: list[str] | None) -> bool:
     Raises:
         ValueError: If ranks have different variables. Raised on all ranks.
     """
-    from_all = allgather_object(shapes, "fit.variables", global_process_set, frontend.adapter.face)
+    from_all = allgather_object(shapes, "fit.variables", global_process_set, frontend.adapter.frontend)
     if any(one is None for one in from_all):
         return False
     for rank, theirs in enumerate(from_all):
@@ -252,7 +252,7 @@ def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:
     """
     timer = _warning(f"fit: {told}")
     try:
-        return allgather_object(mine, name, global_process_set, frontend.adapter.face)
+        return allgather_object(mine, name, global_process_set, frontend.adapter.frontend)
     except HorovodInternalError as error:
         raise HorovodInternalError(f"fit: {told}. The wait ended with: {error}") from error
     finally:

@@ -41,18 +41,20 @@ class ModelState(ObjectState):
                 f"the model {getattr(model, 'name', model)!r} has no variables yet, so there is nothing to keep; call "
                 "model.build(input_shape), or the model on a batch, first"
             )
-        face = self._hvd_frontend.adapter.face
+        frontend = self._hvd_frontend.adapter.frontend
         self.model = model
         self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
         build_optimizer(self.optimizer, model)
         self._saved_values: list[Any] = []
         super().__init__(
-            bcast_object=lambda obj, root_rank=0: broadcast_object(obj, root_rank, "elastic.attributes", face=face),
+            bcast_object=lambda obj, root_rank=0: broadcast_object(
+                obj, root_rank, "elastic.attributes", frontend=frontend
+            ),
             get_rank=self._hvd_frontend.adapter.basics.rank,
-            allgather_object=lambda obj, name: allgather_object(obj, name, face=face),
+            allgather_object=lambda obj, name: allgather_object(obj, name, frontend=frontend),
             **kwargs,
         )
-        self._face = face
+        self._frontend = frontend
         self._save_variables()
 
     def save(self) -> None:
@@ -146,11 +148,11 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
     def reset() -> None:
         # Remember the job object: if another frontend keeps the old job running, init() does not start a new one.
-        before = frontend.adapter.face.job
+        before = frontend.adapter.frontend.job
         frontend.adapter.shutdown()
         frontend.adapter.basics.init()
         new_epoch = getattr(frontend.adapter, "new_epoch", None)
-        if new_epoch is not None and frontend.adapter.face.job is not before:
+        if new_epoch is not None and frontend.adapter.frontend.job is not before:
             new_epoch()
 
     def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -87,7 +87,7 @@ def compute(frontend: Any, metric: Any) -> Any:
         )
     else:
         shapes = tuple(f"{tuple(one.shape)} {dtype_name(one)}" for one in metric.variables)
-    from_all = allgather_object((problem, shapes), name="compute_metric", face=frontend.adapter.face)
+    from_all = allgather_object((problem, shapes), name="compute_metric", frontend=frontend.adapter.frontend)
     for rank, (problem, theirs) in enumerate(from_all):
         if problem:
             raise ValueError(f"{problem} (rank {rank})")
@@ -108,7 +108,7 @@ def _summed(frontend: Any, variables: Sequence[Any], sums: Sequence[Array], name
     """Replace variables with their sums over all ranks, and restore their values when the context exits."""
     flat = np.concatenate([np.ravel(one).astype(np.float64) for one in sums] or [np.zeros(0)])
     total = np.asarray(
-        allreduce_all(frontend.adapter.face, [flat], [f"allreduce.{name}"], Reduction(Sum, global_process_set))[0]
+        allreduce_all(frontend.adapter.frontend, [flat], [f"allreduce.{name}"], Reduction(Sum, global_process_set))[0]
     )
     before = [_array(frontend.keras, variable) for variable in variables]
     try:
@@ -203,7 +203,7 @@ class MetricAverage:
         rate = known_rate(model) if checks.concerns(model) else None
         mine = (values, samples, [one.shapes for one in sums], known, checks.Position(epoch, False, rate))
         frontend = self._hvd_frontend
-        from_all = allgather_object(mine, name="MetricAverageCallback", face=frontend.adapter.face)
+        from_all = allgather_object(mine, name="MetricAverageCallback", frontend=frontend.adapter.frontend)
         if checks.concerns(model):
             checks.compare_places([entry[4] for entry in from_all])
         found: dict[str, float] = {}

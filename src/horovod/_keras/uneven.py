@@ -16,12 +16,12 @@ from horovod.common.objects import allgather_object, broadcast_object
 POLICIES = ("pad", "stop")
 
 
-def synchronized(face: Any, data: Any, policy: str, batch_size: int, shuffle: bool) -> Any:
+def synchronized(frontend: Any, data: Any, policy: str, batch_size: int, shuffle: bool) -> Any:
     """Wrap a rank's data so that all ranks have the same number of batches; see ``sync`` in ``api.py``.
 
-    ``face`` is the frontend that sends the messages between ranks.
+    ``frontend`` sends the messages between ranks.
     """
-    job = face.require_job()
+    job = frontend.require_job()
     length, problem = 0, ""
     try:
         data = _indexed(data, batch_size, shuffle)
@@ -32,7 +32,7 @@ def synchronized(face: Any, data: Any, policy: str, batch_size: int, shuffle: bo
         problem = str(error)
     except Exception as error:  # raised later on all ranks, so that no rank waits for this one
         problem = f"{type(error).__name__}: {error}"
-    from_all = allgather_object((problem, policy, length), "sync", face=face)
+    from_all = allgather_object((problem, policy, length), "sync", frontend=frontend)
     for rank, (problem, *_) in enumerate(from_all):
         if problem:
             raise ValueError(f"hvd.sync on rank {rank}: {problem}")
@@ -44,7 +44,7 @@ def synchronized(face: Any, data: Any, policy: str, batch_size: int, shuffle: bo
         raise ValueError(f"data must have batches on {'a rank' if policy == 'pad' else 'all ranks'}, got {lengths}")
     if 0 in lengths and policy == "pad":
         root = next(rank for rank, one in enumerate(lengths) if one)
-        copy = broadcast_object(_first(data) if job.rank == root else None, root, "sync", face=face)
+        copy = broadcast_object(_first(data) if job.rank == root else None, root, "sync", frontend=frontend)
     else:
         copy = None
     remaining = max(0, length - steps)

@@ -1,8 +1,9 @@
 """Initialization, shutdown, and queries about ranks and capabilities, shared by all frontends.
 
-A frontend creates one ``HorovodBasics(face)``, where ``face`` is its entry in ``frontends``, and exports its methods.
-All frontends of a process share one engine (``state``). The first ``init`` starts the engine and the last ``shutdown``
-stops it. After its ``shutdown``, a frontend is no longer part of the job, even if other frontends of the process are.
+A frontend creates one ``HorovodBasics(name)``, where ``name`` is that of its entry in ``frontends``, and exports its
+methods. All frontends of a process share one engine (``state``). The first ``init`` starts the engine and the last
+``shutdown`` stops it. After its ``shutdown``, a frontend is no longer part of the job, even if other frontends of the
+process are.
 """
 
 import atexit
@@ -48,13 +49,13 @@ _watch = ending.Watch(_about)
 class HorovodBasics(observed.Observed):
     """One frontend's API for initialization, shutdown, ranks, capabilities and statistics."""
 
-    def __init__(self, face: str) -> None:
+    def __init__(self, frontend: str) -> None:
         """Create one frontend's API.
 
         Args:
-            face: Name of the framework's module, for example "torch"; see ``frontends``.
+            frontend: Name of the framework's module, for example "torch"; see ``frontends``.
         """
-        self._face = frontends.named(face)
+        self._frontend = frontends.named(frontend)
 
     def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
         """Join the job that the environment describes, or start a single-process job.
@@ -83,12 +84,12 @@ class HorovodBasics(observed.Observed):
             ImportError: If the native engine cannot be loaded.
         """
         with _lock:
-            if self._face.engine is None:
+            if self._frontend.engine is None:
                 # The running job might already have failed. If this frontend left the job earlier, the failed job is
                 # shut down and a new one is started. A frontend that joins for the first time gets the error from its
                 # first operation, as the other frontends do. If ``init`` raised the error instead, ranks would wait for
                 # each other in different operations.
-                if state.engine is not None and self._face.name in state.left and _ended() is not None:
+                if state.engine is not None and self._frontend.name in state.left and _ended() is not None:
                     _stop("hvd.init() was called after the job had ended")
                 if state.engine is None:
                     _start(comm, process_sets)
@@ -96,9 +97,9 @@ class HorovodBasics(observed.Observed):
                     _ask_running(comm, process_sets)
             assert state.job is not None
             assert state.engine is not None
-            state.left.discard(self._face.name)
-            state.faces[self._face.name] = self._face
-            self._face.enter(state.job, state.engine)
+            state.left.discard(self._frontend.name)
+            state.frontends[self._frontend.name] = self._frontend
+            self._frontend.enter(state.job, state.engine)
 
     def shutdown(self) -> None:
         """Leave the job. Has no effect if this frontend is not initialized.
@@ -107,15 +108,15 @@ class HorovodBasics(observed.Observed):
         ranks. If another frontend remains, pending operations complete once the other ranks submit them too.
         """
         with _lock:
-            self._face.leave()
-            if state.faces.pop(self._face.name, None) is not None:
-                state.left.add(self._face.name)
-            if not state.faces:
+            self._frontend.leave()
+            if state.frontends.pop(self._frontend.name, None) is not None:
+                state.left.add(self._frontend.name)
+            if not state.frontends:
                 _stop("hvd.shutdown() was called" + training.progress())
 
     def is_initialized(self) -> bool:
         """Return True if this frontend has joined a job."""
-        return self._face.engine is not None
+        return self._frontend.engine is not None
 
     def rank(self) -> int:
         """Return the index of this process in the job, from 0 to size - 1.
@@ -123,7 +124,7 @@ class HorovodBasics(observed.Observed):
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        return self._face.require_job().rank
+        return self._frontend.require_job().rank
 
     def size(self) -> int:
         """Return the number of processes in the job.
@@ -131,7 +132,7 @@ class HorovodBasics(observed.Observed):
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        return self._face.require_job().size
+        return self._frontend.require_job().size
 
     def local_rank(self) -> int:
         """Return the index of this process among the processes on its host.
@@ -139,7 +140,7 @@ class HorovodBasics(observed.Observed):
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        return self._face.require_job().local_rank
+        return self._frontend.require_job().local_rank
 
     def local_size(self) -> int:
         """Return the number of processes on this host.
@@ -147,7 +148,7 @@ class HorovodBasics(observed.Observed):
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        return self._face.require_job().local_size
+        return self._frontend.require_job().local_size
 
     def cross_rank(self) -> int:
         """Return the index of this host among the hosts that have a process with this local rank.
@@ -155,7 +156,7 @@ class HorovodBasics(observed.Observed):
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        return self._face.require_job().cross_rank
+        return self._frontend.require_job().cross_rank
 
     def cross_size(self) -> int:
         """Return the number of hosts that have a process with this local rank.
@@ -163,7 +164,7 @@ class HorovodBasics(observed.Observed):
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        return self._face.require_job().cross_size
+        return self._frontend.require_job().cross_size
 
     def max_size(self) -> int | None:
         """Return the maximum number of processes of the job, or None if unlimited.
@@ -173,7 +174,7 @@ class HorovodBasics(observed.Observed):
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        job = self._face.require_job()
+        job = self._frontend.require_job()
         return job.size if job.most == 0 else job.most
 
     def should_stop(self) -> bool:
@@ -190,7 +191,7 @@ class HorovodBasics(observed.Observed):
                 HOROVOD_STOP_SIGNALS contains an invalid signal name.
             HorovodInternalError: If a peer is lost.
         """
-        return ending.should_stop(self._face)
+        return ending.should_stop(self._frontend)
 
     def is_homogeneous(self) -> bool:
         """Return True if every host has the same number of processes.
@@ -198,7 +199,7 @@ class HorovodBasics(observed.Observed):
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        return self._face.require_job().homogeneous
+        return self._frontend.require_job().homogeneous
 
     def mpi_threads_supported(self) -> bool:
         """Return True if several threads of this process can call MPI.
@@ -211,7 +212,7 @@ class HorovodBasics(observed.Observed):
             ValueError: If Horovod is not initialized, or if the job was not started by MPI and does not communicate
                 over MPI.
         """
-        self._face.require_job()
+        self._frontend.require_job()
         if not self.mpi_enabled():
             raise ValueError("mpi_threads_supported: MPI neither carries this job nor has it started it")
         if worker_env.carried_by_mpi(os.environ):
@@ -270,7 +271,7 @@ class HorovodBasics(observed.Observed):
         return util.rocm_built()
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        return self._face.require_engine().process_sets()
+        return self._frontend.require_engine().process_sets()
 
 
 def leave(error: BaseException | None = None) -> None:
@@ -356,7 +357,7 @@ def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> 
     asked = check_init_arguments(comm, process_sets)
     members, sets = asked.members, asked.sets
     job = state.require_job()
-    who = f"the job that runs for {', '.join(sorted(state.faces))}"
+    who = f"the job that runs for {', '.join(sorted(state.frontends))}"
     remedy = "give it to the first init of the process"
     running = list(range(job.size)) if state.members is None else state.members
     if members is not None and members != running:

@@ -61,12 +61,12 @@ class CastCompressor(Compressor):
     @staticmethod
     def is_floating(dtype: Any) -> bool:
         """Return True if ``dtype`` is a floating-point dtype."""
-        raise NotImplementedError("a face defines is_floating(dtype)")
+        raise NotImplementedError("a frontend defines is_floating(dtype)")
 
     @staticmethod
     def cast(tensor: Any, dtype: Any) -> Any:
         """Return ``tensor`` converted to ``dtype``."""
-        raise NotImplementedError("a face defines cast(tensor, dtype)")
+        raise NotImplementedError("a frontend defines cast(tensor, dtype)")
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:

@@ -368,9 +368,9 @@ stopping = Stopping()
 """The only instance in this process."""
 
 
-def should_stop(face: Frontend) -> bool:
+def should_stop(frontend: Frontend) -> bool:
     """Return True if any rank has received a stop signal. See ``HorovodBasics.should_stop``."""
-    face.require_job()
+    frontend.require_job()
     if not stopping.listens:
         stopping.listen(signals_named(Settings.from_environ().text(_SETTING)))
-    return bool(largest(stopping.heard, "horovod.should_stop", face))
+    return bool(largest(stopping.heard, "horovod.should_stop", frontend))

@@ -154,7 +154,7 @@ class Access:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def refusing(face: Access) -> Callable[[_F], _F]:
+def refusing(frontend: Access) -> Callable[[_F], _F]:
     """Return a decorator that adds this process's rank, if known, to each ValueError and NotImplementedError.
 
     The error keeps its type and traceback.
@@ -166,7 +166,7 @@ def refusing(face: Access) -> Callable[[_F], _F]:
             try:
                 return function(*args, **kwargs)
             except (ValueError, NotImplementedError) as error:
-                add_rank(face, error)
+                add_rank(frontend, error)
                 raise
 
         return checked  # type: ignore[return-value]
@@ -174,21 +174,21 @@ def refusing(face: Access) -> Callable[[_F], _F]:
     return decorate
 
 
-def add_rank(face: Access, error: Exception) -> None:
+def add_rank(frontend: Access, error: Exception) -> None:
     """Add this process's rank to the message of a caught error."""
     if len(error.args) == 1 and isinstance(error.args[0], str):
-        error.args = (with_rank(face, error.args[0]),)
+        error.args = (with_rank(frontend, error.args[0]),)
 
 
-def with_rank(face: Access, text: str) -> str:
+def with_rank(frontend: Access, text: str) -> str:
     """Append this process's rank to ``text`` unless the text already names it or the rank is unknown."""
-    job = face.job
+    job = frontend.job
     return text if job is None or re.search(rf"\brank {job.rank}\b", text) else f"{text} (on rank {job.rank})"
 
 
-def operation_on_rank(face: Access, operation: str) -> str:
+def operation_on_rank(frontend: Access, operation: str) -> str:
     """Return the prefix of a message: ``allreduce on rank 1``, or ``allreduce`` if the rank is unknown."""
-    return operation if face.job is None else f"{operation} on rank {face.job.rank}"
+    return operation if frontend.job is None else f"{operation} on rank {frontend.job.rank}"
 
 
 class Frontend(Access):
@@ -212,10 +212,10 @@ class Frontend(Access):
         from horovod import _core
 
         # The engine's methods default to frontend number 0, so only other frontends need a wrapper.
-        submit = partial(engine.submit, face=self.number) if self.number else None
-        run = partial(engine.run, face=self.number) if self.number else None
+        submit = partial(engine.submit, frontend=self.number) if self.number else None
+        run = partial(engine.run, frontend=self.number) if self.number else None
         self.open(job, engine, submit, run)
-        _core.serve_face(self.number, True)
+        _core.serve_frontend(self.number, True)
 
     def leave(self) -> None:
         """Detach the frontend from its job, after ``shutdown`` or when the job ends.
@@ -226,7 +226,7 @@ class Frontend(Access):
             return
         from horovod import _core
 
-        _core.serve_face(self.number, False)
+        _core.serve_frontend(self.number, False)
         self.close()
 
 
@@ -240,7 +240,7 @@ MXNET = Frontend("mxnet", 4)
 NUMPY = Frontend("numpy", 5)
 _OTHERS = 255  # process groups of torch.distributed use 6 to 254 (horovod.torch.distributed.members)
 
-_known = {face.name: face for face in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUMPY)}
+_known = {frontend.name: frontend for frontend in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUMPY)}
 
 
 def named(name: str) -> Frontend:
@@ -301,13 +301,13 @@ SHARED_NAMES = (
 class State(Access):
     """Process-wide job state, and engine access for code outside frontends. Only ``basics`` assigns the fields."""
 
-    __slots__ = ("faces", "left", "members")
+    __slots__ = ("frontends", "left", "members")
 
     def __init__(self) -> None:
         super().__init__()
         self.members: list[int] | None = None
         """World ranks that form the job, by rank of the job, or None for all world ranks."""
-        self.faces: dict[str, Frontend] = {}
+        self.frontends: dict[str, Frontend] = {}
         """Frontends in the job, by name."""
         self.left: set[str] = set()
         """Names of frontends that were in the job and have shut down."""
@@ -316,17 +316,17 @@ class State(Access):
         """Attach a started job, so that Python code and native libraries can use its engine."""
         self.members = members
         self.open(job, engine, None, None)
-        engine.serve_faces(job.rank, job.size, job.local_rank, job.local_size)
+        engine.serve_frontends(job.rank, job.size, job.local_rank, job.local_size)
 
     def stop(self) -> None:
         """Detach this process and all its frontends from the job."""
         if self.engine is not None:
             from horovod import _core
 
-            _core.serve_no_faces()
-        for face in self.faces.values():
-            face.leave()
-        self.faces.clear()
+            _core.serve_no_frontends()
+        for frontend in self.frontends.values():
+            frontend.leave()
+        self.frontends.clear()
         self.left.clear()
         self.members = None
         self.close()
@@ -336,8 +336,8 @@ class State(Access):
         if self.engine is not None:
             self.engine.abandon()
             super().leave_in_child()
-            for face in self.faces.values():
-                face.leave_in_child()
+            for frontend in self.frontends.values():
+                frontend.leave_in_child()
 
 
 state = State()

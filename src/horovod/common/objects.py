@@ -47,7 +47,7 @@ def broadcast_object(
     root_rank: int = 0,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-    face: Frontend | None = None,
+    frontend: Frontend | None = None,
 ) -> Any:
     """Broadcast an object from the root to every rank of the set. The root gets its own object back.
 
@@ -57,7 +57,7 @@ def broadcast_object(
         name: Prefix of the two operations' names, ``<name>.sz`` and ``<name>.t``. Default: the name of the object's
             type, which must then be the same on all ranks.
         process_set: Ranks that take part.
-        face: Frontend that submits the operations.
+        frontend: Frontend that submits the operations.
 
     Raises:
         ValueError: If the root or the set is invalid, or another thread is using the name. If the root's object cannot
@@ -67,12 +67,12 @@ def broadcast_object(
     from horovod import _core
 
     name = name or type(obj).__name__
-    job = face or state
+    job = frontend or state
     seals = job.require_job().seals
     i_am_root = job.require_job().rank == root_rank
     data, error = _dumps_or_reason(obj) if i_am_root else (b"", None)
     operation, kind = f"broadcast_object {name!r}", _core.KIND_BROADCAST
-    with seals.begin(operation, process_set.ranks or (), face.name if face is not None else "") as call:
+    with seals.begin(operation, process_set.ranks or (), frontend.name if frontend is not None else "") as call:
         payload, length = bytearray(), bytearray(8 + seals.overhead)
         if i_am_root:
             payload = call.seal(data if error is None else _FAILED + data, root_rank, "object")
@@ -91,7 +91,7 @@ def broadcast_object(
 
 
 def allgather_object(
-    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set, face: Frontend | None = None
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set, frontend: Frontend | None = None
 ) -> list[Any]:
     """Return the objects of all ranks of the set, ordered by rank within the set.
 
@@ -99,7 +99,7 @@ def allgather_object(
         obj: This rank's object.
         name: Prefix of the operation's name. Default: the name of the object's type.
         process_set: Ranks that take part.
-        face: Frontend that submits the operation.
+        frontend: Frontend that submits the operation.
 
     Raises:
         ValueError: If the set is invalid or another thread is using the name. If an object cannot be pickled, all ranks
@@ -109,12 +109,12 @@ def allgather_object(
     from horovod import _core
 
     name = name or type(obj).__name__
-    job = face or state
+    job = frontend or state
     me, seals = (job.job.rank, job.job.seals) if job.job is not None else (0, Seals(b""))
     ranks = process_set.ranks or ()
     data, error = _dumps_or_reason(obj)
     mine = data if error is None else _FAILED + data
-    with seals.begin(f"allgather_object {name!r}", ranks, face.name if face is not None else "") as call:
+    with seals.begin(f"allgather_object {name!r}", ranks, frontend.name if frontend is not None else "") as call:
         payload = call.seal(mine, me, "object")
         kind, shape = _core.KIND_ALLGATHER, (len(payload),)
         work = _run(call, kind, f"allgather.{name}.t", payload, dtypes.UINT8, shape, 0, process_set, job)
@@ -215,13 +215,13 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
 _memory: dict[tuple[str, str, int], Any] = {}  # memory that interrupted operations still use, by operation
 
 
-def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tuple[float, ...]:
+def numbers_of_rank_0(numbers: Sequence[float], name: str, frontend: Frontend) -> tuple[float, ...]:
     """Broadcast a list of numbers from rank 0.
 
     Args:
         numbers: This rank's numbers. All ranks must pass equally many.
         name: Name of the operation. Only one operation with this name can be in flight.
-        face: Frontend that submits the operation.
+        frontend: Frontend that submits the operation.
 
     Raises:
         HorovodInternalError: If a peer is lost.
@@ -229,14 +229,14 @@ def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tu
     from horovod import _core
 
     count = len(numbers)
-    memory = _memory.setdefault((face.name, name, count), (ctypes.c_double * count)())
+    memory = _memory.setdefault((frontend.name, name, count), (ctypes.c_double * count)())
     memory[:] = numbers
     at, kind = ctypes.addressof(memory), _core.KIND_BROADCAST
-    face.run(kind, name, at, at, (count,), dtypes.FLOAT64, ops.Sum, 0, 1.0, 1.0, 0, None, "", 0).wait()
+    frontend.run(kind, name, at, at, (count,), dtypes.FLOAT64, ops.Sum, 0, 1.0, 1.0, 0, None, "", 0).wait()
     return tuple(memory)
 
 
-def largest(value: int, name: str, face: Frontend) -> int:
+def largest(value: int, name: str, frontend: Frontend) -> int:
     """Return the maximum of all ranks' values, each between 0 and 255.
 
     Each rank sends only one byte, which is cheap enough for every step.
@@ -244,15 +244,15 @@ def largest(value: int, name: str, face: Frontend) -> int:
     Args:
         value: This rank's value.
         name: Name of the operation. Only one operation with this name can be in flight.
-        face: Frontend that submits the operation.
+        frontend: Frontend that submits the operation.
 
     Raises:
         HorovodInternalError: If a peer is lost.
     """
     from horovod import _core
 
-    word = _memory.setdefault((face.name, name, 0), ctypes.c_uint8())
+    word = _memory.setdefault((frontend.name, name, 0), ctypes.c_uint8())
     word.value = value
     at, kind = ctypes.addressof(word), _core.KIND_ALLREDUCE
-    face.run(kind, name, at, at, (1,), dtypes.UINT8, ops.Max, 0, 1.0, 1.0, 0, None, "", 0).wait()
+    frontend.run(kind, name, at, at, (1,), dtypes.UINT8, ops.Max, 0, 1.0, 1.0, 0, None, "", 0).wait()
     return int(word.value)

@@ -111,7 +111,7 @@ def _observers() -> Telemetry:
 class Observed:
     """One frontend's API for the job's statistics, timeline and flight recorder."""
 
-    _face: Frontend
+    _frontend: Frontend
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
         """Start writing this rank's operations to a timeline file, which trace viewers can open (docs/timeline.md).
@@ -127,7 +127,7 @@ class Observed:
                 DYNAMIC to have no timeline before this call.
             OSError: If the file cannot be written or another process is writing it.
         """
-        self._face.require_job()
+        self._frontend.require_job()
         _observers().timelines.start(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
@@ -136,7 +136,7 @@ class Observed:
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        self._face.require_job()
+        self._frontend.require_job()
         if _telemetry is not None:
             _telemetry.timelines.stop()
 
@@ -156,7 +156,7 @@ class Observed:
             HorovodInternalError: If called in a forked child.
             OSError: If the file cannot be written. The message names the path.
         """
-        self._face.require_job()
+        self._frontend.require_job()
         return _observers().dump(directory)
 
     def step(self) -> None:
@@ -168,7 +168,7 @@ class Observed:
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        self._face.require_job()
+        self._frontend.require_job()
         marks.tell()
 
     def stats(self) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class Observed:
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        self._face.require_job()
+        self._frontend.require_job()
         return _observers().account.stats()
 
     def report(self, **values: Any) -> None:
@@ -211,7 +211,7 @@ class Observed:
         Raises:
             ValueError: If Horovod is not initialized, if a value is not a number, or if there are more than 100 names.
         """
-        self._face.require_job()
+        self._frontend.require_job()
         _observers().account.report(values)
 
     def log_stats(self, to: Any, step: int | None = None) -> None:

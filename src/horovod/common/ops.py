@@ -240,7 +240,7 @@ def _members(group: str, count: int) -> list[str]:
 
 
 def grouped_names(
-    face: Frontend, operation: str, name: str | None, count: int, process_set: int
+    frontend: Frontend, operation: str, name: str | None, count: int, process_set: int
 ) -> tuple[str, list[str]]:
     """Return the names of a grouped operation and of its members.
 
@@ -249,7 +249,7 @@ def grouped_names(
     Without ``name``, the members are unnamed too, so that the engine recognizes the same operations in every step.
 
     Args:
-        face: Frontend that submits the operations.
+        frontend: Frontend that submits the operations.
         operation: ``grouped_allreduce``, ``grouped_allgather`` or ``grouped_reducescatter``.
         name: Name that the user has passed, or None.
         count: Number of members.
@@ -264,7 +264,7 @@ def grouped_names(
         "grouped_allgather": _core.KIND_ALLGATHER,
         "grouped_reducescatter": _core.KIND_REDUCESCATTER,
     }
-    return face.require_engine().name_group(kinds[operation], process_set, face.number), [""] * count
+    return frontend.require_engine().name_group(kinds[operation], process_set, frontend.number), [""] * count
 
 
 def generate_header() -> str:

@@ -28,7 +28,7 @@ from horovod._jax import calls
 from horovod._jax.compression import Compression
 from horovod.common import dtypes
 from horovod.common.compression import refuse_wire
-from horovod.common.frontends import JAX as face
+from horovod.common.frontends import JAX as frontend
 from horovod.common.frontends import refusing
 from horovod.common.ops import Average, Sum, check_parts, check_scale, check_scatter, resolve_op, scattered_rows
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-@refusing(face)
+@refusing(frontend)
 def allreduce(
     tree: Any,
     average: bool | None = None,
@@ -106,7 +106,7 @@ def allreduce(
     return structure.unflatten(means)
 
 
-@refusing(face)
+@refusing(frontend)
 def grouped_allreduce(
     tree: Any,
     average: bool | None = None,
@@ -155,7 +155,7 @@ def _allreduce(
     return structure.unflatten(reduce_leaves(leaves, names, op, compression, prescale, postscale, process_set, grouped))
 
 
-@refusing(face)
+@refusing(frontend)
 def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Broadcast the root's arrays to all ranks.
 
@@ -190,12 +190,12 @@ def broadcast_leaves(leaves: Sequence[Any], names: Sequence[str], root_rank: int
         root = arrays.root_of(root_rank, process_set, what)
         received = calls.run(call_of(KIND_BROADCAST, names, number, root=root), tensors)
     else:
-        values = arrays.broadcast_all(face, tensors, root_rank, names, process_set)
+        values = arrays.broadcast_all(frontend, tensors, root_rank, names, process_set)
         received = [jnp.asarray(one) for one in values]
     return [restore(one) for one, (_, restore) in zip(received, sent, strict=True)]
 
 
-@refusing(face)
+@refusing(frontend)
 def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Concatenate the arrays of all ranks along dimension 0, in rank order.
 
@@ -215,7 +215,7 @@ def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = glob
     return structure.unflatten(_gather(leaves, full_names("allgather", name, places), process_set))
 
 
-@refusing(face)
+@refusing(frontend)
 def grouped_allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Allgather the arrays of a pytree as a group.
 
@@ -246,12 +246,12 @@ def _gather(leaves: list[Any], names: list[str], process_set: ProcessSet, groupe
         groups = tuple(groups_of(names, grouped))
         gathered = calls.run(call_of(KIND_ALLGATHER, names, number, rows=rows, groups=groups), tensors)
     else:
-        values = arrays.allgather_all(face, tensors, names, process_set, groups_of(names, grouped))
+        values = arrays.allgather_all(frontend, tensors, names, process_set, groups_of(names, grouped))
         gathered = [jnp.asarray(one) for one in values]
     return [restore(one) for one, (_, restore) in zip(gathered, sent, strict=True)]
 
 
-@refusing(face)
+@refusing(frontend)
 def alltoall(
     tree: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
@@ -277,7 +277,8 @@ def alltoall(
     tensors = [_with_rows(tensor, name or "alltoall") for (tensor, _), name in zip(sent, names, strict=True)]
     if not leaves and splits is not None:
         raise ValueError(
-            f"alltoall: splits must be None for a tree without arrays, got {splits!r} on rank {face.require_job().rank}"
+            "alltoall: splits must be None for a tree without arrays, "
+            f"got {splits!r} on rank {frontend.require_job().rank}"
         )
     received: Any = None
     if not leaves:
@@ -285,14 +286,14 @@ def alltoall(
     elif calls.is_traced(tensors):
         parts = _exchanged_in_program(tensors, splits, names, process_set)
     else:
-        parts, received = arrays.alltoall_all(face, tensors, splits, names, process_set)
+        parts, received = arrays.alltoall_all(frontend, tensors, splits, names, process_set)
     rows = [restore(jnp.asarray(part)) for part, (_, restore) in zip(parts, sent, strict=True)]
     result = structure.unflatten(rows)
     return result if splits is None else (result, jnp.asarray(received))
 
 
 def _exchanged_in_program(tensors: list[Any], splits: Any, names: list[str], process_set: ProcessSet) -> list[Any]:
-    what, rank = names[0] or "alltoall", face.require_job().rank
+    what, rank = names[0] or "alltoall", frontend.require_job().rank
     if splits is not None:
         raise NotImplementedError(
             f"{what}: splits must be None in a program that JAX compiles, because the shape of the result must be "
@@ -305,7 +306,7 @@ def _exchanged_in_program(tensors: list[Any], splits: Any, names: list[str], pro
     return calls.run(call_of(KIND_ALLTOALL, names, number, rows=rows), tensors)
 
 
-@refusing(face)
+@refusing(frontend)
 def reducescatter(
     tree: Any,
     name: str | None = None,
@@ -338,7 +339,7 @@ def reducescatter(
     return structure.unflatten(_scatter(leaves, names, *how))
 
 
-@refusing(face)
+@refusing(frontend)
 def grouped_reducescatter(
     tree: Any,
     name: str | None = None,
@@ -401,13 +402,13 @@ def _scatter(
         options = {"op": int(op), "rows": rows, "groups": tuple(groups_of(names, grouped)), **scales}
         parts = calls.run(call_of(KIND_REDUCESCATTER, names, number, **options), tensors)
     else:
-        values = arrays.reducescatter_all(face, tensors, names, reduction, groups_of(names, grouped))
+        values = arrays.reducescatter_all(frontend, tensors, names, reduction, groups_of(names, grouped))
         parts = [jnp.asarray(one) for one in values]
     results = zip(parts, sent, compressed, strict=True)
     return [compression.decompress(restore(one), context) for one, (_, restore), (_, context) in results]
 
 
-@refusing(face)
+@refusing(frontend)
 def barrier(tree: Any = None, process_set: ProcessSet = global_process_set) -> Any:
     """Wait until all ranks of the process set have called ``barrier``.
 
@@ -421,7 +422,7 @@ def barrier(tree: Any = None, process_set: ProcessSet = global_process_set) -> A
         pytree: ``tree``.
     """
     leaves, structure = tree_util.tree_flatten(tree)
-    number = arrays.set_id(face, process_set, "barrier")
+    number = arrays.set_id(frontend, process_set, "barrier")
     if calls.is_traced(leaves):
         names = ["barrier.noname"] + [""] * (len(leaves) - 1)
         return structure.unflatten(
@@ -430,7 +431,7 @@ def barrier(tree: Any = None, process_set: ProcessSet = global_process_set) -> A
     for leaf in leaves:
         getattr(leaf, "block_until_ready", lambda: None)()
     request = (KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
-    face.run(*request).wait()
+    frontend.run(*request).wait()
     return tree
 
 
@@ -442,13 +443,13 @@ def _checked(tensors: Sequence[Any], names: Sequence[str], process_set: ProcessS
     """
     for tensor, name in zip(tensors, names, strict=True):
         arrays.code_of(tensor.dtype, name or what)
-    return arrays.set_id(face, process_set, what)
+    return arrays.set_id(frontend, process_set, what)
 
 
 def _with_rows(tensor: Any, what: str) -> Any:
     if tensor.ndim == 0:
         raise ValueError(
-            f"{what}: the tensor must have at least one dimension, got a scalar on rank {face.require_job().rank}"
+            f"{what}: the tensor must have at least one dimension, got a scalar on rank {frontend.require_job().rank}"
         )
     return tensor
 

@@ -28,7 +28,7 @@ from horovod.common.elastic.dataset import ElasticDataset as _ElasticDataset
 from horovod.common.elastic.order import batch_of_this_rank as _batch_of_this_rank
 from horovod.common.elastic.own import PerRank, RandomNumbers
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
-from horovod.common.frontends import JAX as face
+from horovod.common.frontends import JAX as frontend
 from horovod.jax.functions import allgather_object, basics, broadcast_object
 
 __all__ = [
@@ -62,10 +62,10 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 def _reset() -> None:
     # Each elastic epoch has a new job object, unless another frontend keeps the old job alive.
-    before = face.job
+    before = frontend.job
     basics.shutdown()
     basics.init()
-    if face.job is not before:
+    if frontend.job is not before:
         # Recompile all programs, because they contain ranks, sizes, roots and process set ids, which can change with
         # the epoch.
         jax.clear_caches()
@@ -84,7 +84,7 @@ class ObjectState(_ObjectState):
     def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
         gather = _gather if bcast_object is None else None
         super().__init__(bcast_object or _broadcast, get_rank or basics.rank, gather, **kwargs)
-        self._face = face if bcast_object is None else None
+        self._frontend = frontend if bcast_object is None else None
 
 
 class JaxState(ObjectState):

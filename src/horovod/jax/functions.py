@@ -15,7 +15,7 @@ from jax import tree_util
 
 from horovod.common import frontends, in_sync, objects
 from horovod.common.basics import HorovodBasics
-from horovod.common.frontends import JAX as face
+from horovod.common.frontends import JAX as frontend
 from horovod.common.frontends import refusing
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.uneven import make_sync
@@ -23,7 +23,7 @@ from horovod.jax.arrays import flat, full_names
 from horovod.jax.collectives import broadcast_leaves
 
 
-@refusing(face)
+@refusing(frontend)
 def broadcast_parameters(
     params: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
@@ -61,7 +61,7 @@ def _is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-@refusing(face)
+@refusing(frontend)
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
@@ -79,10 +79,10 @@ def broadcast_object(
     Raises:
         HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
-    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face)
+    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, frontend)
 
 
-@refusing(face)
+@refusing(frontend)
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Gather Python objects from all ranks of the process set.
 
@@ -97,7 +97,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     Raises:
         HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
-    return objects.allgather_object(obj, name or "allgather_object", process_set, face)
+    return objects.allgather_object(obj, name or "allgather_object", process_set, frontend)
 
 
 def check_in_sync(
@@ -134,11 +134,11 @@ def check_in_sync(
             in_sync.named(objects, named, in_sync.name_of), read, in_sync.check_ignore(ignore)
         ),
         process_set,
-        face,
+        frontend,
     )
 
 
-sync = make_sync(face, policies=("stop", "pad"))
+sync = make_sync(frontend, policies=("stop", "pad"))
 
 
 __all__ = [*frontends.PROCESS_NAMES]
@@ -242,7 +242,7 @@ def coordinator(port: str | None = None) -> str:
     basics.init()
     own = (port or str(_free_port())) if basics.rank() == 0 else None
     number = broadcast_object(own, 0, name="jax.coordinator")
-    host = face.require_job().first_address or "127.0.0.1"
+    host = frontend.require_job().first_address or "127.0.0.1"
     return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
 
 

@@ -14,7 +14,7 @@ from jax import numpy as jnp
 
 from horovod._jax.compression import Compression
 from horovod.common.compression import check_compression
-from horovod.common.frontends import JAX as face
+from horovod.common.frontends import JAX as frontend
 from horovod.common.frontends import refusing
 from horovod.common.ops import Adasum, Average, Sum, check_op, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -42,7 +42,7 @@ class GradientReduction:
     process_set: ProcessSet = global_process_set
     counted: bool = False
 
-    @refusing(face)
+    @refusing(frontend)
     def __post_init__(self) -> None:
         self.op = check_op(self.op)
         self.predivide = check_predivide(self.predivide, self.op)
@@ -59,13 +59,13 @@ class GradientReduction:
         Raises:
             ValueError: If Horovod is not initialized.
         """
-        return anybody_else(self.process_set, face.require_job())
+        return anybody_else(self.process_set, frontend.require_job())
 
     def __call__(self, gradients: Any, weight: Any = None, beside: Any = ()) -> Any:
         """Reduce the gradients over the ranks, and return only the reduced gradients; see ``with_total``."""
         return self.with_total(gradients, weight, beside)[0]
 
-    @refusing(face)
+    @refusing(frontend)
     def with_total(self, gradients: Any, weight: Any = None, beside: Any = ()) -> tuple[Any, Any]:
         """Reduce the gradients over the ranks as a group.
 
@@ -277,7 +277,7 @@ class Accumulated(NamedTuple):
     """Number of backward passes since the last step, as an int32 scalar."""
 
 
-@refusing(face)
+@refusing(frontend)
 def DistributedOptimizer(
     optimizer: Any,
     name: str = "DistributedOptimizer",
@@ -355,7 +355,7 @@ def _accumulating(
         zeros = each(_no_sum, params)
         return Accumulated(optimizer.init(params), zeros, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
 
-    @refusing(face)
+    @refusing(frontend)
     def update(grads: Any, state: Accumulated, params: Any = None, *, weight: Any = None, **extra: Any) -> Any:
         count = None if weight is None else count_of(weight)
         grads = each(jnp.asarray, grads)

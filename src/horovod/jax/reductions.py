@@ -11,7 +11,7 @@ from horovod._core import KIND_ALLREDUCE
 from horovod._jax import calls
 from horovod._jax.compression import Compression
 from horovod.common.compression import check_wire
-from horovod.common.frontends import JAX as face
+from horovod.common.frontends import JAX as frontend
 from horovod.common.ops import Sum, check_scale
 from horovod.common.process_sets import ProcessSet
 from horovod.common.training_loop.weights import check_weight, weighted_means
@@ -50,13 +50,13 @@ def reduce_leaves(
     if calls.is_traced([*tensors, *beside]):
         for tensor, name in zip(tensors, names, strict=True):
             arrays.check_reduction(tensor.dtype, reduction, name or "allreduce")
-        number = arrays.set_id(face, process_set, names[0] or "allreduce")
+        number = arrays.set_id(frontend, process_set, names[0] or "allreduce")
         scales = {"prescale": reduction.prescale, "postscale": reduction.postscale}
         options = {"groups": tuple(groups), "op": op, "wire": reduction.wire, "steps": steps, **scales}
         call = call_of(KIND_ALLREDUCE, names, number, **options)
         reduced = calls.run(call, tensors)
     else:
-        reduced = [jnp.asarray(one) for one in arrays.allreduce_all(face, tensors, names, reduction, groups)]
+        reduced = [jnp.asarray(one) for one in arrays.allreduce_all(frontend, tensors, names, reduction, groups)]
     results = zip(reduced, sent, compressed, strict=True)
     return [compression.decompress(restore(one), context) for one, (_, restore), (_, context) in results]
 
@@ -132,7 +132,7 @@ def wide_of(dtype: Any) -> Any:
 def call_of(kind: int, names: Sequence[str], number: int, **more: Any) -> calls.Call:
     """Return the parameters of a call in a compiled program. ``number`` is the process set id."""
     options = {"groups": ("",) * len(names), "op": Sum, **more}
-    return calls.Call(kind, tuple(names), process_set=number, face=face.number, **options)
+    return calls.Call(kind, tuple(names), process_set=number, frontend=frontend.number, **options)
 
 
 def groups_of(names: Sequence[str], grouped: bool) -> list[str]:

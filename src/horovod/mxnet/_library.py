@@ -116,7 +116,7 @@ def _load() -> ctypes.CDLL:
         loaded.hvd_mxnet_release.argtypes = [ctypes.c_void_p]
         loaded.hvd_mxnet_release.restype = None
         message = ctypes.create_string_buffer(_MESSAGE)
-        failed = loaded.hvd_mxnet_attach(_core.face_api(), mx.base._LIB._handle, message, _MESSAGE)
+        failed = loaded.hvd_mxnet_attach(_core.frontend_api(), mx.base._LIB._handle, message, _MESSAGE)
     except (ImportError, OSError, AttributeError) as error:
         raise ImportError(f"{what}: {error}") from error
     if failed:

@@ -19,7 +19,7 @@ from mxnet.ndarray.sparse import BaseSparseNDArray
 from horovod._arrays.collectives import set_id
 from horovod.common import dtypes, ops
 from horovod.common.exceptions import NotRunningError, UnsupportedOpError
-from horovod.common.frontends import MXNET as face
+from horovod.common.frontends import MXNET as frontend
 from horovod.common.frontends import Job, with_rank
 from horovod.common.ops import check_parts, check_splits
 from horovod.common.process_sets import ProcessSet
@@ -57,9 +57,9 @@ def refusing(function: _F) -> _F:
         except NotRunningError as error:
             raise ShutDown(str(error)) from None
         except UnsupportedOpError as error:
-            raise ReduceOpError(with_rank(face, str(error))) from None
+            raise ReduceOpError(with_rank(frontend, str(error))) from None
         except ValueError as error:
-            raise ArgumentError(with_rank(face, str(error))) from None
+            raise ArgumentError(with_rank(frontend, str(error))) from None
 
     return checked  # type: ignore[return-value]
 
@@ -153,8 +153,8 @@ class _Unnamed:
         self._counts: Counter[tuple[str, int]] = Counter()
 
     def next(self, operation: str, process_set: int) -> str:
-        if self._job is not face.job:
-            self._job = face.job
+        if self._job is not frontend.job:
+            self._job = frontend.job
             self._counts.clear()
         key = operation, process_set
         self._counts[key] += 1
@@ -168,9 +168,9 @@ unnamed = _Unnamed()
 
 def begin(operation: str, name: str | None, priority: Any, process_set: ProcessSet) -> tuple[int, int]:
     """Validate the process set and the priority, and return the set's id and the priority."""
-    face.require_engine()
+    frontend.require_engine()
     ops.wire_name(operation, name)
-    return set_id(face, process_set, operation), check_priority(priority, operation)
+    return set_id(frontend, process_set, operation), check_priority(priority, operation)
 
 
 def operation_names(operation: str, name: str | None, number: int, count: int | None) -> tuple[str, list[str]]:

@@ -14,7 +14,7 @@ import mxnet as mx
 from mxnet.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict
 
 from horovod.common import objects
-from horovod.common.frontends import MXNET as face
+from horovod.common.frontends import MXNET as frontend
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.mxnet.arguments import code_of, refusing
 from horovod.mxnet.operations import broadcast_
@@ -40,7 +40,7 @@ def broadcast_object(
     Raises:
         HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
-    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face)
+    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, frontend)
 
 
 @refusing
@@ -58,7 +58,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     Raises:
         HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
-    return objects.allgather_object(obj, name or "allgather_object", process_set, face)
+    return objects.allgather_object(obj, name or "allgather_object", process_set, frontend)
 
 
 _NUMBERED = re.compile(r"(.*?)(\d+)$")

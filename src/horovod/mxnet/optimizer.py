@@ -9,7 +9,7 @@ import mxnet as mx
 
 from horovod.common.compression import check_compression, check_wire, leaves_alone
 from horovod.common.contract.log import warn_user
-from horovod.common.frontends import MXNET as face
+from horovod.common.frontends import MXNET as frontend
 from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop import gradients as rules
@@ -64,7 +64,7 @@ class Reducer:
         The gradients can have different dtypes. Nothing happens if the process set has only one rank. ``names`` must be
         the same on all ranks. ``priorities`` are the operations' priorities in MXNet's engine.
         """
-        if not gradients or not rules.anybody_else(self.process_set, face.require_job()):
+        if not gradients or not rules.anybody_else(self.process_set, frontend.require_job()):
             return
         if not self.num_groups:
             for gradient, name, priority in zip(gradients, names, priorities, strict=True):

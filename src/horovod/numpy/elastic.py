@@ -41,7 +41,7 @@ class ObjectState(_ObjectState):
     def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
         gather = allgather_object if bcast_object is None else None
         super().__init__(bcast_object or broadcast_object, get_rank or rank, gather, **kwargs)
-        self._face = NUMPY if bcast_object is None else None
+        self._frontend = NUMPY if bcast_object is None else None
 
 
 class ElasticDataset(_ElasticDataset):  # noqa: D101 - the base class's docstring

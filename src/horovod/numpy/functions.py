@@ -9,7 +9,7 @@ from horovod._arrays.collectives import start_broadcast
 from horovod.common import in_sync, objects
 from horovod.common.basics import HorovodBasics
 from horovod.common.dtypes import class_name
-from horovod.common.frontends import NUMPY as face
+from horovod.common.frontends import NUMPY as frontend
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.uneven import make_sync
 from horovod.numpy import repeats
@@ -35,14 +35,14 @@ def broadcast_parameters(
     elif isinstance(params, list | tuple):
         named = [(f"parameter.{index}", array) for index, array in enumerate(params)]
     else:
-        what = label_of(face, "", "broadcast_parameters")
+        what = label_of(frontend, "", "broadcast_parameters")
         raise ValueError(f"{what}: params must be a dict or a list of arrays, got a {class_name(params)}")
     names = [f"broadcast.{name}" for name, _ in named]
     givens = [
-        take(array, label_of(face, name, ""), in_place=True) for name, (_, array) in zip(names, named, strict=True)
+        take(array, label_of(frontend, name, ""), in_place=True) for name, (_, array) in zip(names, named, strict=True)
     ]
     arrays = [given.array for given in givens]
-    results = start_broadcast(face, arrays, root_rank, names, process_set, targets=arrays, blocking=True).result()
+    results = start_broadcast(frontend, arrays, root_rank, names, process_set, targets=arrays, blocking=True).result()
     for given, result in zip(givens, results, strict=True):
         given.put_back(result)
 
@@ -64,7 +64,7 @@ def broadcast_object(
     Raises:
         HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
-    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face=face)
+    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, frontend=frontend)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -81,7 +81,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     Raises:
         HorovodInternalError: If the ranks' calls do not match, or a rank was lost.
     """
-    return objects.allgather_object(obj, name or "allgather_object", process_set, face=face)
+    return objects.allgather_object(obj, name or "allgather_object", process_set, frontend=frontend)
 
 
 def check_in_sync(
@@ -112,7 +112,7 @@ def check_in_sync(
             in_sync.named(objects, named, in_sync.name_of), read, in_sync.check_ignore(ignore)
         ),
         process_set,
-        face,
+        frontend,
     )
 
 
@@ -133,4 +133,4 @@ def shutdown() -> None:
     repeats.forget()
 
 
-sync = make_sync(face)
+sync = make_sync(frontend)

@@ -12,7 +12,7 @@ from horovod._arrays.collectives import start_allgather, start_alltoall, start_b
 from horovod._arrays.handles import Handle, Pending, start
 from horovod.common import dtypes
 from horovod.common.dtypes import class_name
-from horovod.common.frontends import NUMPY as face
+from horovod.common.frontends import NUMPY as frontend
 from horovod.common.ops import Sum, wire_name
 from horovod.common.ops import grouped_names as group_names
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -20,7 +20,7 @@ from horovod.numpy.arguments import Array, Given, take, take_all
 
 
 def _take(tensor: Any, operation: str, name: str | None, in_place: bool = False) -> Given:
-    return take(tensor, label_of(face, wire_name(operation, name), operation), in_place)
+    return take(tensor, label_of(frontend, wire_name(operation, name), operation), in_place)
 
 
 def _broadcast(
@@ -28,7 +28,7 @@ def _broadcast(
 ) -> Pending:
     given = _take(tensor, "broadcast", name, in_place)
     return start_broadcast(
-        face,
+        frontend,
         [given.array],
         root_rank,
         [wire_name("broadcast", name)],
@@ -116,7 +116,7 @@ def broadcast_async_(
 def _allgather(tensor: Any, name: str | None, process_set: ProcessSet, blocking: bool) -> Pending:
     array = _take(tensor, "allgather", name).array
     names = [wire_name("allgather", name)]
-    return start_allgather(face, [array], names, process_set, then=lambda r: r[0], blocking=blocking)
+    return start_allgather(frontend, [array], names, process_set, then=lambda r: r[0], blocking=blocking)
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
@@ -184,19 +184,19 @@ def grouped_allgather_async(
     Returns:
         Handle: Future of the list of concatenated arrays.
     """
-    what = label_of(face, wire_name("grouped_allgather", name), "grouped_allgather")
+    what = label_of(frontend, wire_name("grouped_allgather", name), "grouped_allgather")
     arrays = [given.array for given in take_all(tensors, what)]
     if not arrays:
-        return Handle(start(face, [], lambda works: [], None))
-    number = set_id(face, process_set, "grouped_allgather")
-    group, members = group_names(face, "grouped_allgather", name, len(arrays), number)
-    return Handle(start_allgather(face, arrays, members, process_set, [group] * len(arrays)))
+        return Handle(start(frontend, [], lambda works: [], None))
+    number = set_id(frontend, process_set, "grouped_allgather")
+    group, members = group_names(frontend, "grouped_allgather", name, len(arrays), number)
+    return Handle(start_allgather(frontend, arrays, members, process_set, [group] * len(arrays)))
 
 
 def _alltoall(tensor: Any, splits: Any, name: str | None, process_set: ProcessSet, blocking: bool) -> Pending:
     array = _take(tensor, "alltoall", name).array
     names = [wire_name("alltoall", name)]
-    return start_alltoall(face, [array], splits, names, process_set, then=tuple, blocking=blocking)
+    return start_alltoall(frontend, [array], splits, names, process_set, then=tuple, blocking=blocking)
 
 
 def alltoall(
@@ -258,8 +258,8 @@ def join(device: int = -1) -> int:
     Raises:
         HorovodInternalError: If a rank was lost.
     """
-    work = face.require_engine().join(face.number)
-    return Pending(face, (work,), lambda works: works[0].sizes[0], None).result()
+    work = frontend.require_engine().join(frontend.number)
+    return Pending(frontend, (work,), lambda works: works[0].sizes[0], None).result()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -274,9 +274,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     """
     from horovod._core import KIND_BARRIER
 
-    number = set_id(face, process_set, "barrier")
+    number = set_id(frontend, process_set, "barrier")
     request = (KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
-    start(face, [request], lambda works: None, None, blocking=True).result()
+    start(frontend, [request], lambda works: None, None, blocking=True).result()
 
 
 def poll(handle: Handle) -> bool:

@@ -10,7 +10,7 @@ from horovod._arrays.checks import Reduction, label_of, set_id
 from horovod._arrays.collectives import start_allreduce, start_reducescatter
 from horovod._arrays.handles import Handle, Pending, start
 from horovod.common.compression import check_wire, refuse_wire
-from horovod.common.frontends import NUMPY as face
+from horovod.common.frontends import NUMPY as frontend
 from horovod.common.ops import Average, Sum, resolve_op, wire_name
 from horovod.common.ops import grouped_names as group_names
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -22,7 +22,7 @@ from horovod.numpy.repeats import remember, run_again
 
 def _op_label(operation: str, name: str | None) -> str:
     """Return the start of an error message about an argument."""
-    return label_of(face, wire_name(operation, name), operation)
+    return label_of(frontend, wire_name(operation, name), operation)
 
 
 def _reduction(op: Any, average: Any, what: str, process_set: ProcessSet, prescale: Any, postscale: Any) -> Reduction:
@@ -31,7 +31,7 @@ def _reduction(op: Any, average: Any, what: str, process_set: ProcessSet, presca
 
 def _one(given: Given, name: str | None, reduction: Reduction, in_place: bool, blocking: bool = False) -> Pending:
     return start_allreduce(
-        face,
+        frontend,
         [given.array],
         [wire_name("allreduce", name)],
         reduction,
@@ -43,11 +43,11 @@ def _one(given: Given, name: str | None, reduction: Reduction, in_place: bool, b
 
 def _group(givens: list[Given], name: str | None, reduction: Reduction, in_place: bool) -> Pending:
     if not givens:
-        return start(face, [], lambda works: [], None)
+        return start(frontend, [], lambda works: [], None)
     group, members = _members("grouped_allreduce", name, len(givens), reduction.process_set)
     arrays = [given.array for given in givens]
     return start_allreduce(
-        face,
+        frontend,
         arrays,
         members,
         reduction,
@@ -58,7 +58,7 @@ def _group(givens: list[Given], name: str | None, reduction: Reduction, in_place
 
 
 def _members(operation: str, name: str | None, count: int, process_set: ProcessSet) -> tuple[str, list[str]]:
-    return group_names(face, operation, name, count, set_id(face, process_set, operation))
+    return group_names(frontend, operation, name, count, set_id(frontend, process_set, operation))
 
 
 def allreduce(
@@ -450,12 +450,12 @@ def grouped_reducescatter_async(
     """
     arrays = [given.array for given in take_all(tensors, _op_label("grouped_reducescatter", name))]
     if not arrays:
-        return Handle(start(face, [], lambda works: [], None))
+        return Handle(start(frontend, [], lambda works: [], None))
     reduction = Reduction(op, process_set, prescale_factor, postscale_factor)
     group, members = _members("grouped_reducescatter", name, len(arrays), process_set)
-    return Handle(start_reducescatter(face, arrays, members, reduction, [group] * len(arrays)))
+    return Handle(start_reducescatter(frontend, arrays, members, reduction, [group] * len(arrays)))
 
 
 def _scatter(given: Given, name: str | None, reduction: Reduction, blocking: bool = False) -> Pending:
     names = [wire_name("reducescatter", name)]
-    return start_reducescatter(face, [given.array], names, reduction, then=lambda r: r[0], blocking=blocking)
+    return start_reducescatter(frontend, [given.array], names, reduction, then=lambda r: r[0], blocking=blocking)

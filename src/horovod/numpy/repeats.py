@@ -7,7 +7,7 @@ import numpy as np
 from horovod import _core
 from horovod._arrays import handles
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.frontends import NUMPY as face
+from horovod.common.frontends import NUMPY as frontend
 from horovod.common.process_sets import ProcessSet
 
 # Maximum number of names for which a call is stored.
@@ -41,7 +41,7 @@ def run_again(
         or postscale is not last_postscale
         or process_set is not last_set
         or process_set.process_set_id != number
-        or engine is not face.engine
+        or engine is not frontend.engine
     ):
         return None
     target = source if in_place else np.empty_like(source)
@@ -65,13 +65,13 @@ def remember(
     """Keep the Work object of a successful allreduce, so that the next call with the same name can reuse it."""
     if type(source) is np.ndarray and source.flags.carray and source.dtype.isbuiltin == 1:
         arguments = (source.dtype, source.shape, op, prescale, postscale, process_set, process_set.process_set_id)
-        _keep(name, (work, face.engine, *arguments))
+        _keep(name, (work, frontend.engine, *arguments))
 
 
 def _keep(name: str | None, entry: tuple[Any, ...]) -> None:
     if len(_idle) < _LIMIT:
         _idle[name] = entry
-    if entry[1] is not face.engine:
+    if entry[1] is not frontend.engine:
         # Check the engine after the insertion, because another thread could call shutdown(), which first resets the
         # engine.
         forget()

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from horovod.common.exceptions import HorovodInternalError, NotRunningError
-from horovod.common.frontends import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as frontend
 from horovod.common.frontends import library_path, with_rank
 
 # TensorFlow 2.13 to 2.21 provide this private module at this import path.
@@ -54,7 +54,7 @@ class ShutDown(_Raised, tf.errors.UnknownError, NotRunningError):
 
 def refuse(message: str) -> NoReturn:
     """Raise ArgumentError with a message that names this rank, if known."""
-    raise ArgumentError(with_rank(face, message))
+    raise ArgumentError(with_rank(frontend, message))
 
 
 def _load() -> tuple[ModuleType, ctypes.CDLL]:
@@ -74,7 +74,7 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
         library.hvd_tf_attach.restype = ctypes.c_int
         library.hvd_tf_trouble.restype = ctypes.c_char_p
         library.hvd_tf_set_blocking.argtypes = [ctypes.c_int]
-        failed = library.hvd_tf_attach(_core.face_api())
+        failed = library.hvd_tf_attach(_core.frontend_api())
     except (ImportError, OSError, AttributeError, tf.errors.OpError) as error:
         raise ImportError(
             f"horovod.tensorflow cannot load its native part {LIBRARY} into TensorFlow {tf.__version__}: {error}"

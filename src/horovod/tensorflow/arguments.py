@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from horovod.common import dtypes, ops
 from horovod.common.exceptions import NotRunningError
-from horovod.common.frontends import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as frontend
 from horovod.common.frontends import operation_on_rank
 from horovod.common.ops import Adasum
 from horovod.common.process_sets import ProcessSet, by_id
@@ -89,15 +89,15 @@ def set_id(process_set: ProcessSet | int, operation: str) -> int:
         ArgumentError: If the set is not registered. The message names the operation, the rank and the set.
         NotInitialized: If called eagerly before ``init``.
     """
-    who = operation_on_rank(face, operation)
-    if face.engine is None and _executing_eagerly():
+    who = operation_on_rank(frontend, operation)
+    if frontend.engine is None and _executing_eagerly():
         _check_running(operation)
     number = process_set if isinstance(process_set, int) else getattr(process_set, "process_set_id", None)
     if number is None:
         refuse(f"{who}: {process_set} is not a registered process set; see add_process_set")
     # If no engine is running, accept any process set. A program can build a graph before it registers the process sets
     # that the graph uses.
-    if face.job is not None and by_id(number) is None:
+    if frontend.job is not None and by_id(number) is None:
         refuse(f"{who}: process set {number} is unknown or was removed; see add_process_set")
     return number
 
@@ -105,7 +105,7 @@ def set_id(process_set: ProcessSet | int, operation: str) -> int:
 def _check_running(operation: str) -> None:
     """Raise NotInitialized or ShutDown if the engine is not running."""
     try:
-        face.require_engine()
+        frontend.require_engine()
     except NotRunningError as error:
         raise ShutDown(f"{operation}: {error}") from None
     except ValueError as error:
@@ -121,7 +121,7 @@ def check_reduction(
         ArgumentError: If the reduction or the factors do not support the dtype.
         NotImplementedError: If ``op`` is Adasum and the size of the set is not a power of two.
     """
-    who = operation_on_rank(face, operation)
+    who = operation_on_rank(frontend, operation)
     ops.check_scale(who, prescale, postscale)
     size = 1
     if op == Adasum:
@@ -168,6 +168,6 @@ def check_scatter(operation: str, tensor: tf.Tensor, op: int, prescale: float, p
     Raises:
         ArgumentError: If the tensor, the op or a factor is not supported.
     """
-    who = operation_on_rank(face, operation)
+    who = operation_on_rank(frontend, operation)
     ops.check_scatter(who, dtypes.CODES[tensor.dtype.name], tensor.shape.rank, op, ArgumentError, ReduceOpError)
     ops.check_scale(who, prescale, postscale)

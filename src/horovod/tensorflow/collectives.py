@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.compression import check_wire, refuse_wire, wire_of
-from horovod.common.frontends import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as frontend
 from horovod.common.frontends import operation_on_rank
 from horovod.common.ops import OP_NAMES, Average, Sum, resolve_op
 from horovod.common.process_sets import ProcessSet, by_id, global_process_set
@@ -36,7 +36,7 @@ def set_size(process_set: ProcessSet | int, operation: str) -> Any:
     number = set_id(process_set, operation)
     if elastic():
         return size_op(number)
-    face.require_job()
+    frontend.require_job()
     found = by_id(number)
     size = found.size() if found is not None else None
     if size is None:
@@ -99,7 +99,7 @@ def allreduce(
         tf.errors.UnknownError: If a rank was lost, or Horovod was shut down.
         tf.errors.FailedPreconditionError: If ranks disagree, or Horovod is not initialized.
     """
-    op = resolve_op(op, average, operation_on_rank(face, "allreduce"))
+    op = resolve_op(op, average, operation_on_rank(frontend, "allreduce"))
     if weight is not None:
         check_weighted_op(op, weight, prescale_factor, postscale_factor)
         if isinstance(tensor, tf.IndexedSlices):
@@ -118,7 +118,7 @@ def allreduce(
     arguments = (name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
     if compression is Compression.none and not device_dense:
         return _allreduce(tensor, *arguments)
-    wire = check_wire(compression, tensor, op, operation_on_rank(face, "allreduce"), ArgumentError)
+    wire = check_wire(compression, tensor, op, operation_on_rank(frontend, "allreduce"), ArgumentError)
     with tf.device(device_dense or None):
         compressed, context = compression.compress(tensor)
         return compression.decompress(_allreduce(compressed, *arguments, wire), context)
@@ -182,7 +182,7 @@ def grouped_allreduce(
     Returns:
         list: Reduced tensors, in the order of ``tensors``. Raises the same errors as ``allreduce``.
     """
-    op = resolve_op(op, average, operation_on_rank(face, "grouped_allreduce"))
+    op = resolve_op(op, average, operation_on_rank(frontend, "grouped_allreduce"))
     if isinstance(tensors, tf.Tensor) or not hasattr(tensors, "__iter__"):
         refuse(f"grouped_allreduce: tensors must be a list of tensors, got a {type(tensors).__name__}")
     wire_of(compression)
@@ -200,7 +200,7 @@ def grouped_allreduce(
     if not dense:
         return results
     group = as_tensors([tensors[i] for i in dense], "grouped_allreduce")
-    wire = check_wire(compression, group[0], op, operation_on_rank(face, "grouped_allreduce"), ArgumentError)
+    wire = check_wire(compression, group[0], op, operation_on_rank(frontend, "grouped_allreduce"), ArgumentError)
     with tf.device(device_dense or None):
         pairs = [compression.compress(tensor) for tensor in group]
         compressed = [tensor for tensor, _ in pairs]
@@ -241,7 +241,7 @@ def reducescatter(
     Returns:
         tf.Tensor: This rank's rows. Raises the same errors as ``allreduce``.
     """
-    refuse_wire(compression, operation_on_rank(face, "reducescatter"), ArgumentError)
+    refuse_wire(compression, operation_on_rank(frontend, "reducescatter"), ArgumentError)
     with tf.device(device_dense or None):
         compressed, context = compression.compress(as_tensor(tensor, "reducescatter"))
         reduced = _reducescatter(
@@ -277,7 +277,7 @@ def grouped_reducescatter(
     Returns:
         list[tf.Tensor]: This rank's rows of each result. Raises the same errors as ``allreduce``.
     """
-    refuse_wire(compression, operation_on_rank(face, "grouped_reducescatter"), ArgumentError)
+    refuse_wire(compression, operation_on_rank(frontend, "grouped_reducescatter"), ArgumentError)
     with tf.device(device_dense or None):
         group = as_tensors(tensors, "grouped_reducescatter")
         pairs = [compression.compress(tensor) for tensor in group]

@@ -56,7 +56,7 @@ Array = np.ndarray[Any, Any]
 _parked: list[Array] = []
 
 
-def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> list[Array]:
+def arrays_of(root: int, arrays: Sequence[Array], name: str, frontend: Frontend) -> list[Array]:
     """Broadcast the arrays of rank ``root`` to all ranks.
 
     Arrays are sent as bytes, so every dtype works except that of Python objects.
@@ -65,7 +65,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
         root: Rank whose arrays are sent.
         arrays: This rank's arrays. Shapes and dtypes must be equal on all ranks.
         name: Name prefix of the operations.
-        face: Frontend that submits the operations.
+        frontend: Frontend that submits the operations.
 
     Returns:
         The root's arrays. On all ranks except possibly the root, they are in newly allocated memory.
@@ -75,7 +75,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
     """
     from horovod import _core
 
-    mine = face.require_job().rank == root
+    mine = frontend.require_job().rank == root
     found = []
     for number, array in enumerate(arrays):
         made = np.ascontiguousarray(array).reshape(array.shape) if mine else np.empty(array.shape, array.dtype)
@@ -84,7 +84,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
             continue
         at, shape, called = made.ctypes.data, (made.nbytes,), f"{name}.{number}"
         try:
-            face.run(
+            frontend.run(
                 _core.KIND_BROADCAST, called, at, at, shape, dtypes.UINT8, ops.Sum, root, 1.0, 1.0, 0, None, "", 0
             ).wait()
         except Exception:
@@ -128,7 +128,7 @@ class ObjectState(_ObjectState):
     def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
         gather = _gather if bcast_object is None else None
         super().__init__(bcast_object or _broadcast, get_rank or rank, gather, **kwargs)
-        self._face = TENSORFLOW if bcast_object is None else None
+        self._frontend = TENSORFLOW if bcast_object is None else None
 
 
 class ElasticDataset(_ElasticDataset):  # noqa: D101 - the base class's docstring

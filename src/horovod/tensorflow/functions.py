@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common import in_sync, objects
-from horovod.common.frontends import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as frontend
 from horovod.common.in_sync import is_own
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.uneven import make_sync
@@ -212,7 +212,7 @@ def broadcast_object(
         HorovodInternalError: If ranks disagree, or a rank was lost.
     """
     del session
-    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face)
+    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, frontend)
 
 
 def broadcast_object_fn(
@@ -253,7 +253,7 @@ def allgather_object(
         HorovodInternalError: If ranks disagree, or a rank was lost.
     """
     del session
-    return objects.allgather_object(obj, name or "allgather_object", process_set, face)
+    return objects.allgather_object(obj, name or "allgather_object", process_set, frontend)
 
 
 # -- comparison ------------------------------------------------------------------------------------------------------
@@ -292,8 +292,8 @@ def check_in_sync(
             in_sync.named(objects, named, in_sync.name_of), read, in_sync.check_ignore(ignore)
         ),
         process_set,
-        face,
+        frontend,
     )
 
 
-sync = make_sync(face)
+sync = make_sync(frontend)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.frontends import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as frontend
 from horovod.common.ops import Average, Sum, check_differentiable
 from horovod.common.process_sets import by_id
 from horovod.tensorflow import calls
@@ -113,7 +113,7 @@ def _of_broadcast(op: Any, gradient: Any) -> Any:
     # second derivatives.
     with tf.control_dependencies([averaged]):
         zeros = tf.zeros_like(averaged)
-    rank = calls.rank_op() if elastic() else face.require_job().rank
+    rank = calls.rank_op() if elastic() else frontend.require_job().rank
     return tf.where(tf.equal(rank, op.get_attr("root_rank")), averaged, zeros)
 
 

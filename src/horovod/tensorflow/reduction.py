@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.compression import check_compression
-from horovod.common.frontends import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as frontend
 from horovod.common.ops import Adasum, Average, Max, Sum, check_adasum_size, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop import gradients as rules
@@ -132,7 +132,7 @@ def reduces(process_set: ProcessSet = global_process_set) -> bool:
     Raises:
         ValueError: If Horovod is not initialized.
     """
-    return rules.anybody_else(process_set, face.require_job())
+    return rules.anybody_else(process_set, frontend.require_job())
 
 
 def dense(gradient: Any) -> Any:

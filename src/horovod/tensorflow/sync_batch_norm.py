@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.frontends import TENSORFLOW as face
+from horovod.common.frontends import TENSORFLOW as frontend
 from horovod.common.ops import Sum
 from horovod.tensorflow import gradients as _gradients  # noqa: F401
 from horovod.tensorflow.calls import _allreduce, allgather
@@ -72,7 +72,7 @@ def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = 
 
 
 def _alone() -> bool:
-    return face.require_job().size == 1 and not elastic()
+    return frontend.require_job().size == 1 and not elastic()
 
 
 @tf.keras.utils.register_keras_serializable(package="horovod")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from horovod.common import objects
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.uneven import make_sync
 from horovod.torch.ops import handles
@@ -88,10 +88,10 @@ def broadcast_optimizer_state(
             "optimizer.load_state_dict with the complete state on every rank instead"
         )
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    is_root = face.require_job().rank == root_rank
+    is_root = frontend.require_job().rank == root_rank
     tensors: list[torch.Tensor] = []
     mine: _Description | str | None = _describe_or_reason(optimizer, parameters, tensors) if is_root else None
-    theirs = objects.broadcast_object(mine, root_rank, "optimizer_state", process_set, face=face)
+    theirs = objects.broadcast_object(mine, root_rank, "optimizer_state", process_set, frontend=frontend)
     if isinstance(theirs, str):
         raise ValueError(f"broadcast_optimizer_state: rank {root_rank}: {theirs}")
     places = [_Place(tensor, True) for tensor in tensors]
@@ -336,7 +336,7 @@ def broadcast_object(
     """
     # Use a fixed default name. The original Horovod uses the name of the object's type, so a job hangs if some ranks
     # pass None.
-    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face=face)
+    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, frontend=frontend)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -353,7 +353,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     Raises:
         HorovodInternalError: If ranks disagree, or a rank was lost.
     """
-    return objects.allgather_object(obj, name or "allgather_object", process_set, face=face)
+    return objects.allgather_object(obj, name or "allgather_object", process_set, frontend=frontend)
 
 
 def _copy(optimizer: Any, root_rank: int) -> None:
@@ -362,4 +362,4 @@ def _copy(optimizer: Any, root_rank: int) -> None:
     broadcast_optimizer_state(optimizer, root_rank)
 
 
-sync = make_sync(face, join, _copy, handles.wait)
+sync = make_sync(frontend, join, _copy, handles.wait)

@@ -28,7 +28,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from horovod.common import in_sync
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.observations import check_launch, training
 from horovod.common.training_loop.steps import marks
@@ -50,15 +50,15 @@ class Count:
     """
 
     def __init__(self) -> None:
-        self._job: Any = face.job
+        self._job: Any = frontend.job
         self._joins = handles.joins
         self._failures = 0
         self._number = 0
 
     def now(self) -> int:
         """Return the current value of the counter."""
-        if self._job is not face.job or self._joins != handles.joins:
-            self._job, self._joins = face.job, handles.joins
+        if self._job is not frontend.job or self._joins != handles.joins:
+            self._job, self._joins = frontend.job, handles.joins
             self._number = 0
         return self._number
 
@@ -306,7 +306,7 @@ def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     # precision.
     steps = training.plain_step(lambda: 2 * sum(p.numel() for p in _trained(optimizer)), _WRAP)
     if steps == _PLAIN:
-        ranks = range(face.require_job().size)
+        ranks = range(frontend.require_job().size)
         values = _sample({name: p for name, p in _named(optimizer) if p.requires_grad})
         nothing = training.nothing_averaged()
         what = {"values": values, "nothing_averaged": nothing, "beside": training.steps > 0, "remedy": _WRAP}
@@ -409,7 +409,7 @@ def check_in_sync(
     return in_sync.check(
         lambda: in_sync.fingerprints(in_sync.named(objects, named, _name_of), _read, in_sync.check_ignore(ignore)),
         process_set,
-        face,
+        frontend,
     )
 
 
@@ -418,7 +418,7 @@ def check_after_step(optimizer: Any, names: Mapping[torch.Tensor, str], process_
 
     ``names`` maps the optimizer's parameters to their names. ``steps`` is the number of completed steps.
     """
-    job = face.require_job()
+    job = frontend.require_job()
     if job.check_steps and steps % job.check_steps == 0:
         parameters = {name: parameter for parameter, name in names.items()}
         check_in_sync(process_set=process_set, optimizer=optimizer, parameters=parameters)

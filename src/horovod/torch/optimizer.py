@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.ops import Adasum, Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop import uneven
@@ -126,7 +126,7 @@ def DistributedOptimizer(
 
     reducer: GradientReducer | DeltaReducer | None = None
     members = Members(optimizer, names)
-    if anybody_else(process_set, face.require_job()):
+    if anybody_else(process_set, frontend.require_job()):
         check_dtypes(names)
         # SparseAdam accepts only sparse gradients, so convert the results back to sparse tensors.
         sparse_again = isinstance(optimizer, torch.optim.SparseAdam)

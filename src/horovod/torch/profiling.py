@@ -12,7 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from horovod.common import dtypes
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.torch.functions import allgather_object
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class _Recorder:
             ],
             steps=[self._recorded(marks) for marks in self._done[_WARM_UP:]],
         )
-        job = face.job
+        job = frontend.job
         ranks = allgather_object(rank, name="horovod.profile") if job is not None and job.size > 1 else [rank]
         if job is None or job.rank == 0:
             save(profile_of_recording(ranks), self.path)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.ops import Sum
 from horovod.torch.ops.allgather import allgather
 from horovod.torch.ops.allreduce import allreduce
@@ -66,7 +66,7 @@ class SyncBatchNorm(_BatchNorm):
             torch.Tensor: Tensor of the same shape and dtype.
         """
         self._check_input_dim(input)
-        if not self.training or face.require_job().size == 1:
+        if not self.training or frontend.require_job().size == 1:
             return _BatchNorm.forward(self, input)
         # For 16-bit input, use float32 for the statistics and for everything computed from them.
         mean, variance, total = _statistics(_widened(input.detach()))

@@ -31,7 +31,7 @@ class Job:
         return found
 
 
-class Face:
+class FakeFrontend:
     """The frontend of one rank, in its current job."""
 
     def __init__(self) -> None:
@@ -51,13 +51,13 @@ class Face:
         return self.job.gather(self.number, obj)
 
 
-def run(size: int, work: Callable[[Face], Any]) -> list[Any]:
+def run(size: int, work: Callable[[FakeFrontend], Any]) -> list[Any]:
     """Return what ``work`` returns, or raises, on each rank."""
     job = Job(size)
 
     def begin(number: int) -> Any:
-        face = Face()
-        face.join(job, number)
-        return work(face)
+        frontend = FakeFrontend()
+        frontend.join(job, number)
+        return work(frontend)
 
     return run_ranks(size, begin)

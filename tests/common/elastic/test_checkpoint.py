@@ -18,7 +18,7 @@ from horovod.common.elastic import Checkpoint, ObjectState
 from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of, read, write
 from horovod.common.elastic.checkpoint_place import job_tag
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
-from tests.common.elastic.ranks import Face, Job, run
+from tests.common.elastic.ranks import FakeFrontend, Job, run
 from tests.common.elastic.saving import dump_until_full, saved
 
 
@@ -182,12 +182,12 @@ def test_invalid_arguments(tmp_path):
         Checkpoint(tmp_path).save(-1, 0)
 
 
-def resumed(face, directory, **kwargs):
+def resumed(frontend, directory, **kwargs):
     """Return the state after a sync in a job of this rank alone; the rank is 0 now and was 1 when it resumed."""
-    made = ObjectState(face.broadcast, face.rank, face.gather, **kwargs)
-    face.number = 1
-    assert StateCheckpoint(directory, rank=face.rank, size=lambda: 1, copied=dict).resume(made) is None
-    face.join(Job(1), 0)
+    made = ObjectState(frontend.broadcast, frontend.rank, frontend.gather, **kwargs)
+    frontend.number = 1
+    assert StateCheckpoint(directory, rank=frontend.rank, size=lambda: 1, copied=dict).resume(made) is None
+    frontend.join(Job(1), 0)
     made.sync()
     return made
 
@@ -195,20 +195,20 @@ def resumed(face, directory, **kwargs):
 def test_whoever_is_rank_0_after_the_first_is_lost_goes_on(tmp_path, monkeypatch):
     saved(tmp_path, 7)
     monkeypatch.setenv("HOROVOD_RESUME", "1")
-    assert resumed(Face(), tmp_path, step=0).step == 7
+    assert resumed(FakeFrontend(), tmp_path, step=0).step == 7
     with pytest.raises(ValueError, match=r"rank 0 was lost before it resumed from .*none, and the new rank 0 has no"):
-        resumed(Face(), tmp_path / "none", step=0)
+        resumed(FakeFrontend(), tmp_path / "none", step=0)
     (tmp_path / "empty").mkdir()
-    assert resumed(Face(), tmp_path / "empty", step=0).step == 0
+    assert resumed(FakeFrontend(), tmp_path / "empty", step=0).step == 0
 
 
 def test_who_comes_later_gets_what_the_others_have(tmp_path, monkeypatch):
     saved(tmp_path, 7)
     monkeypatch.setenv("HOROVOD_RESUME", "1")
 
-    def work(face):
-        made = ObjectState(face.broadcast, face.rank, face.gather, step=face.rank())
-        made._new = face.rank() == 0
+    def work(frontend):
+        made = ObjectState(frontend.broadcast, frontend.rank, frontend.gather, step=frontend.rank())
+        made._new = frontend.rank() == 0
         StateCheckpoint(tmp_path, rank=lambda: 1, size=lambda: 2, copied=dict).resume(made)
         made.sync()
         return made.step
@@ -229,9 +229,9 @@ def test_the_members_have_changed_where_another_number_of_ranks_has_written_it(t
             assert checkpoint.load() == (7, {"step": 7})
     seen = []
 
-    def work(face):
-        made = ObjectState(face.broadcast, face.rank, face.gather, step=0)
-        StateCheckpoint(tmp_path, rank=face.rank, size=lambda: 2, copied=dict).resume(made)
+    def work(frontend):
+        made = ObjectState(frontend.broadcast, frontend.rank, frontend.gather, step=0)
+        StateCheckpoint(tmp_path, rank=frontend.rank, size=lambda: 2, copied=dict).resume(made)
         made.register_reset_callbacks([lambda: seen.append(made.step)])
         for _ in range(2):
             made.sync()

@@ -142,7 +142,7 @@ def test_invalid_arguments(given, said):
         batch(*given)
 
 
-def test_a_face_asks_for_its_part():
+def test_a_frontend_asks_for_its_part():
     import horovod.numpy as hvd
 
     assert hvd.elastic.batch.__name__ == "batch"

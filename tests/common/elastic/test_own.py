@@ -4,35 +4,35 @@ import random
 
 from horovod.common.elastic import ObjectState
 from horovod.common.elastic.own import PerRank, RandomNumbers
-from tests.common.elastic.ranks import Face, run
+from tests.common.elastic.ranks import FakeFrontend, run
 
 
-def state(face: Face, own: str) -> ObjectState:
-    return ObjectState(face.broadcast, face.rank, face.gather, step=0, own=PerRank([own]))
+def state(frontend: FakeFrontend, own: str) -> ObjectState:
+    return ObjectState(frontend.broadcast, frontend.rank, frontend.gather, step=0, own=PerRank([own]))
 
 
 def test_a_new_rank_goes_on_with_what_a_lost_one_had():
     states: list[ObjectState | None] = [None] * 3
 
-    def first(face: Face) -> None:
-        made = states[face.rank()] = state(face, f"of {face.rank()}")
+    def first(frontend: FakeFrontend) -> None:
+        made = states[frontend.rank()] = state(frontend, f"of {frontend.rank()}")
         made.sync()
-        assert made.own.value == [f"of {face.rank()}"], "not made equal"
+        assert made.own.value == [f"of {frontend.rank()}"], "not made equal"
         made.own.value.append("later")
         made.step += 1
         made.commit()
         made.own.value.append("not committed")
         made.restore()
-        assert made.own.value == [f"of {face.rank()}", "later"]
+        assert made.own.value == [f"of {frontend.rank()}", "later"]
         assert made.state_dict() == {"step": 1}, "not for checkpoints"
 
     assert run(3, first) == [None] * 3
 
-    def second(face: Face) -> list[str]:
+    def second(frontend: FakeFrontend) -> list[str]:
         # Rank 1 is lost; rank 2 takes its place, and the new rank is last.
-        made = (states[0], states[2], state(face, "of a new one"))[face.rank()]
+        made = (states[0], states[2], state(frontend, "of a new one"))[frontend.rank()]
         assert made is not None
-        made._bcast_object, made._gather, made._rank = face.broadcast, face.gather, face.rank
+        made._bcast_object, made._gather, made._rank = frontend.broadcast, frontend.gather, frontend.rank
         made.sync()
         made.commit()
         return made.own.value

@@ -8,12 +8,12 @@ import pytest
 from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic import ObjectState, WorkerNotificationManager
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from tests.common.elastic.ranks import Face, Job, run
+from tests.common.elastic.ranks import FakeFrontend, Job, run
 
 
-def state(face: Face | None = None, check: bool = True, **kwargs):
-    face = face or Face()
-    return ObjectState(face.broadcast, face.rank, face.gather if check else None, **kwargs)
+def state(frontend: FakeFrontend | None = None, check: bool = True, **kwargs):
+    frontend = frontend or FakeFrontend()
+    return ObjectState(frontend.broadcast, frontend.rank, frontend.gather if check else None, **kwargs)
 
 
 def test_keywords_are_attributes_that_are_saved_and_restored():
@@ -33,8 +33,8 @@ def test_keywords_are_attributes_that_are_saved_and_restored():
 
 @pytest.mark.parametrize("check", [True, False])
 def test_all_get_what_rank_0_has_and_that_counts_as_committed(check):
-    def work(face: Face):
-        made = state(face, check, value=face.rank(), other="same")
+    def work(frontend: FakeFrontend):
+        made = state(frontend, check, value=frontend.rank(), other="same")
         made.sync()
         made.value += 10
         made.restore()
@@ -55,17 +55,17 @@ def test_who_has_not_been_brought_together_yet_gives_nothing():
     """A new rank whose first sync fails may be rank 0 of the next epoch."""
     second = Job(2)
 
-    def work(face: Face):
-        first, number = face.job, face.rank()
-        made = state(face, trained=0)
+    def work(frontend: FakeFrontend):
+        first, number = frontend.job, frontend.rank()
+        made = state(frontend, trained=0)
         if number == 1:
-            face.join(Job(1), 0)
+            frontend.join(Job(1), 0)
             made.sync()
             made.trained = 9
             made.save()
-            face.join(first, 1)
+            frontend.join(first, 1)
         fail_to_sync(made)
-        face.join(second, number)
+        frontend.join(second, number)
         made.sync()
         return made.trained
 
@@ -73,9 +73,9 @@ def test_who_has_not_been_brought_together_yet_gives_nothing():
 
 
 def test_other_attributes_on_some_ranks_are_an_error_on_all_that_names_them():
-    def work(face: Face):
-        more = {"b": 1} if face.rank() == 2 else {"a": 1}
-        state(face, same=0, **more).sync()
+    def work(frontend: FakeFrontend):
+        more = {"b": 1} if frontend.rank() == 2 else {"a": 1}
+        state(frontend, same=0, **more).sync()
 
     errors = run(3, work)
     said = (
@@ -97,12 +97,12 @@ def test_what_cannot_be_copied_is_named_and_spoils_nothing():
 
 
 def test_all_ranks_follow_what_rank_0_has_heard():
-    def work(face: Face):
-        made = state(face, value=0)
-        if face.rank() == 1:
+    def work(frontend: FakeFrontend):
+        made = state(frontend, value=0)
+        if frontend.rank() == 1:
             made.on_hosts_updated(5.0, HostUpdateResult.added)
         made.commit()
-        if face.rank() == 0:
+        if frontend.rank() == 0:
             made.on_hosts_updated(6.0, HostUpdateResult.removed)
         try:
             made.commit()

@@ -11,13 +11,13 @@ WORLD = [0, 1, 2]
 NAME = "allgather_object 'a'"
 
 
-def sealed(seals, data=b"object", operation=NAME, rank=1, ranks=WORLD, part="object", face=""):
-    with seals.begin(operation, ranks, face) as call:
+def sealed(seals, data=b"object", operation=NAME, rank=1, ranks=WORLD, part="object", frontend=""):
+    with seals.begin(operation, ranks, frontend) as call:
         return call.seal(data, rank, part)
 
 
-def opened(seals, data, operation=NAME, rank=1, ranks=WORLD, part="object", face=""):
-    with seals.begin(operation, ranks, face) as call:
+def opened(seals, data, operation=NAME, rank=1, ranks=WORLD, part="object", frontend=""):
+    with seals.begin(operation, ranks, frontend) as call:
         return bytes(call.open(memoryview(data), rank, part))
 
 
@@ -52,8 +52,8 @@ def test_an_object_counts_in_its_own_call_only():
 
 @pytest.mark.parametrize(
     "other",
-    [{"operation": "allgather_object 'b'"}, {"rank": 2}, {"ranks": [0, 1]}, {"part": "size"}, {"face": "torch"}],
-    ids=["operation", "rank", "set", "part", "face"],
+    [{"operation": "allgather_object 'b'"}, {"rank": 2}, {"ranks": [0, 1]}, {"part": "size"}, {"frontend": "torch"}],
+    ids=["operation", "rank", "set", "part", "frontend"],
 )
 def test_an_object_of_another_place_is_refused(other):
     with pytest.raises(HorovodInternalError, match="altered"):

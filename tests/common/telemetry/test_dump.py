@@ -17,7 +17,7 @@ def test_ranks_write_what_they_have_done(pool, tmp_path):
 
     def work():
         hvd = HorovodBasics("tests")
-        allgather_object(hvd.rank(), name="mine", face=named("tests"))
+        allgather_object(hvd.rank(), name="mine", frontend=named("tests"))
         path = hvd.dump(folder)
         blocked = os.path.join(path, "x")
         with pytest.raises(OSError, match=r"cannot create or open the folder .*jsonl/x: Not a directory"):

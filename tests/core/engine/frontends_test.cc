@@ -23,7 +23,7 @@ TaskPtr join_async(Program& p, uint8_t frontend) {
 
 }  // namespace
 
-TEST_CASE("faces: the same names at once, each rank in its own order, with and without schedules") {
+TEST_CASE("frontends: the same names at once, each rank in its own order, with and without schedules") {
   Settings negotiated = crowded();
   negotiated.cache_capacity = 0;
   for (const Settings& settings : {crowded(), negotiated}) {
@@ -37,14 +37,14 @@ TEST_CASE("faces: the same names at once, each rank in its own order, with and w
         }
         for (auto& [which, task] : tasks) {
           p.wait(*task);
-          p.equal(task->at<int32_t>(0), p.size * (100 * which + step), "face " + std::to_string(which % 3));
+          p.equal(task->at<int32_t>(0), p.size * (100 * which + step), "frontend " + std::to_string(which % 3));
         }
       }
     }, settings, {1, 2, 4}, [&](EngineWorld& world) { CHECK((world.stats().scheduled > 0) == (settings.cache_capacity > 0)); });
   }
 }
 
-TEST_CASE("faces: one joins, and the other goes on; both may have joined at once") {
+TEST_CASE("frontends: one joins, and the other goes on; both may have joined at once") {
   everywhere([](Program& p) {
     for (int epoch = 0; epoch < 3; ++epoch) {
       TaskPtr joined;
@@ -54,12 +54,12 @@ TEST_CASE("faces: one joins, and the other goes on; both may have joined at once
         for (int i = 0; i < 3; ++i) {  // without rank 0, and without names
           TaskPtr alone = sum_async(p, 1, "", 1);
           p.wait(*alone);
-          p.equal(alone->at<int32_t>(0), p.size - 1, "the face that rank 0 has left");
+          p.equal(alone->at<int32_t>(0), p.size - 1, "the frontend that rank 0 has left");
         }
       }
       TaskPtr both = sum_async(p, 0, "", 1);
       p.wait(*both);
-      p.equal(both->at<int32_t>(0), p.size, "the other face");
+      p.equal(both->at<int32_t>(0), p.size, "the other frontend");
       if (p.rank != 0) joined = join_async(p, 1);
       TaskPtr other = join_async(p, 0);
       p.wait(*other);
@@ -71,12 +71,12 @@ TEST_CASE("faces: one joins, and the other goes on; both may have joined at once
   });
 }
 
-TEST_CASE("faces: a mismatch names what the user named, and spoils nothing of the other face") {
+TEST_CASE("frontends: a mismatch names what the user named, and spoils nothing of the other frontend") {
   check_ranks(2, {Layout::one_node, crowded()}, [](Program& p) {
     TaskPtr bad = sum_async(p, 1, "a", 1, p.rank == 0 ? 2 : 3), good = sum_async(p, 0, "a", 1, 3);
     const Status s = p.finish(*bad);
     p.expect(s.code() == Code::mismatch && s.message().find("allreduce 'a': ranks disagree about the shape") == 0, s.message());
     p.wait(*good);
-    p.equal(good->at<int32_t>(2), 2, "face 0");
+    p.equal(good->at<int32_t>(2), 2, "frontend 0");
   });
 }

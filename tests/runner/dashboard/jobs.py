@@ -11,12 +11,12 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.frontends import named
 
 hvd = HorovodBasics("benchmark")
-face = named("benchmark")
+frontend = named("benchmark")
 
 def allreduce(name, value=0.0):
     x = np.full(4, value, np.float32)
     at = x.ctypes.data
-    face.run(_core.KIND_ALLREDUCE, name, at, at, x.shape, 7, 1, 0, 1.0, 1.0, 0, None, "", 0).wait()
+    frontend.run(_core.KIND_ALLREDUCE, name, at, at, x.shape, 7, 1, 0, 1.0, 1.0, 0, None, "", 0).wait()
     return x[0]
 
 hvd.init()

@@ -21,7 +21,7 @@ from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrup
 from horovod.common.objects import allgather_object, broadcast_object
 
 hvd = HorovodBasics("tests")
-FACE = frontends.named("tests")
+FRONTEND = frontends.named("tests")
 CHECKPOINT = (
     StateCheckpoint(sys.argv[2], rank=hvd.rank, size=hvd.size, copied=copy.deepcopy) if len(sys.argv) > 2 else None
 )
@@ -49,14 +49,14 @@ def say(*words: Any) -> None:
 
 
 def broadcast(obj: Any, root_rank: int = 0) -> Any:
-    return broadcast_object(obj, root_rank, "broadcast", face=FACE)
+    return broadcast_object(obj, root_rank, "broadcast", frontend=FRONTEND)
 
 
 def train(state: ObjectState) -> None:
     say("begins", state.step, hvd.rank(), hvd.size(), os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"])
     over = False
     while not over:
-        told = allgather_object((state.step, os.path.exists(sys.argv[1]), named_busy()), "step", face=FACE)
+        told = allgather_object((state.step, os.path.exists(sys.argv[1]), named_busy()), "step", frontend=FRONTEND)
         assert {step for step, *_ in told} == {state.step}, told
         assert len(told) == hvd.size()
         _, over, busy = told[0]
@@ -79,7 +79,7 @@ def train(state: ObjectState) -> None:
 
 
 def gather(obj: Any, name: str) -> list[Any]:
-    return allgather_object(obj, name, face=FACE)
+    return allgather_object(obj, name, frontend=FRONTEND)
 
 
 def forked() -> int:

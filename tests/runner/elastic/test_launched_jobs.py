@@ -56,7 +56,7 @@ def test_a_program_that_trains_outside_of_run_is_told_of_it(tmp_path):
     program.write_text(
         "import os, signal\nfrom horovod.common import basics, frontends, objects\n"
         "hvd = basics.HorovodBasics('tests')\nhvd.init()\n"
-        "for step in range(2):\n    objects.allgather_object(0, 'step', face=frontends.named('tests'))\n"
+        "for step in range(2):\n    objects.allgather_object(0, 'step', frontend=frontends.named('tests'))\n"
         "    if hvd.rank() == 1:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     with elastic_job(tmp_path, "localhost:3", "-np", "3", "--min-np", "1", sys.executable, str(program)) as job:
@@ -112,7 +112,7 @@ def test_a_function_whose_hosts_a_script_finds(tmp_path):
         hvd.init()
 
         def broadcast(obj, root_rank=0):
-            return broadcast_object(obj, root_rank, "broadcast", face=frontends.named("tests"))
+            return broadcast_object(obj, root_rank, "broadcast", frontend=frontends.named("tests"))
 
         def train(state):
             while state.step < 40:

@@ -33,7 +33,7 @@ _HELD_BACK = 1000
 class State(ABC):
     """Base class of elastic states. A subclass implements ``save``, ``restore`` and ``sync``."""
 
-    _face: Frontend | None = None
+    _frontend: Frontend | None = None
     """Frontend whose operations check for host updates in each step, or None to use ``bcast_object``."""
     _come_further = 0  # progress counter; each commit and each check for host updates increments it
 
@@ -155,12 +155,12 @@ class State(ABC):
             numbers: This rank's (timestamp of the previous update, timestamp of the latest update, kind of the latest
                 one).
         """
-        if self._face is None:
+        if self._frontend is None:
             return tuple(self._bcast_object(numbers))
         before, last, _ = numbers
-        if not largest(self._rank() == 0 and last > before, "elastic.news", self._face):
+        if not largest(self._rank() == 0 and last > before, "elastic.news", self._frontend):
             return before, before, 0
-        return numbers_of_rank_0(numbers, "elastic.updates", self._face)
+        return numbers_of_rank_0(numbers, "elastic.updates", self._frontend)
 
     def _in_a_step(self) -> bool:
         """Return True if an interrupt now would lose completed work."""

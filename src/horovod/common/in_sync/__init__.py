@@ -215,13 +215,13 @@ _PATHS = 5
 _MISSING = Leaf(b"", "missing")
 
 
-def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: Frontend) -> str:
+def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, frontend: Frontend) -> str:
     """Compare this rank's values with those of the other ranks of the set. All ranks of the set must call this.
 
     Args:
         leaves: Function that returns this rank's values by path.
         process_set: Ranks to compare.
-        face: Frontend that submits the operations.
+        frontend: Frontend that submits the operations.
 
     Returns:
         SHA-256 of the values in hexadecimal, equal on all ranks.
@@ -238,7 +238,7 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
     except Exception as error:  # send the error to the other ranks, which are waiting for this rank
         failure = error
         said = ("", f"{type(error).__name__}: {error}"[:1000])
-    answers = allgather_object(said, "check_in_sync", process_set, face)
+    answers = allgather_object(said, "check_in_sync", process_set, frontend)
     if failure is not None:
         raise failure
     ranks = process_set.ranks or ()
@@ -251,7 +251,7 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
         {path: (leaf.digest, leaf.shown, leaf.exact) for path, leaf in mine.items()},
         "check_in_sync.details",
         process_set,
-        face,
+        frontend,
     )
     tables = [{path: Leaf(*leaf) for path, leaf in table.items()} for table in details]
     raise OutOfSyncError(report(ranks, tables))

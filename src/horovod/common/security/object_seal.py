@@ -63,7 +63,7 @@ class Seals:
         """Number of bytes that ``Call.seal`` adds."""
         return _MAC if self._key else 0
 
-    def begin(self, operation: str, ranks: Sequence[int], face: str = "") -> "Call":
+    def begin(self, operation: str, ranks: Sequence[int], frontend: str = "") -> "Call":
         """Start a call of ``operation`` on this rank. All ranks in ``ranks`` must start the same call.
 
         Use the result as a context manager.
@@ -71,13 +71,13 @@ class Seals:
         Args:
             operation: Name of the operation in messages.
             ranks: World ranks of the set.
-            face: Name of the frontend. Calls of different frontends are counted separately.
+            frontend: Name of the frontend. Calls of different frontends are counted separately.
 
         Raises:
             ValueError: If another thread is running the same operation. The engine would reject one of the two calls,
                 and the other ranks would not know whose number is unused.
         """
-        group = hashlib.sha256(f"{face}/{','.join(map(str, ranks))}".encode()).digest()
+        group = hashlib.sha256(f"{frontend}/{','.join(map(str, ranks))}".encode()).digest()
         with self._lock:
             if self._key and (group, operation) in self._running:
                 raise ValueError(f"{operation} is still in flight; wait for it before you use the name again")

@@ -33,14 +33,14 @@ class Sync(Generic[_T]):
         batches: Iterable[_T],
         policy: str,
         weight: Callable[[_T], float] | float | None,
-        face: Frontend,
+        frontend: Frontend,
         join: Callable[[], int] | None = None,
         copy: Callable[[Any, int], None] | None = None,
         wait: Callable[[Any, Any], None] | None = None,
         policies: Sequence[str] = POLICIES,
     ) -> None:
         """Check the arguments, which are those of ``make_sync`` and of the function that ``make_sync`` returns."""
-        face.require_job()
+        frontend.require_job()
         if policy not in policies:
             raise ValueError(f"policy must be one of {', '.join(policies)}, got {policy!r}")
         if not isinstance(batches, Iterable):
@@ -48,7 +48,7 @@ class Sync(Generic[_T]):
         if weight is not None and not callable(weight):
             check_weight(weight)
         self._batches, self._policy, self._given = batches, policy, weight
-        self._face, self._join, self._copy = face, join or self._engine_join, copy
+        self._frontend, self._join, self._copy = frontend, join or self._engine_join, copy
         self._wait = wait or (lambda work, memory: work.wait())
         self.weight = 0.0
         """Weight of the current batch, or 0 for a copy."""
@@ -118,21 +118,21 @@ class Sync(Generic[_T]):
         """
         from horovod import _core
 
-        job = self._face.require_job()
+        job = self._frontend.require_job()
         message = encode(weight, last, job.rank, job.size)
         memory = (ctypes.c_char * len(message)).from_buffer(message)
         address, shape = ctypes.addressof(memory), (len(message),)
         kind, form = _core.KIND_ALLREDUCE, dtypes.UINT8
         name = "sync.batches"
-        work = self._face.run(kind, name, address, address, shape, form, Max, 0, 1.0, 1.0, 0, None, "", 0)
+        work = self._frontend.run(kind, name, address, address, shape, form, Max, 0, 1.0, 1.0, 0, None, "", 0)
         self._wait(work, message)
         return decode(message)[1]
 
     def _share(self, item: Any, root: int) -> Any:
-        return broadcast_object(item, root, "sync", face=self._face)
+        return broadcast_object(item, root, "sync", frontend=self._frontend)
 
     def _engine_join(self) -> int:
-        work = self._face.require_engine().join(self._face.number)
+        work = self._frontend.require_engine().join(self._frontend.number)
         work.wait()
         return work.sizes[0]
 
@@ -146,7 +146,7 @@ class Sync(Generic[_T]):
             for name in self._share(used, self.last_rank):
                 if name not in optimizers:
                     raise RuntimeError(
-                        f"rank {self._face.require_job().rank} lacks the optimizer of {name!r}, which "
+                        f"rank {self._frontend.require_job().rank} lacks the optimizer of {name!r}, which "
                         f"rank {self.last_rank} used in the loop; create the same optimizers on all ranks"
                     )
                 self._copy(optimizers[name], self.last_rank)
@@ -162,12 +162,12 @@ class Sync(Generic[_T]):
         self.remaining = None if total is None else total - count
         ranks = ", ".join(str(rank) for rank, end in enumerate(ended) if end)
         left = "batches" if total is None else f"{self.remaining} batches"
-        rank = self._face.require_job().rank
+        rank = self._frontend.require_job().rank
         warn_user(f"hvd.sync stopped after {count} batches: rank {ranks} has no more, {left} of rank {rank} are unused")
 
 
 def make_sync(
-    face: Frontend,
+    frontend: Frontend,
     join: Callable[[], int] | None = None,
     copy: Callable[[Any, int], None] | None = None,
     wait: Callable[[Any, Any], None] | None = None,
@@ -176,7 +176,7 @@ def make_sync(
     """Create a frontend's ``sync`` function.
 
     Args:
-        face: The frontend.
+        frontend: The frontend.
         join: The frontend's ``join`` function, or None for the engine's.
         copy: Function that copies parameters and state of an optimizer in ``optimizers`` from the given rank to all
             ranks.
@@ -230,7 +230,7 @@ def make_sync(
                 loss_fn(model(images), labels).backward()
                 optimizer.step()
         """
-        return Sync(batches, policy, weight, face, join, copy, wait, policies)
+        return Sync(batches, policy, weight, frontend, join, copy, wait, policies)
 
     return sync
 

@@ -23,12 +23,12 @@ class Framework:
 
     Attributes:
         title: Name of the framework.
-        face: Name of Horovod's module for the framework.
+        frontend: Name of Horovod's module for the framework.
         modules: Import names of the framework, each with the pip distributions that provide it.
     """
 
     title: str
-    face: str
+    frontend: str
     modules: Mapping[str, tuple[str, ...]]
 
     @property
@@ -77,7 +77,7 @@ def _version(packages: Sequence[str]) -> str:
 
 def _row(framework: Framework, found: Collection[str]) -> tuple[str, bool]:
     """Return the framework's name, and whether both the framework and Horovod's frontend for it are installed."""
-    return framework.title, framework.title in found and _present(framework.face)
+    return framework.title, framework.title in found and _present(framework.frontend)
 
 
 def _devices(environ: Mapping[str, str]) -> list[str]:

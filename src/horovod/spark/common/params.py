@@ -60,7 +60,7 @@ ESTIMATOR = (
     Row("continuous_cols", "accepted for old programs, without effect: was for NVTabular", None, checks.names),
     Row("categorical_cols", "accepted for old programs, without effect: was for NVTabular", None, checks.names),
     Row("validation", "the fraction of rows, or the column of a boolean, to validate with", None, checks.validation),
-    Row("gradient_compression", "a class of the face's Compression", None),
+    Row("gradient_compression", "a class of the frontend's Compression", None),
     Row("compress_sparse_cols", "store sparse vectors as indices and values", False, checks.flag),
     Row("batch_size", "rows of a rank and step", 32, Count(1)),
     Row("val_batch_size", "rows of a rank and step of validation; batch_size if not given", None, Count(1)),

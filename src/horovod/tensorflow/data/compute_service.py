@@ -188,7 +188,7 @@ def _agreed(rank: int, size: int | None) -> str:
             f"pass; got rank {rank}, size {size}"
         )
     name: str = broadcast_object(
-        own, name="send_to_data_service", face=TENSORFLOW if TENSORFLOW.engine is not None else None
+        own, name="send_to_data_service", frontend=TENSORFLOW if TENSORFLOW.engine is not None else None
     )
     return name
 

@@ -156,9 +156,9 @@ def wait(work: Any, deadline: float) -> bool:
 
 def exchange_number(number: int) -> int:
     """Broadcast a number from rank 0, and return it on all ranks of the job."""
-    face = state.faces[NAME]
+    frontend = state.frontends[NAME]
     value = Flat(torch.tensor([number]))
-    submit(face.run, KIND_BROADCAST, value, value, 0, name=f"{NAME}.store").wait()
+    submit(frontend.run, KIND_BROADCAST, value, value, 0, name=f"{NAME}.store").wait()
     return int(value.tensor[0])
 
 

@@ -133,7 +133,7 @@ class Members:
 
     def submitters(self, number: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return ``Engine.submit`` and ``Engine.run``, bound to the given frontend number."""
-        return partial(self.engine.submit, face=number), partial(self.engine.run, face=number)
+        return partial(self.engine.submit, frontend=number), partial(self.engine.run, frontend=number)
 
 
 _current: list[Members] = []

@@ -33,7 +33,7 @@ class HorovodProcessGroup(ProcessGroup):
         seconds: Timeout of operations, in seconds.
     """
 
-    def __init__(self, options: Any, ranks: list[int], label: str, number: int, face: int, world: bool) -> None:
+    def __init__(self, options: Any, ranks: list[int], label: str, number: int, frontend: int, world: bool) -> None:
         """Create the process group from its store, rank and size.
 
         Args:
@@ -41,7 +41,7 @@ class HorovodProcessGroup(ProcessGroup):
             ranks: Ranks in the job.
             label: Name and ranks of the group, for error messages.
             number: Id of the process set of these ranks.
-            face: Frontend number, which separates the operations of this group from those of other groups.
+            frontend: Frontend number, which separates the operations of this group from those of other groups.
             world: True for the default group. Its shutdown also shuts down Horovod in this process.
         """
         super().__init__(options.group_rank, options.group_size)
@@ -49,9 +49,9 @@ class HorovodProcessGroup(ProcessGroup):
         self._store, self._group_id = options.store, str(options.group_id)
         self._name, self._description = self._group_id, "undefined"
         self._own_rank, self._own_size, self._ranks = options.group_rank, options.group_size, ranks
-        self._number, self._face, self._world = number, face, world
+        self._number, self._frontend, self._world = number, frontend, world
         self._members = members.current()
-        self._submit, self._run = self._members.submitters(face)
+        self._submit, self._run = self._members.submitters(frontend)
         self._sequence = 0
         self._messages: dict[tuple[int, int, int], int] = {}
         self._coalesced: list[HorovodWork] | None = None
@@ -318,7 +318,7 @@ class HorovodProcessGroup(ProcessGroup):
         pair = sorted((self._ranks[source], self._ranks[destination]))
         # Submit the messages without names, so that the engine matches them by call order and skips negotiation for
         # repeated ones.
-        name = "" if self._world and tag == 0 and self._face == members.FIRST else f"{self._group_id}.{tag}.{count}"
+        name = "" if self._world and tag == 0 and self._frontend == members.FIRST else f"{self._group_id}.{tag}.{count}"
         there = self._submitted(call, lambda: self._members.set_of(pair))
         message = Message(there, submitter, values, self._ranks[source], name)
         finish = values.write if call == "recv" else None

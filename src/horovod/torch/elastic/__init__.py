@@ -53,7 +53,7 @@ class ObjectState(_ObjectState):
     def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
         gather = allgather_object if bcast_object is None else None
         super().__init__(bcast_object or broadcast_object, get_rank or rank, gather, **kwargs)
-        self._face = TORCH if bcast_object is None else None
+        self._frontend = TORCH if bcast_object is None else None
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

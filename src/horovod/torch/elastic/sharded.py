@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from horovod.common.elastic.agreement import signature
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.process_sets import global_process_set
 from horovod.torch.elastic.handlers import StateHandler
 from horovod.torch.functions import allgather_object, broadcast_object
@@ -59,7 +59,7 @@ class ShardedStateHandler(StateHandler):
     def save(self) -> None:
         """Save this rank's part. Only used before the first commit; afterwards, ``send`` and ``confirm`` save it."""
         if self._number == 0:
-            self._job, self._parts = face.job, {rank(): self._pack()}
+            self._job, self._parts = frontend.job, {rank(): self._pack()}
 
     def set_value(self, value: Any) -> None:
         raise ValueError("a ShardedOptimizer in an elastic state must not be replaced; create a new state")
@@ -86,18 +86,18 @@ class ShardedStateHandler(StateHandler):
 
     def confirm(self) -> None:
         """Complete the commit that ``send`` has begun."""
-        self._job, self._parts, self._unconfirmed = face.job, self._unconfirmed, {}
+        self._job, self._parts, self._unconfirmed = frontend.job, self._unconfirmed, {}
         self._number += 1
 
     def restore(self) -> None:
         """Restore this rank's part of the last commit. If the ranks have changed, only ``sync`` can do this."""
         if self._parts:
             self._set_options(self._parts[min(self._parts)].groups)
-        if self._job is face.job and rank() in self._parts:
+        if self._job is frontend.job and rank() in self._parts:
             self._install([self._parts[rank()]])
 
     def reset(self) -> None:
-        if self._number == 0 and self._job is not face.job:
+        if self._number == 0 and self._job is not frontend.job:
             self._parts = {min(self._parts): self._pack()}
         divide_again(self.value)
 
@@ -111,7 +111,7 @@ class ShardedStateHandler(StateHandler):
             HorovodInternalError: If a rank was lost.
         """
         self._set_options(broadcast_object(self._options(), root, name="elastic.sharded.options"))
-        if self._job is face.job:
+        if self._job is frontend.job:
             self.save()
         commits = {self._number: self._parts, self._number + 1: self._unconfirmed}
         held = {n: (parts[min(parts)].ranks, list(parts)) for n, parts in commits.items() if parts}

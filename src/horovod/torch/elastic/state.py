@@ -159,7 +159,7 @@ class TorchState(Keeping, ObjectState):
         ValueError: If an attribute cannot be copied, or an ordinary attribute refers to one of these objects.
     """
 
-    _face = TORCH
+    _frontend = TORCH
 
     def __init__(
         self, model: Any = None, optimizer: Any = None, *, always_restore: bool = False, **kwargs: Any

@@ -7,7 +7,7 @@ import torch
 
 from horovod._core import KIND_ALLREDUCE, WIRE_NONE
 from horovod.common.compression import check_wire
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.frontends import operation_on_rank
 from horovod.common.ops import Adasum, Sum, check_differentiable, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -25,7 +25,7 @@ def _wire_name(name: str | None) -> str:
 
 
 def _op_label() -> str:
-    return operation_on_rank(face, "allreduce")
+    return operation_on_rank(frontend, "allreduce")
 
 
 def submit(
@@ -54,7 +54,7 @@ def submit(
         if code is None or not source.is_contiguous() or source.is_neg():
             refuse(source, "allreduce", full_name)
         if source.is_cpu:
-            send: Any = face.run if blocking else face.submit
+            send: Any = frontend.run if blocking else frontend.submit
         elif devices.accepts(source):
             send = devices.sender(source, target, residual)
         else:

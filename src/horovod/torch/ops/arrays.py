@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from horovod.common.dtypes import class_name, is_immutable, library_of
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.frontends import add_rank
 from horovod.torch.ops import devices, handles
 
@@ -48,7 +48,7 @@ def accepting(function: _Function) -> _Function:
             kwargs.pop(argument, None)
             return call(function, given, *args[1:], **kwargs)
         except (ValueError, NotImplementedError) as error:
-            add_rank(face, error)
+            add_rank(frontend, error)
             raise
 
     return accepts  # type: ignore[return-value]

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_BROADCAST
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles
@@ -152,6 +152,6 @@ class _Broadcast(torch.autograd.Function):
         averaged = _Allreduce.apply(plain(gradient), Average, name, 1.0, 1.0, process_set)
         # Only the root's input affects the output, so the gradients of other ranks are zero. Derive these zeros from
         # `averaged`, so that every rank takes part in the second derivative too.
-        if face.require_job().rank != root_rank:
+        if frontend.require_job().rank != root_rank:
             averaged = averaged.masked_fill(averaged.new_ones((), dtype=torch.bool), 0)
         return averaged, None, None, None

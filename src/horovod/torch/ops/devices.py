@@ -17,7 +17,7 @@ import torch
 
 from horovod._core import DEVICE_CUDA
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 
 _raw_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 """Function that returns the handle of a device's current stream, or None in PyTorch builds for CPUs only.
@@ -138,7 +138,7 @@ class DeviceWork:
             ValueError: If the current stream is being captured into a graph, which cannot contain this wait.
             HorovodInternalError: If the operation failed, or this is a forked child, which cannot use the device.
         """
-        if face.forked:
+        if frontend.forked:
             raise HorovodInternalError(
                 f"{self.name}: the result is on {self._device} of the parent process, which a forked child cannot use; "
                 "wait for it in the parent"
@@ -149,7 +149,7 @@ class DeviceWork:
                 "into a graph (torch.cuda.graph); call synchronize outside of the captured part"
             )
         stream = self._adapter.current_stream(self._device)
-        waits = face.job is not None and face.job.waits_for_devices
+        waits = frontend.job is not None and frontend.job.waits_for_devices
         try:
             deadline = time.monotonic() + timeout if waits and timeout >= 0 else math.inf
             if not self._work.wait(timeout):
@@ -214,7 +214,7 @@ def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., 
     tensors = (tensor, others)
 
     def submit(*arguments: Any) -> DeviceWork:
-        work = face.submit(*arguments, device_kind=adapter.kind, device=device.index or 0, stream=stream)
+        work = frontend.submit(*arguments, device_kind=adapter.kind, device=device.index or 0, stream=stream)
         return DeviceWork(work, adapter, device, stream, tensors)
 
     return submit

@@ -12,7 +12,7 @@ from typing import Any
 from horovod._core import KIND_BARRIER
 from horovod.common import dtypes
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.frontends import state
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -42,7 +42,7 @@ def join(device: int = -1) -> int:
         HorovodInternalError: A rank was lost.
     """
     global joins
-    work = face.require_engine().join()
+    work = frontend.require_engine().join()
     wait(work, None)
     joins += 1
     return work.sizes[0]
@@ -59,7 +59,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         HorovodInternalError: A rank was lost.
     """
     number = set_id(process_set, "barrier")
-    work = face.run(KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
+    work = frontend.run(KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
     wait(work, None)
 
 
@@ -214,8 +214,8 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
         return
     try:
         while not work.wait(_SLICE_SECONDS):
-            if face.forked:
-                face.require_engine()  # raises
+            if frontend.forked:
+                frontend.require_engine()  # raises
     except BaseException:
         park(work, keep)
         raise

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from horovod import _core
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.process_sets import global_process_set
 
 Repeat = _core.Repeat
@@ -31,7 +31,7 @@ idle: dict[Any, Repeat | None] = {}
 records: dict[int, Any] = {}
 numbers = itertools.count()
 
-_repeats = _core.Repeats(face, idle, records, numbers, torch.Tensor, torch.nn.Parameter, global_process_set, _LIMIT)
+_repeats = _core.Repeats(frontend, idle, records, numbers, torch.Tensor, torch.nn.Parameter, global_process_set, _LIMIT)
 create = _repeats.create
 take = _repeats.take
 submit = _repeats.submit

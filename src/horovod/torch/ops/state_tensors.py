@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from horovod.common import objects
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops import devices, handles
 from horovod.torch.ops.broadcast import broadcast_async_
@@ -176,7 +176,7 @@ def check_forms(operation: str, forms: dict[str, Form], complaint: str, process_
     Raises:
         ValueError: If a rank has a complaint, or forms differ.
     """
-    answers = objects.allgather_object((complaint, forms), names, process_set, face=face)
+    answers = objects.allgather_object((complaint, forms), names, process_set, frontend=frontend)
     ranks = process_set.ranks or ()
     complaints = [f"rank {rank}: {why}" for rank, (why, _) in zip(ranks, answers, strict=True) if why]
     first = answers[0][1]

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from horovod.common import dtypes, ops
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.frontends import operation_on_rank
 from horovod.common.ops import check_reduction as check_op_of
 from horovod.common.process_sets import ProcessSet
@@ -46,7 +46,7 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
 
 def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
     """Raise an error that explains why ``code_of`` rejects the tensor."""
-    what = operation_on_rank(face, f"{operation} of tensor {name!r}" if name else operation)
+    what = operation_on_rank(frontend, f"{operation} of tensor {name!r}" if name else operation)
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{what}: the tensor must be a torch.Tensor, got {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
@@ -76,7 +76,7 @@ def submitter(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> An
     For CPU tensors, it is the engine's ``run`` if the caller waits immediately, else the engine's ``submit``.
     """
     if tensor.is_cpu:
-        return face.run if blocking else face.submit
+        return frontend.run if blocking else frontend.submit
     return devices.sender(tensor, *others)
 
 
@@ -106,11 +106,11 @@ def set_id(process_set: ProcessSet, operation: str) -> int:
     Raises:
         ValueError: If the set is not registered. The message names the operation, the set and the rank.
     """
-    if face.engine is None:
-        face.require_engine()
+    if frontend.engine is None:
+        frontend.require_engine()
     number = getattr(process_set, "process_set_id", None)
     if number is None:
-        rank = face.require_job().rank
+        rank = frontend.require_job().rank
         raise ValueError(
             f"{operation} on rank {rank}: process_set must be registered with add_process_set, got {process_set}"
         )
@@ -139,7 +139,7 @@ def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int
     set_id(process_set, operation)
     rank, size = process_set.rank(), process_set.size()
     if rank is None or size is None:
-        raise ValueError(f"{operation}: rank {face.require_job().rank} is not in process set {process_set}")
+        raise ValueError(f"{operation}: rank {frontend.require_job().rank} is not in process set {process_set}")
     return rank, size
 
 
@@ -163,7 +163,7 @@ def group_names(operation: str, name: str | None, count: int, process_set: Proce
 
     See ``horovod.common.ops``.
     """
-    return ops.grouped_names(face, operation, name, count, 0 if name else set_id(process_set, operation))
+    return ops.grouped_names(frontend, operation, name, count, 0 if name else set_id(process_set, operation))
 
 
 def check_list(tensors: Any, operation: str) -> list[torch.Tensor]:
@@ -227,7 +227,7 @@ def in_shared_memory(tensor: torch.Tensor) -> bool:
 
 def shared_buffer(nbytes: int) -> torch.Tensor:
     """Return ``nbytes`` zero bytes as a uint8 tensor, in shared memory if possible."""
-    buffer = face.engine.allocate(nbytes) if face.engine is not None and nbytes else None
+    buffer = frontend.engine.allocate(nbytes) if frontend.engine is not None and nbytes else None
     if buffer is None:
         return torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
     # Wrap the buffer in an array, which supports weak references. The tensor's storage keeps the array alive, and the

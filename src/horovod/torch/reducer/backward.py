@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import torch
 
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 
 _queue = torch.autograd.Variable._execution_engine.queue_callback
 # Function that returns the autograd node running in this thread, or None outside of a backward pass.
@@ -101,7 +101,7 @@ class PassState:
         # again.
         self._recovers = True
         try:
-            if self._job is face.job:
+            if self._job is frontend.job:
                 with contextlib.suppress(Exception):
                     self._round()
             self.reset()

@@ -41,7 +41,7 @@ from typing import Any
 import torch
 
 from horovod.common.exceptions import RanksDisagreeError
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.ops import Average, Sum
 from horovod.torch.monitoring import Progress, epochs
 from horovod.torch.ops import handles
@@ -74,7 +74,7 @@ class GradientReducer(backward.PassState):
         self._bucketing = Bucketing(options.max_bucketed, options.process_set)
         self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self.in_flight)
         self.coverage = Coverage(self._slots)
-        self._job = face.job
+        self._job = frontend.job
         self.reductions = 0
         """Number of rounds completed by this reducer."""
         self.progress = Progress()
@@ -273,8 +273,8 @@ class GradientReducer(backward.PassState):
 
     def _enter_job(self) -> None:
         """Discard the previous job's state, because the new job can have different ranks."""
-        if self._job is not face.job:
-            self._job = face.job
+        if self._job is not frontend.job:
+            self._job = frontend.job
             self._bucketing.drop_outdated()
             self._failed = self._awaited = False
             # Do not reset _max_rounds, because it depends only on the program, which stays the same in the new job.
@@ -403,7 +403,7 @@ class GradientReducer(backward.PassState):
                 flags,
                 wishes,
                 at_step=at_step,
-                failed=face.require_job().rank + 1 if self._failed else 0,
+                failed=frontend.require_job().rank + 1 if self._failed else 0,
                 rounds=self._rounds,
                 max_rounds=self._max_rounds,
                 steps=self.progress.steps.now(),

@@ -10,7 +10,7 @@ import torch
 
 from horovod.common import objects
 from horovod.common.compression import check_wire
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.process_sets import ProcessSet
 from horovod.common.training_loop.gradients import parts
 from horovod.torch.ops.tensors import CODES
@@ -102,13 +102,15 @@ def make_groups(
     else:
         mine = [[names[p] for p in group if p in names and p.requires_grad] for group in groups]
     assert process_set.ranks is not None
-    theirs = objects.broadcast_object(mine, process_set.ranks[0], "DistributedOptimizer.groups", process_set, face=face)
+    theirs = objects.broadcast_object(
+        mine, process_set.ranks[0], "DistributedOptimizer.groups", process_set, frontend=frontend
+    )
     by_name = {name: p for p, name in names.items()}
     unknown = [name for group in theirs for name in group if name not in by_name]
     if unknown:
         raise ValueError(
             f"groups must name parameters that exist on all ranks, but rank {process_set.ranks[0]} has {unknown}, "
-            f"which rank {face.require_job().rank} does not have"
+            f"which rank {frontend.require_job().rank} does not have"
         )
     return [[by_name[name] for name in group] for group in theirs if group]
 
@@ -198,8 +200,8 @@ def unique_on_the_wire(
     is wrapped again keeps its names.
     """
     known = _known.get(process_set)
-    if known is None or known.job is not face.job:
-        known = _known[process_set] = _Known(face.job)
+    if known is None or known.job is not frontend.job:
+        known = _known[process_set] = _Known(frontend.job)
     before = known.given.get(optimizer, {})
     result = {}
     for p, name in names.items():

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet
 from horovod.common.training_loop.gradients import BucketSizes, bucket_tuning
@@ -138,10 +138,10 @@ class Bucketing:
 
     def drop_outdated(self) -> None:
         """Break up the buckets of the previous job, because new ranks do not have them."""
-        if self._proposal is not None and self._proposal.job is not face.job:
+        if self._proposal is not None and self._proposal.job is not frontend.job:
             self._proposal = None
         self._use(BucketSizes())
-        for bucket in [b for b in self._buckets if b.job is not face.job]:
+        for bucket in [b for b in self._buckets if b.job is not frontend.job]:
             self._dissolve(bucket)
             for slot in bucket.members:
                 slot.moves = 0
@@ -188,7 +188,7 @@ class Bucketing:
         # Keep the tensor alive in case the optimizer is deleted before the operation completes.
         handles.park(work, message)
         candidates = [(slot, slot.shape) for slot in self._candidates(slots, flags)]
-        self._proposal = _Proposal(work, message, count, candidates, list(self._buckets), face.job)
+        self._proposal = _Proposal(work, message, count, candidates, list(self._buckets), frontend.job)
 
     def settle(self) -> None:
         """Wait until the ranks have agreed on any pending change of buckets, and apply it before the next round.
@@ -225,7 +225,7 @@ class Bucketing:
             slots_of_bucket = [candidates[i][0] for i in members]
             # No other operation can have this name, because all other names begin with a kind such as "allreduce.".
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
-            self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1], face.job))
+            self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1], frontend.job))
         self.changed()
 
     def _resize(self, sizes: BucketSizes, buckets: Sequence[Bucket]) -> None:

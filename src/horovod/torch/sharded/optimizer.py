@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from horovod.common.compression import refuse_wire
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.training_loop.gradients import check_passes
@@ -89,7 +89,7 @@ def ShardedOptimizer(
     refuse_wire(compression, "ShardedOptimizer")
     passes = check_passes(backward_passes_per_step)
     names = name_parameters(optimizer.param_groups, named_parameters)
-    face.require_job()
+    frontend.require_job()
     check_dtypes(names)
     for p, name in names.items():
         if not p.is_floating_point() or p.layout is not torch.strided:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.frontends import TORCH as face
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.ops import Max, Sum
 from horovod.common.process_sets import ProcessSet
 from horovod.common.training_loop.weights import refuse_weights
@@ -212,7 +212,7 @@ class Shards(backward.PassState):
         self._turn = backward.Turn()
         # Number of backward passes since the last step.
         self._done = 0
-        self._job = face.job
+        self._job = frontend.job
         self._hooks = backward.Hooks(self)
         # Register hooks on frozen parameters too, because the program can unfreeze them. Registering a hook needs
         # requires_grad=True.
@@ -378,7 +378,7 @@ class Shards(backward.PassState):
             dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
             finite = finite and bool(values.sum(dtype=dtype).isfinite())
         flags = [float(p in self._used) for p in self.parameters]
-        failed = face.require_job().rank + 1 if self._failed else 0
+        failed = frontend.require_job().rank + 1 if self._failed else 0
         message = torch.tensor([float(failed), float(not finite), *flags], device="cpu")
         self._message = allreduce_async_(message, name=self.name, op=Max, process_set=self.process_set), message
         return True
