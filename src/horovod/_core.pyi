@@ -36,7 +36,7 @@ def address_of(buffer: object) -> int:
     """Return the address of the memory of an object with the buffer protocol.
 
     Raises:
-        BufferError: The object has no contiguous buffer.
+        BufferError: If the object has no contiguous buffer.
     """
 
 class Work:
@@ -93,16 +93,17 @@ class Work:
         Raises:
             ValueError: If the last operation is not complete, the name is in flight under another Work, or the process
                 set was removed.
-            HorovodInternalError: After shutdown, in a forked child, or if a peer was lost.
+            HorovodInternalError: If called after shutdown or in a forked child, or if a peer was lost.
         """
 
     def run_again(self, in_ptr: int, out_ptr: int) -> None:
         """Submit the operation again like submit_again(), and wait until it is done.
 
         Raises:
-            ValueError, HorovodInternalError: As submit_again() and wait(). The memory is no longer in use then.
-            BaseException: An exception of a signal handler, such as KeyboardInterrupt. The engine can still use the
-                memory then.
+            ValueError, HorovodInternalError: If submit_again() or wait() would raise it. The memory is no longer in use
+                then.
+            BaseException: If a signal handler raises it, such as KeyboardInterrupt. The engine can still use the memory
+                then.
         """
 
     @property
@@ -191,7 +192,7 @@ class Repeats:
             The operation, or None, as for take().
 
         Raises:
-            ValueError, HorovodInternalError: As Work.submit_again().
+            ValueError, HorovodInternalError: If Work.submit_again() would raise it.
         """
 
     def start(
@@ -438,7 +439,7 @@ class Engine:
         Raises:
             ValueError: If the name is in flight, the process set is unknown or lacks this rank, the root is not in the
                 set, or dtype, op or splits are invalid.
-            HorovodInternalError: After shutdown, or if a peer was lost.
+            HorovodInternalError: If called after shutdown, or if a peer was lost.
         """
 
     def run(
@@ -692,7 +693,7 @@ class Engine:
             tuning: Size thresholds as in EngineConfig. All others get their defaults.
 
         Raises:
-            ValueError: On another rank than 0, or if ``tuning`` is invalid.
+            ValueError: If called on another rank than 0, or if ``tuning`` is invalid.
         """
 
     def abandon(self) -> None:
@@ -745,7 +746,7 @@ def take_gradients(
         a gradient is not a plain tensor like its view: dense, contiguous, not negated, without autograd history.
 
     Raises:
-        ValueError: The lists differ in length, or ``exchange`` is not such a table.
+        ValueError: If the lists differ in length, or ``exchange`` is not such a table.
     """
 
 def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int, arena_bytes: int = 0) -> int:

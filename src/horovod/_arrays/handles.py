@@ -80,7 +80,7 @@ class Pending:
         """Wait for all operations, even if one fails, because they share memory.
 
         Raises:
-            Exception: The first failure.
+            Exception: If an operation failed; the first failure.
         """
         self.wait()
         failure: Exception | None = None

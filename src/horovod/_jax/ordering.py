@@ -34,7 +34,7 @@ def order(module: Any) -> None:
 
     Raises:
         NotImplementedError: If the program is spread over several devices, or if a call is inside an operation other
-        than a loop, branch or function.
+            than a loop, branch or function.
     """
     devices = _devices(module)
     if devices > 1:

@@ -177,7 +177,7 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
         what (str): Name of the block in the error message of the other ranks.
 
     Raises:
-        RuntimeError: On the other ranks, if the block raised an error on rank 0.
+        RuntimeError: If the block raised an error on rank 0; raised on the other ranks.
         HorovodInternalError: If a rank was lost.
     """
     if state.require_job().rank:

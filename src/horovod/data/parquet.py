@@ -235,7 +235,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
 
     Raises:
         ValueError: If a column of integers or booleans has missing values (its dtype would then depend on the data), or
-        if a list does not have the given shape.
+            if a list does not have the given shape.
     """
     import numpy as np
     import pyarrow as pa

@@ -46,7 +46,7 @@ def take(value: Any, what: str, in_place: bool = False) -> Given:
 
     Raises:
         ValueError: If the type of ``value`` is not supported. The message begins with ``what`` (operation, name and
-        rank), and names the type of ``value`` and the supported types.
+            rank), and names the type of ``value`` and the supported types.
     """
     view = _own(value, what)
     if view is None:

@@ -87,7 +87,7 @@ class SyncBatchNormalization(_BatchNormalization):
         **kwargs: Arguments of ``BatchNormalization``.
 
     Raises:
-        ValueError: ``fused`` is True.
+        ValueError: If ``fused`` is True.
     """
 
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:

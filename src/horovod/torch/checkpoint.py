@@ -78,8 +78,8 @@ def save_checkpoint(path: str | os.PathLike[str], *, step: int, keep: int = 3, *
 
     Raises:
         ValueError: If an object has no ``state_dict``, or ``step`` or ``keep`` is invalid.
-        OSError: On rank 0, the file cannot be written. Other errors of the storage or of pickling are raised, too.
-        RuntimeError: On the other ranks, rank 0 has raised an error.
+        OSError: If rank 0 cannot write the file. Rank 0 also raises other errors of the storage or of pickling.
+        RuntimeError: If rank 0 has raised an error; raised on the other ranks.
         HorovodInternalError: If a rank was lost.
     """
     check_at_least("step", step, 0)
@@ -111,8 +111,8 @@ def load_checkpoint(path: str | os.PathLike[str], *, step: int | None = None, **
     Raises:
         ValueError: If the checkpoint has no state for a name. On rank 0 also if all checkpoints, or that of ``step``,
             are damaged (``TornCheckpointError``) or may be another user's (``UntrustedCheckpointError``).
-        FileNotFoundError: On rank 0, ``step`` has no checkpoint.
-        RuntimeError: On the other ranks, rank 0 has raised an error.
+        FileNotFoundError: If ``step`` has no checkpoint; raised on rank 0.
+        RuntimeError: If rank 0 has raised an error; raised on the other ranks.
         HorovodInternalError: If a rank was lost.
     """
     _check_stateful(objects)

@@ -50,8 +50,8 @@ def gather_for_metrics(values: Any, ids: Any, process_set: ProcessSet = global_p
         Tensor: On all ranks, CPU tensors in the structure of ``values``, with one row for each id.
 
     Raises:
-        ValueError: The numbers of rows and ids differ on a rank.
-        HorovodInternalError: A rank was lost.
+        ValueError: If the numbers of rows and ids differ on a rank.
+        HorovodInternalError: If a rank was lost.
     """
 
     def portable(part: Any) -> torch.Tensor:
@@ -75,8 +75,8 @@ def compute_metric(metric: Any, process_set: ProcessSet = global_process_set) ->
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: ``metric`` is not a single metric of torchmetrics.
-        HorovodInternalError: A rank was lost.
+        ValueError: If ``metric`` is not a single metric of torchmetrics.
+        HorovodInternalError: If a rank was lost.
     """
     reductions = getattr(metric, "_reductions", None)
     if reductions is None or any(hasattr(one, "_reductions") for one in metric.modules() if one is not metric):

@@ -80,7 +80,7 @@ def find_for_launch(environ: Mapping[str, str]) -> Library | Missing:
     If PATH contains neither program, return the result of ``find``.
 
     Raises:
-        ValueError: In the same cases as ``find``.
+        ValueError: If ``find`` would raise it.
     """
     if not environ.get(VARIABLE, "").strip():
         for name in ("mpirun", "mpiexec"):

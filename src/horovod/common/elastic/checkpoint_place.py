@@ -193,7 +193,7 @@ class Objects:
         Raises:
             ImportError: If a package is missing. The message names the package.
             ValueError: If fsspec does not support the URL.
-            Exception: The file system's error if it connects immediately and the connection fails.
+            Exception: If the file system connects immediately and the connection fails; the file system's error.
         """
         self._trust = trust
         shown = without_password(url)

@@ -122,7 +122,7 @@ class State(ABC):
         is deferred to the end of the step.
 
         Raises:
-            HostsUpdatedInterrupt: On all ranks, if hosts were added or removed.
+            HostsUpdatedInterrupt: If hosts were added or removed; raised on all ranks.
             HorovodInternalError: If a peer is lost.
         """
         before, update = self._last_updated_timestamp, HostUpdateResult.no_update
@@ -198,7 +198,7 @@ def fit_together(told: Sequence[Told], rank: int) -> None:
         ValueError: If this rank's attributes differ from those of the job, or if states differ when the job begins. The
             message names ranks and attributes.
         HostsUpdatedInterrupt: If other ranks' attributes differ. Those ranks exit with an error, and this rank can
-        continue without them.
+            continue without them.
     """
     misfit = find_mismatch(told, rank)
     if misfit is None:

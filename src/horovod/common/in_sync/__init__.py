@@ -227,7 +227,7 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, fronte
         SHA-256 of the values in hexadecimal, equal on all ranks.
 
     Raises:
-        OutOfSyncError: On all ranks, if values differ or if ``leaves`` raises on another rank. A rank on which
+        OutOfSyncError: If values differ or if ``leaves`` raises on another rank; raised on all ranks. A rank on which
             ``leaves`` raises gets that error instead. Also raises errors from ``allgather_object``.
     """
     mine: dict[str, Leaf] = {}

@@ -73,7 +73,7 @@ def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meetin
 
     Raises:
         ValueError: If no method works with the launcher. The message contains advice. In rank 0's process, also if the
-        limit on open files is too low.
+            limit on open files is too low.
         MeetingError: If the store was not found within ``seconds``.
     """
     at = group.place.job, group.members

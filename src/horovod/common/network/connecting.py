@@ -236,7 +236,7 @@ def set_congestion(sock: socket.socket, wanted: str) -> None:
 
     Raises:
         ValueError: If the system rejects an algorithm that the user requested by name. The message names
-        HOROVOD_TCP_CONGESTION.
+            HOROVOD_TCP_CONGESTION.
     """
     level, option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
     system = sock.getsockopt(level, option, 16).partition(b"\0")[0].decode()

@@ -141,7 +141,7 @@ class Gathering:
         Raises:
             TimeoutError: If too few processes have connected in time.
             ArrivalError: If a process was rejected, for example because of its version of horovod.
-            BaseException: The error that was passed to `fail`.
+            BaseException: If `fail` was called; the error that was passed to it.
         """
         until = time.monotonic() + seconds
         here: list[Arrived] = []

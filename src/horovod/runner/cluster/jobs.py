@@ -156,7 +156,7 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, options: JobOptio
         TimeoutError: If too few agents have connected in time.
         ArrivalError: If an agent was rejected, for example because of its version of horovod.
         WorkerError: If a rank or its agent has failed. See `horovod.run`.
-        BaseException: The error that was passed to `Gathering.fail`.
+        BaseException: If `Gathering.fail` was called; the error that was passed to it.
     """
     here = gathering.wait(num_proc, options.start_timeout, options.advice)
     try:

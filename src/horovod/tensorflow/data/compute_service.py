@@ -149,8 +149,8 @@ def send_to_data_service(
     Raises:
         RuntimeError: If dispatchers are on the training side; use ``tf_data_service``.
         ValueError: If ``rank`` or ``size`` does not match the job, or options conflict.
-        TimeoutError: As for ``tf_data_service``.
-        ConnectionError: As for ``tf_data_service``.
+        TimeoutError: If ``tf_data_service`` would raise it.
+        ConnectionError: If ``tf_data_service`` would raise it.
     """
     if compute_config.dispatcher_side == "training":
         raise RuntimeError(

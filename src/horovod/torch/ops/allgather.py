@@ -63,7 +63,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
         int: Handle, whose result is the gathered tensor.
 
     Raises:
-        ValueError: As for ``allgather``.
+        ValueError: If ``allgather`` would raise it.
     """
     work = _start(tensor, name, process_set)
     return handles.add((work,), lambda: _result(work, tensor), tensor)
@@ -143,7 +143,7 @@ def grouped_allgather_async(
         int: Handle, whose result is the list of gathered tensors.
 
     Raises:
-        ValueError: As for ``allgather``.
+        ValueError: If ``allgather`` would raise it.
     """
     tensors = groups.check_list(tensors, "grouped_allgather")
     works = _start_group(tensors, name, process_set)
@@ -167,8 +167,8 @@ def grouped_allgather(
         list[torch.Tensor]: Gathered tensors, in the order of ``tensors``.
 
     Raises:
-        ValueError: As for ``allgather``.
-        HorovodInternalError: As for ``allgather``.
+        ValueError: If ``allgather`` would raise it.
+        HorovodInternalError: If ``allgather`` would raise it.
     """
     tensors = groups.check_list(tensors, "grouped_allgather")
     return list(_GroupedAllgather.apply(name, process_set, Average, *tensors)) if tensors else []

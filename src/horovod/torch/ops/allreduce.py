@@ -115,8 +115,8 @@ def allreduce_async(
         int: Handle, whose result is the reduced tensor.
 
     Raises:
-        ValueError: As for ``allreduce``.
-        NotImplementedError: As for ``allreduce``.
+        ValueError: If ``allreduce`` would raise it.
+        NotImplementedError: If ``allreduce`` would raise it.
     """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce_async, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
@@ -160,8 +160,8 @@ def allreduce_async_(
         int: Handle, whose result is ``tensor``.
 
     Raises:
-        ValueError: As for ``allreduce``.
-        NotImplementedError: As for ``allreduce``.
+        ValueError: If ``allreduce`` would raise it.
+        NotImplementedError: If ``allreduce`` would raise it.
     """
     if average is None and not _profiler._is_profiler_enabled:
         handle = start(name, tensor, tensor, op, prescale_factor, postscale_factor, process_set)
@@ -206,9 +206,9 @@ def allreduce_(
         torch.Tensor: ``tensor``.
 
     Raises:
-        ValueError: As for ``allreduce``.
-        NotImplementedError: As for ``allreduce``.
-        HorovodInternalError: As for ``allreduce``.
+        ValueError: If ``allreduce`` would raise it.
+        NotImplementedError: If ``allreduce`` would raise it.
+        HorovodInternalError: If ``allreduce`` would raise it.
     """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce_, tensor, average, name, op, prescale_factor, postscale_factor, process_set)

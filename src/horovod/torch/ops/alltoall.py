@@ -89,7 +89,7 @@ def alltoall_async(
         int: Handle, whose result is always the pair (output, received_splits).
 
     Raises:
-        ValueError: As for ``alltoall``.
+        ValueError: If ``alltoall`` would raise it.
     """
     work, _ = _start(tensor, splits, name, process_set)
     return handles.add((work,), lambda: _result(work, tensor), tensor)

@@ -50,7 +50,7 @@ def broadcast_async(
         int: Handle, whose result is the root's tensor.
 
     Raises:
-        ValueError: As for ``broadcast``.
+        ValueError: If ``broadcast`` would raise it.
     """
     code_of(tensor, "broadcast", name)
     output = torch.empty_like(tensor)
@@ -76,7 +76,7 @@ def broadcast_async_(
         int: Handle, whose result is ``tensor``.
 
     Raises:
-        ValueError: As for ``broadcast``.
+        ValueError: If ``broadcast`` would raise it.
     """
     work = _start(tensor, tensor, root_rank, name, process_set)
     return handles.add((work,), lambda: tensor, tensor)
@@ -99,8 +99,8 @@ def broadcast_(
         torch.Tensor: ``tensor``.
 
     Raises:
-        ValueError: As for ``broadcast``.
-        HorovodInternalError: As for ``broadcast``.
+        ValueError: If ``broadcast`` would raise it.
+        HorovodInternalError: If ``broadcast`` would raise it.
     """
     work = handles.start(lambda: _start(tensor, tensor, root_rank, name, process_set, blocking=True), tensor)
     handles.wait(work, tensor)

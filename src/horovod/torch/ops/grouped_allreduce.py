@@ -109,8 +109,8 @@ def grouped_allreduce_async(
         int: Handle, whose result is a list of new tensors.
 
     Raises:
-        ValueError: As for ``allreduce``.
-        NotImplementedError: As for ``allreduce``.
+        ValueError: If ``allreduce`` would raise it.
+        NotImplementedError: If ``allreduce`` would raise it.
     """
     op = resolve_op(op, average, "grouped_allreduce")
     tensors = groups.check_list(tensors, "grouped_allreduce")
@@ -159,8 +159,8 @@ def grouped_allreduce_async_(
         int: Handle, whose result is ``tensors`` as a list.
 
     Raises:
-        ValueError: As for ``allreduce``.
-        NotImplementedError: As for ``allreduce``.
+        ValueError: If ``allreduce`` would raise it.
+        NotImplementedError: If ``allreduce`` would raise it.
     """
     op = resolve_op(op, average, "grouped_allreduce")
     tensors = groups.check_list(tensors, "grouped_allreduce")
@@ -194,9 +194,9 @@ def grouped_allreduce_(
         list[torch.Tensor]: ``tensors`` as a list.
 
     Raises:
-        ValueError: As for ``allreduce``.
-        NotImplementedError: As for ``allreduce``.
-        HorovodInternalError: As for ``allreduce``.
+        ValueError: If ``allreduce`` would raise it.
+        NotImplementedError: If ``allreduce`` would raise it.
+        HorovodInternalError: If ``allreduce`` would raise it.
     """
     handle = grouped_allreduce_async_(
         tensors,
@@ -240,9 +240,9 @@ def grouped_allreduce(
         list[torch.Tensor]: New tensors, in the order of ``tensors``.
 
     Raises:
-        ValueError: As for ``allreduce``.
-        NotImplementedError: As for ``allreduce``.
-        HorovodInternalError: As for ``allreduce``.
+        ValueError: If ``allreduce`` would raise it.
+        NotImplementedError: If ``allreduce`` would raise it.
+        HorovodInternalError: If ``allreduce`` would raise it.
     """
     op = resolve_op(op, average, "grouped_allreduce")
     tensors = groups.check_list(tensors, "grouped_allreduce")

@@ -39,7 +39,7 @@ def join(device: int = -1) -> int:
         int: The rank that joined last.
 
     Raises:
-        HorovodInternalError: A rank was lost.
+        HorovodInternalError: If a rank was lost.
     """
     global joins
     work = frontend.require_engine().join()
@@ -55,8 +55,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: This rank is not in the process set, or Horovod is not initialized.
-        HorovodInternalError: A rank was lost.
+        ValueError: If this rank is not in the process set, or Horovod is not initialized.
+        HorovodInternalError: If a rank was lost.
     """
     number = set_id(process_set, "barrier")
     work = frontend.run(KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
@@ -184,7 +184,7 @@ def synchronize_all(issued: Sequence[int]) -> list[Any]:
     """Wait for all handles, even if one fails, and return the results.
 
     Raises:
-        Exception: The first failure, after all operations have ended.
+        Exception: If an operation failed; the first failure, raised after all operations have ended.
     """
     results: list[Any] = []
     failure: Exception | None = None
@@ -225,7 +225,7 @@ def wait_for(repeat: Repeat, keep: Any) -> None:
     """Wait for a repeated operation, which uses ``keep``, and make it available for reuse.
 
     Raises:
-        HorovodInternalError: The operation failed.
+        HorovodInternalError: If the operation failed.
     """
     if _before_next_wait or _profiler._is_profiler_enabled or not repeats.settle(repeat):
         wait(repeat.work, (repeat, keep))

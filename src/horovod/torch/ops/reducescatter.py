@@ -87,7 +87,7 @@ def reducescatter_async(
         int: Handle, whose result is this rank's part of the reduction.
 
     Raises:
-        ValueError: As for ``reducescatter``.
+        ValueError: If ``reducescatter`` would raise it.
     """
     code = _check(tensor, op, "reducescatter", name)
     check_scale("reducescatter", prescale_factor, postscale_factor)
@@ -185,7 +185,7 @@ def grouped_reducescatter_async(
         int: Handle, whose result is a list of new tensors.
 
     Raises:
-        ValueError: As for ``reducescatter``.
+        ValueError: If ``reducescatter`` would raise it.
     """
     tensors = groups.check_list(tensors, "grouped_reducescatter")
     check_scale("grouped_reducescatter", prescale_factor, postscale_factor)
@@ -228,8 +228,8 @@ def grouped_reducescatter(
         list[torch.Tensor]: This rank's rows of each result, in the order of ``tensors``.
 
     Raises:
-        ValueError: As for ``reducescatter``.
-        HorovodInternalError: As for ``reducescatter``.
+        ValueError: If ``reducescatter`` would raise it.
+        HorovodInternalError: If ``reducescatter`` would raise it.
     """
     tensors = groups.check_list(tensors, "grouped_reducescatter")
     refuse_wire(compression, "grouped_reducescatter")

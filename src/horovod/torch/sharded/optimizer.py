@@ -292,7 +292,7 @@ class _Sharded:
         """Raise ValueError, because parameters cannot be added to a sharded optimizer.
 
         Raises:
-            ValueError: Always.
+            ValueError: Always raised.
         """
         raise ValueError("add_param_group must be called before hvd.ShardedOptimizer")
 
