@@ -27,6 +27,10 @@ struct Repeat {
   nb::object work, engine, name, shape, dtype, op, prescale, postscale, process_set, set_id;
   // Tensors in use while the operation is in flight.
   nb::object source = nb::none(), result = nb::none();
+  // True if the operation can be taken, because it is stored and not in flight.
+  bool idle = false;
+  // True once the operation has been stored under its name.
+  bool stored = false;
   // The engine's Work, or null if `work` wraps one for a device.
   Work* native = nullptr;
   // Shape and element type of the first tensor, or `dimensions` < 0 if it could not be described.
@@ -100,6 +104,16 @@ class Repeats {
     return taken;
   }
 
+  bool run(nb::handle name, nb::handle source, nb::handle target, nb::handle op, nb::handle prescale, nb::handle postscale,
+           nb::handle process_set) {
+    uintptr_t in;
+    nb::object taken = take(name, source, op, prescale, postscale, process_set, &in);
+    if (!taken.is_valid()) return false;
+    nb::inst_ptr<Repeat>(taken)->native->again<true>(in, target.is(source) ? in : address_of(target));
+    put_back(taken);
+    return true;
+  }
+
   nb::object start(nb::handle name, nb::handle source, nb::handle target, nb::handle op, nb::handle prescale, nb::handle postscale,
                    nb::handle process_set) {
     nb::object repeat = submit(name, source, target, op, prescale, postscale, process_set);
@@ -129,6 +143,9 @@ class Repeats {
     Repeat& r = *nb::inst_ptr<Repeat>(repeat);
     r.source = nb::none();
     r.result = nb::none();
+    r.idle = true;
+    if (r.stored) return;
+    r.stored = true;
     if (PyDict_SetItem(idle_.ptr(), r.name.ptr(), repeat.ptr()) != 0) throw nb::python_error();
     // Another thread can have shut Horovod down meanwhile, which resets the frontend's engine and clears the dict.
     nb::object dropped;
@@ -167,18 +184,18 @@ class Repeats {
     return read(tensor, &view) ? hvd::python::address(view) : nb::cast<uintptr_t>(tensor.attr("data_ptr")());
   }
 
-  // Remove the stored operation from idle_ and return it, or a null object if there is none or an argument has changed.
-  // `address` receives the address of the tensor.
+  // Mark the stored operation as in flight and return it, or return a null object if there is none or an argument has
+  // changed. `address` receives the address of the tensor.
   nb::object take(nb::handle name, nb::handle source, nb::handle op, nb::handle prescale, nb::handle postscale, nb::handle process_set,
                   uintptr_t* address) {
     nb::object taken = found(idle_, name);
-    if (!taken.is_valid() || taken.is_none()) return {};
+    if (!taken.is_valid()) return {};
+    Repeat& r = *nb::inst_ptr<Repeat>(taken);
+    if (!r.idle) return {};
     try {
       // Arrays of other libraries are first converted to tensors.
       if (!plain(source) && !nb::isinstance(source, tensor_)) return {};
-      // Keep the key, because replacing a value is faster than removing and adding it.
-      if (PyDict_SetItem(idle_.ptr(), name.ptr(), Py_None) != 0) throw nb::python_error();
-      Repeat& r = *nb::inst_ptr<Repeat>(taken);
+      r.idle = false;
       if (!op.is(r.op) || !process_set.is(r.process_set) || !same(prescale, r.prescale) || !same(postscale, r.postscale) ||
           (!process_set.is(global_set_) && !same(nb::getattr(process_set, set_id_), r.set_id))) {
         return {};
@@ -232,6 +249,8 @@ void define_repeats(nb::module_& m) {
       .def("take", static_cast<Take>(&Repeats::take), "name"_a.none(), "source"_a.none(), "op"_a.none(), "prescale"_a.none(),
            "postscale"_a.none(), "process_set"_a.none())
       .def("submit", &Repeats::submit, "name"_a.none(), "source"_a.none(), "target"_a.none(), "op"_a.none(), "prescale"_a.none(),
+           "postscale"_a.none(), "process_set"_a.none())
+      .def("run", &Repeats::run, "name"_a.none(), "source"_a.none(), "target"_a.none(), "op"_a.none(), "prescale"_a.none(),
            "postscale"_a.none(), "process_set"_a.none())
       .def("start", &Repeats::start, "name"_a.none(), "source"_a.none(), "target"_a.none(), "op"_a.none(), "prescale"_a.none(),
            "postscale"_a.none(), "process_set"_a.none())

@@ -135,12 +135,12 @@ class Repeat:
         """Engine of the operation, or another object if the operation is on a device."""
 
 class Repeats:
-    """Operations that repeat in every step; see horovod/torch/ops/repeats.py. Its methods hold the GIL throughout."""
+    """Operations that repeat in every step; see horovod/torch/ops/repeats.py. All methods but run() hold the GIL."""
 
     def __init__(
         self,
         frontend: Any,
-        idle: dict[Any, Repeat | None],
+        idle: dict[Any, Repeat],
         handles: dict[int, Any],
         numbers: Iterator[int],
         tensor: type,
@@ -152,7 +152,7 @@ class Repeats:
 
         Args:
             frontend: Object whose attribute ``engine`` is the current engine.
-            idle: Idle operations. The value is None while the operation of a name is in flight.
+            idle: Stored operations, including those in flight. Without an entry, an operation is dropped.
             handles: Operations in flight, keyed by handle.
             numbers: Source of new handles.
             tensor: The type torch.Tensor.
@@ -193,6 +193,15 @@ class Repeats:
 
         Raises:
             ValueError, HorovodInternalError: If Work.submit_again() would raise it.
+        """
+
+    def run(
+        self, name: Any, source: Any, target: Any, op: int | None, prescale: float, postscale: float, process_set: Any
+    ) -> bool:
+        """Submit an operation again, wait for it, and put it back. Return False without an effect if none fits.
+
+        Raises:
+            ValueError, HorovodInternalError: As Work.run_again().
         """
 
     def start(

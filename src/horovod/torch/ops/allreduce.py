@@ -227,11 +227,7 @@ def _run(
     process_set: ProcessSet,
 ) -> None:
     """Run a blocking allreduce from ``source`` into ``target``."""
-    repeat = take(name, source, op, prescale, postscale, process_set) if average is None else None
-    if repeat is not None:
-        pointer = source.data_ptr()
-        handles.run_again(repeat.work, pointer, pointer if target is source else target.data_ptr(), source, target)
-        put_back(repeat)
+    if average is None and handles.run_again(name, source, target, op, prescale, postscale, process_set):
         return
     given = op
     op = resolve_op(op, average, _op_label)

@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from horovod._core import KIND_BARRIER
 from horovod.common import dtypes
 from horovod.common.exceptions import HorovodInternalError
@@ -68,6 +70,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 _SLICE_SECONDS = 0.5
 
 _numbers = repeats.numbers
+_run_repeat, _finish_repeat = repeats.run, repeats.finish
 _records: dict[int, Repeat | tuple[Sequence[Any], Callable[[], Any], Any]] = repeats.records
 _parked: dict[int, tuple[Any, Any]] = {}
 _held: list[Any] = []
@@ -164,7 +167,7 @@ def synchronize(handle: int) -> Any:
     """
     if not _before_next_wait and not _profiler._is_profiler_enabled:
         # Most operations are already complete, because they were fused with the first one that was waited for.
-        result = repeats.finish(handle)
+        result = _finish_repeat(handle)
         if result is not None:
             return result
     record = _records.pop(handle, None)
@@ -264,28 +267,32 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
         raise failure
 
 
-def run_again(work: Any, pointer: int, out: int, *tensors: Any) -> None:
-    """Resubmit an operation with the memory of ``tensors``, and wait for it.
-
-    The operation reads from the address ``pointer`` and writes to ``out``.
+def run_again(
+    name: str | None,
+    source: torch.Tensor,
+    target: torch.Tensor,
+    op: int | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> bool:
+    """Run a blocking operation as in the last call of this name, and return False if it must be submitted anew.
 
     Raises:
         HorovodInternalError: If the operation failed.
     """
+    if _profiler._is_profiler_enabled:
+        return False
     if _before_next_wait:
         _run_before_wait()
     try:
-        if _profiler._is_profiler_enabled:
-            with tracing.record_wait(work):
-                work.run_again(pointer, out)
-        else:
-            work.run_again(pointer, out)
+        return _run_repeat(name, source, target, op, prescale, postscale, process_set)
     except (ValueError, HorovodInternalError):
         # The operation has ended, so the engine no longer uses its tensors.
         raise
     except BaseException:
         # Keep the tensors alive, because Ctrl-C has ended the wait while the engine is still using them.
-        _held.append(tensors)
+        _held.append((source, target))
         raise
 
 

@@ -24,8 +24,8 @@ Repeat = _core.Repeat
 # limit, because most models have fewer parameters.
 _LIMIT = 8192
 
-# Repeats, keyed by name. The value is None while the operation is in flight.
-idle: dict[Any, Repeat | None] = {}
+# Repeats, keyed by name. Those in flight stay in the dict, because they are marked natively.
+idle: dict[Any, Repeat] = {}
 
 # Operations in flight, keyed by handle, and the next handles. They are documented and used in ``handles.py``.
 records: dict[int, Any] = {}
@@ -35,6 +35,7 @@ _repeats = _core.Repeats(frontend, idle, records, numbers, torch.Tensor, torch.n
 create = _repeats.create
 take = _repeats.take
 submit = _repeats.submit
+run = _repeats.run
 start = _repeats.start
 finish = _repeats.finish
 settle = _repeats.settle
