@@ -28,7 +28,7 @@ class HttpRequest(BaseHTTPRequestHandler):
 
     def parse_request(self) -> bool:
         complete = super().parse_request()
-        self.server.heard(self.connection)
+        self.server.received(self.connection)
         return complete
 
     def log_message(self, format: str, *args: object) -> None:
@@ -40,7 +40,7 @@ class BoundedServer:
 
     Args:
         address: Host and port (0: any port), or a listening socket, which is closed at the end.
-        handler: Called in a thread with connection, client's address and this server. It must call `heard` when the
+        handler: Called in a thread with connection, client's address and this server. It must call `received` when the
             request is complete, as an `HttpRequest` does.
         most: Maximum number of connections.
         patience: Seconds within which the whole request must arrive, and each piece of the answer must be received.
@@ -78,7 +78,7 @@ class BoundedServer:
         with self._lock:
             return len(self._open)
 
-    def heard(self, connection: socket.socket) -> None:
+    def received(self, connection: socket.socket) -> None:
         """Record that the request of a connection has been fully received."""
         with self._lock:
             self._silent.pop(connection, None)

@@ -177,7 +177,7 @@ ending.SAME = float(sys.argv[1])
 ending.stopping.listen([signal.SIGUSR1])
 for _ in range(3):
     signal.raise_signal(signal.SIGUSR1)
-assert ending.stopping.heard == signal.SIGUSR1
+assert ending.stopping.received == signal.SIGUSR1
 """
 
 
@@ -192,7 +192,7 @@ from unittest import mock
 from horovod.common import ending
 registered = []
 os.register_at_fork = lambda **how: registered.append(how)
-ending.largest = lambda heard, name, frontend: heard
+ending.largest = lambda number, name, frontend: number
 for _ in range(3):
     assert not ending.should_stop(mock.Mock())
 ending.stopping._leave()

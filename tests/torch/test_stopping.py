@@ -30,7 +30,7 @@ def _steps(rank_asked: int, number: int, own_handler: bool) -> tuple[list[bool],
             signal.signal(told, handler)
         stopping._before.clear()
         stopping.listens = False
-        stopping.heard = 0
+        stopping.received = 0
         signal.signal(number, before)
 
 

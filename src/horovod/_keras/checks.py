@@ -169,10 +169,10 @@ def check_place(frontend: Any, place: Position) -> None:
         HorovodInternalError: If a rank was lost.
     """
     where = "has ended its training after" if place.ended else "begins"
-    told = (
+    notice = (
         f"rank {state.require_job().rank} {where} epoch {place.epoch + 1} and waits for ranks that have not reached it"
     )
-    compare_places(_waiting(frontend, "fit.begin_of_epoch", place, told))
+    compare_places(_waiting(frontend, "fit.begin_of_epoch", place, notice))
 
 
 def compare_places(from_all: Sequence[Position]) -> None:
@@ -227,11 +227,11 @@ def check_epoch(frontend: Any, epoch: int, batches: int, samples: float | None =
     advice = _ADVICE
     if stopped:
         advice = f"a callback that stops training, such as TerminateOnNaN, has stopped this rank: {_SAME_CALLBACKS}"
-    told = (
+    notice = (
         f"rank {state.require_job().rank} has ended epoch {epoch + 1} after {batches} batches and waits for ranks that "
         f"have more of them; {advice}"
     )
-    from_all = _waiting(frontend, "fit.end_of_epoch", (batches, samples), told)
+    from_all = _waiting(frontend, "fit.end_of_epoch", (batches, samples), notice)
     counts = [count for count, _ in from_all]
     _compare(counts, counts, f"in epoch {epoch + 1}")
     seen = [number for _, number in from_all]
@@ -244,17 +244,17 @@ def check_epoch(frontend: Any, epoch: int, batches: int, samples: float | None =
         )
 
 
-def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:
+def _waiting(frontend: Any, name: str, mine: Any, notice: str) -> list[Any]:
     """Gather ``mine`` from all ranks, and log a warning if the wait is long.
 
-    After the stall warning time, ``told`` is logged as a warning. If an error ends the wait, ``told`` is appended to
-    the error's message.
+    After the stall warning time, ``notice`` is logged as a warning. If an error ends the wait, ``notice`` begins the
+    error's message.
     """
-    timer = _warning(f"fit: {told}")
+    timer = _warning(f"fit: {notice}")
     try:
         return allgather_object(mine, name, global_process_set, frontend.adapter.frontend)
     except HorovodInternalError as error:
-        raise HorovodInternalError(f"fit: {told}. The wait ended with: {error}") from error
+        raise HorovodInternalError(f"fit: {notice}. The wait ended with: {error}") from error
     finally:
         if timer is not None:
             timer.cancel()

@@ -144,7 +144,7 @@ class Event:
 
         A random target is written as the number from 0 to 1 that selects it.
         """
-        said = {
+        values = {
             "rank": self.rank,
             "host": self.host,
             "link": None if self.link is None else f"{self.link[0]}-{self.link[1]}",
@@ -155,7 +155,7 @@ class Event:
             "after": None if self.after is None else duration(self.after),
             "for": None if self.lasts is None else duration(self.lasts),
         }
-        return " ".join([self.kind.value, *(f"{name}={text}" for name, text in said.items() if text is not None)])
+        return " ".join([self.kind.value, *(f"{name}={text}" for name, text in values.items() if text is not None)])
 
     def meets(self, there: int) -> int:
         """Return the index of a randomly picked target. ``there`` is the number of ranks or hosts to pick from."""

@@ -281,7 +281,7 @@ def leave(error: BaseException | None = None) -> None:
         error: Exception because of which this process leaves, or None. The other ranks show it in their error messages.
     """
     with _lock:
-        _stop("it has left the job" if error is None else ending.told_of(error))
+        _stop("it has left the job" if error is None else ending.describe_error(error))
 
 
 def failures() -> int:

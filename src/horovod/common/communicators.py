@@ -91,14 +91,14 @@ def _check_world(mpi: Any, what: str) -> None:
             f"{what} must be a list of ranks in an elastic job, whose ranks change, got an MPI communicator"
         )
     world = mpi.COMM_WORLD
-    here, told = (world.Get_rank(), world.Get_size()), (env.rank, env.size)
-    if here == told:  # without a launcher, MPI and Horovod both report rank 0 and size 1
+    here, place = (world.Get_rank(), world.Get_size()), (env.rank, env.size)
+    if here == place:  # without a launcher, MPI and Horovod both report rank 0 and size 1
         return
     who = "HOROVOD_RANK and HOROVOD_SIZE say" if env.place is None else f"{env.place.launcher} says"
     name, version = mpi.get_vendor()
     raise ValueError(
-        f"{what}: in MPI.COMM_WORLD this process is rank {here[0]} of {here[1]}, but {who} that it is rank {told[0]} "
-        f"of {told[1]}. Pass a list of world ranks, or start the job with {_STARTERS} of the MPI that mpi4py uses "
+        f"{what}: in MPI.COMM_WORLD this process is rank {here[0]} of {here[1]}, but {who} that it is rank {place[0]} "
+        f"of {place[1]}. Pass a list of world ranks, or start the job with {_STARTERS} of the MPI that mpi4py uses "
         f"(here {name} {'.'.join(map(str, version))})"
     )
 

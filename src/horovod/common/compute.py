@@ -232,15 +232,15 @@ class ComputeClient:
                 readers = list(itertools.takewhile(lambda one: self._find(f"reader.{number}.{one}"), itertools.count()))
                 now = time.monotonic()
                 for one in readers:
-                    said = self._find(f"lives.{number}.{one}")
-                    if one not in lives or lives[one][0] != said:
-                        lives[one] = said, now
+                    beat = self._find(f"lives.{number}.{one}")
+                    if one not in lives or lives[one][0] != beat:
+                        lives[one] = beat, now
                 reading = [one for one in readers if self._find(f"done.{number}.{one}") is None]
-                heard = [one for one in reading if now - lives[one][1] < patience]
+                alive = [one for one in reading if now - lives[one][1] < patience]
                 absent = max(0, expected - len(readers))
-                if not heard and (not absent or now - begun >= patience):
+                if not alive and (not absent or now - begun >= patience):
                     break
-                awaited = [f"done.{number}.{one}" for one in heard] or [f"reader.{number}.{len(readers)}"]
+                awaited = [f"done.{number}.{one}" for one in alive] or [f"reader.{number}.{len(readers)}"]
                 self._wait_a_moment(awaited)
             if reading or absent:
                 log.warning(

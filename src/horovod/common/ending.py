@@ -51,8 +51,8 @@ def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | N
         rank: World rank of this process.
     """
     for one in _chain(error):
-        if (told := explanation(one)) is not None:
-            return told
+        if (known := explanation(one)) is not None:
+            return known
     if not _follows(error, ended):
         return Ending(rank, "exit" if error is None else "own")
     if ended is None or ended[1] < 0:
@@ -105,7 +105,7 @@ class Watch:
         self._pipe = ReportPipe("")
         self._rank = -1
         self._pid = -1
-        self._told = False
+        self._reported = False
         self._hooked = False
         self.reason = ENDED
         """Reason that this process sends to its peers when it ends."""
@@ -116,7 +116,7 @@ class Watch:
         """Report that this process calls ``hvd.init()`` as world rank ``rank``."""
         self._pipe.close()
         self._pipe = ReportPipe(os.environ.get(PIPE, ""))
-        self._rank, self._pid, self._told = rank, os.getpid(), False
+        self._rank, self._pid, self._reported = rank, os.getpid(), False
         self._pipe.tell(Called(rank, self._pid))
         if not self._hooked:
             self._hooked = True
@@ -139,9 +139,9 @@ class Watch:
         self._pipe.close()
 
     def _tell(self, error: BaseException | None) -> None:
-        if self._told or os.getpid() != self._pid:
+        if self._reported or os.getpid() != self._pid:
             return
-        self._told = True
+        self._reported = True
         ended, members = self._about()
         self._pipe.tell(reason(error, ended, members, self._rank))
 
@@ -149,7 +149,7 @@ class Watch:
         inner: Callable[..., Any] = sys.excepthook
 
         def remember(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-            self.reason = told_of(value, trace)
+            self.reason = describe_error(value, trace)
             self.failed = self.failed or not isinstance(value, KeyboardInterrupt)
             self._tell(value)
             if isinstance(value, NoPlaceError) and value.line:  # print no traceback, which would look like a crash
@@ -160,7 +160,7 @@ class Watch:
         sys.excepthook = remember
 
 
-def told_of(error: BaseException, trace: TracebackType | None = None) -> str:
+def describe_error(error: BaseException, trace: TracebackType | None = None) -> str:
     """Describe the exception that ends this rank, for messages to its peers.
 
     Args:
@@ -168,8 +168,8 @@ def told_of(error: BaseException, trace: TracebackType | None = None) -> str:
         trace: Traceback of the exception. Default: ``error.__traceback__``.
     """
     text = str(error).strip().splitlines()
-    said = f": {text[0][:200]}" if text else ""
-    return f"it ended with {type(error).__name__}{said}{_where(error.__traceback__ if trace is None else trace)}"
+    detail = f": {text[0][:200]}" if text else ""
+    return f"it ended with {type(error).__name__}{detail}{_where(error.__traceback__ if trace is None else trace)}"
 
 
 def _where(trace: TracebackType | None) -> str:
@@ -314,9 +314,9 @@ class Stopping:
     """Stop signals that this process has received, and their handlers."""
 
     def __init__(self) -> None:
-        self.heard = 0
+        self.received = 0
         """Number of the last received signal, or 0 if there was none."""
-        # Time at which the stop signal in ``heard`` first arrived.
+        # Time at which the stop signal in ``received`` first arrived.
         self._since = 0.0
         # Previous handlers, by signal number.
         self._before: dict[int, Any] = {}
@@ -353,10 +353,10 @@ class Stopping:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         before, now = self._before.get(number), time.monotonic()
-        again = self.heard == number and now >= self._since + SAME
-        if self.heard != number:
+        again = self.received == number and now >= self._since + SAME
+        if self.received != number:
             self._since = now
-        self.heard = number
+        self.received = number
         if callable(before):
             before(number, frame)
         elif again and before == signal.SIG_DFL:  # a second signal ends the process immediately
@@ -373,4 +373,4 @@ def should_stop(frontend: Frontend) -> bool:
     frontend.require_job()
     if not stopping.listens:
         stopping.listen(signals_named(Settings.from_environ().text(_SETTING)))
-    return bool(largest(stopping.heard, "horovod.should_stop", frontend))
+    return bool(largest(stopping.received, "horovod.should_stop", frontend))

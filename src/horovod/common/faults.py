@@ -20,8 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from horovod.chaos import Event, Kind, Plan, plan
-from horovod.chaos import events as said
+from horovod.chaos import Event, Kind, Plan, events, plan
 from horovod.chaos.events import AGAIN, HEAD_START, ON_NETWORKS, Member, Ranks, concerns, host, link, why_not
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.frontends import Job
@@ -77,10 +76,10 @@ def addresses() -> tuple[str, ...]:
 
 def _cut(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
     try:
-        text = said.cut([each.name for each in _outward()], event.lasts)
+        text = events.cut([each.name for each in _outward()], event.lasts)
     except ValueError as error:
         raise NotDoneError(str(error)) from None
-    _run(["nft", "-f", "-"], said.prepare())
+    _run(["nft", "-f", "-"], events.prepare())
     say(f"host {host(event, ranks)}")
     time.sleep(HEAD_START)  # give the log line time to reach the launcher before the fault occurs
     _run(["nft", "-f", "-"], text)
@@ -95,15 +94,15 @@ def _slow(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
     done: list[str] = []
     try:
         for name, targets in ways.items():
-            first, *rest = said.slow(name, targets, event.by or 0.0)
+            first, *rest = events.slow(name, targets, event.by or 0.0)
             _run(first)
             done.append(name)
             for words in rest:
                 _run(words)
-        _undo_later([said.slow_no_more(name) for name in done], event.lasts)
+        _undo_later([events.slow_no_more(name) for name in done], event.lasts)
     except NotDoneError:
         for name in done:
-            _run(said.slow_no_more(name))
+            _run(events.slow_no_more(name))
         raise
     say(f"packets to rank {far}" if ranks.own == one else f"the other end, packets to rank {far}")
 
@@ -222,13 +221,13 @@ class Faults:
     """Faults to inject into this process.
 
     Args:
-        told: Plan of all faults (events) of the job.
+        plan: Plan of all faults (events) of the job.
         act: Function that injects the fault of one event into this rank. Its second argument has the members of the
             epoch.
     """
 
-    def __init__(self, told: Plan, act: Callable[[Event, Ranks], None]) -> None:
-        self._plan = told
+    def __init__(self, plan: Plan, act: Callable[[Event, Ranks], None]) -> None:
+        self._plan = plan
         self._act = act
         self._lock = threading.Lock()
         self._ranks = Ranks(-1, ())  # members of the most recent epoch
@@ -369,11 +368,11 @@ def begin(job: Job) -> None:
     new, began = _faults.began is None, time.time() if _faults.began is None else _faults.began
     own = _faults.steps, began, network_identity(), addresses(), new
     try:
-        told = allgather_object(own, name="horovod.chaos")
+        rows = allgather_object(own, name="horovod.chaos")
     except HorovodInternalError:  # ignore a lost rank, because the program's next operation reports it too
         _faults.began = began
         return
     hosts = job.hosts or ("",) * job.size
-    members = tuple(Member(host, one[2], one[3]) for host, one in zip(hosts, told, strict=True))
-    steps, began, first = max(one[0] for one in told), min(one[1] for one in told), all(one[4] for one in told)
+    members = tuple(Member(host, one[2], one[3]) for host, one in zip(hosts, rows, strict=True))
+    steps, began, first = max(one[0] for one in rows), min(one[1] for one in rows), all(one[4] for one in rows)
     _faults.begin(Ranks(job.rank, members), steps, began, first)

@@ -62,10 +62,10 @@ class CallResult:
         """Describe in one line why the call failed."""
         if self.died:
             return f"its process has died: {_reason(str(self.error))}"
-        said = str(self.cause)
+        message = str(self.cause)
         if isinstance(self.cause, RayError):  # Remove the colors and internal stack frames from Ray's message.
-            said = shortened(said)
-        what = f"{type(self.cause).__name__}: {said}"
+            message = shortened(message)
+        what = f"{type(self.cause).__name__}: {message}"
         return f"what the function has returned cannot be sent: {what}" if self._unsent else what
 
     @property
@@ -113,8 +113,8 @@ def shortened(text: str) -> str:
 def _reason(text: str) -> str:
     """Return the informative part of Ray's message about the death of an actor."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(_COMMON)]
-    return " ".join(told or lines).partition(" Some common causes")[0][:500]
+    specific = [line for line in lines if not line.startswith(_COMMON)]
+    return " ".join(specific or lines).partition(" Some common causes")[0][:500]
 
 
 @dataclass(frozen=True)
@@ -187,14 +187,14 @@ class CallbackListener:
         if queue is None:  # Another thread has closed the queue.
             return
 
-        def heard(future: Future[Any]) -> None:
+        def receive(future: Future[Any]) -> None:
             if future.exception() is None:  # Reading from a queue that has been shut down raises an exception.
-                told = future.result()
-                self._box.put(LogMessage(None if told == self._end else told))
-                if told != self._end:
+                value = future.result()
+                self._box.put(LogMessage(None if value == self._end else value))
+                if value != self._end:
                     self._listen()
 
-        queue.actor.get.remote().future().add_done_callback(heard)
+        queue.actor.get.remote().future().add_done_callback(receive)
 
     def tell(self, event: LogMessage) -> None:
         """Call all callbacks with the message's value."""

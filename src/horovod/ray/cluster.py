@@ -106,12 +106,12 @@ def assignments(
         Assignments by rank.
     """
     hosts = [slot.hostname for slot in slots]
-    told = []
+    assigned = []
     for slot, worker in zip(slots, workers, strict=True):
         torch = external_workers.of_torch(slot, slots, workers[0], shared)
         own = {**shared, **external_workers.of_slot(slot), **torch, **strategy.visible(gpus, hosts, slot.rank)}
-        told.append(made.assign(slot.rank, worker, own, seconds))
-    return told
+        assigned.append(made.assign(slot.rank, worker, own, seconds))
+    return assigned
 
 
 class HostNames:

@@ -76,8 +76,8 @@ class HorovodBackend(Backend):
 
     def _assign(self, worker_group: Any, backend_config: HorovodConfig) -> None:
         settings = given.make(backend_config.timeout_s, nics=backend_config.nics)
-        told = worker_group.execute(described)
-        workers, gpus = [one for one, _, _ in told], [own for _, _, own in told]
+        descriptions = worker_group.execute(described)
+        workers, gpus = [one for one, _, _ in descriptions], [own for _, _, own in descriptions]
         if trouble := assignment.misfit(workers):
             raise RuntimeError(trouble)
         made, shared = cluster.open_servers(

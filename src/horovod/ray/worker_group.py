@@ -91,8 +91,8 @@ class WorkerGroup:
             made = [self._actor(number, size) for number in range(size)]
             self.workers = made
             self._check_not_shut_down()
-            told = self._ask([one.describe.remote() for one in made], {}, "did not start")
-            self._assign(made, [one for one, _, _ in told], [gpus for _, _, gpus in told], variables)
+            descriptions = self._ask([one.describe.remote() for one in made], {}, "did not start")
+            self._assign(made, [one for one, _, _ in descriptions], [gpus for _, _, gpus in descriptions], variables)
             self._check_not_shut_down()
 
     def _check_not_shut_down(self) -> None:

@@ -158,9 +158,9 @@ def _outer_job(environ: Mapping[str, str]) -> str:
 def _started(
     namespace: argparse.Namespace, has_stdin: bool, take_signals: Callable[[], SignalQueue | None]
 ) -> JobResult:
-    told = _tell(namespace, take_signals)
-    if told is not None:
-        return told
+    status = _tell(namespace, take_signals)
+    if status is not None:
+        return status
     command = namespace.command
     if refusal := command_line.refusal_of_script(namespace.words, [] if namespace.benchmark else command):
         raise LaunchError(refusal)

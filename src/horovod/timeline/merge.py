@@ -183,13 +183,13 @@ def merge(traces: Sequence[Trace], flows: bool = True) -> list[Event]:
         {"ph": "M", "pid": 0, "name": "process_sort_index", "args": {"sort_index": 0}},
     ]
     rows: set[tuple[int, int]] = set()
-    told: dict[int, list[Operation]] = {}
+    by_rank: dict[int, list[Operation]] = {}
     for trace in traces:
         convert = to_common(trace, base)
         names = names_of(trace)
-        if trace.rank not in told:
+        if trace.rank not in by_rank:
             merged += _about(trace)
-        told.setdefault(trace.rank, []).extend(operations(trace, convert))
+        by_rank.setdefault(trace.rank, []).extend(operations(trace, convert))
         for event in trace.events:
             pid = event.get("pid")
             if event.get("ph") == "M" or (pid != 0 and pid not in names):
@@ -208,7 +208,7 @@ def merge(traces: Sequence[Trace], flows: bool = True) -> list[Event]:
                     merged.append(_row(made["pid"], trace.rank, f"rank {trace.rank}"))
             merged.append(made)
     if flows:
-        merged += _flows(by_number(list(told.values())), pids)
+        merged += _flows(by_number(list(by_rank.values())), pids)
     return merged
 
 

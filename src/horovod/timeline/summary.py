@@ -98,12 +98,12 @@ def summarize(traces: Sequence[Trace]) -> Summary:
     """Return the summary of the ranks' timelines."""
     base = base_of(traces)
     error = _error(traces)
-    told: dict[int, list[Operation]] = defaultdict(list)
+    by_rank: dict[int, list[Operation]] = defaultdict(list)
     for trace in traces:
-        told[trace.rank] += operations(trace, to_common(trace, base))
-    ranks: dict[int, Times] = {rank: Times() for rank in told}
+        by_rank[trace.rank] += operations(trace, to_common(trace, base))
+    ranks: dict[int, Times] = {rank: Times() for rank in by_rank}
     tensors: dict[tuple[str, int], dict[int, Times]] = defaultdict(lambda: defaultdict(Times))
-    for together in by_number(list(told.values())):
+    for together in by_number(list(by_rank.values())):
         last = max(together.values(), key=lambda operation: operation.announced)
         first = min(operation.announced for operation in together.values())
         apart = len(together) > 1 and last.announced - first > 2 * (error or 0.0)
@@ -117,7 +117,7 @@ def summarize(traces: Sequence[Trace]) -> Summary:
         if e.get("name") == "LOST" and e.get("pid") == 0
     )
     size = max(trace.size for trace in traces)
-    missing = sorted(set(range(size)) - set(told))
+    missing = sorted(set(range(size)) - set(by_rank))
     by_waiting = sorted(tensors.items(), key=lambda item: _most(item[1].values()), reverse=True)
     return Summary(ranks, dict(by_waiting), error, missing, lost, [t.path for t in traces if t.cut])
 
@@ -161,30 +161,32 @@ def render(summary: Summary, most: int = TENSORS) -> str:
 
 
 def _remarks(summary: Summary) -> list[str]:
-    told = []
+    remarks = []
     worst = max(summary.ranks.items(), key=lambda item: item[1].last, default=None)
     count = max((times.operations for times in summary.ranks.values()), default=0)
     if worst is not None and worst[1].last and len(summary.ranks) > 1:
         waits = [times.waited for rank, times in summary.ranks.items() if rank != worst[0]]
         mean = sum(waits) / len(waits) / max(count, 1) / 1000
-        told.append(
+        remarks.append(
             f"Rank {worst[0]} came last in {100 * worst[1].last / max(count, 1):.0f}% of {count} operations; the "
             f"others waited {mean:.2f} ms for one on average."
         )
     if summary.error is None:
-        told.append(
+        remarks.append(
             "Of some ranks it is not known how far their clocks are off; comparisons between hosts may be wrong."
         )
     elif summary.error > 0:
-        told.append(f"Clocks of hosts were compared to within {summary.error:.0f} us; less than that counts as equal.")
+        remarks.append(
+            f"Clocks of hosts were compared to within {summary.error:.0f} us; less than that counts as equal."
+        )
     if summary.missing:
-        told.append(
+        remarks.append(
             f"No file of ranks {', '.join(map(str, summary.missing))}: who came last is among those that are here."
         )
     if summary.lost:
-        told.append(f"{summary.lost} events are missing: the disk was too slow for them.")
-    told += [f"{path} breaks off; what was there before that is counted." for path in summary.cut]
-    return told
+        remarks.append(f"{summary.lost} events are missing: the disk was too slow for them.")
+    remarks += [f"{path} breaks off; what was there before that is counted." for path in summary.cut]
+    return remarks
 
 
 def _table(names: tuple[str, ...], rows: Sequence[tuple[tuple[str, ...], Times]]) -> list[str]:

@@ -104,8 +104,8 @@ class Progress:
             raise
         # Do not warn inside of an hvd.sync loop, in which ranks may be in different epochs.
         differ = readiness.max_epoch != readiness.min_epoch and current.batch is None
-        if differ and training.watched and not training.told_epochs:
-            training.told_epochs = True
+        if differ and training.watched and not training.reported_epochs:
+            training.reported_epochs = True
             training.tell("epochs", "", ranks or (), epochs=training.epochs, batches=training.epoch_batches)
 
 

@@ -22,7 +22,7 @@ class Launcher:
         select.select(beside, [], [], min(timeout, 0.5))
         return after, []
 
-    def heard(self, worker, epoch, lost=(), blame=""):
+    def report_end(self, worker, epoch, lost=(), blame=""):
         if self._deaf:
             self._deaf -= 1
             raise StoreTimeout("no answer from the job's store", [])

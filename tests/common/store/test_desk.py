@@ -9,8 +9,8 @@ import pytest
 from horovod.common.contract.membership import HostUpdateResult, Over, Place, Updated, decode_news, decode_place, encode
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store.client import StoreClient, StoreError, StoreRefused
-from horovod.common.store.membership import Came, HasHeard, MembershipControl, MembershipRequests, Met
-from horovod.common.store.messages import Come, Exchange, Heard, News
+from horovod.common.store.membership import Came, EndReported, MembershipControl, MembershipRequests, Met
+from horovod.common.store.messages import Come, Ended, Exchange, News
 from horovod.common.store.server import StoreServer
 from horovod.common.store.table import Table
 
@@ -22,14 +22,14 @@ def short(replies):
 def test_a_worker_waits_for_its_place():
     desk = MembershipRequests()
     assert desk.handle(b"a", Come(1, 7, 3, [4, 5], b"facts")) == []
-    assert desk.told == [Came(7, 3, (4, 5), b"facts")]
+    assert desk.outgoing == [Came(7, 3, (4, 5), b"facts")]
     assert short(desk.place(8, b"not here")) == []
     assert short(desk.place(7, b"place")) == [(b"a", 1, [b"place"])]
     assert short(desk.place(7, b"again")) == []
     desk.handle(b"a", Come(2, 7, 4))
     assert short(desk.refuse(7, "no slot")) == [(b"a", 2, "refused")]
     desk.handle(b"a", Come(3, 7, 4, in_sync=True))
-    assert desk.told[-1] == Came(7, 4, (), b"", in_sync=True)
+    assert desk.outgoing[-1] == Came(7, 4, (), b"", in_sync=True)
 
 
 def test_no_news_are_lost():
@@ -57,8 +57,8 @@ def test_the_launcher_hears_when_ranks_have_met():
         table.handle(b"%d" % rank, Exchange(1, "init e3", rank, 2, b"record", 9.0), 0.0)
     for rank in range(2):
         table.handle(b"%d" % rank, Exchange(2, "formed 1", rank, 2, b"", 9.0), 0.0)
-    table.handle(b"0", Heard(3, 0, 5, [1]), 0.0)
-    assert desk.told == [Met("init e3", 1, False), Met("formed 1", 2, True), HasHeard(0, 5, (1,))]
+    table.handle(b"0", Ended(3, 0, 5, [1]), 0.0)
+    assert desk.outgoing == [Met("init e3", 1, False), Met("formed 1", 2, True), EndReported(0, 5, (1,))]
 
 
 def test_what_travels():
@@ -86,7 +86,7 @@ def test_through_a_server():
         def worker():
             with StoreClient(key, host, port, 120.0) as client:
                 got["place"] = client.come(7, 0, facts=b"me")
-                client.heard(7, 1, [8])
+                client.report_end(7, 1, [8])
                 try:
                     client.exchange("init e1", 0, 2, b"", 120.0)
                 except StoreError as error:
@@ -108,7 +108,7 @@ def test_through_a_server():
         assert front.take() == []
         front.place(7, b"place")
         wait_for(front.fd)
-        assert front.take() == [HasHeard(7, 1, (8,))]
+        assert front.take() == [EndReported(7, 1, (8,))]
         front.publish([7], b"news")
         threads[1].join(120)
         while not server.waiting():

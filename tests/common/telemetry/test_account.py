@@ -74,7 +74,7 @@ class Bus:
     def send(self, kind, to=None, **what):
         for rank, each in enumerate(self.accounts):
             if to in (None, rank):
-                each.heard(kind, 1, what)
+                each.receive(kind, 1, what)
 
 
 def account_of(rank, hosts, cross_rank):
@@ -107,7 +107,7 @@ def test_nobody_waits_for_the_answer_of_a_rank_0_that_has_left():
     """Too few steps for rank 0 to print a line, but enough for others to wait for it."""
     accounts = joined(12)
     accounts[0][0].close()
-    assert accounts[1][0]._heard.is_set()
+    assert accounts[1][0]._acknowledged.is_set()
     accounts[1][0].close()
 
 
@@ -124,7 +124,7 @@ def test_clocks_are_compared_with_other_hosts_where_the_order_of_arrival_counts(
 
     def tells(rank, host, *some):
         note = {"host": host, "made": 8, "some": some, "sums": Sums().values(), "data": False, "last": False}
-        first.heard("steps", rank, note)
+        first.receive("steps", rank, note)
 
     tells(1, 0, unseen)
     tells(2, 1)

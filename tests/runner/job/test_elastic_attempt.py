@@ -32,7 +32,7 @@ def test_what_workers_say_while_all_are_stopped_wakes_nobody():
 
     def say():
         with StoreClient(key, host, port) as client:
-            client.heard(7, 1)
+            client.report_end(7, 1)
 
     def heard(seconds):
         thread = threading.Thread(target=say)

@@ -13,10 +13,10 @@ def test_a_word_is_due_four_times_in_the_silence_that_is_borne():
 
 def test_a_silent_host_is_suspect_and_then_lost():
     beats = Heartbeats(8.0, 100.0)
-    heard = {"a": 100.0, "b": 103.0}
-    assert (beats.suspects(104.0, heard), beats.lost(104.0, heard)) == ([], {})
-    assert (beats.suspects(105.0, heard), beats.lost(105.0, heard)) == (["a"], {})
-    assert (beats.suspects(108.0, heard), beats.lost(108.0, heard)) == (["a", "b"], {"a": 8.0})
+    last_heard = {"a": 100.0, "b": 103.0}
+    assert (beats.suspects(104.0, last_heard), beats.lost(104.0, last_heard)) == ([], {})
+    assert (beats.suspects(105.0, last_heard), beats.lost(105.0, last_heard)) == (["a"], {})
+    assert (beats.suspects(108.0, last_heard), beats.lost(108.0, last_heard)) == (["a", "b"], {"a": 8.0})
 
 
 def test_a_gap_in_our_own_loop_says_nothing_about_hosts():

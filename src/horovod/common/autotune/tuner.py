@@ -132,7 +132,7 @@ class Tuner:
         self._first_bytes = 0
         self.step_bytes = 0
         """Bytes that a step reduces on this rank, measured before the search."""
-        self._said = 0.0
+        self._last_report = 0.0
         # Usual step time after tuning, in seconds.
         self._usual = 0.0
         self._drifted, self._patience = 0, _DRIFT_WINDOWS
@@ -230,7 +230,7 @@ class Tuner:
             f"{self.step_bytes / 2**20:.1f} MiB: at most {self._max_candidates} candidates, each measured over up to "
             f"4 x {self._steps} steps next to the settings in use"
         )
-        self._said = self._now
+        self._last_report = self._now
         self._measuring = search(self.progress, self._plan.parameters, self._max_candidates)
         self._apply(next(self._measuring))
 
@@ -276,8 +276,8 @@ class Tuner:
         self._next = self._watching
 
     def _say_progress(self) -> None:
-        if self._now - self._said >= _PROGRESS_SECONDS:
-            self._said = self._now
+        if self._now - self._last_report >= _PROGRESS_SECONDS:
+            self._last_report = self._now
             self._report.say(
                 f"{self.progress.tried} of at most {self._max_candidates} candidates measured; a step takes "
                 f"{_ms(self.progress.seconds)}"

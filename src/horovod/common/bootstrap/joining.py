@@ -89,7 +89,7 @@ class Joining:
         self._engine: Engine | None = None
         self._agreed: tuple[Sets, ...] = ()
         # True in stages in which every rank detects the same errors, so they need not be reported to other ranks.
-        self._told = False
+        self._reported = False
 
     def run(self) -> tuple[Job, "Engine"]:
         """Join the job and start its engine.
@@ -122,14 +122,14 @@ class Joining:
     def _form(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> tuple[Job, "Engine"]:
         formed, epoch = self._formed, met.round
         values = self._gather(listeners, mine, met, failures)
-        self._told = True
+        self._reported = True
         peers = decode_peers(values)
         self._agreed = check_agreement(peers)
         self._settings = self._settings.with_values(agree([peer.shared for peer in peers]))
         plan = make_plan(self._me, peers)
         self._env = self._placed(peers)
         formed.cipher = self._cipher(plan, peers)
-        self._told = False
+        self._reported = False
         seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         self._connect(listeners, plan, peers, epoch, failures)
         formed.descriptors = engine_start.provide(plan, formed.links, self._settings, seconds)
@@ -139,8 +139,8 @@ class Joining:
 
     def _give_up(self, error: BaseException, failures: Failures) -> str:
         """Report the failure and release all resources. Return the first failure that any rank reported."""
-        told = self._told or isinstance(error, KnownFailureError)
-        text = str(error) if told else failures.tell(error)
+        reported = self._reported or isinstance(error, KnownFailureError)
+        text = str(error) if reported else failures.tell(error)
         self._formed.close()
         if self._engine is not None:
             self._engine.shutdown("init failed")
@@ -149,7 +149,7 @@ class Joining:
             self._engine = None
         # Send the failure to ranks that already wait for this rank in the final exchange of init(). Skip this after
         # Ctrl-C, so that the process exits immediately, and in an elastic job, whose ranks rejoin through the launcher.
-        if isinstance(error, Exception) and not told and not self._env.epoch:
+        if isinstance(error, Exception) and not reported and not self._env.epoch:
             failures.await_others(text)
         return text
 

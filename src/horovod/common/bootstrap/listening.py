@@ -165,11 +165,11 @@ class Listening:
             news = []
         for data in news:
             try:
-                told = decode_news(data)
+                event = decode_news(data)
             except ValueError as error:
                 self._warn(f"news of the launcher that cannot be read are passed over: {error}")
                 continue
-            self._take(told)
+            self._take(event)
         self._look()
         self._tell()
 
@@ -198,7 +198,7 @@ class Listening:
         assert self._client is not None
         while self._untold:
             try:
-                self._client.heard(self._worker, *self._untold[0])
+                self._client.report_end(self._worker, *self._untold[0])
             except StoreTimeout:
                 return
             del self._untold[0]

@@ -80,7 +80,7 @@ def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]
     """
     begun = time.monotonic()
     lost: tuple[str, float] | None = None
-    told = False
+    reported = False
     while not ended(_SLICE):
         now = time.monotonic()
         if lost is None and (label := lost_peer(_kept)) is not None:
@@ -91,8 +91,8 @@ def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]
                 f"others; this process has given it {GRACE:g} s and ends now, with exit code 1"
             )
             return False
-        if lost is None and not told and now - begun > TELL_AFTER:
-            told = True
+        if lost is None and not reported and now - begun > TELL_AFTER:
+            reported = True
             say(f"MPI_Finalize has waited for {TELL_AFTER:g} s for other processes of the job, which are still running")
     _close_links()
     return True

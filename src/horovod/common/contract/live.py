@@ -172,13 +172,13 @@ def of_ranks(ranks: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 def of_values(ranks: Iterable[Mapping[str, Any]]) -> list[Value]:
     """Summarize the values that ranks have reported, by name."""
-    told: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for rank in ranks:
         for name, value in rank["reported"].items():
-            told.setdefault(_text(name, NAME), []).append(value)
+            by_name.setdefault(_text(name, NAME), []).append(value)
     return [
         Value(name, _finite(sum(values) / len(values)), _finite(min(values)), _finite(max(values)), len(values))
-        for name, values in told.items()
+        for name, values in by_name.items()
     ]
 
 

@@ -151,20 +151,20 @@ def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
     Raises:
         ValueError: If a value is invalid. The message names the variable, its value and the accepted values.
     """
-    told = {setting.name: _of(setting, given.get(setting.name, "").strip()) for setting in TABLE}
+    effects = {setting.name: _of(setting, given.get(setting.name, "").strip()) for setting in TABLE}
     operations = given.get(_OPERATIONS, "").strip().lower()
     instead = "instead the built-in engine, gloo, carries the tensors (shared memory inside a host, TCP between hosts)"
     if operations == "ccl":
-        told[_OPERATIONS] = f"this version does not have that; {instead}"
+        effects[_OPERATIONS] = f"this version does not have that; {instead}"
     elif operations == "mpi" and not mpi:
-        told[_OPERATIONS] = f"that takes a job started by MPI (horovodrun --mpi); {instead}"
-    return {name: text for name, text in told.items() if text}
+        effects[_OPERATIONS] = f"that takes a job started by MPI (horovodrun --mpi); {instead}"
+    return {name: text for name, text in effects.items() if text}
 
 
 def sentences(environ: Mapping[str, str], mpi: bool = True) -> list[str]:
     """Return warnings about environment variables that are misspelled or have no effect."""
-    told = [f"{name} is {environ[name]!r}, but {text}" for name, text in notices(environ, mpi).items()]
-    return told + misspelt_sentences(environ)
+    warnings = [f"{name} is {environ[name]!r}, but {text}" for name, text in notices(environ, mpi).items()]
+    return warnings + misspelt_sentences(environ)
 
 
 def unheard(environ: Mapping[str, str]) -> list[str]:

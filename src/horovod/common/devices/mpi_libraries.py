@@ -187,8 +187,8 @@ def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float =
         return Tried(error=f"it cannot be tried: {error}")
     line = next((line for line in reversed(done.stdout.splitlines()) if line.startswith('{"version"')), None)
     if line is None:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        return Tried(error=f"the process that tried {path} ended with {done.returncode} and said: {said[:1000]}")
+        output = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        return Tried(error=f"the process that tried {path} ended with {done.returncode} and said: {output[:1000]}")
     return Tried(**json.loads(line))
 
 

@@ -161,10 +161,10 @@ class Nvml:
         try:
             function = self._library.nvmlErrorString
             function.restype = ctypes.c_char_p
-            said = (function(code) or b"").decode(errors="replace")
+            description = (function(code) or b"").decode(errors="replace")
         except AttributeError:
-            said = ""
-        text = f"{said} (error {code})" if said else f"error {code}"
+            description = ""
+        text = f"{description} (error {code})" if description else f"error {code}"
         return f"{text}; {_ADVICE[code]}" if code in _ADVICE else text
 
     def number(self, name: str, *arguments: Any) -> int:

@@ -91,21 +91,21 @@ class Mismatch(NamedTuple):
     mine: bool
 
 
-def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mismatch | None:
+def find_mismatch(descriptions: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mismatch | None:
     """Return the difference between the ranks' states, or None if they match.
 
     The state of the first rank that is not new is taken as correct. Ranks with a different state must not take part,
     and the other ranks can continue without them. If all ranks are new, every rank is considered wrong.
 
     Args:
-        told: For each rank, its attribute names and True if the rank is new.
+        descriptions: For each rank, its attribute names and True if the rank is new.
         rank: This rank.
     """
-    root = holder([new for _, new in told])
-    difference = compare_names([names for names, _ in told], root)
+    root = holder([new for _, new in descriptions])
+    difference = compare_names([names for names, _ in descriptions], root)
     if not difference:
         return None
-    return Mismatch(difference, told[root][1] or set(told[rank][0]) != set(told[root][0]))
+    return Mismatch(difference, descriptions[root][1] or set(descriptions[rank][0]) != set(descriptions[root][0]))
 
 
 def signature(tensors: Iterable[tuple[Sequence[int], object]]) -> str:

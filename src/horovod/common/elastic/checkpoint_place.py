@@ -143,10 +143,10 @@ def job_tag() -> str:
 def recorded(place: Place, job: str) -> set[int]:
     """Return the steps listed for this job, or an empty set if the list is unreadable or belongs to another job."""
     try:
-        told = msgspec.json.decode(place.note(), type=_Note)
+        note = msgspec.json.decode(place.note(), type=_Note)
     except (OSError, ValueError):
         return set()
-    return set(told.steps) if told.job == job else set()
+    return set(note.steps) if note.job == job else set()
 
 
 def record(place: Place, job: str, steps: Iterable[int]) -> None:
@@ -207,15 +207,15 @@ class Objects:
         try:
             self._fs, path = fsspec.core.url_to_fs(url, **options)
         except ImportError as error:
-            said = without_password(str(error))
-            raise ImportError(f"directory is {shown!r}, of which fsspec says: {said} ({advice})") from error
+            reason = without_password(str(error))
+            raise ImportError(f"directory is {shown!r}, of which fsspec says: {reason} ({advice})") from error
         except (ValueError, TypeError) as error:
             raise ValueError(f"directory is {shown!r}, of which fsspec says: {without_password(str(error))}") from error
         self._path = str(path).rstrip("/")
         if not self._path:
             raise ValueError(f"directory must be a URL such as s3://bucket/name, got {shown!r}, which names no bucket")
-        told = self._fs.protocol
-        self._appears_whole = not _WHOLE.isdisjoint([told] if isinstance(told, str) else told)
+        protocols = self._fs.protocol
+        self._appears_whole = not _WHOLE.isdisjoint([protocols] if isinstance(protocols, str) else protocols)
         self._renames = not self._appears_whole and _renames(self._fs)
 
     def __str__(self) -> str:

@@ -37,12 +37,12 @@ class RandomNumbers(PerRank):
     """Random generator states of Python and, if imported, NumPy and PyTorch (CPU)."""
 
     def get(self) -> Any:
-        told: dict[str, Any] = {"random": random.getstate()}
+        states: dict[str, Any] = {"random": random.getstate()}
         if (numpy := sys.modules.get("numpy")) is not None:
-            told["numpy"] = numpy.random.get_state()
+            states["numpy"] = numpy.random.get_state()
         if (torch := sys.modules.get("torch")) is not None:
-            told["torch"] = torch.get_rng_state().numpy()
-        return told
+            states["torch"] = torch.get_rng_state().numpy()
+        return states
 
     def put(self, value: Any) -> None:
         random.setstate(value["random"])

@@ -19,7 +19,7 @@ from horovod.common.frontends import Frontend
 from horovod.common.objects import largest, numbers_of_rank_0
 from horovod.common.training_loop.steps import marks
 
-Told = tuple[list[str], bool]
+Description = tuple[list[str], bool]
 """Attribute names of a state, and True if the state is new."""
 Broadcast = Callable[..., Any]
 """``broadcast_object(obj, root_rank=0, name=...)`` of a frontend."""
@@ -135,7 +135,7 @@ class State(ABC):
                 last = timestamp
                 update |= news
         try:
-            before, last, told = self._told_by_rank_0((before, last, int(update)))
+            before, last, kind = self._from_rank_0((before, last, int(update)))
         except HorovodInternalError as error:
             # The program checks for updates only at safe points, so training can continue from the current state.
             error.handed_over = True  # type: ignore[attr-defined]
@@ -143,9 +143,9 @@ class State(ABC):
         self._last_updated_timestamp = last
         self._come_further += 1
         if last > before:
-            raise HostsUpdatedInterrupt(told == HostUpdateResult.removed)
+            raise HostsUpdatedInterrupt(kind == HostUpdateResult.removed)
 
-    def _told_by_rank_0(self, numbers: tuple[float, float, float]) -> tuple[float, ...]:
+    def _from_rank_0(self, numbers: tuple[float, float, float]) -> tuple[float, ...]:
         """Broadcast rank 0's timestamps of host updates to all ranks.
 
         In nearly all steps, rank 0 has no host update. The ranks then exchange only one byte, and the result is
@@ -187,11 +187,11 @@ class State(ABC):
         return None
 
 
-def fit_together(told: Sequence[Told], rank: int) -> None:
+def fit_together(descriptions: Sequence[Description], rank: int) -> None:
     """Check that the states of all ranks match.
 
     Args:
-        told: Attribute names of each rank, and True if its state is new.
+        descriptions: Attribute names of each rank, and True if its state is new.
         rank: This rank.
 
     Raises:
@@ -200,7 +200,7 @@ def fit_together(told: Sequence[Told], rank: int) -> None:
         HostsUpdatedInterrupt: If other ranks' attributes differ. Those ranks exit with an error, and this rank can
             continue without them.
     """
-    misfit = find_mismatch(told, rank)
+    misfit = find_mismatch(descriptions, rank)
     if misfit is None:
         return
     if misfit.mine:
@@ -400,21 +400,21 @@ class ObjectState(State):
         if not self._saved_own or self._gather is None or self._seat is None:
             return
         try:
-            told = self._gather((self._seat, self._saved_own), name="elastic.own")
+            gathered = self._gather((self._seat, self._saved_own), name="elastic.own")
         except HorovodInternalError as error:
             error.handed_over = True  # type: ignore[attr-defined]
             raise
-        gone = {seat: own for seat, own in self._own_of.items() if seat not in dict(told)}
-        self._own_of = {**gone, **dict(told)}
+        gone = {seat: own for seat, own in self._own_of.items() if seat not in dict(gathered)}
+        self._own_of = {**gone, **dict(gathered)}
 
     def _take_own(self, root: int) -> None:
         """Give the new ranks the per-rank values of lost ranks. Rank ``root`` sends these values."""
         if self._gather is None or not (own := self._own()):
             return
-        told = self._gather((self._seat, self._own_of if self._rank() == root else {}), name="elastic.seats")
-        self._own_of = told[root][1]
+        gathered = self._gather((self._seat, self._own_of if self._rank() == root else {}), name="elastic.seats")
+        self._own_of = gathered[root][1]
         new = self._seat is None
-        self._seat = seats([seat for seat, _ in told], self._own_of)[self._rank()]
+        self._seat = seats([seat for seat, _ in gathered], self._own_of)[self._rank()]
         if new:
             for name, value in self._own_of.get(self._seat, {}).items():
                 own[name].put(value)
@@ -441,9 +441,9 @@ class ObjectState(State):
         """
         if self._gather is None:
             return 0
-        told = self._gather(([*self._names, *self._described()], self._new), name="elastic.state.names")
-        fit_together(told, self._rank())
-        new = [new for _, new in told]
+        descriptions = self._gather(([*self._names, *self._described()], self._new), name="elastic.state.names")
+        fit_together(descriptions, self._rank())
+        new = [new for _, new in descriptions]
         self._begin(new, holder(new))
         return holder(new)
 

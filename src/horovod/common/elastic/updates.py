@@ -30,7 +30,7 @@ class WorkerNotificationManager:
         self._lock = threading.RLock()
         self._listeners: list[Listener] = []
         # All host updates since the last membership change.
-        self._told: list[tuple[float, HostUpdateResult]] = []
+        self._updates: list[tuple[float, HostUpdateResult]] = []
         self._epoch: int | None = None
         self._begin: Callable[[], None] | None = None
 
@@ -55,14 +55,14 @@ class WorkerNotificationManager:
         with self._lock:
             if all(one is not listener for one in self._listeners):
                 self._listeners.append(listener)
-            told = list(self._told)
-        for timestamp, update_res in told:
+            updates = list(self._updates)
+        for timestamp, update_res in updates:
             listener.on_hosts_updated(timestamp, update_res)
 
     def begin_epoch(self, epoch: int | None = None) -> None:
         """Drop all updates after a membership change, and from now on ignore updates from earlier epochs."""
         with self._lock:
-            self._told, self._epoch = [], epoch
+            self._updates, self._epoch = [], epoch
 
     def remove_listener(self, listener: Listener) -> None:
         """Remove a listener. Has no effect if the listener is not registered."""
@@ -80,7 +80,7 @@ class WorkerNotificationManager:
         with self._lock:
             if epoch is not None and self._epoch is not None and epoch < self._epoch:
                 return
-            self._told.append((timestamp, update_res))
+            self._updates.append((timestamp, update_res))
             # Hold the lock while calling the listeners, so that no new epoch can begin first and make the update
             # outdated.
             for listener in list(self._listeners):

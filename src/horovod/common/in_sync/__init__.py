@@ -234,11 +234,11 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, fronte
     failure: Exception | None = None
     try:
         mine = leaves()
-        said = (digest_of(mine), "")
+        answer = (digest_of(mine), "")
     except Exception as error:  # send the error to the other ranks, which are waiting for this rank
         failure = error
-        said = ("", f"{type(error).__name__}: {error}"[:1000])
-    answers = allgather_object(said, "check_in_sync", process_set, frontend)
+        answer = ("", f"{type(error).__name__}: {error}"[:1000])
+    answers = allgather_object(answer, "check_in_sync", process_set, frontend)
     if failure is not None:
         raise failure
     ranks = process_set.ranks or ()
@@ -246,7 +246,7 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, fronte
         if reason:
             raise OutOfSyncError(f"check_in_sync: rank {rank} could not tell what it holds: {reason}")
     if len(set(answers)) == 1:
-        return said[0]
+        return answer[0]
     details = allgather_object(
         {path: (leaf.digest, leaf.shown, leaf.exact) for path, leaf in mine.items()},
         "check_in_sync.details",

@@ -128,15 +128,15 @@ class _Side:
         self._ephemeral = ephemeral
         return (0, secrets.token_bytes(_NONCE)) if ephemeral is None else (ephemeral.cipher, ephemeral.public)
 
-    def _agree(self, said: bytes, their_nonce: bytes) -> None:
-        """Derive the two session keys from the handshake transcript ``said``. The first one is the connector's key."""
+    def _agree(self, transcript: bytes, their_nonce: bytes) -> None:
+        """Derive the two session keys from the handshake's transcript. The first one is the connector's key."""
         secret = b""
         if self._ephemeral is not None:
             try:
                 secret = Secret(self._ephemeral.agree(their_nonce))
             except ValueError as error:
                 raise AuthError(str(error)) from None
-        root = Secret(hmac.digest(hashlib.sha256(said).digest(), Secret(self._key + secret), "sha256"))
+        root = Secret(hmac.digest(hashlib.sha256(transcript).digest(), Secret(self._key + secret), "sha256"))
         there, back = (Secret(hmac.digest(root, label + b"\x01", "sha256")) for label in (b"connector", b"acceptor"))
         self._keys = there, back
 
@@ -205,7 +205,7 @@ class Acceptor(_Side):
         self._rank = rank
         self._need = _HELLO.size
         self._expected = b""
-        self._said = b""
+        self._transcript = b""
         self._claimed: Place | None = None
         self.invitation = b""
         """Message of an ``Inviter``, valid when ``done`` is True."""
@@ -241,8 +241,8 @@ class Acceptor(_Side):
         elif self._claimed is None:
             self._receive_hello(message)
         elif hmac.compare_digest(message, self._expected):
-            self._agree(self._said + message, self._said[_HELLO.size - _NONCE : _HELLO.size])
-            self.outgoing += _mac(self._key, b"welcome", self._said[: _HELLO.size], message)
+            self._agree(self._transcript + message, self._transcript[_HELLO.size - _NONCE : _HELLO.size])
+            self.outgoing += _mac(self._key, b"welcome", self._transcript[: _HELLO.size], message)
             self.done = True
         else:
             raise AuthError("the other side does not know the job's key")
@@ -270,7 +270,7 @@ class Acceptor(_Side):
         mac = _mac(self._key, b"accept", message, nonce)
         self._expected = _mac(self._key, b"connect", message, nonce, mac)
         self._claimed = Place(purpose, epoch, source, target)
-        self._said = message + nonce + mac
+        self._transcript = message + nonce + mac
         self.outgoing += nonce + mac
         self._need = _MAC
 

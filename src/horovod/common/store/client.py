@@ -13,9 +13,9 @@ from horovod.common.store.messages import (
     MAX_REQUEST_BYTES,
     MAX_VALUE_BYTES,
     Come,
+    Ended,
     Exchange,
     Get,
-    Heard,
     News,
     Reply,
     Request,
@@ -221,27 +221,27 @@ class StoreClient:
         _check_value("come", facts)
         seconds = self._seconds(timeout)
         request = Come(self._next_id(), worker, epoch, list(lost), facts, in_sync, holds)
-        heard = time.monotonic()
-        self._send(request, heard + seconds, seconds)
+        last_reply = time.monotonic()
+        self._send(request, last_reply + seconds, seconds)
         asked = request.id
         while True:
-            until = min(time.monotonic() + _ASK_AGAIN, heard + seconds)
+            until = min(time.monotonic() + _ASK_AGAIN, last_reply + seconds)
             try:
                 reply = self._await({request.id, asked}, until, seconds)
             except StoreTimeout:
-                if time.monotonic() >= heard + seconds:
+                if time.monotonic() >= last_reply + seconds:
                     raise
                 # Resend the request in case the server was unreachable. Both requests have the same id, so either reply
                 # is sufficient.
                 asked = self._next_id()
-                self._send(Get(asked, ["is the store there?"], 0.0), heard + seconds, seconds)
-                self._send(request, heard + seconds, seconds)
+                self._send(Get(asked, ["is the store there?"], 0.0), last_reply + seconds, seconds)
+                self._send(request, last_reply + seconds, seconds)
                 continue
             if reply.id == request.id:
                 return self._checked(reply, seconds).values[0]
-            heard = time.monotonic()
+            last_reply = time.monotonic()
 
-    def heard(
+    def report_end(
         self, worker: int, epoch: int, lost: Sequence[int] = (), blame: str = "", timeout: float | None = None
     ) -> None:
         """Tell the launcher that this worker has noticed the end of its epoch.
@@ -255,7 +255,7 @@ class StoreClient:
             blame: Reason why the worker will never join again, or "" if it will.
             timeout: Time limit in seconds.
         """
-        self._call(Heard(self._next_id(), worker, epoch, list(lost), blame), self._seconds(timeout))
+        self._call(Ended(self._next_id(), worker, epoch, list(lost), blame), self._seconds(timeout))
 
     def news(
         self, worker: int, after: int, timeout: float | None = None, beside: Sequence[int] = ()

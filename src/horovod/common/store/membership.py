@@ -4,7 +4,7 @@
 the store's thread with two queues, one per direction. Each queue has a descriptor that becomes readable when the queue
 has entries, so neither thread blocks the other, and neither polls.
 
-Messages of a worker, which the launcher reads (``told``) and answers with ``place``, ``refuse`` or ``publish``:
+Messages of a worker, which the launcher reads (``outgoing``) and answers with ``place``, ``refuse`` or ``publish``:
 
     worker --Come--> waits for its rank, or a rejection
            --News--> waits for all events after the last one that it has received
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from horovod.common.store.messages import Come, Heard, News, Reply
+from horovod.common.store.messages import Come, Ended, News, Reply
 
 REFUSED = "refused"
 """Error code of a rejection. The reply's value contains the reason."""
@@ -48,7 +48,7 @@ class Came:
 
 
 @dataclass(frozen=True)
-class HasHeard:
+class EndReported:
     """Tells the launcher that a worker has noticed the end of its epoch and has not joined again yet.
 
     If the worker will not join again, ``blame`` describes the mistake in its program.
@@ -73,7 +73,7 @@ class Met:
     silent: bool
 
 
-Told = Came | HasHeard | Met
+WorkerMessage = Came | EndReported | Met
 
 
 @dataclass
@@ -85,17 +85,17 @@ class _Listener:
 
 
 class MembershipRequests:
-    """Membership logic without I/O. Messages for the launcher are collected in the list ``told``."""
+    """Membership logic without I/O. Messages for the launcher are collected in the list ``outgoing``."""
 
     def __init__(self) -> None:
-        self.told: list[Told] = []
+        self.outgoing: list[WorkerMessage] = []
         # Client and request of each worker that waits for a rank in the next epoch.
         self._coming: dict[int, tuple[bytes, Come]] = {}
         self._listeners: dict[int, _Listener] = {}
         # Number of the last published event.
         self._last = 0
 
-    def handle(self, client: bytes, request: Come | Heard | News) -> Replies:
+    def handle(self, client: bytes, request: Come | Ended | News) -> Replies:
         """Handle a worker's request, and return the replies to send.
 
         A request that must wait gets its reply from a later call of this class's methods.
@@ -104,7 +104,7 @@ class MembershipRequests:
             return self._come(client, request)
         if isinstance(request, News):
             return self._listen(client, request)
-        self.told.append(HasHeard(request.worker, request.epoch, tuple(request.lost), request.blame))
+        self.outgoing.append(EndReported(request.worker, request.epoch, tuple(request.lost), request.blame))
         return [(client, Reply(request.id))]
 
     def _come(self, client: bytes, request: Come) -> Replies:
@@ -115,7 +115,7 @@ class MembershipRequests:
         self._coming[request.worker] = client, request
         if earlier is None or earlier[1].epoch != request.epoch:
             lost, stand = tuple(request.lost), (request.in_sync, request.holds)
-            self.told.append(Came(request.worker, request.epoch, lost, request.facts, *stand))
+            self.outgoing.append(Came(request.worker, request.epoch, lost, request.facts, *stand))
         return replies
 
     def _listen(self, client: bytes, request: News) -> Replies:
@@ -132,7 +132,7 @@ class MembershipRequests:
 
     def met(self, group: str, number: int, silent: bool) -> None:
         """Record that a group has completed an exchange. Called by the table."""
-        self.told.append(Met(group, number, silent))
+        self.outgoing.append(Met(group, number, silent))
 
     # The methods below are called by the launcher.
 
@@ -190,17 +190,17 @@ class MembershipControl:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Descriptor that is readable when ``take`` would return entries."""
         self.asked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._told: collections.deque[Told] = collections.deque()
+        self._messages: collections.deque[WorkerMessage] = collections.deque()
         self._commands: collections.deque[Command] = collections.deque()
 
     # The methods below are called by the launcher's thread.
 
-    def take(self) -> list[Told]:
+    def take(self) -> list[WorkerMessage]:
         """Return the messages from workers since the last call, in order."""
         _clear(self.fd)
         taken = []
-        while self._told:
-            taken.append(self._told.popleft())
+        while self._messages:
+            taken.append(self._messages.popleft())
         return taken
 
     def place(self, worker: int, value: bytes) -> None:
@@ -246,9 +246,9 @@ class MembershipControl:
         replies: Replies = []
         while self._commands:
             replies += self._commands.popleft()(table)
-        if self.desk.told:
-            told, self.desk.told = self.desk.told, []
-            self._told.extend(told)
+        if self.desk.outgoing:
+            messages, self.desk.outgoing = self.desk.outgoing, []
+            self._messages.extend(messages)
             os.eventfd_write(self.fd, 1)
         return replies
 

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from horovod.common.store.membership import MembershipRequests
-from horovod.common.store.messages import MAX_REPLY_BYTES, Come, Exchange, Get, Heard, News, Reply, Request, Set, pack
+from horovod.common.store.messages import MAX_REPLY_BYTES, Come, Ended, Exchange, Get, News, Reply, Request, Set, pack
 
 MAX_TOTAL_BYTES = 256 << 20
 """Maximum bytes of all values and their names, including those of incomplete exchanges."""
@@ -90,7 +90,7 @@ class Table:
             return self._set(client, request)
         if isinstance(request, Get):
             return self._get(client, request, now)
-        if isinstance(request, (Come, Heard, News)):
+        if isinstance(request, (Come, Ended, News)):
             if self._desk is None:
                 return [(client, Reply(request.id, error="the members of this job do not change"))]
             return self._desk.handle(client, request)
@@ -235,7 +235,7 @@ def _list(ranks: dict[int, _Member]) -> str:
 
 def _cost(request: Request) -> int:
     """Return the approximate memory in bytes that a request occupies."""
-    if isinstance(request, (Come, Heard, News)):
+    if isinstance(request, (Come, Ended, News)):
         return _PER_ENTRY
     if isinstance(request, Get):
         return _PER_ENTRY + sum(_PER_NAME + len(name) for name in request.names)

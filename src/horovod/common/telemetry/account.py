@@ -75,7 +75,7 @@ class Account:
         self._together = Together(job.size) if job.rank == 0 else None
         if self._together is not None:
             self._together.clocks[self._host] = Clock()
-        self._told_values: dict[int, dict[str, float]] = {}
+        self._reported_values: dict[int, dict[str, float]] = {}
         self._data: dict[int, bool] = {}
         self._last_words: set[int] = set()
         self._pings: dict[int, Pings] = {}
@@ -84,17 +84,17 @@ class Account:
         self._more = more
         self._noise_scale = noise_scale
         self._thread: threading.Thread | None = None
-        self._wake, self._closed, self._heard = threading.Event(), threading.Event(), threading.Event()
+        self._wake, self._closed, self._acknowledged = threading.Event(), threading.Event(), threading.Event()
         self._handlers: dict[str, Handler] = {
             "stepping": lambda rank, what: self._go_on(),
             "steps": self._hear,
             "steps-last": lambda rank, what: self._asked(),
             "steps-ping": lambda rank, what: self._answer(what),
             "steps-pong": self._learn,
-            "steps-heard": lambda rank, what: self._heard.set(),
+            "steps-heard": lambda rank, what: self._acknowledged.set(),
         }
 
-    def heard(self, kind: str, rank: int, what: dict[str, Any]) -> None:
+    def receive(self, kind: str, rank: int, what: dict[str, Any]) -> None:
         """Handle a message about step statistics, which ``Telemetry`` passes on."""
         handler = self._handlers.get(kind)
         if handler is not None:
@@ -152,7 +152,7 @@ class Account:
                         "made": together.made[rank],
                         **figures(sums, self._link, seen),
                         "late": late.of(rank),
-                        "reported": self._told_values.get(rank, {}),
+                        "reported": self._reported_values.get(rank, {}),
                     }
                 )
                 if rank in together.lately:
@@ -245,12 +245,12 @@ class Account:
                 # Measure this host's clock offset, so that times from different hosts can be compared.
                 self._bus.send("steps-ping", to=rank, asked=time.monotonic_ns())
             if "values" in note:
-                self._told_values[rank] = note["values"]
+                self._reported_values[rank] = note["values"]
             if not note["last"]:
                 return
             self._last_words.add(rank)
             if len(self._last_words) == self._job.size:
-                self._heard.set()
+                self._acknowledged.set()
         if rank != self._job.rank:
             self._bus.send("steps-heard", to=rank)
 
@@ -278,7 +278,7 @@ class Account:
             if some:
                 if self._together is not None:
                     self._bus.send("steps-last")
-                self._over = self._heard_in_time()
+                self._over = self._acknowledged_in_time()
             if self._together is not None and not self._over:
                 self._bus.send("steps-heard")  # tell ranks to stop waiting for a reply to their final report
         self._closed.set()
@@ -290,12 +290,12 @@ class Account:
         if self._together is not None and enough and not failed and self._settings.flag("HOROVOD_STATS_SUMMARY"):
             _print(f"[horovod] {self.job()['sentence']}")
 
-    def _heard_in_time(self) -> bool:
+    def _acknowledged_in_time(self) -> bool:
         """Wait for all ranks' final reports. Return False on timeout, or if a rank has left the job."""
         until = time.monotonic() + _PATIENCE
-        while not self._heard.wait(_SLICE):
+        while not self._acknowledged.wait(_SLICE):
             if self._engine.ended() is not None or time.monotonic() > until:
-                return self._heard.is_set()
+                return self._acknowledged.is_set()
         return True
 
     def _leave_outlets(self) -> None:

@@ -85,18 +85,18 @@ class Rank:
     recent: list[dict[str, Any]] = field(default_factory=list)
     """Last entries of the rank's flight recorder."""
 
-    def answer(self, told: Mapping[str, Any]) -> None:
+    def answer(self, data: Mapping[str, Any]) -> None:
         """Store the diagnostic data that the rank's engine has sent (see ``Answerer`` in core/trace/answer.h)."""
         self.answered = True
-        self.forced = told["forced"]
-        self.text = told["stacks"]
-        python = told["python"] or {}
+        self.forced = data["forced"]
+        self.text = data["stacks"]
+        python = data["python"] or {}
         self.threads = stacks.parse(self.text)
         self.main = stacks.main_thread(self.threads, python.get("main"))
         self.source = python.get("source", {})
         self.loaders = python.get("loaders", {})
-        self.steps = told.get("steps", 0)
-        self.before, self.state, self.recent = told["before"], told["state"], told["recent"]
+        self.steps = data.get("steps", 0)
+        self.before, self.state, self.recent = data["before"], data["state"], data["recent"]
 
     def seen(self, before: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
         """Store two snapshots that another rank took of the rank's process. None means that the process is gone."""

@@ -66,7 +66,7 @@ class Hangs:
         # The most informative explanation so far of why the job is waiting, and the facts behind it.
         self._best: tuple[Facts, explain.Guess] | None = None
         self._unwritable = False
-        self._heard_of_rank_0 = 0.0
+        self._rank_0_seen_at = 0.0
         bus.on("look", self._look)
         bus.on("explaining", self._rank_0_is_there)
         bus.on_topic(_core.TOPIC_UNNOTICED, self._unnoticed)
@@ -91,22 +91,22 @@ class Hangs:
         threading.Thread(target=look, name="hvd-look", daemon=True).start()
 
     def _rank_0_is_there(self, *_: Any) -> None:
-        self._heard_of_rank_0 = time.monotonic()
+        self._rank_0_seen_at = time.monotonic()
 
     def _unnoticed(self, _: int, body: bytes) -> None:
         """Handle an operation of this rank that has waited too long although rank 0 has reported no stall."""
-        told = json.loads(body)
+        report = json.loads(body)
         if self._job.rank == 0:
-            self._start(None, told["silent"], told["text"])
+            self._start(None, report["silent"], report["text"])
             return
-        self._bus.send("unnoticed", text=told["text"], silent=told["silent"])
+        self._bus.send("unnoticed", text=report["text"], silent=report["silent"])
         if self._same_host(0):
             threading.Thread(target=self._without_rank_0, name="hvd-explain", daemon=True).start()
 
     def _without_rank_0(self) -> None:
         begin = time.monotonic()
         time.sleep(ANSWERS + 1)
-        if self._heard_of_rank_0 >= begin:
+        if self._rank_0_seen_at >= begin:
             return
         zero = self._rank(0)
         zero.seen(*look_at(zero.pid))
@@ -124,24 +124,24 @@ class Hangs:
 
     # The methods below run only on rank 0.
 
-    def _waits(self, told: dict[str, Any]) -> None:
+    def _waits(self, report: dict[str, Any]) -> None:
         self._witness.answerer.noticed()
-        waiting = Waiting.read(told)
+        waiting = Waiting.read(report)
         with self._lock:
-            if told["asked"]:
+            if report["asked"]:
                 self._all = waiting
                 self._lock.notify_all()
-        if not told["asked"]:
+        if not report["asked"]:
             self._start(waiting, [], "")
 
     def _unnoticed_elsewhere(self, _: int, what: dict[str, Any]) -> None:
         self._start(None, what["silent"], what["text"])
 
     def _answered(self, rank: int, body: bytes) -> None:
-        told = json.loads(body)
+        answer = json.loads(body)
         with self._lock:
-            if told["number"] == self._number:
-                self._answers[rank if rank != 0 else told["rank"]] = told
+            if answer["number"] == self._number:
+                self._answers[rank if rank != 0 else answer["rank"]] = answer
                 self._lock.notify_all()
 
     def _seen(self, _: int, what: dict[str, Any]) -> None:
@@ -239,9 +239,9 @@ class Hangs:
         with self._lock:
             self._lock.wait_for(lambda: len(self._answers) >= len(asked), ANSWERS)
             answers = dict(self._answers)
-        for rank, told in answers.items():
+        for rank, answer in answers.items():
             if rank in ranks:
-                ranks[rank].answer(told)
+                ranks[rank].answer(answer)
         silent = [one for one in ranks.values() if not one.answered]
         # The waiting rank does not know which ranks are missing, so suspect all silent ones.
         if unnoticed and not missing:

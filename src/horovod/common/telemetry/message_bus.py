@@ -111,8 +111,8 @@ class MessageBus:
     def _handle(self, rank: int, topic: int, body: bytes) -> None:
         if topic == self._waiting_topic:
             report = json.loads(body)
-            for told in self._waiting:
-                told(report)
+            for callback in self._waiting:
+                callback(report)
         elif topic == self._topic:
             kind, what = json.loads(body)
             handler = self._handlers.get(kind)

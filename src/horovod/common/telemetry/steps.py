@@ -287,12 +287,12 @@ class Together:
         self.made[rank] = made
         self.hosts[rank] = host
         for step in sample:
-            told = self._waiting.setdefault(step.number, {})
-            told[rank] = step
-            if len(told) == self.size:
+            by_rank = self._waiting.setdefault(step.number, {})
+            by_rank[rank] = step
+            if len(by_rank) == self.size:
                 del self._waiting[step.number]
                 if self.size > 1:
-                    found = came_last(told, self.hosts, self.clocks)
+                    found = came_last(by_rank, self.hosts, self.clocks)
                     self.late.add(found)
                     self._lately.append(found)
         while len(self._waiting) > max(4 * SAMPLE, min(_WAITING, _TOLD // self.size)):

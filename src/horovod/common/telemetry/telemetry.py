@@ -227,7 +227,7 @@ class Telemetry:
         with self._making:  # do not create the statistics during `close`, because they would never be closed
             account = self._account if self._closing else self._make_account()
         if account is not None:
-            account.heard(kind, rank, what)
+            account.receive(kind, rank, what)
 
     def close(self, failed: bool = False) -> None:
         """Close all observers, even if one raises, because a leftover thread would prevent a clean exit of Python.

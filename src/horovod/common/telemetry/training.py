@@ -216,18 +216,18 @@ class Comparison:
         """Add a rank's report. Return a warning if this completes the comparison and reveals a mistake, else ""."""
         about, ranks = note["about"], note["ranks"]
         key = (about, note["of"], note["step"], tuple(ranks))
-        told = self._open.setdefault(key, {})
-        told[rank] = note
-        if len(told) < len(ranks):
+        by_rank = self._open.setdefault(key, {})
+        by_rank[rank] = note
+        if len(by_rank) < len(ranks):
             if len(self._open) > _OPEN:
                 del self._open[next(iter(self._open))]
             return ""
         del self._open[key]
         if about == "noise":
-            local = [told[one]["local"] for one in ranks]
+            local = [by_rank[one]["local"] for one in ranks]
             self.noise.setdefault(note["of"], NoiseScale()).add(local, note["averaged"], note["batch"])
             return ""
-        text = _ABOUT[about]({one: told[one] for one in ranks})
+        text = _ABOUT[about]({one: by_rank[one] for one in ranks})
         subject = _SUBJECT.get(about, about)
         if not text or subject in self._warned:
             return ""

@@ -34,8 +34,8 @@ class Training:
         "plain_bytes",
         "plain_steps",
         "remedy",
+        "reported_epochs",
         "steps",
-        "told_epochs",
     )
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Training:
         """Number of epochs of the data loader that supplied the batches of these steps."""
         self.epoch_batches = 0
         """Number of batches in the last epoch."""
-        self.told_epochs = False
+        self.reported_epochs = False
         """True if this rank has reported that ranks are in different epochs."""
         self.plain_steps = 0
         """Number of steps of optimizers that are not distributed."""

@@ -15,13 +15,13 @@ class Marks:
     """
 
     __slots__ = (
+        "_explicit",
         "_find",
         "_finding",
         "_leader",
         "_other",
         "_step",
         "_thread",
-        "_told",
         "_waiting",
         "_waits",
         "back",
@@ -49,7 +49,7 @@ class Marks:
         self._forget()
 
     def _forget(self) -> None:
-        self._told = False
+        self._explicit = False
         self._leader = self._other = 0
         self._thread = 0
         # Nanoseconds spent waiting for data since the last mark.
@@ -88,12 +88,12 @@ class Marks:
 
     def tell(self) -> None:
         """Mark the end of a step. The program calls this as ``hvd.step()``."""
-        self._told = True
+        self._explicit = True
         self._mark()
 
     def optimizer(self, who: object) -> None:
         """Mark an optimizer step. If there are several optimizers, only the one with the most steps counts."""
-        if self._step is None or self._told:
+        if self._step is None or self._explicit:
             return
         number = id(who)
         if number != self._leader:

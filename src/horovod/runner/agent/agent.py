@@ -120,7 +120,7 @@ class Agent:
         self._state = HostState()
         self._relays = False  # True if this agent relays its workers' connections to the store
         self._limit = 0.0  # The launcher is considered lost after `_limit` seconds without a message. 0 means no limit.
-        self._heard = self._looked = time.monotonic()
+        self._last_heard = self._looked = time.monotonic()
         self._next_word = 0.0  # Time at which the next heartbeat is due
         self._signals: list[int] = []
         os.set_blocking(requests, False)
@@ -208,10 +208,10 @@ class Agent:
         """
         now = time.monotonic()
         if now - self._looked > max(1.0, self._limit / 2):
-            self._heard = now
+            self._last_heard = now
         self._looked = now
         self._say_alive()
-        if self._limit and self._requests is not None and now - self._heard > self._limit:
+        if self._limit and self._requests is not None and now - self._last_heard > self._limit:
             self._lose_launcher()
 
     def _say_alive(self) -> None:
@@ -251,7 +251,7 @@ class Agent:
                 data = os.read(self._requests, READ_SIZE)
             except BlockingIOError:
                 return
-            self._heard = time.monotonic()
+            self._last_heard = time.monotonic()
             if not data:
                 self._hear_no_more()
                 return

@@ -412,12 +412,12 @@ class WorkerTable:
         parents = linux.parents()
         workers = [pid for pid, process in self._processes.items() if process.running]
         self._called &= parents.keys()
-        told = [pid for pid in ranks_of(workers, self._called, parents) if not linux.ignores(pid, number)]
-        for pid in told:
+        signalled = [pid for pid in ranks_of(workers, self._called, parents) if not linux.ignores(pid, number)]
+        for pid in signalled:
             linux.send_signal(pid, number)
             # A process that was suspended by SIGSTOP handles signals only after SIGCONT.
             linux.send_signal(pid, signal.SIGCONT)
-        return told
+        return signalled
 
     def next_time(self) -> float | None:
         """Return the next time at which `clear` kills leftover child processes, or None if there are none."""

@@ -238,9 +238,9 @@ def _rest_of_message(lines: Sequence[str]) -> list[str]:
     one.
     """
     end = next((i for i, line in enumerate(lines) if _ends_message(line)), len(lines))
-    said = [line for line in lines[:end] if line.strip() and not line.startswith((" ", "\t"))]
-    ours = [i for i, line in enumerate(said) if line.startswith(_OURS)]
-    return said[: ours[-1] + 1][-_MORE_LINES:] if ours else said[:_MORE_LINES]
+    messages = [line for line in lines[:end] if line.strip() and not line.startswith((" ", "\t"))]
+    ours = [i for i, line in enumerate(messages) if line.startswith(_OURS)]
+    return messages[: ours[-1] + 1][-_MORE_LINES:] if ours else messages[:_MORE_LINES]
 
 
 def _exception_name(block: Sequence[str]) -> str:
@@ -406,7 +406,7 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
             groups.setdefault("exited normally", []).append(end.rank)
         elif _is_consequence(end):
             groups.setdefault("failed with HorovodInternalError as a consequence", []).append(end.rank)
-    lines = _told(groups)
+    lines = _joined(groups)
     if stopped:
         lines.append(f"stopped by horovodrun: {reasons.named_ranks(stopped)}")
     return lines
@@ -418,7 +418,7 @@ def _also_failed(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
     for end in ends:
         if end is not culprit and end.status != 0 and not end.stopped and not _is_consequence(end):
             groups.setdefault(f"also failed ({end.error or describe_status(end.status)})", []).append(end.rank)
-    return _told(groups)
+    return _joined(groups)
 
 
 def _is_consequence(end: RankEnd) -> bool:
@@ -426,6 +426,6 @@ def _is_consequence(end: RankEnd) -> bool:
     return reason is not None and reason.suffers and reason.why != "absent"
 
 
-def _told(groups: dict[str, list[int]]) -> list[str]:
-    told = "; ".join(f"{reasons.named_ranks(ranks)} {what}" for what, ranks in groups.items())
-    return [told] if told else []
+def _joined(groups: dict[str, list[int]]) -> list[str]:
+    sentence = "; ".join(f"{reasons.named_ranks(ranks)} {what}" for what, ranks in groups.items())
+    return [sentence] if sentence else []

@@ -45,7 +45,7 @@ class ArrivalSource:
         self._machines: dict[str, str] = {}
         self._changed = True
         self._over = False
-        self._told = False
+        self._reported = False
 
     def add(self, each: Arrived) -> None:
         """Add an agent that the server has admitted."""
@@ -72,8 +72,8 @@ class ArrivalSource:
             self.add(each)
         for name in [name for name in self._way.waiting if name in self._here and self._here[name].connection.gone]:
             self.lost(name)
-        if trouble is not None and not self._told:
-            self._told = True  # Report only once that no more agents will connect; the job continues.
+        if trouble is not None and not self._reported:
+            self._reported = True  # Report only once that no more agents will connect; the job continues.
             news = [*news, str(trouble)]
         if news:
             return NotFound("\n".join(news), first=False)

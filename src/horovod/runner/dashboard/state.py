@@ -187,7 +187,7 @@ _LEAST_LINES = 20
 _AT_ONCE, _LEAST_AT_ONCE = 2000, 5
 NAMES = 100  # Maximum number of different values, such as the loss, that a job can report
 _CHARTED = 8  # Number of values whose history is kept, in the order of their first report
-_SAID = 50  # Number of messages of the launcher that are kept: the most recent ones
+_MESSAGES = 50  # Number of messages of the launcher that are kept: the most recent ones
 
 _PHASES = {
     "CONNECTING": "starting",
@@ -238,7 +238,7 @@ class State:
         self._ranks = {slot.rank: _Rank(slot.hostname, Tail(keep)) for slot in slots}
         self._job = _Job()
         self._waiting = _Waiting()
-        self._said: deque[Line] = deque(maxlen=_SAID)
+        self._messages: deque[Line] = deque(maxlen=_MESSAGES)
         self._steps = Series(6)
         self._values: dict[str, tuple[int, live.Value]] = {}
         self._charts: dict[str, Series] = {}
@@ -272,7 +272,7 @@ class State:
     def add_message(self, message: str) -> None:
         """Record a message that the launcher has printed."""
         for line in message.splitlines():
-            self._said.append(Line(self._next(), 0, text(line)))
+            self._messages.append(Line(self._next(), 0, text(line)))
 
     def exited(self, rank: int, how: str, failed: bool) -> None:
         """Record that a rank's process has exited."""
@@ -293,8 +293,8 @@ class State:
             # Mark all other ranks as ended, because launchers such as mpirun do not report the exit of each rank.
             if one.state not in ("ended", "failed"):
                 one.state, one.version = "failed" if number == rank else "ended", self._next()
-        said = "\n".join(text(line) for line in message.splitlines()[:_SAID])
-        self._job.ended = {"code": code, "message": said, "rank": rank, "stopped": stopped, "after": round(now, 1)}
+        shown = "\n".join(text(line) for line in message.splitlines()[:_MESSAGES])
+        self._job.ended = {"code": code, "message": shown, "rank": rank, "stopped": stopped, "after": round(now, 1)}
         phase = "stopped" if stopped else "failed" if code else "ended"
         self._job.phase, self._job.version = phase, self._next()
 
@@ -356,20 +356,20 @@ class State:
         """
         found: dict[str, Any] = {"version": self.version, "now": round(now, 1)}
         parts: dict[str, Any] = {
-            "job": self._told_job() if self._job.version > version else None,
-            "waiting": self._told_waiting() if self._waiting.version > version else None,
-            "ranks": [self._told_rank(r, one) for r, one in self._ranks.items() if one.version > version],
-            "lines": self._told_lines(version),
-            "said": [line.text for line in self._said if line.version > version],
+            "job": self._encode_job() if self._job.version > version else None,
+            "waiting": self._encode_waiting() if self._waiting.version > version else None,
+            "ranks": [self._encode_rank(r, one) for r, one in self._ranks.items() if one.version > version],
+            "lines": self._encode_lines(version),
+            "said": [line.text for line in self._messages if line.version > version],
             "steps": self._steps.since(version),
-            "values": [self._told_value(v, version) for told, v in self._values.values() if told > version],
+            "values": [self._encode_value(v, version) for changed, v in self._values.values() if changed > version],
         }
         found.update((name, part) for name, part in parts.items() if part)
         return found
 
-    def _told_job(self) -> dict[str, Any]:
+    def _encode_job(self) -> dict[str, Any]:
         job, overall = self._job, self._job.overall
-        told: dict[str, Any] = {
+        encoded: dict[str, Any] = {
             "command": self._command,
             "size": len(self._ranks),
             "hosts": len({one.host for one in self._ranks.values()}),
@@ -379,7 +379,7 @@ class State:
             "rate": job.rate,
         }
         if overall is not None:
-            told.update(
+            encoded.update(
                 made=overall.made,
                 bandwidth=overall.bandwidth,
                 link=overall.link,
@@ -387,9 +387,9 @@ class State:
                 parts=_named(overall.lately or overall.whole),
                 sentence=text(overall.sentence),
             )
-        return told
+        return encoded
 
-    def _told_waiting(self) -> dict[str, Any]:
+    def _encode_waiting(self) -> dict[str, Any]:
         waits = self._waiting.waits
         rows = [
             {"name": text(w.name), "age": round(w.age, 1), "ready": w.ready, "lacking": w.lacking, "missing": w.missing}
@@ -398,13 +398,13 @@ class State:
         return {"total": waits.total, "rows": rows, "why": text(waits.why)}
 
     @staticmethod
-    def _told_rank(rank: int, one: _Rank) -> dict[str, Any]:
-        told: dict[str, Any] = {"rank": rank, "host": one.host, "pid": one.pid, "state": one.state, "end": one.end}
+    def _encode_rank(rank: int, one: _Rank) -> dict[str, Any]:
+        encoded: dict[str, Any] = {"rank": rank, "host": one.host, "pid": one.pid, "state": one.state, "end": one.end}
         if one.row is not None:
-            told.update(made=one.row.made, share=one.row.share, late=one.row.late, parts=_named(one.row.parts))
-        return told
+            encoded.update(made=one.row.made, share=one.row.share, late=one.row.late, parts=_named(one.row.parts))
+        return encoded
 
-    def _told_lines(self, version: int) -> list[dict[str, Any]]:
+    def _encode_lines(self, version: int) -> list[dict[str, Any]]:
         printed = {rank: one.tail for rank, one in self._ranks.items() if one.printed > version}
         most = max(_LEAST_AT_ONCE, _AT_ONCE // max(1, len(printed)))
         return [
@@ -417,7 +417,7 @@ class State:
             for rank, tail in printed.items()
         ]
 
-    def _told_value(self, value: live.Value, version: int) -> dict[str, Any]:
+    def _encode_value(self, value: live.Value, version: int) -> dict[str, Any]:
         chart = self._charts.get(value.name)
         return {
             "name": text(value.name),

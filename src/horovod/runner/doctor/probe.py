@@ -204,7 +204,7 @@ class Server:
 
     def _answer(self, sock: socket.socket, _client: object, server: BoundedServer) -> None:
         place = accept(sock, self._key, EPOCH, self._rank, ANSWER_SECONDS)
-        server.heard(sock)
+        server.received(sock)
         if place.purpose == MEASURE:
             serve_measurement(sock)
 

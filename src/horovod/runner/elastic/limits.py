@@ -219,7 +219,7 @@ class Admission:
         self._wait = TOGETHER if gather is None else gather
         self._ready_since: float | None = None  # Time when the first waiting worker became ready, or None
         # Notifications already sent to the members of this epoch
-        self._told = HostUpdateResult.no_update
+        self._notified = HostUpdateResult.no_update
 
     def next_time(self, now: float) -> float | None:
         """Return the time at which ready workers stop waiting for others, or None if no worker is waiting."""
@@ -249,14 +249,14 @@ class Admission:
             update |= HostUpdateResult.added
         if removed:
             update |= HostUpdateResult.removed
-        if not update & ~self._told:
+        if not update & ~self._notified:
             return HostUpdateResult.no_update
-        self._told |= update
+        self._notified |= update
         return update
 
     def formed(self) -> None:
         """Record that a new epoch was formed. Its members have received no notifications yet."""
-        self._told = HostUpdateResult.no_update
+        self._notified = HostUpdateResult.no_update
         self._wait = TOGETHER
 
     def postpone(self, seconds: float) -> None:
@@ -303,10 +303,10 @@ class Newcomers:
         """Create the check that the environment variables configure. Raises ValueError if a value is invalid."""
         return cls(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
 
-    def judge(self, told: bytes) -> AdmissionResult:
-        """Decide whether a worker may join. `told` contains the encoded `Facts` from the worker's first request."""
+    def judge(self, data: bytes) -> AdmissionResult:
+        """Decide whether a worker may join. `data` contains the encoded `Facts` from the worker's first request."""
         try:
-            facts = decode_facts(told)
+            facts = decode_facts(data)
         except ValueError:
             return AdmissionResult(
                 "what it says of itself cannot be read: it has another version of horovod than the launcher"

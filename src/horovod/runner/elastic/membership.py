@@ -59,7 +59,7 @@ class Membership:
         self._complete = False
         # Remember which messages the user has seen, so that they are not repeated: whether "no hosts found" was shown,
         # and the slot count in the last "too few slots" message.
-        self._told_none, self._told_slots = False, -1
+        self._reported_none, self._reported_slots = False, -1
         self._resets = Resets(limits.resets)
         self._ran = False  # True once all members of some epoch have connected.
         self._begun = False  # True if some worker is known to hold training state.
@@ -68,7 +68,7 @@ class Membership:
         # Start of the current period without a running epoch, or None while an epoch is running
         self._idle_since: float | None = now
         self._admission = Admission(limits.gather)
-        self._told_waiting = False
+        self._reported_waiting = False
         self._last_members: set[int] = set()  # Members of the most recent epoch that started running
         self._out: list[Action] = []
 
@@ -101,11 +101,11 @@ class Membership:
             by: Script that found the hosts, or an empty string if there is no script.
         """
         if not slots and not certain:
-            if not self._told_none:
+            if not self._reported_none:
                 self._say(actions.no_host(by, self.workers.any_started))
-            self._told_none = True
+            self._reported_none = True
             return self._decide(now)
-        self._told_none = False
+        self._reported_none = False
         self._slots, self._complete = dict(slots), complete
         self.workers.fit(slots)
         return self._decide(now)
@@ -250,11 +250,11 @@ class Membership:
     def _run(self) -> None:
         self.phase = Phase.RUNNING
         self._ran = self._begun = True
-        self._idle_since, self._told_waiting = None, False
+        self._idle_since, self._reported_waiting = None, False
         new = [member for member in self.members if not member.survivor]
         numbers = {member.number for member in self.members}
-        if self._last_members and (said := actions.members(len(numbers), new, not self._last_members <= numbers)):
-            self._say(said)
+        if self._last_members and (message := actions.members(len(numbers), new, not self._last_members <= numbers)):
+            self._say(message)
         self._last_members = numbers
         for member in self.members:
             member.survivor = member.holds = True
@@ -343,9 +343,9 @@ class Membership:
         usable = self._blacklist.usable(self._slots, now)
         slots = sum(usable.values()) + self.workers.outside(usable)
         if not self._ran and slots < self.limits.start:
-            if slots != self._told_slots and (usable or not self.workers.any_started):
+            if slots != self._reported_slots and (usable or not self.workers.any_started):
                 self._say(actions.too_few_slots(slots, self.limits.start, len(usable)))
-            self._told_slots = slots
+            self._reported_slots = slots
             return
         if self._resets.used_up and self.workers.survivors >= self.limits.least:
             # Do not start a worker, because the change of members would exceed the reset limit and end the job.
@@ -375,9 +375,9 @@ class Membership:
             self._end(
                 False, actions.too_long(self.workers, len(waiting), self._needed, self.limits.timeout, self._names)
             )
-        elif self.phase is Phase.GATHERING and not (self._told_waiting or busy or hopeless < math.inf):
+        elif self.phase is Phase.GATHERING and not (self._reported_waiting or busy or hopeless < math.inf):
             self._say(actions.waiting(len(waiting), self.limits.least, left, self._names))
-            self._told_waiting = True
+            self._reported_waiting = True
 
     def _let_go(self, now: float) -> None:
         """Dismiss waiting workers that have lost their slots.

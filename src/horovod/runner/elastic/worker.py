@@ -74,14 +74,14 @@ class WorkerNotificationService:
         if accept(peer, self._key, 0, 0, _SECONDS).purpose != _PURPOSE:
             return
         peer.settimeout(_SECONDS)
-        told = b""
-        while len(told) < _NEWS.size + _MAC:
-            data = peer.recv(_NEWS.size + _MAC - len(told))
+        received = b""
+        while len(received) < _NEWS.size + _MAC:
+            data = peer.recv(_NEWS.size + _MAC - len(received))
             if not data:
                 return
-            told += data
-        server.heard(peer)
-        news, mac = told[: _NEWS.size], told[_NEWS.size :]
+            received += data
+        server.received(peer)
+        news, mac = received[: _NEWS.size], received[_NEWS.size :]
         if not hmac.compare_digest(mac, hmac.digest(self._key, news, "sha256")):
             return
         timestamp, result = _NEWS.unpack(news)

@@ -44,7 +44,7 @@ def run_command(
     with contextlib.closing(open_sink(settings)) as sink:
         # If `output` is given, the caller is `horovod.run`, which raises the failed rank's exception in the calling
         # program. The screen therefore need not show the whole traceback.
-        screen = Screen(settings, output, told=output is not None, sink=sink)
+        screen = Screen(settings, output, raises=output is not None, sink=sink)
         screen.announce()
         if settings.verbose:
             screen.say(f"command: {' '.join(command)}")

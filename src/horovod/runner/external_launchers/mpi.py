@@ -277,9 +277,9 @@ def find_launcher() -> tuple[str, Flavour]:
         raise LaunchError(f"{program} --version does not work: {error}") from None
     flavour = recognise(asked.stdout + asked.stderr)
     if flavour is None:
-        said = (asked.stdout + asked.stderr).strip().splitlines()
+        output = (asked.stdout + asked.stderr).strip().splitlines()
         raise LaunchError(
-            f"{program} is of an unknown kind: `--version` printed {said[0] if said else 'nothing'!r}; known are "
+            f"{program} is of an unknown kind: `--version` printed {output[0] if output else 'nothing'!r}; known are "
             f"{', '.join(each.value for each in Flavour)}"
         )
     return program, flavour

@@ -62,7 +62,7 @@ class HeartbeatServer:
             silence: Seconds without an answer after which a worker is considered lost.
         """
         # Time (monotonic, s) of each worker's last answer. Before the first answer, it is the time of `begin`.
-        self._heard: dict[int, float] = {}
+        self._last_heard: dict[int, float] = {}
         self._come: set[int] = set()  # Numbers of the workers that have connected.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         try:
@@ -81,19 +81,19 @@ class HeartbeatServer:
 
     def begin(self, number: int) -> None:
         """Start requesting heartbeats from the given worker."""
-        self._heard[number] = time.monotonic()
+        self._last_heard[number] = time.monotonic()
         self._come.discard(number)
 
     def forget(self, number: int) -> None:
         """Stop requesting heartbeats from this worker."""
-        self._heard.pop(number, None)
+        self._last_heard.pop(number, None)
         self._come.discard(number)
 
     def next_time(self) -> float:
         """Return the latest time (monotonic, s) at which the caller must call `look`, or infinity."""
         times = [time.monotonic() + self._door.seconds_left()]
-        if self._heard:
-            times += [self._beats.next_word, min(self._heard.values()) + self._silence]
+        if self._last_heard:
+            times += [self._beats.next_word, min(self._last_heard.values()) + self._silence]
         return min(times)
 
     def hear(self, ready: Collection[object]) -> None:
@@ -106,8 +106,8 @@ class HeartbeatServer:
             self._gate.answer()
         if self._socket in ready:
             name = self._socket.recv_multipart()[0]
-            if len(name) == _NAME.size and (number := _NAME.unpack(name)[1]) in self._heard:
-                self._heard[number] = time.monotonic()
+            if len(name) == _NAME.size and (number := _NAME.unpack(name)[1]) in self._last_heard:
+                self._last_heard[number] = time.monotonic()
                 self._come.add(number)
 
     def look(self) -> Mapping[int, str]:
@@ -119,12 +119,12 @@ class HeartbeatServer:
         now = time.monotonic()
         # If this process itself was suspended, do not blame the workers for the silence.
         if self._beats.was_deaf(now, True):
-            self._heard = dict.fromkeys(self._heard, now)
-        if self._heard and self._beats.is_due(now):
-            for number in self._heard:
+            self._last_heard = dict.fromkeys(self._last_heard, now)
+        if self._last_heard and self._beats.is_due(now):
+            for number in self._last_heard:
                 self._ask(number)
         lost = {}
-        for number, seconds in self._beats.lost(now, self._heard).items():
+        for number, seconds in self._beats.lost(now, self._last_heard).items():
             lost[number] = silent(seconds) if number in self._come else never_came(seconds)
             self.forget(number)
         return lost
@@ -322,12 +322,12 @@ class LivenessServer(ThreadedServer):
 
     def _hear(self, sock: socket.socket) -> None:
         try:
-            said = sock.recv(1)
+            data = sock.recv(1)
         except BlockingIOError:
             return
         except OSError:
-            said = b""
-        if not said:
+            data = b""
+        if not data:
             self._end(sock, "")
 
     def _drop(self, sock: socket.socket) -> None:

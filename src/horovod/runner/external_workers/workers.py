@@ -65,8 +65,8 @@ class ExternalWorkers:
                 is too low.
         """
         self._address = address
-        told = {_TIMEOUT: (variables or {}).get(_TIMEOUT, "")}
-        self._silence = Settings.from_environ(told).number(_TIMEOUT)
+        variable = {_TIMEOUT: (variables or {}).get(_TIMEOUT, "")}
+        self._silence = Settings.from_environ(variable).number(_TIMEOUT)
         self._known: dict[int, bytes] = {}
         make_room(descriptors_for(0))
         key = make_key()
@@ -172,8 +172,8 @@ def of_member(number: int, host: str, timeout: float) -> dict[str, str]:
         timeout: Elastic timeout of the job, in seconds.
     """
     made = WorkerEnv(hostname=host, worker=number).to_environ()
-    told = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{timeout:g}"}
-    return without_place(made) | told
+    elastic = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{timeout:g}"}
+    return without_place(made) | elastic
 
 
 class ProcessControl(Protocol):

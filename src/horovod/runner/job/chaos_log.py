@@ -12,7 +12,7 @@ from dataclasses import replace
 from horovod.chaos.events import AGAIN, HEAD_START, Event, Kind, Outcome, lines
 from horovod.chaos.grammar import parse_time
 
-_SAID = re.compile(rb"chaos: (\w+)[^\n]*\n")
+_REPORT = re.compile(rb"chaos: (\w+)[^\n]*\n")
 _AGAIN = re.compile(AGAIN.format(r"(\d{1,9})").encode() + rb"\n")
 _LASTS = re.compile(rb" for=(\S+)")
 _NOT_COUNTED = (b"(not done", b"(the other end")
@@ -43,7 +43,7 @@ class ChaosLog:
     def wrote(self, worker: int, data: bytes, now: float) -> None:
         """Record the faults that a worker has announced on stderr."""
         text = self._rests.pop(worker, b"") + data
-        for match in _SAID.finditer(text):
+        for match in _REPORT.finditer(text):
             self._strike(match[0].decode(errors="replace").removeprefix("chaos: ").rstrip())
             kind = next((kind for kind in Kind if kind.value.encode() == match[1]), None)
             if kind is not None and not any(words in match[0] for words in _NOT_COUNTED):
@@ -57,12 +57,12 @@ class ChaosLog:
         if rest:
             self._rests[worker] = rest
 
-    def _strike(self, said: str) -> None:
+    def _strike(self, report: str) -> None:
         """Remove a fault from the planned faults that have not been announced.
 
         Do nothing if it was already removed, because both ranks of a slow link announce the same fault.
         """
-        self._silent = [event for event in self._silent if said != event and not said.startswith(event + " (")]
+        self._silent = [event for event in self._silent if report != event and not report.startswith(event + " (")]
 
     def _speaks(self, worker: int) -> None:
         """Record that a worker has written output, so it is no longer suspended by an injected SIGSTOP.

@@ -186,17 +186,17 @@ class ElasticAttempt(AgentAttempt):
         if remark := self._uninitialized.early(now, bool(self.endings.called)):
             self._screen.say(remark)
         self._find(now)
-        for told in self._hosts.tick(now):
-            for number in told.workers if isinstance(told, HostLost) else (told.worker,):
+        for event in self._hosts.tick(now):
+            for number in event.workers if isinstance(event, HostLost) else (event.worker,):
                 self._roster.end(number, False)
                 self._bury(number)
                 self._forget(number)
-            if isinstance(told, HostLost):
-                self._screen.say(told.why)
-                self._finder.lost(told.host)
-                self._do(self._membership.host_lost(told.host, now))
+            if isinstance(event, HostLost):
+                self._screen.say(event.why)
+                self._finder.lost(event.host)
+                self._do(self._membership.host_lost(event.host, now))
             else:
-                self._do(self._membership.exited(told.worker, False, now, victim=True))
+                self._do(self._membership.exited(event.worker, False, now, victim=True))
         for number in self._stopped.take_late(now):
             seconds = self._settings.heartbeat_timeout
             self._do(self._membership.accused([number], now, f"it has been stopped (SIGSTOP?) for {seconds:g} s"))
@@ -262,9 +262,9 @@ class ElasticAttempt(AgentAttempt):
 
     def _hear(self, line: bytes) -> None:
         self.endings.hear(line)
-        told = reasons.decode(line)
-        if isinstance(told, reasons.Ending) and told.why == "own":
-            self._do(self._membership.ending(told.rank, time.monotonic()))
+        reason = reasons.decode(line)
+        if isinstance(reason, reasons.Ending) and reason.why == "own":
+            self._do(self._membership.ending(reason.rank, time.monotonic()))
 
     def _show(self, report: Output) -> None:
         if self._chaos is not None and report.stream == 2:

@@ -93,7 +93,7 @@ class HostAgents:
         self._asked: dict[str, float] = {}  # Time at which each pending lookup of a host's name was started, by host
         self._stopping = False
         self._troubles: list[Trouble] = []  # Reports about hosts that `tick` has not yet processed
-        self._told: list[HostLost | NeverStarted] = []
+        self._events: list[HostLost | NeverStarted] = []
 
     def found(self, slots: Mapping[str, int]) -> None:
         """Set the hosts of the job and their slot counts."""
@@ -120,7 +120,7 @@ class HostAgents:
         if number in self._queued.get(host, []):
             self._queued[host].remove(number)
             del self._running[number]
-            self._told.append(NeverStarted(number))
+            self._events.append(NeverStarted(number))
         elif (agent := self._agents.get(host)) is not None:
             agent.send(KillWorker(number))
 
@@ -180,7 +180,7 @@ class HostAgents:
         workers = tuple(number for number, its in self._running.items() if its == host)
         for number in workers:
             del self._running[number]
-        self._told.append(HostLost(host, why, workers))
+        self._events.append(HostLost(host, why, workers))
 
     def _forget(self, agent: Agent) -> None:
         del self._agents[agent.host]
@@ -189,7 +189,7 @@ class HostAgents:
 
     def next_time(self) -> float | None:
         """Return the next time (monotonic, s) at which the caller must call `tick`, or None if nothing is scheduled."""
-        if self._troubles or self._told:
+        if self._troubles or self._events:
             return 0.0
         since = [*(agent.since for agent in self.waiting), *self._asked.values()]
         return min((at + self._start_timeout for at in since), default=None)
@@ -218,8 +218,8 @@ class HostAgents:
                 self._lose(agent, self._late(agent))
             elif agent.host not in self._slots and agent.host not in self._running.values():
                 self._retire(agent)
-        told, self._told = self._told, []
-        return told
+        events, self._events = self._events, []
+        return events
 
     def _begin(self, now: float) -> None:
         """Connect to the hosts whose name lookups have finished. Report a host as lost if its lookup times out."""

@@ -98,7 +98,7 @@ class FixedJob(Job):
         fleet = self.fleet or make_fleet(self.settings, self.environ)
         connections = store_connections(fleet)
         with contextlib.closing(open_sink(self.settings)) as sink:
-            screen = Screen(self.settings, self.output, told=self.results, sink=sink)
+            screen = Screen(self.settings, self.output, raises=self.results, sink=sink)
             screen.announce()
             result = self._run_attempt(
                 screen,
@@ -138,7 +138,7 @@ class ElasticJob(Job):
         fleet = self.fleet or self._lasting_fleet()
         roster = Roster()
         with contextlib.closing(self.source or self._finder(elastic)) as finder:
-            screen = Screen(self.settings, self.output, told=self.results, hosts=roster.hosts, rank_of=roster.rank_of)
+            screen = Screen(self.settings, self.output, raises=self.results, hosts=roster.hosts, rank_of=roster.rank_of)
             result = self._run_attempt(
                 screen,
                 None,

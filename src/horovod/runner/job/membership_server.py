@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from horovod.common.contract.membership import Over, Place, Updated, encode
-from horovod.common.store.membership import Came, HasHeard, MembershipControl, Met
+from horovod.common.store.membership import Came, EndReported, MembershipControl, Met
 from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
 from horovod.runner.elastic.limits import Newcomers
@@ -59,42 +59,42 @@ class MembershipServer:
 
     def serve(self, now: float) -> None:
         """Handle the requests of workers. Call this when `front.fd` is readable."""
-        for told in self._front.take():
-            if isinstance(told, Came) and self._membership.workers.find(told.worker) is None:
-                self._front.refuse(told.worker, "the launcher has given it up")
-            elif isinstance(told, Came):
-                (self._in_sync.add if told.in_sync else self._in_sync.discard)(told.worker)
-                if told.epoch == 0:
-                    self._welcome(told, now)
+        for message in self._front.take():
+            if isinstance(message, Came) and self._membership.workers.find(message.worker) is None:
+                self._front.refuse(message.worker, "the launcher has given it up")
+            elif isinstance(message, Came):
+                (self._in_sync.add if message.in_sync else self._in_sync.discard)(message.worker)
+                if message.epoch == 0:
+                    self._welcome(message, now)
                 else:
-                    self.do(self._membership.back(told.worker, told.epoch, now, told.lost, told.holds))
-            elif isinstance(told, HasHeard):
-                self.do(self._membership.noticed_end(told.worker, told.epoch, now, told.lost))
-                if told.blame and told.epoch == self._membership.epoch:
-                    self.do(self._membership.accused([told.worker], now, told.blame))
+                    self.do(self._membership.back(message.worker, message.epoch, now, message.lost, message.holds))
+            elif isinstance(message, EndReported):
+                self.do(self._membership.noticed_end(message.worker, message.epoch, now, message.lost))
+                if message.blame and message.epoch == self._membership.epoch:
+                    self.do(self._membership.accused([message.worker], now, message.blame))
             else:
-                self._met(told, now)
+                self._met(message, now)
 
-    def _welcome(self, told: Came, now: float) -> None:
-        result = self._newcomers.judge(told.facts)
+    def _welcome(self, message: Came, now: float) -> None:
+        result = self._newcomers.judge(message.facts)
         if result.refusal:
-            self.do(self._membership.refused(told.worker, result.refusal, now))
+            self.do(self._membership.refused(message.worker, result.refusal, now))
             return
-        if result.warning and (worker := self._membership.workers.find(told.worker)) is not None:
+        if result.warning and (worker := self._membership.workers.find(message.worker)) is not None:
             self._act(Say(f"{worker}: {result.warning}"))
-        self.do(self._membership.ready(told.worker, now))
+        self.do(self._membership.ready(message.worker, now))
 
-    def _met(self, told: Met, now: float) -> None:
-        if told.group.startswith("init e"):
-            epoch = int(told.group.removeprefix("init e"))
+    def _met(self, message: Met, now: float) -> None:
+        if message.group.startswith("init e"):
+            epoch = int(message.group.removeprefix("init e"))
             if epoch in self._members:  # Ignore a message about an earlier epoch.
-                self._number_of[epoch] = told.round
-                self._rounds[f"formed {told.round}"] = epoch
+                self._number_of[epoch] = message.round
+                self._rounds[f"formed {message.round}"] = epoch
                 # A worker of this epoch has already exited, so the epoch cannot form. Make the other workers stop
                 # waiting for it.
                 if epoch in self._over:
-                    self._fail_round(told.round, self._over[epoch])
-        elif told.silent and (epoch := self._rounds.get(told.group, 0)):
+                    self._fail_round(message.round, self._over[epoch])
+        elif message.silent and (epoch := self._rounds.get(message.group, 0)):
             for worker in self._members[epoch]:
                 self.do(self._membership.formed(worker, epoch, now))
 

@@ -290,8 +290,8 @@ class ElasticOrders(_JobOrders):
     def shared_environment(self, remote: bool) -> dict[str, str]:
         """Return the environment variables that all workers on a host share."""
         shared = super().shared_environment(remote)
-        told = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{self._elastic.timeout:g}"}
-        return without_place(shared) | told
+        elastic = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{self._elastic.timeout:g}"}
+        return without_place(shared) | elastic
 
 
 def without_place(variables: Mapping[str, str]) -> dict[str, str]:

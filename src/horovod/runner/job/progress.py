@@ -166,12 +166,12 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
     limit = f"within {seconds:g} s ({names.start_timeout})"
     if not waiting:
         return f"the workers were not started {limit}"
-    told, silent = [], ""
+    lines, silent = [], ""
     for host, ranks, why, remote in waiting:
-        told.append(f"host {host} ({ranks}){': ' + why if why else ''}")
+        lines.append(f"host {host} ({ranks}){': ' + why if why else ''}")
         if not why and remote:
             silent = f"\nits login shell, or Python there, may hang: try `ssh {host} true`"
-    return f"no agent answered {limit} from {', '.join(told)}{silent}"
+    return f"no agent answered {limit} from {', '.join(lines)}{silent}"
 
 
 # If no rank calls hvd.init(), the ranks train independent models, and all of them write the same files. The warning is

@@ -51,8 +51,8 @@ class Unreachable(ApiError):
 def refusal(status: int, body: bytes, verb: str, resource: str, namespace: str) -> ApiError:
     """Return an exception that describes an error response of the API server."""
     try:
-        told = json.loads(body)
-        message, reason = str(told.get("message", "")), str(told.get("reason", ""))
+        answer = json.loads(body)
+        message, reason = str(answer.get("message", "")), str(answer.get("reason", ""))
     except (ValueError, AttributeError):
         message, reason = body.decode(errors="replace").strip()[:500], ""
     what = f"{verb} {resource} in namespace {namespace}"

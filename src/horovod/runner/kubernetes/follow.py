@@ -204,7 +204,7 @@ class Follower:
         self._pulled: dict[str, pods.View] = {}
         self._log: LogReader | None = None
         self._log_read = False
-        self._line, self._line_at, self._said = "", 0.0, ""
+        self._line, self._line_at, self._reported = "", 0.0, ""
 
     def run(self) -> JobOutcome:
         """Follow the job until it has ended or is found to be unable to start.
@@ -212,9 +212,11 @@ class Follower:
         Raises ApiError if the API server rejects a request, or Lost if it can no longer be reached.
         """
         job = self._api.get("Job", self._name)
-        told = job["metadata"].get("annotations") or {}
-        expected = int(told.get(PODS, 0)) or int(self._api.get("Job", workers_name(self._name))["spec"]["completions"])
-        patience, age = float(told.get(PATIENCE, "600")), pods.active_seconds(job, time.time())
+        annotations = job["metadata"].get("annotations") or {}
+        expected = int(annotations.get(PODS, 0)) or int(
+            self._api.get("Job", workers_name(self._name))["spec"]["completions"]
+        )
+        patience, age = float(annotations.get(PATIENCE, "600")), pods.active_seconds(job, time.time())
         judge = Judge(self._name, expected, patience, time.monotonic(), age)
         for kind in ("Pod", "Job"):
             Watcher(self._api, kind, self._name, self._inbox).start()
@@ -233,7 +235,7 @@ class Follower:
 
     def _pause(self, judge: Judge) -> float | None:
         times = [judge.next_time()]
-        if self._line != self._said:
+        if self._line != self._reported:
             times.append(self._line_at + SETTLES)
         if self._events_at:
             times.append(self._events_at)
@@ -289,6 +291,6 @@ class Follower:
         now = time.monotonic()
         if line != self._line:
             self._line, self._line_at = line, now
-        elif line != self._said and now - self._line_at >= SETTLES:
-            self._said = line
+        elif line != self._reported and now - self._line_at >= SETTLES:
+            self._reported = line
             self._say(line or "all pods have started")

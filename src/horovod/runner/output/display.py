@@ -269,7 +269,7 @@ class Screen:
         self,
         settings: LaunchSettings,
         output: OutputSink | None,
-        told: bool = False,
+        raises: bool = False,
         sink: DashboardSink | None = None,
         hosts: Mapping[int, str] | None = None,
         rank_of: Callable[[int], int | None] = lambda rank: rank,
@@ -281,7 +281,7 @@ class Screen:
         Args:
             settings: Job settings.
             output: Destination of the output. The default is this process's stdout and stderr.
-            told: True if `horovod.run` raises the exception of the first failed rank. Only the exception's message is
+            raises: True if `horovod.run` raises the exception of the first failed rank. Only the exception's message is
                 shown then.
             sink: Dashboard that receives a copy of all output.
             hosts: Host of each worker by worker number. Only for elastic jobs.
@@ -299,7 +299,7 @@ class Screen:
             timestamp=settings.timestamp,
             with_host=settings.prefix_host,
             collapse=settings.collapse,
-            cut=FirstException() if told else None,
+            cut=FirstException() if raises else None,
             rank_of=rank_of,
         )
         self._leave = hosts is not None

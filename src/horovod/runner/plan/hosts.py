@@ -110,12 +110,12 @@ def _host_of_line(content: str) -> Host | None:
         return None
     options = [(key.replace("-", "_"), value) for key, value in _HOSTFILE_OPTION.findall(match[3])]
     options += [("slots", match[2])] if match[2] else []
-    told = dict(options)
-    numbers = [told[key] for key in ("slots", "max_slots") if key in told]
-    repeated = len(told) < len(options)
-    if repeated or not told.keys() <= {"slots", "max_slots", "python"} or not all(map(_is_count, numbers)):
+    values = dict(options)
+    numbers = [values[key] for key in ("slots", "max_slots") if key in values]
+    repeated = len(values) < len(options)
+    if repeated or not values.keys() <= {"slots", "max_slots", "python"} or not all(map(_is_count, numbers)):
         return None
-    return Host(match[1].strip("[]"), int(told.get("slots", "1")), told.get("python", ""))
+    return Host(match[1].strip("[]"), int(values.get("slots", "1")), values.get("python", ""))
 
 
 def _is_count(text: str) -> bool:

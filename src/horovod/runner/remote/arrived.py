@@ -162,6 +162,6 @@ class Arrived:
             raise OSError(0, "it is gone", host.name)
         return connection
 
-    def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
+    def explain(self, host: Host, status: int | None, stderr: str, greeting: str) -> ssh.Failure:
         what = "\n".join(["it closed its connection before its first message", *greeting.strip().splitlines()[-12:]])
         return ssh.Failure(what, "its own output may say why")

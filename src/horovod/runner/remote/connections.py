@@ -32,7 +32,7 @@ from horovod.runner.base.job_result import AgentError
 from horovod.runner.plan.hosts import Host, Slot
 
 READ_SIZE = 1 << 18
-SAID_LIMIT = 1 << 14  # Number of bytes kept from the end of stderr, to explain why a connection ended
+STDERR_LIMIT = 1 << 14  # Number of bytes kept from the end of stderr, to explain why a connection ended
 
 
 class Connection(Protocol):
@@ -127,7 +127,7 @@ class ProcessConnection:
         if self._err >= 0:
             os.set_blocking(self._err, False)
         self._writer = ByteWriter(self._process.stdin.fileno())
-        self._said = bytearray()
+        self._stderr = bytearray()
 
     @property
     def pending(self) -> int:
@@ -136,7 +136,7 @@ class ProcessConnection:
     @property
     def stderr_tail(self) -> str:
         self._listen()
-        return self._said.decode(errors="replace")
+        return self._stderr.decode(errors="replace")
 
     def write(self, data: bytes) -> None:
         self._writer.write(data)
@@ -171,8 +171,8 @@ class ProcessConnection:
             return
         try:
             while data := os.read(self._err, READ_SIZE):
-                self._said += data
-                del self._said[:-SAID_LIMIT]
+                self._stderr += data
+                del self._stderr[:-STDERR_LIMIT]
         except (BlockingIOError, OSError):
             pass
 
@@ -227,7 +227,7 @@ class StreamConnection:
         self.ended = False
         self.status: int | None = None
         self._received = bytearray()
-        self._said = bytearray()
+        self._stderr = bytearray()
         self._stream = carrier.add_stream(self)
         self._send(Spawn(self._stream, list(command)))
 
@@ -237,7 +237,7 @@ class StreamConnection:
 
     @property
     def stderr_tail(self) -> str:
-        return self._said.decode(errors="replace")
+        return self._stderr.decode(errors="replace")
 
     def write(self, data: bytes) -> None:
         for offset in range(0, len(data), CHUNK):
@@ -260,8 +260,8 @@ class StreamConnection:
         if isinstance(message, StreamEnd):
             self.ended, self.status = True, message.status
         elif message.error:
-            self._said += message.data
-            del self._said[:-SAID_LIMIT]
+            self._stderr += message.data
+            del self._stderr[:-STDERR_LIMIT]
         else:
             self._received += message.data
 
@@ -294,7 +294,7 @@ class Agent:
         gone: True if the connection has ended or could not be opened.
         lost: True if the launcher has given up on the host, because it was unreachable or silent.
         notice: Reason why the agent itself decided to end the job, or an empty string.
-        heard: Time of the last message from the agent (monotonic, s).
+        last_heard: Time of the last message from the agent (monotonic, s).
         since: Time of the first attempt to connect (monotonic, s).
         streams: Connections to other agents that run through this agent, by stream number.
     """
@@ -312,8 +312,8 @@ class Agent:
         self.gone = False
         self.lost = False
         self.notice = ""
-        self.heard = time.monotonic()
-        self.since = self.heard
+        self.last_heard = time.monotonic()
+        self.since = self.last_heard
         self.streams: dict[int, StreamConnection] = {}
         self._next_stream = 2  # The launcher uses even stream numbers, and the agent uses odd ones.
         self._reader: FrameReader[Report] = FrameReader(Report)
@@ -375,7 +375,7 @@ class Agent:
         return messages
 
     def _understand(self, data: bytes) -> list[Report]:
-        self.heard = time.monotonic()
+        self.last_heard = time.monotonic()
         if self._banner is not None:
             self._banner += data
             start = self._banner.find(MAGIC)

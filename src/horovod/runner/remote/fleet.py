@@ -86,7 +86,7 @@ class Fleet:
         if not self.has_own_way:
             ssh.ask_rules([agent.host for agent in first if agent.remote])
         for agent in self.agents:
-            agent.since = agent.heard = time.monotonic()
+            agent.since = agent.last_heard = time.monotonic()
         return [trouble for agent in first for trouble in self._connect(agent)]
 
     def add(self, agent: Agent) -> list[Trouble]:
@@ -97,7 +97,7 @@ class Fleet:
         """
         self.agents.append(agent)
         self._by_host[agent.host] = agent
-        agent.since = agent.heard = time.monotonic()
+        agent.since = agent.last_heard = time.monotonic()
         if agent.remote and not self.has_own_way:
             ssh.ask_rules([agent.host])
         return self._connect(agent)
@@ -162,7 +162,7 @@ class Fleet:
             agent.send(Watch(self._silence))
         troubles: list[Trouble] = []
         for child in self._children(agent):
-            child.since = child.heard = time.monotonic()
+            child.since = child.last_heard = time.monotonic()
             troubles += self._connect(child)
         return troubles
 
@@ -185,7 +185,7 @@ class Fleet:
         """Handle a connection that ended before its agent had finished: retry it, or give up on the host."""
         assert agent.connection is not None
         status = agent.end(time.monotonic() + LOST_GRACE)
-        said = agent.connection.stderr_tail
+        stderr = agent.connection.stderr_tail
         if agent.facts is not None and agent.lost:
             return []  # The user has already been told that this host is lost.
         if agent.facts is not None and agent.notice:
@@ -194,8 +194,8 @@ class Fleet:
             return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:
             broke = routes.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke
-            return self._lose(agent, broke(agent.remote, status, said.strip().splitlines()))
-        failure = self._reach(agent).explain(agent.place, status, said, agent.greeting)
+            return self._lose(agent, broke(agent.remote, status, stderr.strip().splitlines()))
+        failure = self._reach(agent).explain(agent.place, status, stderr, agent.greeting)
         at = self._routes.after_failure(agent.host, failure.again, agent.since, time.monotonic())
         if at is None:
             return self._unusable(agent, failure)
@@ -290,11 +290,11 @@ class Fleet:
             troubles += self._connect(self._by_host[host])
         if self._heartbeats.was_deaf(now, listening):
             for agent in self.agents:
-                agent.heard = now
+                agent.last_heard = now
         if self._heartbeats.is_due(now):
             for agent in self._watched():
                 agent.send(Alive())
-        for host, seconds in self._heartbeats.lost(now, self._heard()).items():
+        for host, seconds in self._heartbeats.lost(now, self._last_heard()).items():
             agent = self._by_host[host]
             troubles += self._lose(agent, silent(seconds))
             self._give_up(agent)
@@ -303,12 +303,12 @@ class Fleet:
     def _watched(self) -> list[Agent]:
         return [agent for agent in self.agents if agent.remote and agent.facts is not None and not agent.gone]
 
-    def _heard(self) -> dict[str, float]:
-        return {agent.host: agent.heard for agent in self._watched()}
+    def _last_heard(self) -> dict[str, float]:
+        return {agent.host: agent.last_heard for agent in self._watched()}
 
     def suspects(self, now: float) -> list[Agent]:
         """Return the agents whose hosts have been silent for so long that they might be lost."""
-        return [self._by_host[host] for host in self._heartbeats.suspects(now, self._heard())]
+        return [self._by_host[host] for host in self._heartbeats.suspects(now, self._last_heard())]
 
     def watch(self, active: bool) -> None:
         """Tell the agents to resume or to pause watching the launcher.
@@ -318,7 +318,7 @@ class Fleet:
         for agent in self.agents:
             if agent.remote and agent.facts is not None:
                 agent.send(Watch(self._silence if active else 0))
-                agent.heard = time.monotonic()
+                agent.last_heard = time.monotonic()
         deadline = time.monotonic() + FLUSH_SECONDS
         while any(a.connection is not None and a.connection.pending for a in self.agents if not a.gone):
             if time.monotonic() > deadline:
@@ -339,7 +339,7 @@ class Fleet:
         return {agent.host: agent.end(deadline) for agent in order}
 
 
-def _how_it_broke(remote: bool, status: int | None, said: Sequence[str]) -> str:
+def _how_it_broke(remote: bool, status: int | None, stderr: Sequence[str]) -> str:
     if remote and status in (255, None):
-        return f"the connection to its agent broke: {said[-1].strip() if said else 'no reason is known'}"
-    return "\n".join([f"its agent ended: {describe_status(status or 0)}", *said[-TRACEBACK_LINES:]])
+        return f"the connection to its agent broke: {stderr[-1].strip() if stderr else 'no reason is known'}"
+    return "\n".join([f"its agent ended: {describe_status(status or 0)}", *stderr[-TRACEBACK_LINES:]])

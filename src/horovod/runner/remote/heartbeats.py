@@ -42,10 +42,10 @@ class Heartbeats:
         self._looked = now
         return not listening or gap > max(STUCK_SECONDS, self._silence / 2)
 
-    def lost(self, now: float, heard: Mapping[Who, float]) -> dict[Who, float]:
-        """Return for how many seconds each lost peer has been silent. `heard` has the time of its last message."""
-        return {host: now - at for host, at in heard.items() if 0 < self._silence <= now - at}
+    def lost(self, now: float, last_heard: Mapping[Who, float]) -> dict[Who, float]:
+        """Return for how many seconds each lost peer has been silent. `last_heard` has the time of its last message."""
+        return {host: now - at for host, at in last_heard.items() if 0 < self._silence <= now - at}
 
-    def suspects(self, now: float, heard: Mapping[Who, float]) -> list[Who]:
+    def suspects(self, now: float, last_heard: Mapping[Who, float]) -> list[Who]:
         """Return the peers that have been silent for more than half of the limit."""
-        return [host for host, at in heard.items() if now - at > self._silence / 2 > 0]
+        return [host for host, at in last_heard.items() if now - at > self._silence / 2 > 0]

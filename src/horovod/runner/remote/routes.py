@@ -107,14 +107,14 @@ _KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
 )
 
 
-def explain(status: int, said: str, host: str, job: str, python: str, greeting: str = "") -> ssh.Failure:
+def explain(status: int, stderr: str, host: str, job: str, python: str, greeting: str = "") -> ssh.Failure:
     """Explain why the command returned by `srun_command` failed. The arguments are the same as for `ssh.explain`."""
-    lines = _telling((greeting + "\n" + said).splitlines())
+    lines = _telling((greeting + "\n" + stderr).splitlines())
     last = lines[-1] if lines else f"exit code {status}"
     if not lines and status == 127:
         return ssh.Failure("srun cannot be run here", "Slurm's programs have to be on PATH")
     for pattern, known in _KNOWN:
-        if re.search(pattern, said):
+        if re.search(pattern, stderr):
             return ssh.Failure(known.what.format(last=last), known.advice.format(host=host, job=job), known.again)
     step = f"srun --jobid={job} --overlap --nodelist={host} -N1 -n1 {python} -c 'import horovod'"
     return ssh.Failure(
@@ -122,9 +122,9 @@ def explain(status: int, said: str, host: str, job: str, python: str, greeting: 
     )
 
 
-def how_it_broke(_remote: bool, status: int | None, said: Sequence[str]) -> str:
+def how_it_broke(_remote: bool, status: int | None, stderr: Sequence[str]) -> str:
     """Explain why an agent exited after it had connected to the launcher."""
-    lines = _telling(said)
+    lines = _telling(stderr)
     return "\n".join([f"its step has ended: {describe_status(status or 0)}", *lines[-_SHOWN:]])
 
 
@@ -138,13 +138,13 @@ class Reach(Protocol):
     def open(self, host: Host) -> Connection:
         """Start connecting without blocking. Raises OSError if this machine lacks a program or resource."""
 
-    def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
+    def explain(self, host: Host, status: int | None, stderr: str, greeting: str) -> ssh.Failure:
         """Explain why the connection ended before the agent's first message.
 
         Args:
             host: Host of the agent.
             status: Exit status of the process, or None if it is unknown.
-            said: Text that the process wrote to stderr.
+            stderr: Text that the process wrote to stderr.
             greeting: Text that the process wrote to stdout.
         """
 
@@ -155,7 +155,7 @@ class ThisMachine:
     def open(self, host: Host) -> Connection:
         return ProcessConnection(ssh.agent_command(), remote=False)
 
-    def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
+    def explain(self, host: Host, status: int | None, stderr: str, greeting: str) -> ssh.Failure:
         return ssh.Failure(f"the agent on this machine did not start: exit code {status}", "")
 
 
@@ -168,8 +168,8 @@ class BySsh:
     def open(self, host: Host) -> Connection:
         return ProcessConnection(ssh.ssh_command(host.name, self._remote, host.python), remote=True)
 
-    def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
-        return ssh.explain(status or 0, said, host.name, self._remote, host.python, greeting)
+    def explain(self, host: Host, status: int | None, stderr: str, greeting: str) -> ssh.Failure:
+        return ssh.explain(status or 0, stderr, host.name, self._remote, host.python, greeting)
 
 
 class Through(BySsh):
@@ -198,9 +198,9 @@ class BySrun:
         python = host.python or self._python
         return ProcessConnection(srun_command(host.name, self._job, python, os.environ), remote=True)
 
-    def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
+    def explain(self, host: Host, status: int | None, stderr: str, greeting: str) -> ssh.Failure:
         python = host.python or self._python or sys.executable
-        return explain(status or 0, said, host.name, self._job, python, greeting)
+        return explain(status or 0, stderr, host.name, self._job, python, greeting)
 
 
 class Locality:

@@ -193,18 +193,18 @@ _KNOWN: tuple[tuple[str, Failure], ...] = (
 )
 
 
-def explain(status: int, said: str, host: str, remote: Remote, python: str = "", greeting: str = "") -> Failure:
+def explain(status: int, stderr: str, host: str, remote: Remote, python: str = "", greeting: str = "") -> Failure:
     """Explain why the command of `ssh_command` failed.
 
     Args:
         status: Exit status of the command.
-        said: Text that the command wrote to stderr.
+        stderr: Text that the command wrote to stderr.
         host: Host to which the command connected.
         remote: Options for ssh.
         python: Python interpreter on that host.
         greeting: Text that the command wrote to stdout, without the agent's first message.
     """
-    lines = [line.strip() for line in (greeting + "\n" + said).splitlines() if line.strip()]
+    lines = [line.strip() for line in (greeting + "\n" + stderr).splitlines() if line.strip()]
     last = lines[-1] if lines else f"exit code {status}"
     options = "".join(
         [f"-p {remote.port} " if remote.port else "", f"-i {remote.identity_file} " * bool(remote.identity_file)]
@@ -216,7 +216,7 @@ def explain(status: int, said: str, host: str, remote: Remote, python: str = "",
             f"this job uses {program}; name another one with --remote-python or `python=` in the host file",
         )
     for pattern, known in _KNOWN:
-        if re.search(pattern, said):
+        if re.search(pattern, stderr):
             return Failure(
                 known.what.format(host=host, last=last), known.advice.format(host=host, options=options), known.again
             )

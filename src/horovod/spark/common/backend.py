@@ -100,8 +100,8 @@ class SparkBackend(_Numbered):
         """
         from horovod.spark.job import run
 
-        told = {"num_proc": self.num_processes(), "env": {**self._env, **(env or {})}, **self._kwargs}
-        return list(run(fn, args=tuple(args), kwargs=dict(kwargs or {}), **told))
+        options = {"num_proc": self.num_processes(), "env": {**self._env, **(env or {})}, **self._kwargs}
+        return list(run(fn, args=tuple(args), kwargs=dict(kwargs or {}), **options))
 
 
 _PLACES = ("hosts", "hostfile", "host_discovery_script")
@@ -135,12 +135,12 @@ class LocalBackend(_Numbered):
         """Call ``fn`` on all ranks, as described in ``Backend.run``. Raises the same exceptions as ``horovod.run``."""
         import horovod
 
-        call, size, told = _InEnvironment(fn, {**self._env, **(env or {})}), self.num_processes(), dict(self._kwargs)
-        if all(told.get(name) is None for name in (*_PLACES, *_ELASTIC)):
+        call, size, options = _InEnvironment(fn, {**self._env, **(env or {})}), self.num_processes(), dict(self._kwargs)
+        if all(options.get(name) is None for name in (*_PLACES, *_ELASTIC)):
             # Run on this host only. Without `hosts`, horovod.run would use the machines that SageMaker or Vertex AI
             # assigned.
-            told["hosts"] = f"localhost:{size}"
-        return list(horovod.run(call, args=args, kwargs=kwargs, num_proc=size, **told))
+            options["hosts"] = f"localhost:{size}"
+        return list(horovod.run(call, args=args, kwargs=kwargs, num_proc=size, **options))
 
 
 class _InEnvironment:

@@ -169,14 +169,14 @@ def __getattr__(name: str) -> argparse.Namespace:
     """
     if name != "parsed_args":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             return parser.parse_args()
     except SystemExit:  # Do not exit, because the process that imports this can have other arguments.
         raise AttributeError(
             f"parsed_args: the arguments of this process must be those of a process of the compute side, got "
-            f"{sys.argv[1:]}: {said.getvalue().strip()!r}"
+            f"{sys.argv[1:]}: {output.getvalue().strip()!r}"
         ) from None
 
 

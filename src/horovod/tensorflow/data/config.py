@@ -227,8 +227,8 @@ class Way:
         threading.Thread(target=work, args=arguments, name="horovod-data-service", daemon=True).start()
 
     def _connect(self, near: socket.socket, _client: object, server: BoundedServer) -> None:
-        said = near.recv(1 << 16)
-        server.heard(near)
+        data = near.recv(1 << 16)
+        server.received(near)
         near.settimeout(None)
         try:
             far = socket.create_connection(self._dispatcher, self._seconds)
@@ -240,7 +240,7 @@ class Way:
                 if self._closed.is_set():
                     return
                 self._connections |= {near, far}
-            far.sendall(said)
+            far.sendall(data)
             back = threading.Thread(target=_pass_on, args=(far, near), name="horovod-data-service", daemon=True)
             back.start()
             _pass_on(near, far)
@@ -253,7 +253,7 @@ class Way:
             client: ComputeClient | None = None
             with contextlib.suppress(OSError):
                 client = ends.enter_context(self._config.compute_client())
-            over, heard = False, time.monotonic()
+            over, last_data = False, time.monotonic()
             while not self._closed.is_set():
                 if client is not None and not over:
                     over = client.is_over(self._number, self._seconds)
@@ -262,8 +262,8 @@ class Way:
                 else:
                     self._closed.wait(self._seconds)
                 if answers(self._dispatcher, self._seconds):
-                    heard = time.monotonic()
-                elif time.monotonic() - heard >= self._config.timeout and not self._closed.is_set():
+                    last_data = time.monotonic()
+                elif time.monotonic() - last_data >= self._config.timeout and not self._closed.is_set():
                     self._give_up(over)
 
     def _give_up(self, over: bool) -> None:

@@ -361,9 +361,9 @@ class TorchState(Keeping, ObjectState):
 
     def agree(self, standing: Standing) -> list[Standing]:
         names = [*self._names, *(f"{name}{one.describe()}" for name, one in self._handlers.items())]
-        told = allgather_object((standing, sorted(names)), name="elastic.state")
-        fit_together([(names, one.new) for one, names in told], rank())
-        standings = [one for one, _ in told]
+        descriptions = allgather_object((standing, sorted(names)), name="elastic.state")
+        fit_together([(names, one.new) for one, names in descriptions], rank())
+        standings = [one for one, _ in descriptions]
         if standings[0].new and not all(one.new for one in standings) and (old := self._of_rank_0()):
             raise ValueError(
                 f"the handler of the state's attribute {old[0]!r} must have sync(root): its sync() sends the value of "
