@@ -78,8 +78,8 @@ key, public = b"k" * 32, bytes.fromhex(sys.stdin.readline())
 server = StoreServer(key)
 listeners = key_server.listen(["127.0.0.1"], [0])
 port = listeners[0].getsockname()[1]
-gate = curve_exchange.CurveKeyServer(listeners, lambda rank: public, key, server.address[1])
-print(server.address[1], port, gate.public.hex(), flush=True)
+exchange = curve_exchange.CurveKeyServer(listeners, lambda rank: public, key, server.address[1])
+print(server.address[1], port, exchange.public.hex(), flush=True)
 while sys.stdin.readline():  # a line: can this process still open files?
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]
     print(len(opened), flush=True)

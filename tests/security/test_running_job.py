@@ -43,10 +43,10 @@ def test_a_job_under_attack_goes_on_and_executes_nothing(job, tmp_path):
 
         workers = workers_of(job)
         assert len(workers) == SIZE
-        doors = listeners_of(workers)  # rank 0's, for horovodrun --explain; it reads nothing
-        assert [door.address.startswith(b"\0horovod-explain-") for door in doors] == [True]
-        attack(doors, messages[:10], seconds=0.3)
-        store = [listener for listener in listeners_of(job.left()) if listener not in doors]
+        sockets = listeners_of(workers)  # rank 0's, for horovodrun --explain; it reads nothing
+        assert [one.address.startswith(b"\0horovod-explain-") for one in sockets] == [True]
+        attack(sockets, messages[:10], seconds=0.3)
+        store = [listener for listener in listeners_of(job.left()) if listener not in sockets]
         assert len(store) == 1
         answers += attack(store, messages, seconds=0.3)
     (tmp_path / "end").touch()

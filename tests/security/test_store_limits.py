@@ -15,7 +15,7 @@ import zmq
 from horovod.common.contract.kernel import make_room
 from horovod.common.store import StoreClient, StoreError, StoreServer
 from horovod.common.store import messages as store_messages
-from horovod.common.store import sockets as store_door
+from horovod.common.store import sockets as store_sockets
 from horovod.common.store import table as store_table
 from horovod.common.store.messages import MAX_VALUE_BYTES
 from tests.runner.launching import eventually
@@ -62,11 +62,11 @@ def test_requests_that_are_too_long_are_refused_where_they_are_made(monkeypatch)
 SERVER = """
 import os, resource, sys
 from horovod.common.contract import kernel
-from horovod.common.store import sockets as store_door
+from horovod.common.store import sockets as store_sockets
 if sys.argv[1] == "few":
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 else:
-    store_door._STRANGERS, store_door.HANDSHAKE_SECONDS = int(sys.argv[1]), 2.5
+    store_sockets._STRANGERS, store_sockets.HANDSHAKE_SECONDS = int(sys.argv[1]), 2.5
     kernel.make_room(2000)
 from horovod.common.store import StoreServer
 with StoreServer(b"k" * 32) as server:
@@ -138,21 +138,21 @@ def test_strangers_cannot_take_all_descriptors():
 def test_without_a_limit_of_descriptors_strangers_have_one(monkeypatch, most):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (most, most))
     used = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(store_door, "_MOST", used + 100)
-    listener = store_door.listen("127.0.0.1")
+    monkeypatch.setattr(store_sockets, "_MOST", used + 100)
+    listener = store_sockets.listen("127.0.0.1")
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
-        door = store_door.AcceptControl(socket, [listener])
+        accepts = store_sockets.AcceptControl(socket, [listener])
 
         def closed():
-            door.check()
-            return door.closed
+            accepts.check()
+            return accepts.closed
 
         try:
             assert not closed()
             with strangers(listener.getsockname(), range(60)):  # both ends of each connection belong to this process
-                eventually(closed, 60, "the door is closed")
+                eventually(closed, 60, "the listener is closed")
         finally:
-            door.close()
+            accepts.close()
 
 
 def peak_memory(process):
@@ -166,7 +166,7 @@ def test_strangers_do_not_fill_memory_with_messages_that_lack_a_byte(size):
     """A thousand hellos of the declared length, less one byte."""
     make_room(1100)
     message = GREETING + LONG_COMMAND + size.to_bytes(8, "big") + b"x" * (size - 1)
-    with server(store_door._STRANGERS) as (process, _, address), strangers(address, range(1000)) as made:
+    with server(store_sockets._STRANGERS) as (process, _, address), strangers(address, range(1000)) as made:
         before = peak_memory(process)
         for stranger in made:
             stranger.setblocking(True)

@@ -64,7 +64,7 @@ def open_servers(
     nics: Collection[str],
     own: Mapping[str, str],
     gone: Callable[[int, str], None],
-    front: MembershipControl | None = None,
+    control: MembershipControl | None = None,
 ) -> tuple[ExternalWorkers, dict[str, str]]:
     """Create the servers in the driver to which a job's workers connect.
 
@@ -72,7 +72,7 @@ def open_servers(
         nics: Network interfaces to use, as in ``address``.
         own: Environment variables for the workers, in addition to this program's settings.
         gone: Function to call with the number of a lost worker and a description. See ``ExternalWorkers``.
-        front: Membership server of an elastic job.
+        control: Membership server of an elastic job.
 
     Returns:
         Servers of the job, and environment variables for all workers.
@@ -81,7 +81,7 @@ def open_servers(
         The same exceptions as ``ExternalWorkers`` and ``address``.
     """
     shared = variables(nics) | dict(own)
-    return ExternalWorkers(address(nics), gone, front, shared), shared
+    return ExternalWorkers(address(nics), gone, control, shared), shared
 
 
 def assignments(

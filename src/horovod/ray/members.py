@@ -158,14 +158,14 @@ class _Run:
         names = getattr(settings.discovery, "names", None)
         self._names = names if isinstance(names, HostNames) else HostNames()
         with contextlib.ExitStack() as at_failure:
-            self._front = MembershipControl()
-            at_failure.callback(self._front.close)
+            self._control = MembershipControl()
+            at_failure.callback(self._control.close)
             self._servers, self._shared = cluster.open_servers(
-                settings.nics, variables, lambda number, still: self._box.put(LostWorker(number, still)), self._front
+                settings.nics, variables, lambda number, still: self._box.put(LostWorker(number, still)), self._control
             )
             at_failure.callback(self._servers.close)
             self._elastic_job = ExternalElasticJob(
-                limits, settings.cooldown_range, self._front, self, os.environ, self._names.machine
+                limits, settings.cooldown_range, self._control, self, os.environ, self._names.machine
             )
             at_failure.pop_all()
         self._actors: dict[int, Any] = {}
@@ -344,4 +344,4 @@ class _Run:
         if self._finder.ident is not None:
             self._finder.join(_END)
         self._servers.close()
-        self._front.close()
+        self._control.close()

@@ -113,24 +113,24 @@ def test_what_holds_a_thread_up_keeps_what_it_uses(monkeypatch, name):
     listeners = key_server.listen(["127.0.0.1"], [0])
     where = [listeners[0].getsockname()]
     if name == "KeyServer":
-        gate = key_server.KeyServer(listeners, slow)
+        exchange = key_server.KeyServer(listeners, slow)
         knocking = threading.Thread(target=lambda: list(search.knock(where, 0.1, time.monotonic() + SECONDS)))
     else:
-        gate = curve_exchange.CurveKeyServer(listeners, slow, make_key(), 1)
-        ask = (where, gate.public, zmq.curve_keypair(), 1, Until(go_on))
+        exchange = curve_exchange.CurveKeyServer(listeners, slow, make_key(), 1)
+        ask = (where, exchange.public, zmq.curve_keypair(), 1, Until(go_on))
         knocking = threading.Thread(target=curve_exchange.receive, args=ask)
     knocking.start()
     try:
         assert asked.wait(SECONDS)
-        gate.close()
-        assert gate._thread.is_alive()
-        os.fstat(gate._stop)
+        exchange.close()
+        assert exchange._thread.is_alive()
+        os.fstat(exchange._stop)
     finally:
         go_on.set()
-        gate._thread.join(SECONDS)
+        exchange._thread.join(SECONDS)
         knocking.join()
-    assert not gate._thread.is_alive()
-    os.close(gate._stop)
+    assert not exchange._thread.is_alive()
+    os.close(exchange._stop)
 
 
 def test_a_credential_that_cannot_be_opened_is_spoken_of(clean, monkeypatch):

@@ -109,7 +109,7 @@ from horovod.common.frontends import state
 
 hvd.init()
 
-observed._telemetry._door.close = lambda: 1 / 0
+observed._telemetry._explain_listener.close = lambda: 1 / 0
 hvd.shutdown()
 assert state.engine is None
 assert not hvd.is_initialized()

@@ -15,14 +15,14 @@ from horovod.runner.command import explain
 @contextlib.contextmanager
 def answering(name, text=b"why\n"):
     """Open a socket of this process that answers each connection."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.bind(name)
-        door.listen()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(name)
+        listener.listen()
 
         def answer():
             with contextlib.suppress(OSError):
                 while True:
-                    connection, _ = door.accept()
+                    connection, _ = listener.accept()
                     with connection, contextlib.suppress(BrokenPipeError):  # the client may have disconnected
                         connection.sendall(text)
 
@@ -31,20 +31,20 @@ def answering(name, text=b"why\n"):
         try:
             yield
         finally:
-            door.shutdown(socket.SHUT_RDWR)
+            listener.shutdown(socket.SHUT_RDWR)
             thread.join(20)
 
 
 @pytest.fixture
 def only_mine(monkeypatch):
     """Hide the sockets of jobs that other tests run in workers."""
-    doors = reports.doors
-    monkeypatch.setattr(reports, "doors", lambda: [door for door in doors() if door[0] == os.getpid()])
+    sockets = reports.sockets
+    monkeypatch.setattr(reports, "sockets", lambda: [one for one in sockets() if one[0] == os.getpid()])
 
 
 def test_only_what_the_processs_own_user_says_is_shown(monkeypatch, only_mine):
     mine = os.getpid()
-    with answering(reports.new_door()):
+    with answering(reports.new_socket_name()):
         assert explain.run(str(mine)) == "why\n"
         owner = explain._user_of(mine)
         assert owner == os.geteuid()

@@ -38,7 +38,7 @@ def test_what_workers_say_while_all_are_stopped_wakes_nobody():
         thread = threading.Thread(target=say)
         thread.start()
         thread.join(60)  # by then the store has received it
-        return attempt._front.fd in wait_for(attempt.events(True), time.monotonic() + seconds)
+        return attempt._control.fd in wait_for(attempt.events(True), time.monotonic() + seconds)
 
     assert heard(60.0)
     attempt.stop(1.0)

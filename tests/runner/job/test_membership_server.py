@@ -13,38 +13,38 @@ from horovod.runner.job.membership_server import MembershipServer, Roster, Stopp
 
 
 def test_a_worker_that_comes_when_it_was_given_up_is_told_so():
-    front = MembershipControl()
+    control = MembershipControl()
     membership = Membership(Limits(2, 1), Blacklist(None), 0.0)
-    desk = MembershipServer(front, membership, lambda action: None)
-    table = Table(front.desk)
+    server = MembershipServer(control, membership, lambda action: None)
+    table = Table(control.requests)
     membership.discovered({"a": 2}, 0.0)
     membership.host_lost("a", 1.0)
     table.handle(b"client", Come(1, 0, 0), 1.0)
     table.handle(b"other", Come(1, 1, 3), 1.0)
-    front.serve(table)
-    desk.serve(1.0)
-    assert [(client, reply.error, reply.values) for client, reply in front.serve(table)] == [
+    control.serve(table)
+    server.serve(1.0)
+    assert [(client, reply.error, reply.values) for client, reply in control.serve(table)] == [
         (b"client", "refused", [b"the launcher has given it up"]),
         (b"other", "refused", [b"the launcher has given it up"]),
     ]
-    front.close()
+    control.close()
 
 
 def test_a_newcomer_with_another_text_of_the_program_is_told_of_and_let_in():
-    front, did = MembershipControl(), []
+    control, did = MembershipControl(), []
     membership = Membership(Limits(2, 2), Blacklist(None), 0.0)
-    desk = MembershipServer(front, membership, did.append, Newcomers(same_code=False))
-    table = Table(front.desk)
-    desk.do(membership.discovered({"a": 2}, 0.0))
+    server = MembershipServer(control, membership, did.append, Newcomers(same_code=False))
+    table = Table(control.requests)
+    server.do(membership.discovered({"a": 2}, 0.0))
     for worker, code in enumerate(("aa", "bb")):
         facts = encode(Facts(horovod.__version__, "3.11", "train.py", code))
         table.handle(b"%d" % worker, Come(1, worker, 0, facts=facts), 1.0)
-    front.serve(table)
-    desk.serve(1.0)
+    control.serve(table)
+    server.serve(1.0)
     said = [action.text for action in did if isinstance(action, Say) and "its copy of" in action.text]
     assert [text.endswith(", which HOROVOD_ELASTIC_CODE=any allows") for text in said] == [True]
     assert membership.epoch == 1
-    front.close()
+    control.close()
 
 
 def formed(*numbers):

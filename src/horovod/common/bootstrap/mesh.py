@@ -127,7 +127,7 @@ class MeshBuilder:
         begin = time.monotonic()
         patience = min(seconds, max(_UNREACHABLE_SECONDS, seconds * _UNREACHABLE))
         try:
-            for listener in self._doors():
+            for listener in self._listening():
                 self._selector.register(listener, selectors.EVENT_READ, None)
             self._prepare(begin)
             while len(self._links) < len(self._outgoing) + len(self._incoming):
@@ -146,10 +146,10 @@ class MeshBuilder:
             self._selector.close()
         return self._links
 
-    def _doors(self) -> list[socket.socket]:
+    def _listening(self) -> list[socket.socket]:
         """Return the listening sockets for links not yet formed. Connections on other sockets wait in the backlog."""
-        doors = [self._listeners.unix] if NODE in self._kinds else []
-        return doors + (self._listeners.tcp if CONTROL in self._kinds or DATA in self._kinds else [])
+        sockets = [self._listeners.unix] if NODE in self._kinds else []
+        return sockets + (self._listeners.tcp if CONTROL in self._kinds or DATA in self._kinds else [])
 
     def _ephemeral(self, kind: int) -> Ephemeral | None:
         return self._cipher.ephemeral() if self._cipher is not None and kind in self._encrypted else None

@@ -19,8 +19,8 @@ KEPT = 50
 """Number of job directories to keep. A new job removes older ones."""
 _JOB = re.compile(r"\d{8}-\d{6}-(\d{1,10})", re.ASCII)
 _FILE = re.compile(r"(hang\.txt|recorder\.rank\d+\.jsonl|stacks\.rank\d+\.txt)(\.part[\d-]+)?")
-_DOOR = "horovod-explain-"
-_DOOR_LINE = re.compile(rf" @({_DOOR}([1-9][0-9]{{0,9}})-[0-9a-f]{{16}})\n?\Z")
+_SOCKET = "horovod-explain-"
+_SOCKET_LINE = re.compile(rf" @({_SOCKET}([1-9][0-9]{{0,9}})-[0-9a-f]{{16}})\n?\Z")
 
 
 def folder_of_user(text: str) -> str:
@@ -113,15 +113,15 @@ def _opened_own(parent: int, name: str) -> Iterator[int]:
         yield fd
 
 
-def new_door() -> str:
+def new_socket_name() -> str:
     """Create a name for the abstract Unix socket on which this process explains why its job is waiting.
 
     Part of the name is random, because any process in the network namespace could occupy a predictable name.
     """
-    return f"\0{_DOOR}{os.getpid()}-{secrets.token_hex(8)}"
+    return f"\0{_SOCKET}{os.getpid()}-{secrets.token_hex(8)}"
 
 
-def doors() -> list[tuple[int, str]]:
+def sockets() -> list[tuple[int, str]]:
     """Return (process id, socket name) for each job's ``--explain`` socket in this network namespace.
 
     The process id is parsed from the name. Any process, even in another container, can create such a name, so callers
@@ -130,6 +130,6 @@ def doors() -> list[tuple[int, str]]:
     found = set()
     with contextlib.suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            if door := _DOOR_LINE.search(line):
-                found.add((int(door[2]), "\0" + door[1]))
+            if match := _SOCKET_LINE.search(line):
+                found.add((int(match[2]), "\0" + match[1]))
     return sorted(found)

@@ -49,36 +49,36 @@ class CurveKeyServer(ThreadedServer):
         self._known = known
         self._answer = Secret(_ANSWER.pack(port, key))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._gate = self._context.socket(zmq.REP)
-        self._gate.bind("inproc://zeromq.zap.01")
+        self._authentication = self._context.socket(zmq.REP)
+        self._authentication.bind("inproc://zeromq.zap.01")
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.curve_server = True
         self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
         self._socket.zap_domain = b"horovod"
         self._socket.maxmsgsize = _LONGEST  # this also limits the messages of the CURVE handshake
         self._socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
-        self._door = AcceptControl(self._socket, listeners)
+        self._accepts = AcceptControl(self._socket, listeners)
         self._start()
 
     def _serve(self) -> None:
         try:
             self._answer_all()
         finally:
-            self._door.close()
+            self._accepts.close()
             # Close the sockets in this thread, which owns them. First wait up to 1 s for pending answers.
             self._context.destroy(linger=1000)
 
     def _answer_all(self) -> None:
         poller = zmq.Poller()
-        for source in (self._gate, self._socket, self._door.monitor, self._stop):
+        for source in (self._authentication, self._socket, self._accepts.monitor, self._stop):
             poller.register(source, zmq.POLLIN)
         while True:
-            left = self._door.seconds_left()
+            left = self._accepts.seconds_left()
             ready = dict(poller.poll(None if left == math.inf else math.ceil(left * 1000)))
             if self._stop in ready:
                 return
-            self._door.check()
-            if self._gate in ready:
+            self._accepts.check()
+            if self._authentication in ready:
                 self._let_in()
             if self._socket in ready:
                 frames = self._socket.recv_multipart(copy=False)
@@ -87,12 +87,12 @@ class CurveKeyServer(ThreadedServer):
 
     def _let_in(self) -> None:
         """Accept every client that knows the server's key, and attach the client's key to its messages (ZAP)."""
-        frames = self._gate.recv_multipart()
+        frames = self._authentication.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""
         fits = len(frames) == 7 and frames[5] == b"CURVE" and len(frames[6]) == 32
         user = zmq.utils.z85.encode(frames[6]) if fits else b""
         code, text = (b"200", b"OK") if fits else (b"400", b"no key")
-        self._gate.send_multipart([b"1.0", request, code, text, user, b""])
+        self._authentication.send_multipart([b"1.0", request, code, text, user, b""])
 
     def _hand_out(self, frames: Sequence[zmq.Frame]) -> None:
         (rank,) = _RANK.unpack(frames[-1].bytes)

@@ -129,15 +129,15 @@ class Meeting:
     port: int
     key: bytes = field(repr=False)
     server: StoreServer | None = None
-    door: KeyServer | CurveKeyServer | None = None
+    exchange: KeyServer | CurveKeyServer | None = None
 
     def __post_init__(self) -> None:
         self.key = Secret(self.key)
 
     def formed(self) -> None:
         """Close the key server, because all ranks have reached the store."""
-        if self.door is not None:
-            self.door.close()
+        if self.exchange is not None:
+            self.exchange.close()
 
 
 @dataclass(frozen=True)
@@ -212,13 +212,13 @@ class OneHost(MeetingMethod):
         try:
             port = server.address[1]
             if group.given_key is None:
-                gate = unix_key_server.serve_local(group.label, Secret(_LOCAL.pack(key, port)))
+                exchange = unix_key_server.serve_local(group.label, Secret(_LOCAL.pack(key, port)))
             else:
-                gate = unix_key_server.serve_local(group.label, _PORT.pack(port), key)
+                exchange = unix_key_server.serve_local(group.label, _PORT.pack(port), key)
         except (OSError, AuthError) as error:
             server.close()
             raise MeetingError(str(error)) from None
-        return Meeting(*server.address, key, server, gate)
+        return Meeting(*server.address, key, server, exchange)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
         """Wait for rank 0's key server, and get the store's port and key from it."""
@@ -255,23 +255,23 @@ class OnBoard(MeetingMethod):
         """Start the store on all interfaces in use. On a single host, use only the loopback interface."""
         addresses = [_LOOPBACK] if group.place.one_host else own_addresses(group.interface)
         server = StoreServer(key, listeners=key_server.listen(addresses, group.ports))
-        gate = None
+        exchange = None
         try:
             card = _Card(server.address[1], zmq.utils.z85.decode(curve_pair(key, "server")[0]), addresses)
             if group.given_key is None:
                 listeners = key_server.listen(addresses, group.ports)
                 port = listeners[0].getsockname()[1]
-                gate = CurveKeyServer(listeners, lambda rank: self._key_of(group, rank), key, server.address[1])
-                card = _Card(port, gate.public, addresses)
+                exchange = CurveKeyServer(listeners, lambda rank: self._key_of(group, rank), key, server.address[1])
+                card = _Card(port, exchange.public, addresses)
             while len(msgspec.msgpack.encode(card)) > pmi.MAX_VALUE:
                 card.addresses.pop()
             self._board.publish(f"{group.label}/store", msgspec.msgpack.encode(card))
         except (OSError, pmi.PmiError, pmi.PmixError) as error:
             server.close()
-            if gate is not None:
-                gate.close()
+            if exchange is not None:
+                exchange.close()
             raise MeetingError(str(error)) from None
-        return Meeting(*server.address, key, server, gate)
+        return Meeting(*server.address, key, server, exchange)
 
     def _key_of(self, group: Group, rank: int) -> bytes | None:
         try:
@@ -358,11 +358,11 @@ class ByMunge(MeetingMethod):
         server = StoreServer(key, listeners=key_server.listen(addresses, group.ports))
         payload = Secret(_MUNGE.pack(_digest(group), key, server.address[1]))
         try:
-            gate = key_server.KeyServer(key_server.listen(addresses, _ports(group)), lambda _: _credential(payload))
+            exchange = key_server.KeyServer(key_server.listen(addresses, _ports(group)), lambda _: _credential(payload))
         except OSError as error:
             server.close()
             raise MeetingError(str(error)) from None
-        return Meeting(*server.address, key, server, gate)
+        return Meeting(*server.address, key, server, exchange)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
         """Find the store through the first credential for this job that this user can decode."""

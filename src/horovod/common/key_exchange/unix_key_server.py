@@ -291,7 +291,7 @@ def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
     deadline = time.monotonic() + seconds
     pause, patience, trouble = _PAUSE, _PATIENCE, ""
     while True:
-        for name in _doors(_start_of_name(job, key)):
+        for name in _open_names(_start_of_name(job, key)):
             try:
                 data = _visit(name, max(_LEAST, min(patience, deadline - time.monotonic())), key)
                 if data:
@@ -361,7 +361,7 @@ def _start_of_name(job: str, key: bytes | None) -> str:
     return f"horovod-meet-{digest[:16].hex()}-"
 
 
-def _doors(start: str) -> list[str]:
+def _open_names(start: str) -> list[str]:
     """List listening sockets with this prefix. The order is random, so that no other job's socket is always first."""
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
         found = [_LINE.fullmatch(line.rstrip("\n")) for line in file if f"@{start}" in line]

@@ -8,7 +8,7 @@ Messages of a worker, which the launcher reads (``outgoing``) and answers with `
 
     worker --Come--> waits for its rank, or a rejection
            --News--> waits for all events after the last one that it has received
-           --Heard-> answered immediately
+           --Ended-> answered immediately
 """
 
 import collections
@@ -185,7 +185,7 @@ class MembershipControl:
     """
 
     def __init__(self) -> None:
-        self.desk = MembershipRequests()
+        self.requests = MembershipRequests()
         """Membership server. Only the store's thread uses it."""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Descriptor that is readable when ``take`` would return entries."""
@@ -205,18 +205,18 @@ class MembershipControl:
 
     def place(self, worker: int, value: bytes) -> None:
         """Call ``MembershipRequests.place`` in the store's thread. The methods below are forwarded in the same way."""
-        self._ask(lambda _: self.desk.place(worker, value))
+        self._ask(lambda _: self.requests.place(worker, value))
 
     def refuse(self, worker: int, why: str) -> None:
-        self._ask(lambda _: self.desk.refuse(worker, why))
+        self._ask(lambda _: self.requests.refuse(worker, why))
 
     def publish(self, workers: Iterable[int], value: bytes) -> None:
         them = list(workers)
-        self._ask(lambda _: self.desk.publish(them, value))
+        self._ask(lambda _: self.requests.publish(them, value))
 
     def forget(self, worker: int) -> None:
         def forget(_: Exchanges) -> Replies:
-            self.desk.forget(worker)
+            self.requests.forget(worker)
             return []
 
         self._ask(forget)
@@ -246,8 +246,8 @@ class MembershipControl:
         replies: Replies = []
         while self._commands:
             replies += self._commands.popleft()(table)
-        if self.desk.outgoing:
-            messages, self.desk.outgoing = self.desk.outgoing, []
+        if self.requests.outgoing:
+            messages, self.requests.outgoing = self.requests.outgoing, []
             self._messages.extend(messages)
             os.eventfd_write(self.fd, 1)
         return replies

@@ -30,7 +30,7 @@ class StoreServer(ThreadedServer):
         host: str = "127.0.0.1",
         *,
         listeners: Sequence[TcpSocket] = (),
-        front: MembershipControl | None = None,
+        control: MembershipControl | None = None,
     ) -> None:
         """Start the server of the store in its own thread.
 
@@ -39,7 +39,7 @@ class StoreServer(ThreadedServer):
             host: Address of the interface on which to listen. The system chooses the port.
             listeners: Sockets that already listen on a common port, to use instead of ``host``. The server then owns
                 them.
-            front: Launcher's interface to the membership server, in an elastic job.
+            control: Launcher's interface to the membership server, in an elastic job.
 
         Raises:
             ValueError: If ``host`` is not an address of this machine.
@@ -51,17 +51,17 @@ class StoreServer(ThreadedServer):
         self.address = last
         """(host, port) to connect to: HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
         try:
-            self._gate = ClientAuthenticator(self._context, key)
+            self._authenticator = ClientAuthenticator(self._context, key)
             self._socket = server_socket(self._context, key, MAX_FRAME_BYTES, _QUEUED)
-            self._door = AcceptControl(self._socket, listeners)
+            self._accepts = AcceptControl(self._socket, listeners)
         except BaseException:
             self._context.destroy(linger=0)
             super().close()
             for listener in listeners:
                 listener.close()
             raise
-        self._front = front
-        self._table = Table(front.desk if front is not None else None)
+        self._control = control
+        self._table = Table(control.requests if control is not None else None)
         self._start()
 
     @property
@@ -80,37 +80,38 @@ class StoreServer(ThreadedServer):
             self._context.destroy(linger=0)
 
     def _serve(self) -> None:
-        table, socket, gate, door, front = self._table, self._socket, self._gate, self._door, self._front
+        table, socket, control = self._table, self._socket, self._control
+        authenticator, accepts = self._authenticator, self._accepts
         decoder = msgspec.msgpack.Decoder(Request)
         encoder = msgspec.msgpack.Encoder()
         poller = zmq.Poller()
-        for source in (socket, gate.socket, door.monitor, self._stop):
+        for source in (socket, authenticator.socket, accepts.monitor, self._stop):
             poller.register(source, zmq.POLLIN)
-        if front is not None:
-            poller.register(front.asked, zmq.POLLIN)
+        if control is not None:
+            poller.register(control.asked, zmq.POLLIN)
         while True:
-            left = min(table.next_deadline() - time.monotonic(), door.seconds_left())
+            left = min(table.next_deadline() - time.monotonic(), accepts.seconds_left())
             ready = dict(poller.poll(None if left == math.inf else max(0, math.ceil(left * 1000))))
             if self._stop in ready:
                 break
-            door.check()
+            accepts.check()
             replies = []
-            if gate.socket in ready:
-                gate.answer()
+            if authenticator.socket in ready:
+                authenticator.answer()
             if socket in ready:
                 client, *parts = socket.recv_multipart()
                 # Ignore invalid messages from clients: those that are too long, not UTF-8 or too deeply nested.
                 with contextlib.suppress(ValueError, RecursionError):
                     replies += table.handle(client, decoder.decode(_joined(parts)), time.monotonic())
-            if front is not None:
-                replies += front.serve(table)
+            if control is not None:
+                replies += control.serve(table)
             replies += table.expire(time.monotonic())
             table.publish()
             for client, reply in replies:
                 socket.send_multipart([client, *frames(encoder.encode(reply))])
-        door.close()
+        accepts.close()
         socket.close(linger=0)
-        gate.socket.close(linger=0)
+        authenticator.socket.close(linger=0)
 
     def __enter__(self) -> "StoreServer":
         return self

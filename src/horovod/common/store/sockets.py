@@ -207,8 +207,8 @@ def _drop_everything() -> bytes:
 CONNECT_MS = 4000
 """Timeout of a connection attempt.
 
-Attempts fail while the server drops packets because of too many unauthenticated connections (``door``). The system
-itself would retry ever less often.
+Attempts fail while the server drops packets because of too many unauthenticated connections (``AcceptControl``). The
+system itself would retry ever less often.
 """
 _PAUSE_MS, _LONGEST_PAUSE_MS = 50, 1000
 

@@ -51,12 +51,12 @@ Waiting = dict[str, tuple[int, frozenset[int]]]
 class Table:
     """Table of values and waiting requests. Methods return the replies to send, as (client, reply) pairs."""
 
-    def __init__(self, desk: MembershipRequests | None = None) -> None:
+    def __init__(self, membership: MembershipRequests | None = None) -> None:
         """Create an empty table.
 
-        ``desk`` handles the membership requests of an elastic job. It is None in other jobs.
+        ``membership`` handles the membership requests of an elastic job. It is None in other jobs.
         """
-        self._desk = desk
+        self._membership = membership
         self._values: dict[str, bytes] = {}
         self._bytes = 0
         self._waiting: list[_Waiting] = []
@@ -91,9 +91,9 @@ class Table:
         if isinstance(request, Get):
             return self._get(client, request, now)
         if isinstance(request, (Come, Ended, News)):
-            if self._desk is None:
+            if self._membership is None:
                 return [(client, Reply(request.id, error="the members of this job do not change"))]
-            return self._desk.handle(client, request)
+            return self._membership.handle(client, request)
         return self._exchange(client, request, now)
 
     def _set(self, client: bytes, request: Set) -> list[tuple[bytes, Reply]]:
@@ -154,9 +154,9 @@ class Table:
             return replies
         del self._rounds[request.group]
         self.completed += 1
-        if self._desk is not None:
+        if self._membership is not None:
             silent = not any(member.request.value for member in current.members.values())
-            self._desk.met(request.group, self.completed, silent)
+            self._membership.met(request.group, self.completed, silent)
         return replies + self._complete(current)
 
     def fail(self, group: str, text: str) -> list[tuple[bytes, Reply]]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract import kernel
-from horovod.common.contract.reports import new_door
+from horovod.common.contract.reports import new_socket_name
 from horovod.common.frontends import Job
 from horovod.common.telemetry import explain
 from horovod.common.telemetry.facts import Facts, Rank, Waiting
@@ -306,7 +306,7 @@ class ExplainListener:
         self._answer = answer
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.bind(new_door())
+            self._socket.bind(new_socket_name())
             self._socket.listen(4)
         except OSError:  # if file descriptors or memory are exhausted, the job runs without this socket
             self._socket.close()

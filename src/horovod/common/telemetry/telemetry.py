@@ -177,7 +177,7 @@ class Telemetry:
         self._warn = warner(job.rank, settings)
         self.hangs = Hangs(self.bus, engine, job, self.witness, self._warn)
         self._checks = Checks(job, engine, self.bus, settings, self._warn)
-        self._door = ExplainListener(self.hangs.asked) if job.rank == 0 else None
+        self._explain_listener = ExplainListener(self.hangs.asked) if job.rank == 0 else None
         self.timelines = Timelines(job, engine, settings)
         self._account: Account | None = None
         self._making = threading.Lock()
@@ -249,8 +249,8 @@ class Telemetry:
             then.callback(marks.close)
             then.callback(self._checks.close)
             then.callback(self.witness.answerer.close)
-            if self._door is not None:
-                then.callback(self._door.close)
+            if self._explain_listener is not None:
+                then.callback(self._explain_listener.close)
 
     def finish(self) -> None:
         """Do the slow part of the shutdown, once the engine is down and no rank is waiting for this one."""
@@ -262,8 +262,8 @@ class Telemetry:
 
     def leave_in_child(self) -> None:
         """Release files and descriptors in a forked child, where the observers' threads do not exist."""
-        if self._door is not None:
-            self._door.leave_in_child()
+        if self._explain_listener is not None:
+            self._explain_listener.leave_in_child()
         if self._live is not None:
             self._live.leave_in_child()
         if self._account is not None:

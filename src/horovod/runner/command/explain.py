@@ -32,11 +32,11 @@ def run(target: str) -> str:
     Raises:
         LaunchError: If no job or more than one job matches, or the job does not respond.
     """
-    doors = reports.doors()
-    pid = _only(target, _genuine(find(target, sorted({claimed for claimed, _ in doors})), doors))
+    sockets = reports.sockets()
+    pid = _only(target, _genuine(find(target, sorted({claimed for claimed, _ in sockets})), sockets))
     text = b""
     try:
-        with _connect(pid, [name for claimed, name in doors if claimed == pid]) as connection:
+        with _connect(pid, [name for claimed, name in sockets if claimed == pid]) as connection:
             while piece := connection.recv(1 << 16):
                 text += piece
     except TimeoutError:
@@ -92,7 +92,7 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
         time.sleep(_AGAIN)
 
 
-def _genuine(found: Sequence[int], doors: Sequence[tuple[int, str]]) -> Sequence[int]:
+def _genuine(found: Sequence[int], sockets: Sequence[tuple[int, str]]) -> Sequence[int]:
     """Return the pids in `found` whose process really created the socket that has its pid in its name.
 
     Return all pids if there are none. The check is needed because any process can create a socket whose name contains
@@ -100,7 +100,7 @@ def _genuine(found: Sequence[int], doors: Sequence[tuple[int, str]]) -> Sequence
     """
     if len(found) < 2:
         return found
-    return [pid for pid in found if any(_made_by(pid, name) for claimed, name in doors if claimed == pid)] or found
+    return [pid for pid in found if any(_made_by(pid, name) for claimed, name in sockets if claimed == pid)] or found
 
 
 def _made_by(pid: int, name: str) -> bool:
@@ -129,24 +129,24 @@ def _user_of(pid: int) -> int | None:
         return None
 
 
-def find(target: str, doors: Sequence[int]) -> list[int]:
-    """Return the pids of the processes in `doors` that belong to the job that the user named.
+def find(target: str, pids: Sequence[int]) -> list[int]:
+    """Return the pids of the processes in `pids` that belong to the job that the user named.
 
     Args:
         target: Pid or folder that identifies the job.
-        doors: Pids of the processes that have an `--explain` socket.
+        pids: Pids of the processes that have an `--explain` socket.
     """
     if os.path.isdir(target):
         pid = reports.process_of(target)
         if pid is not None:
-            return [door for door in doors if door == pid]
-        return [door for door in doors if _folder_of(door) == os.path.realpath(target)]
+            return [one for one in pids if one == pid]
+        return [one for one in pids if _folder_of(one) == os.path.realpath(target)]
     if not target.isdecimal() or int(target) == 0:
         raise LaunchError(f"--explain must be the number of a process or a folder, got {target!r}")
     pid = int(target)
     family = {pid, *linux.descendants(pid)}
     marks = _marks_of(pid)
-    return [door for door in doors if door in family] or [door for door in doors if marks and _marks_of(door) == marks]
+    return [one for one in pids if one in family] or [one for one in pids if marks and _marks_of(one) == marks]
 
 
 def _only(target: str, found: Sequence[int]) -> int:

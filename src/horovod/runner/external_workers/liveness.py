@@ -66,18 +66,18 @@ class HeartbeatServer:
         self._come: set[int] = set()  # Numbers of the workers that have connected.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         try:
-            self._gate = ClientAuthenticator(self._context, job_key)
+            self._authenticator = ClientAuthenticator(self._context, job_key)
             self._socket = server_socket(self._context, job_key, _LONGEST, _QUEUED)
             self._socket.router_handover = True  # A new connection with a worker's name replaces its old connection.
             self._socket.router_mandatory = True  # Sending to a worker that is not connected raises an error.
-            self._door = AcceptControl(self._socket, [listener])
+            self._accepts = AcceptControl(self._socket, [listener])
         except BaseException:
             self._context.destroy(linger=0)
             listener.close()
             raise
         self._silence = silence
         self._beats = Heartbeats(silence, time.monotonic())
-        self.sources = (self._gate.socket, self._socket, self._door.monitor)
+        self.sources = (self._authenticator.socket, self._socket, self._accepts.monitor)
 
     def begin(self, number: int) -> None:
         """Start requesting heartbeats from the given worker."""
@@ -91,7 +91,7 @@ class HeartbeatServer:
 
     def next_time(self) -> float:
         """Return the latest time (monotonic, s) at which the caller must call `look`, or infinity."""
-        times = [time.monotonic() + self._door.seconds_left()]
+        times = [time.monotonic() + self._accepts.seconds_left()]
         if self._last_heard:
             times += [self._beats.next_word, min(self._last_heard.values()) + self._silence]
         return min(times)
@@ -101,9 +101,9 @@ class HeartbeatServer:
 
         ``ready`` contains the readable sources; objects that are not sources are ignored.
         """
-        self._door.check()
-        if self._gate.socket in ready:
-            self._gate.answer()
+        self._accepts.check()
+        if self._authenticator.socket in ready:
+            self._authenticator.answer()
         if self._socket in ready:
             name = self._socket.recv_multipart()[0]
             if len(name) == _NAME.size and (number := _NAME.unpack(name)[1]) in self._last_heard:
@@ -142,7 +142,7 @@ class HeartbeatServer:
 
     def close(self) -> None:
         """Close all sockets, so that other programs can use the port."""
-        self._door.close()
+        self._accepts.close()
         self._context.destroy(linger=0)
 
 

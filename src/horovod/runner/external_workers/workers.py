@@ -48,7 +48,7 @@ class ExternalWorkers:
         self,
         address: str,
         gone: Callable[[int, str], None],
-        front: MembershipControl | None = None,
+        control: MembershipControl | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         """Create the store and open the ports.
@@ -57,7 +57,7 @@ class ExternalWorkers:
             address: Address of this host that the workers can reach.
             gone: Function to call when a worker has exited or left. It is called in another thread, with the worker's
                 number and a text. The text is empty, or describes for how long the worker has been silent.
-            front: Queue of the workers' requests. Only for elastic jobs.
+            control: Queue of the workers' requests. Only for elastic jobs.
             variables: Environment variables for all workers. HOROVOD_HEARTBEAT_TIMEOUT also applies to the driver.
 
         Raises:
@@ -72,16 +72,16 @@ class ExternalWorkers:
         key = make_key()
         with contextlib.ExitStack() as at_failure:
             try:
-                store = at_failure.enter_context(StoreServer(key, address, front=front))
-                door = listen(address)
+                store = at_failure.enter_context(StoreServer(key, address, control=control))
+                listener = listen(address)
             except ValueError as error:
                 raise ValueError(
                     f"workers are to reach this driver at {address}, which is no address of its host ({error}); name "
                     "an interface of all hosts by nics"
                 ) from None
-            at_failure.callback(door.close)
-            self._key_port = door.getsockname()[1]
-            key_server = CurveKeyServer([door], self._known.get, key, store.address[1])
+            at_failure.callback(listener.close)
+            self._key_port = listener.getsockname()[1]
+            key_server = CurveKeyServer([listener], self._known.get, key, store.address[1])
             at_failure.callback(key_server.close)
             liveness = listen(address)
             at_failure.callback(liveness.close)
@@ -201,7 +201,7 @@ class ExternalElasticJob:
         self,
         limits: Limits,
         cooldown: tuple[float, float] | None,
-        front: MembershipControl,
+        control: MembershipControl,
         processes: ProcessControl,
         environ: Mapping[str, str],
         machine_of: MachineOf = str,
@@ -209,9 +209,9 @@ class ExternalElasticJob:
         self.roster = Roster()
         self.end: End | None = None
         self._processes = processes
-        self._front = front
+        self._control = control
         self._membership = Membership(limits, Blacklist(cooldown), time.monotonic(), machine_of)
-        self._server = MembershipServer(front, self._membership, self._act, Newcomers.wanted(environ))
+        self._server = MembershipServer(control, self._membership, self._act, Newcomers.wanted(environ))
         self._ticked = time.monotonic()
         self._due: float | None = None
         self._standstill = Standstill(time.monotonic())
@@ -219,7 +219,7 @@ class ExternalElasticJob:
     @property
     def fd(self) -> int:
         """Descriptor that becomes readable when the caller must call `serve`."""
-        return self._front.fd
+        return self._control.fd
 
     def next_time(self) -> float | None:
         """Return the next time (monotonic, s) at which the caller must call `tick`, or None if nothing is scheduled."""

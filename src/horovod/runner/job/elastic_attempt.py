@@ -93,10 +93,10 @@ class ElasticAttempt(AgentAttempt):
         limits = Limits(*bounds, elastic.timeout, names=settings.names)
         self._membership = Membership(limits, Blacklist(elastic.cooldown), time.monotonic(), finder.machine_of)
         key = make_key()
-        self._front = MembershipControl()
-        self._store = open_store(key, self._front)
+        self._control = MembershipControl()
+        self._store = open_store(key, self._control)
         self._relay = StoreRelay(self._store.address, STRANGERS)
-        self._server = MembershipServer(self._front, self._membership, self._act, Newcomers.wanted(environ))
+        self._server = MembershipServer(self._control, self._membership, self._act, Newcomers.wanted(environ))
         place = self._store.address, payload, results, self._foreseen, finder.machine_of
         orders = ElasticOrders(settings, elastic, environ, key, *place)
         pythons = {host.name: host.python for host in elastic.hosts}
@@ -144,14 +144,14 @@ class ElasticAttempt(AgentAttempt):
         finally:
             self._relay.close()
             self._store.close()
-            self._front.close()
+            self._control.close()
             self._locality.close()
 
     def events(self, listening: bool) -> dict[int, int]:
         wanted = {**self._fleet.events(listening), **self._relay.events(), **self._finder.events()}
         if self._stopping:
             return wanted
-        return {**wanted, self._front.fd: select.POLLIN, self._locality.fd: select.POLLIN}
+        return {**wanted, self._control.fd: select.POLLIN, self._locality.fd: select.POLLIN}
 
     def serve(self, ready: set[int], listening: bool) -> None:
         # If the launcher was suspended, extend all deadlines before checking any of them.
@@ -161,7 +161,7 @@ class ElasticAttempt(AgentAttempt):
             self._hosts.take_troubles(self._fleet.receive(ready, self._take))
         self._fleet.flush()
         self._relay.serve(ready)
-        if not self._stopping and self._front.fd in ready:
+        if not self._stopping and self._control.fd in ready:
             self._server.serve(time.monotonic())
 
     def next_time(self) -> float | None:

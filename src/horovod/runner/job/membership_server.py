@@ -27,7 +27,7 @@ class MembershipServer:
 
     def __init__(
         self,
-        front: MembershipControl,
+        control: MembershipControl,
         membership: Membership,
         act: Callable[[Others], None],
         newcomers: Newcomers | None = None,
@@ -35,7 +35,7 @@ class MembershipServer:
         """Connect the store's queue of worker requests to a membership.
 
         Args:
-            front: Queue of the workers' requests in the store.
+            control: Queue of the workers' requests in the store.
             membership: State machine that decides which workers are members.
             act: Function that carries out the actions that send no message to a worker. If an epoch is formed, it is
                 called before the workers are notified.
@@ -43,7 +43,7 @@ class MembershipServer:
                 equal.
         """
         self._newcomers = newcomers if newcomers is not None else Newcomers()
-        self._front = front
+        self._control = control
         self._membership = membership
         self._act = act
         # Maps the number of the last epoch to its workers' numbers, in rank order.
@@ -59,9 +59,9 @@ class MembershipServer:
 
     def serve(self, now: float) -> None:
         """Handle the requests of workers. Call this when `front.fd` is readable."""
-        for message in self._front.take():
+        for message in self._control.take():
             if isinstance(message, Came) and self._membership.workers.find(message.worker) is None:
-                self._front.refuse(message.worker, "the launcher has given it up")
+                self._control.refuse(message.worker, "the launcher has given it up")
             elif isinstance(message, Came):
                 (self._in_sync.add if message.in_sync else self._in_sync.discard)(message.worker)
                 if message.epoch == 0:
@@ -101,7 +101,7 @@ class MembershipServer:
     def gone(self, worker: int) -> None:
         """Record that a worker's process has exited."""
         self._in_sync.discard(worker)
-        self._front.forget(worker)
+        self._control.forget(worker)
 
     def do(self, actions: list[Action]) -> None:
         """Carry out the actions that the membership requests."""
@@ -114,9 +114,9 @@ class MembershipServer:
             elif isinstance(action, Notify):
                 self._last_news += 1.0
                 news = Updated(action.epoch, self._last_news, int(action.update))
-                self._front.publish(self._members[action.epoch], encode(news))
+                self._control.publish(self._members[action.epoch], encode(news))
             elif isinstance(action, Dismiss):
-                self._front.refuse(action.worker, action.why)
+                self._control.refuse(action.worker, action.why)
             else:
                 self._act(action)
 
@@ -138,22 +138,22 @@ class MembershipServer:
                 self._membership.limits.most,
                 self._in_sync.issuperset(workers),
             )
-            self._front.place(worker, encode(place))
+            self._control.place(worker, encode(place))
 
     def _break(self, action: Break) -> None:
         """Tell all workers of an epoch that the epoch is over, even if it is still being formed."""
         if action.epoch in self._members:
             self._over[action.epoch] = action.why
-        self._front.fail(f"init e{action.epoch}", action.why)
+        self._control.fail(f"init e{action.epoch}", action.why)
         number = self._number_of.get(action.epoch)
         if number is not None:
             self._fail_round(number, action.why)
         over = Over(action.epoch, action.why, list(action.lost))
-        self._front.publish(self._members.get(action.epoch, []), encode(over))
+        self._control.publish(self._members.get(action.epoch, []), encode(over))
 
     def _fail_round(self, number: int, why: str) -> None:
-        self._front.set(f"failure {number}", why.encode())
-        self._front.fail(f"formed {number}", why)
+        self._control.set(f"failure {number}", why.encode())
+        self._control.fail(f"formed {number}", why)
 
 
 Result = TypeVar("Result")

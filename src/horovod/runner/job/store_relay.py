@@ -19,10 +19,10 @@ QUEUE_LIMIT = 4 << 20
 REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES
 
 
-def open_store(key: bytes, front: MembershipControl | None = None) -> StoreServer:
+def open_store(key: bytes, control: MembershipControl | None = None) -> StoreServer:
     """Open the job's store on the loopback interface. Raises OSError if this fails."""
     try:
-        return StoreServer(key, front=front)
+        return StoreServer(key, control=control)
     except ValueError as error:
         raise OSError(str(error)) from None
 

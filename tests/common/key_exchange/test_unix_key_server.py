@@ -33,7 +33,7 @@ import ctypes, os, sys
 sys.path.insert(0, {root!r})
 import contextlib, socket, time
 from horovod.common.key_exchange import unix_key_server as same_user
-from horovod.common.key_exchange.unix_key_server import _doors, receive_local, serve_local
+from horovod.common.key_exchange.unix_key_server import _open_names, receive_local, serve_local
 from horovod.common.security.auth import AuthError
 
 def unshare(flags, uid_map=None):
@@ -49,9 +49,9 @@ def unshare(flags, uid_map=None):
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def take(start):
-    # Whatever anybody gives at doors of that name, with and without answering what is asked.
+    # Whatever anybody gives at sockets of that name, with and without answering what is asked.
     got = b""
-    for name in _doors(start):
+    for name in _open_names(start):
         for answer in (False, True):
             with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
                 sock.settimeout(0.5)
@@ -100,7 +100,7 @@ def job():
 
 
 @pytest.fixture
-def door(job):
+def server(job):
     with contextlib.closing(serve_local(job, SECRET)) as made:
         yield made
 
@@ -109,7 +109,7 @@ def start(job, key=None):
     return unix_key_server._start_of_name(job, key)
 
 
-def test_this_users_processes_get_it(job, door):
+def test_this_users_processes_get_it(job, server):
     assert receive_local(job, SECONDS) == SECRET
     assert ask("pass", "print(bytes(receive_local(job, 30)))", job) == repr(SECRET)
 
@@ -117,7 +117,7 @@ def test_this_users_processes_get_it(job, door):
 @pytest.mark.parametrize(
     "where", [name if name == "a container" else pytest.param(name, marks=pytest.mark.heavy) for name in ELSEWHERE]
 )
-def test_a_process_of_this_users_number_elsewhere_gets_nothing(job, door, where):
+def test_a_process_of_this_users_number_elsewhere_gets_nothing(job, server, where):
     got = ask(ELSEWHERE[where], "print(take(job))", start(job))
     assert got == "b''"
     assert receive_local(job, SECONDS) == SECRET
@@ -166,10 +166,11 @@ def test_another_user_gets_nothing_and_is_not_believed(job):
             squatter.kill()
 
 
-def test_who_speaks_for_the_one_that_connected_gets_nothing(job, door):
+def test_who_speaks_for_the_one_that_connected_gets_nothing(job, server):
     """Otherwise it could wait until that process's pid is reused."""
     what = (
-        "sock = socket.socket(socket.AF_UNIX); same_user.tell_senders(sock); sock.connect('\\0' + _doors(job)[0])\n"
+        "sock = socket.socket(socket.AF_UNIX)\n"
+        "same_user.tell_senders(sock); sock.connect('\\0' + _open_names(job)[0])\n"
         "if os.fork(): os._exit(0)\n"
         "sock.settimeout(10); sock.sendall(bytes(32)); got = sock.recv(1000)\n"
         "with contextlib.suppress(OSError): sock.sendall(got[:32]); got += sock.recv(1000)\n"
@@ -195,7 +196,7 @@ def test_with_a_key_it_decides_and_not_the_kernel(job):
             receive_local(job, 0.2, make_key())
 
 
-def test_names_that_look_like_other_lines_of_the_list_do_no_harm(job, door):
+def test_names_that_look_like_other_lines_of_the_list_do_no_harm(job, server):
     """A name may contain line ends, followed by text chosen by its creator."""
     with contextlib.ExitStack() as held:
         for line in ("0: 0 0 no-number 1 1 1 @", "0: 0 0 00010000 1 1 1 @", "@", "0: @"):
@@ -209,7 +210,7 @@ def test_names_differ_each_time(job):
     names = set()
     for _ in range(3):
         with contextlib.closing(serve_local(job, SECRET)):
-            names.update(unix_key_server._doors(start(job)))
+            names.update(unix_key_server._open_names(start(job)))
     assert len(names) == 3
     assert all(len(name) == len(start(job)) + 32 for name in names)
 

@@ -20,45 +20,47 @@ def short(replies):
 
 
 def test_a_worker_waits_for_its_place():
-    desk = MembershipRequests()
-    assert desk.handle(b"a", Come(1, 7, 3, [4, 5], b"facts")) == []
-    assert desk.outgoing == [Came(7, 3, (4, 5), b"facts")]
-    assert short(desk.place(8, b"not here")) == []
-    assert short(desk.place(7, b"place")) == [(b"a", 1, [b"place"])]
-    assert short(desk.place(7, b"again")) == []
-    desk.handle(b"a", Come(2, 7, 4))
-    assert short(desk.refuse(7, "no slot")) == [(b"a", 2, "refused")]
-    desk.handle(b"a", Come(3, 7, 4, in_sync=True))
-    assert desk.outgoing[-1] == Came(7, 4, (), b"", in_sync=True)
+    requests = MembershipRequests()
+    assert requests.handle(b"a", Come(1, 7, 3, [4, 5], b"facts")) == []
+    assert requests.outgoing == [Came(7, 3, (4, 5), b"facts")]
+    assert short(requests.place(8, b"not here")) == []
+    assert short(requests.place(7, b"place")) == [(b"a", 1, [b"place"])]
+    assert short(requests.place(7, b"again")) == []
+    requests.handle(b"a", Come(2, 7, 4))
+    assert short(requests.refuse(7, "no slot")) == [(b"a", 2, "refused")]
+    requests.handle(b"a", Come(3, 7, 4, in_sync=True))
+    assert requests.outgoing[-1] == Came(7, 4, (), b"", in_sync=True)
 
 
 def test_no_news_are_lost():
-    desk = MembershipRequests()
+    requests = MembershipRequests()
     for worker in (1, 2):
-        desk.handle(b"x", Come(1, worker, 0))
-        desk.place(worker, b"p")
-    assert short(desk.publish([1, 2], b"one")) == [], "kept for those who have not asked yet"
-    assert short(desk.handle(b"a", News(1, 1, 0))) == [(b"a", 1, [b"one"])]
-    assert short(desk.handle(b"a", News(2, 1, 1))) == []
-    assert short(desk.handle(b"a", News(3, 1, 1))) == []
-    assert short(desk.publish([1], b"two")) == [(b"a", 3, [b"two"])], "the last request is the one that counts"
-    desk.publish([1], b"three")
-    assert short(desk.handle(b"a", News(4, 1, 1))) == [(b"a", 4, [b"two", b"three"])], "what it did not get comes again"
-    assert short(desk.handle(b"b", News(1, 2, 0))) == [(b"b", 1, [b"one"])]
-    desk.handle(b"c", News(1, 3, 0))
-    desk.forget(3)
-    assert short(desk.publish([3], b"four")) == []
+        requests.handle(b"x", Come(1, worker, 0))
+        requests.place(worker, b"p")
+    assert short(requests.publish([1, 2], b"one")) == [], "kept for those who have not asked yet"
+    assert short(requests.handle(b"a", News(1, 1, 0))) == [(b"a", 1, [b"one"])]
+    assert short(requests.handle(b"a", News(2, 1, 1))) == []
+    assert short(requests.handle(b"a", News(3, 1, 1))) == []
+    assert short(requests.publish([1], b"two")) == [(b"a", 3, [b"two"])], "the last request is the one that counts"
+    requests.publish([1], b"three")
+    assert short(requests.handle(b"a", News(4, 1, 1))) == [(b"a", 4, [b"two", b"three"])], (
+        "what it did not get comes again"
+    )
+    assert short(requests.handle(b"b", News(1, 2, 0))) == [(b"b", 1, [b"one"])]
+    requests.handle(b"c", News(1, 3, 0))
+    requests.forget(3)
+    assert short(requests.publish([3], b"four")) == []
 
 
 def test_the_launcher_hears_when_ranks_have_met():
-    desk = MembershipRequests()
-    table = Table(desk)
+    requests = MembershipRequests()
+    table = Table(requests)
     for rank in range(2):
         table.handle(b"%d" % rank, Exchange(1, "init e3", rank, 2, b"record", 9.0), 0.0)
     for rank in range(2):
         table.handle(b"%d" % rank, Exchange(2, "formed 1", rank, 2, b"", 9.0), 0.0)
     table.handle(b"0", Ended(3, 0, 5, [1]), 0.0)
-    assert desk.outgoing == [Met("init e3", 1, False), Met("formed 1", 2, True), EndReported(0, 5, (1,))]
+    assert requests.outgoing == [Met("init e3", 1, False), Met("formed 1", 2, True), EndReported(0, 5, (1,))]
 
 
 def test_what_travels():
@@ -77,9 +79,9 @@ def wait_for(fd: int) -> None:
 
 
 def test_through_a_server():
-    key, front = make_key(), MembershipControl()
+    key, control = make_key(), MembershipControl()
     before = len(os.listdir("/proc/self/fd"))
-    with StoreServer(key, front=front) as server:
+    with StoreServer(key, control=control) as server:
         host, port = server.address
         got: dict[str, object] = {}
 
@@ -103,25 +105,25 @@ def test_through_a_server():
         threads = [threading.Thread(target=worker), threading.Thread(target=listener)]
         for thread in threads:
             thread.start()
-        wait_for(front.fd)
-        assert front.take() == [Came(7, 0, (), b"me")]
-        assert front.take() == []
-        front.place(7, b"place")
-        wait_for(front.fd)
-        assert front.take() == [EndReported(7, 1, (8,))]
-        front.publish([7], b"news")
+        wait_for(control.fd)
+        assert control.take() == [Came(7, 0, (), b"me")]
+        assert control.take() == []
+        control.place(7, b"place")
+        wait_for(control.fd)
+        assert control.take() == [EndReported(7, 1, (8,))]
+        control.publish([7], b"news")
         threads[1].join(120)
         while not server.waiting():
             threading.Event().wait(0.01)
-        front.set("failure 1", b"worker 8 is gone")
-        front.fail("init e1", "worker 8 is gone")
-        wait_for(front.fd)
-        assert front.take() == [Came(7, 1, (), b"")]
-        front.refuse(7, "host a has no slot for it any more")
+        control.set("failure 1", b"worker 8 is gone")
+        control.fail("init e1", "worker 8 is gone")
+        wait_for(control.fd)
+        assert control.take() == [Came(7, 1, (), b"")]
+        control.refuse(7, "host a has no slot for it any more")
         threads[0].join(120)
         with StoreClient(key, host, port) as client:
             assert client.get("failure 1") == b"worker 8 is gone"
     assert got.pop("news") == (1, [b"news"])
     assert got == {"place": b"place", "failed": "worker 8 is gone", "refused": "host a has no slot for it any more"}
     assert len(os.listdir("/proc/self/fd")) <= before
-    front.close()
+    control.close()
