@@ -14,7 +14,7 @@ from horovod.runner.plan.settings import ElasticSettings
 
 
 def train(folder, until):
-    """Train until so many ranks have taken a step together, with a file for each step."""
+    """Train until the number of ranks has changed ``until`` - 1 times, with a file for each step."""
     import horovod.numpy as hvd
 
     hvd.init()
@@ -22,7 +22,7 @@ def train(folder, until):
 
     @hvd.elastic.run
     def run(state):
-        while True:
+        for _ in range(3000):  # a minute
             size = int(hvd.allreduce(1, op=hvd.Sum, name="size"))
             state.step += 1
             if not state.sizes or state.sizes[-1] != size:
@@ -33,12 +33,13 @@ def train(folder, until):
                 return state.sizes, hvd.rank(), hvd.local_rank()
             time.sleep(0.02)
             state.commit()
+        raise AssertionError(f"the ranks were {state.sizes}")
 
     return run(state)
 
 
 def seen(folder, size, seconds=30):
-    """Wait until so many ranks have taken a step."""
+    """Wait until so many ranks have taken a step after a committed one."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for file in folder.glob("step.*"):
@@ -46,7 +47,7 @@ def seen(folder, size, seconds=30):
                 step = json.loads(file.read_text())
             except ValueError:
                 continue
-            if step[1] == size:
+            if step[0] > 1 and step[1] == size:
                 return step
         time.sleep(0.02)
     raise AssertionError(f"no step of {size} ranks")
