@@ -99,9 +99,10 @@ def compare(args: argparse.Namespace, folder: Path, run: Callable[[list[str], En
     _, text = job(args.steps, HOROVOD_AUTOTUNE="1", **candidates, **sample)
     print(*re.findall(r"autotune: .*", text), sep="\n", flush=True)
     default, tuned = [], []
-    for _ in range(args.repeats):
-        default.append(job(args.short)[0])
-        tuned.append(job(args.short, HOROVOD_AUTOTUNE_REUSE="1")[0])
+    for repeat in range(args.repeats):
+        # Alternate the order, because the second job of a pair can be faster than the first with the same settings.
+        for reuse in (repeat % 2, 1 - repeat % 2):
+            (tuned if reuse else default).append(job(args.short, HOROVOD_AUTOTUNE_REUSE=str(reuse))[0])
     delay = f", {args.delay:g} ms" if args.delay else ""
     where = f"{args.hosts} hosts, {args.rate:g} Mbit/s{delay}" if args.hosts else f"{args.ranks} ranks, 1 host"
 
