@@ -1,11 +1,13 @@
 """Cost of a repeated step: engine operations, and the number of Python calls."""
 
 import sys
+from unittest import mock
 
 import torch
 
 import horovod.torch as hvd
 from horovod.common import frontends
+from horovod.torch.ops import repeats
 from tests.ranks import on_ranks
 
 LAYERS = 40
@@ -85,6 +87,7 @@ def calls(net, optimizer):
 
 
 @on_ranks(2)
+@mock.patch.object(repeats, "settle", lambda _: False)  # noqa: PT008  (a mock would be passed as an argument)
 def test_frozen_and_unused_parameters_cost_nothing_in_a_step():
     for bucket_views in (None, False):
         usual = settled(freeze=LAYERS // 2, gradient_as_bucket_view=bucket_views)
@@ -93,8 +96,7 @@ def test_frozen_and_unused_parameters_cost_nothing_in_a_step():
         for what in ({"freeze": LAYERS // 2, "unused": 20}, {"freeze": LAYERS // 2, "unused": 60}):
             net, optimizer = settled(gradient_as_bucket_view=bucket_views, **what)
             assert of_the_engine(net, optimizer) == (operations, [])
-            # No calls for each unused parameter. One or two more if a bucket is not reduced yet when it is awaited.
-            assert calls(net, optimizer) < some + 20
+            assert calls(net, optimizer) == some
             assert all(p.grad is None for p in net[: LAYERS // 2].parameters())
 
 

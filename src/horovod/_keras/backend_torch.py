@@ -77,10 +77,8 @@ def reduce_gradients(
             wire = check_wire(compression, tensor, op, f"gradient {name!r}")
             scales = (prescale, postscale)
             known = (full_name, size, wire)
-            repeat = repeats.take(known, tensor, op, *scales, process_set)
-            if repeat is not None:
-                repeat.work.submit_again(tensor.data_ptr(), target.data_ptr())
-            else:
+            repeat = repeats.submit(known, tensor, target, op, *scales, process_set)
+            if repeat is None:
                 work = handles.start(
                     partial(submit, tensor, target, full_name, op, *scales, process_set, group_name, size, wire=wire),
                     (tensor, target),

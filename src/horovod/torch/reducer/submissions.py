@@ -347,9 +347,10 @@ class Submissions:
         )
 
         def finish() -> None:
-            handles.wait(repeat.work, (tensor, residual))
             if residual is None:
-                repeats.put_back(repeat)
+                handles.wait_for(repeat, tensor)
+            else:
+                handles.wait(repeat.work, (tensor, residual))
             _check(slot, bucket)
             result = options.compression.decompress(tensor, context)
             if result is not grad:
