@@ -67,6 +67,12 @@ def length_of_evaluation():
         return count, list(loader)
 
 
+def length_after_training():
+    train(loader := DataLoader(data, batch_size=2))
+    with torch.no_grad():
+        return len(loader), list(loader)
+
+
 CASES = {
     "sampler": lambda: train(DataLoader(data, sampler=Backwards(data))),
     "batch sampler": lambda: train(DataLoader(data, batch_sampler=BatchSampler(Backwards(data), 2, False))),
@@ -77,6 +83,7 @@ CASES = {
     "no loader": without_loader,
     "evaluation": evaluates_in_training_mode,
     "length": length_of_evaluation,
+    "length after training": length_after_training,
     "process": lambda: subprocess.run([sys.executable, "-c", ""], check=True),
     "devices": lambda: torch.nn.DataParallel(model),
     "distributed": lambda: torch.distributed.init_process_group("gloo"),

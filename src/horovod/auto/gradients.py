@@ -318,7 +318,8 @@ def install() -> None:
     wrap(torch.optim.Optimizer, "__init__", _init_optimizer)
     wrap(torch.optim.Optimizer, "add_param_group", _add_group)
     wrap(torch.autograd, "backward", _backward)
-    wrap(torch.Tensor, "item", _item)
+    for name in ("item", "__float__"):
+        wrap(torch.Tensor, name, _item)
     wrap(torch.nn.modules.batchnorm._BatchNorm, "forward", _batch_norm)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         wrap(torch.nn.utils, name, _clip)

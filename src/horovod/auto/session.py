@@ -19,7 +19,10 @@ import numpy as np
 import horovod.numpy as hvd
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
-_LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = (
+    os.path.dirname(_OURS),
+    *(sysconfig.get_paths()[n] for n in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
 
 
 class AutoError(SystemExit):
@@ -76,14 +79,20 @@ def calling_frame(*through: str) -> Any:
 def is_script(frame: Any) -> bool:
     """Return True if a frame is in the user's code, and not in Python, an installed package or Horovod."""
     name = frame.f_code.co_filename
-    return not name.startswith((*_LIBRARIES, _OURS, "<")) and "-packages" + os.sep not in name
+    return not name.startswith((*_LIBRARIES, "<")) and "-packages" + os.sep not in name
+
+
+def script_frame() -> Any:
+    """Return the innermost frame that belongs to the user's program, or None."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not is_script(frame):
+        frame = frame.f_back
+    return frame
 
 
 def script_line() -> str:
     """Return "file:line" of the innermost frame that belongs to the user's program."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and not is_script(frame):
-        frame = frame.f_back
+    frame = script_frame()
     if frame is None:
         return session.script
     name, short = frame.f_code.co_filename, os.path.relpath(frame.f_code.co_filename)

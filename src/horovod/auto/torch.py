@@ -26,7 +26,7 @@ from torch.utils.data._utils.worker import WorkerInfo
 import horovod.torch as hvd
 from horovod.auto import gradients
 from horovod.auto.gradients import Batch, rows, synchronize, training
-from horovod.auto.session import calling_frame, is_script, on_rank_0, refuse, script_line, session, wrap
+from horovod.auto.session import calling_frame, is_script, on_rank_0, refuse, script_frame, script_line, session, wrap
 
 _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
@@ -38,8 +38,8 @@ class Shards:
         self.plain = plain
         # True if the current pass over the data trains the model, or None before the first pass.
         self.training: bool | None = None
-        # Line of the script that called ``len`` on the loader before the first pass, or "" if there was no such call.
-        self.asked = ""
+        # Line and code that called ``len`` on the loader before it was known whether the next pass trains, or None.
+        self.asked: tuple[str, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
@@ -160,10 +160,12 @@ def _iterate(plain: Any, loader: Any) -> Any:
     _undivide(loader.sampler)
     shards, evaluating = loader.__dict__.get("batch_sampler"), training.evaluating()
     if evaluating and isinstance(shards, Shards):
-        if shards.training is None and shards.asked:
+        # After training, many scripts need the number of steps in evaluation mode, to compute the mean loss. Refuse it
+        # only if the same function then evaluates.
+        if shards.asked and (not shards.training or shards.asked[1] is getattr(script_frame(), "f_code", None)):
             why = "it asked for the length of a DataLoader before it was known that this one evaluates"
-            refuse(why, "ask inside torch.no_grad() or after model.eval()", shards.asked)
-        shards.training = False
+            refuse(why, "ask inside torch.no_grad() or after model.eval()", shards.asked[0])
+        shards.training, shards.asked = False, None
     # Without an optimizer, the script does not train, so do not split its data.
     if evaluating or not training.optimizers:
         return plain(loader)
@@ -173,7 +175,7 @@ def _iterate(plain: Any, loader: Any) -> Any:
     if shards.training is None:
         text = f"DataLoader: {len(shards)} batches of {shards.plain.batch_size} samples on each rank"
         session.change("DataLoaders", text)
-    shards.training = True
+    shards.training, shards.asked = True, None
     generators = (loader.generator, getattr(shards.plain.sampler, "generator", None))
     for generator in {id(g): g for g in generators if g}.values():
         generator.set_state(hvd.broadcast(generator.get_state(), 0, name="auto.generator"))
@@ -194,11 +196,13 @@ def _length(plain: Any, loader: Any) -> int:
     if session.suspended or not known or isinstance(loader.dataset, IterableDataset):
         return int(plain(loader))
     _undivide(loader.sampler)
-    if training.evaluating():
+    evaluating = training.evaluating()
+    if evaluating and not (isinstance(shards, Shards) and shards.training):
         return len(shards.plain) if isinstance(shards, Shards) else int(plain(loader))
     shards, caller = shards_of(loader), calling_frame()
-    if shards.training is None and is_script(caller) and _is_stored(caller.f_code.co_filename, caller.f_lineno):
-        shards.asked = script_line()
+    undecided = shards.training is None or evaluating
+    if undecided and is_script(caller) and _is_stored(caller.f_code.co_filename, caller.f_lineno):
+        shards.asked = script_line(), caller.f_code
     return len(shards)
 
 

@@ -106,8 +106,10 @@ def main():
     completed_steps = 0
     for epoch in range(args.num_train_epochs):
         model.train()
+        total_loss = 0.0
         for batch in train_dataloader:
             outputs = model(**batch)
+            total_loss += float(outputs.loss)
             outputs.loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -124,6 +126,7 @@ def main():
             with torch.no_grad():
                 outputs = model(**batch)
             correct += (outputs.logits.argmax(-1) == batch["labels"]).sum().item()
+        print(f"epoch {epoch}: mean train loss {total_loss / len(train_dataloader):.4f}")
         print(f"epoch {epoch}: {{'accuracy': {correct / len(eval_dataloader.dataset)}}}")
 
     model.save_pretrained(args.output_dir)
