@@ -58,12 +58,12 @@ def test_what_workers_leave_behind_ends_with_the_job(nasty):
     assert time.monotonic() - start < 40
 
 
-def test_no_descriptor_of_the_launcher_reaches_the_workers():
+def test_workers_share_a_session_and_get_no_descriptor_of_the_launcher():
     code = (
-        "import os; print(sorted(os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if int(n) > 2))"
+        "import os; print(os.getpgrp() == os.getpid(), os.getsid(0) == os.getsid(os.getppid()), "
+        "*[os.path.realpath(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if int(n) > 2])"
     )
-    done = run_job(["-np", "2", *python(code)])
-    for line in done.out.splitlines():
-        assert "horovod-key" in line
-        assert "pipe" not in line
-        assert "socket" not in line
+    lines = run_job(["-np", "2", *python(code)]).out.splitlines()
+    assert all("True True" in line and "horovod-key" in line for line in lines), lines
+    assert len(lines) == 2
+    assert not any(word in line for line in lines for word in ("pipe:", "socket:")), lines

@@ -7,7 +7,7 @@ guard or the agent adopts its children, even daemons, so no process of the job c
 
     guard (subreaper)           kills all processes below it when the agent has exited
       agent (subreaper)         runs the loop of this file; stops when the guard dies or the launcher's pipe closes
-        worker, worker, ...     each in its own session; gets SIGKILL when the agent dies
+        worker, worker, ...     each in its own process group; gets SIGKILL when the agent dies
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class WorkerTable:
         self._inherited: list[tuple[bytes, int]] = []
         self._deaf_until = 0.0  # Warning signals are ignored until this time.
         self._called: set[int] = set()  # Pids of all processes that have called hvd.init()
-        # Maps the session id of an exited worker to the time at which its leftover child processes are killed.
+        # Maps the process group of an exited worker to the time at which its leftover child processes are killed.
         self._left: dict[int, float] = {}
         self._key_file = b""
         self._pipe: ReportReader | None = None
@@ -236,8 +236,7 @@ class WorkerTable:
             stdout=subprocess.PIPE if terminal is None else terminal,
             stderr=subprocess.PIPE,
             pass_fds=[fd for _, fd in inherited],
-            start_new_session=True,
-            preexec_fn=linux.dying_with(os.getpid(), cpus),
+            preexec_fn=linux.dying_with(os.getpid(), cpus, own_group=True),
             bufsize=0,
         )
 
@@ -425,14 +424,14 @@ class WorkerTable:
 
     def clear(self, now: float) -> None:
         """Kill the leftover child processes of workers that exited at least LEFTOVERS seconds ago."""
-        for session in [pid for pid, at in self._left.items() if at <= now]:
-            del self._left[session]
-            if self._processes[session].running:  # A new worker has reused the pid, so do not kill its processes.
+        for group in [pid for pid, at in self._left.items() if at <= now]:
+            del self._left[group]
+            if self._processes[group].running:  # A new worker has reused the pid, so do not kill its processes.
                 continue
-            for pid in linux.descendants(os.getpid(), session=session):
+            for pid in linux.descendants(os.getpid(), group=group):
                 linux.send_signal(pid, signal.SIGKILL)
-            self._drain_process(self._processes[session])
-            for fd in self._processes.pop(session).pipes.values():
+            self._drain_process(self._processes[group])
+            for fd in self._processes.pop(group).pipes.values():
                 os.close(fd)
 
     def _send_result(self, process: _Process) -> None:

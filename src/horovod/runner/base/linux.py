@@ -150,14 +150,16 @@ def die_with_parent(parent: int, sig: int) -> None:
         os._exit(128 + sig)
 
 
-def dying_with(parent: int, cpus: Collection[int] = ()) -> Callable[[], None]:
+def dying_with(parent: int, cpus: Collection[int] = (), own_group: bool = False) -> Callable[[], None]:
     """Return a function to run in a child process between fork and exec.
 
     The function makes the kernel kill the child when process `parent` exits. If `cpus` is not empty, it also restricts
-    the child to these CPUs.
+    the child to these CPUs. If `own_group` is true, the child leads a new process group of the same session.
     """
 
     def prepare() -> None:
+        if own_group:
+            os.setpgid(0, 0)
         die_with_parent(parent, signal.SIGKILL)
         if _given_limit is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, _given_limit)
@@ -168,7 +170,7 @@ def dying_with(parent: int, cpus: Collection[int] = ()) -> Callable[[], None]:
 
 
 def _process_table() -> list[tuple[int, int, str, int]]:
-    """Return (pid, parent, state, session) for each process on this host."""
+    """Return (pid, parent, state, process group) for each process on this host."""
     table = []
     for name in os.listdir("/proc"):
         if not name.isdecimal():
@@ -180,23 +182,23 @@ def _process_table() -> list[tuple[int, int, str, int]]:
             continue  # Skip a process that exited after /proc was listed.
         # The second field of the file is the command name in parentheses. It can contain parentheses itself, so split
         # after the last one.
-        state, parent, _, session = content[content.rindex(b")") + 2 :].split(b" ", 4)[:4]
-        table.append((int(name), int(parent), state.decode("ascii"), int(session)))
+        state, parent, group = content[content.rindex(b")") + 2 :].split(b" ", 3)[:3]
+        table.append((int(name), int(parent), state.decode("ascii"), int(group)))
     return table
 
 
-def descendants(root: int, without: Collection[int] = (), session: int | None = None) -> list[int]:
+def descendants(root: int, without: Collection[int] = (), group: int | None = None) -> list[int]:
     """Return the live descendants of a process, excluding zombies, with children before grandchildren.
 
     Args:
         root: Pid of the process.
         without: Pids to omit together with all their descendants.
-        session: Session id. If given, return only processes of this session.
+        group: Process group. If given, return only its processes.
     """
     children: dict[int, list[tuple[int, bool]]] = {}
-    for pid, parent, state, its_session in _process_table():
+    for pid, parent, state, its_group in _process_table():
         if pid not in without:
-            wanted = state not in "ZX" and session in (None, its_session)
+            wanted = state not in "ZX" and group in (None, its_group)
             children.setdefault(parent, []).append((pid, wanted))
     found: list[int] = []
     level = [root]
