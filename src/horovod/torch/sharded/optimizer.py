@@ -160,7 +160,7 @@ class _Sharded:
         shards.check_memory()
         shards.synchronize()
         super().step()  # type: ignore[misc]
-        shards.gather()
+        shards.gathers.run()
         shards.reset()
         marks.optimizer(self)
         return loss

@@ -1,4 +1,4 @@
-"""Sharding of parameters in flat buckets, with reduction of gradients and gathering of parameters."""
+"""Sharding of parameters in flat buckets, with reduction of gradients."""
 
 import contextlib
 from _thread import get_ident
@@ -14,11 +14,11 @@ from horovod.common.ops import Max, Sum
 from horovod.common.process_sets import ProcessSet
 from horovod.common.training_loop.weights import refuse_weights
 from horovod.torch.ops import handles
-from horovod.torch.ops.allgather import allgather_async
 from horovod.torch.ops.allreduce import allreduce_, allreduce_async_
 from horovod.torch.ops.reducescatter import reducescatter_async
 from horovod.torch.ops.tensors import set_rank_and_size
 from horovod.torch.reducer import backward
+from horovod.torch.sharded.gathers import Gathers
 
 # Buckets of parameters, and the segments of parameters that each rank owns. The code in this section uses neither
 # tensors nor communication.
@@ -195,6 +195,7 @@ class Shards(backward.PassState):
             Bucket(f"{wire}.{i}", layout, self.parameters, self.rank, self.ranks)
             for i, layout in enumerate(make_layouts(items, self.ranks))
         ]
+        self.gathers = Gathers(self.buckets, process_set)
         self.owned: list[tuple[Segment, torch.Tensor, Bucket]] = [
             (s, bucket.shard[s.offset : s.offset + s.stop - s.start], bucket)
             for bucket in self.buckets
@@ -414,19 +415,6 @@ class Shards(backward.PassState):
                 "a parameter's memory was replaced after ShardedOptimizer was created, for example by model.to(); "
                 "move the model first, then create the optimizer"
             )
-
-    @torch.no_grad()
-    def gather(self) -> None:
-        """Gather the updated parameters on every rank, bucket by bucket, with no more than two buckets in flight."""
-
-        def start(i: int) -> int:
-            return allgather_async(self.buckets[i].shard, self.buckets[i].name, self.process_set)
-
-        pending = start(0)
-        for i, bucket in enumerate(self.buckets):
-            following = start(i + 1) if i + 1 < len(self.buckets) else 0
-            bucket.flat.copy_(handles.synchronize(pending))
-            pending = following
 
     def norm(self) -> torch.Tensor:
         """Return the 2-norm of the gradients over all ranks, as float64."""
