@@ -115,7 +115,7 @@ PARAMETERS = {
         "DistributedOptimizer": "optimizer named_parameters=None compression backward_passes_per_step=1 op=0 "
         "gradient_predivide_factor=1.0 num_groups=0 groups=None sparse_as_dense=False process_set",
         "ShardedOptimizer": "optimizer named_parameters=None compression backward_passes_per_step=1 op=0 "
-        "elementwise=False process_set",
+        "elementwise=False process_set overlap=None",
         "LocalSGD": "optimizer every synchronous_steps=0 wire=None process_set",
         "DiLoCo": "optimizer outer=None every=500 fragments=1 overlap=0 wire=None mixing=0.0 process_set",
         "Gossip": "optimizer graph='exponential' push_sum=True every=1 average_every=0 wire=None process_set",

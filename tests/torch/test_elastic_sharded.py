@@ -19,9 +19,9 @@ def net():
     return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
 hvd.init()
 model, twin = net(), net()
-optimizer = hvd.ShardedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters())
+victims, ranks, read = sys.argv[1].split(","), int(sys.argv[2]), model if sys.argv[1] in ("1,3", "") else None
+optimizer = hvd.ShardedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters(), overlap=read)
 plain = torch.optim.Adam(twin.parameters(), lr=0.01)
-victims, ranks = sys.argv[1].split(","), int(sys.argv[2])
 @hvd.elastic.run
 def train(state):
     while state.step < 12 or hvd.size() != ranks:

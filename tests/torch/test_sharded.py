@@ -1,18 +1,22 @@
 """ShardedOptimizer: equal to DistributedOptimizer bit for bit, state that loads anywhere, and refusals."""
 
+import copy
 import os
 import signal
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
 import horovod.torch as hvd
+from horovod.torch.sharded import gathers
 from horovod.torch.sharded.shards import Item, make_layouts, segments
 from tests.ranks import on_ranks
+from tests.runner.launching import eventually
 from tests.torch.test_backward_errors import Raises
 
 MAKERS = {
@@ -37,7 +41,8 @@ class Net(torch.nn.Module):
         self.frozen = torch.nn.Parameter(torch.ones(5), requires_grad=False)
 
     def forward(self, x):
-        return self.second(torch.tanh(self.first(x)) + self.scale * self.tied(x)) * self.frozen
+        y = torch.tanh(self.first(x)) + self.scale * self.tied(x)
+        return torch.nn.functional.linear(y, self.second.weight, self.second.bias) * self.frozen  # not second(y)
 
 
 def groups_of(net):
@@ -57,10 +62,12 @@ def train(net, optimizer, numbers, passes=1):
         optimizer.step()
 
 
-def both(make, passes=1):
-    nets = Net(), Net()
+def both(make, passes=1, overlap=False, nets=None):
+    nets = nets or (Net(), Net())
     optimizers = [make(groups_of(net)) for net in nets]
-    sharded = hvd.ShardedOptimizer(optimizers[0], nets[0].named_parameters(), hvd.Compression.none, passes)
+    given = nets[0].named_parameters(), hvd.Compression.none, passes
+    with mock.patch.object(make_layouts, "__defaults__", (60,)):  # several buckets
+        sharded = hvd.ShardedOptimizer(optimizers[0], *given, overlap=nets[0] if overlap else None)
     return nets, (
         sharded,
         hvd.DistributedOptimizer(optimizers[1], nets[1].named_parameters(), hvd.Compression.none, passes),
@@ -88,9 +95,10 @@ def test_every_element_belongs_to_one_rank():
         assert sorted(owned) == [(i, element) for i, item in enumerate(items) for element in range(item.size)]
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @on_ranks(2)
-def test_training_equals_distributed_optimizer():
-    nets, optimizers = both(MAKERS["adamw"])
+def test_training_equals_distributed_optimizer(overlap):
+    nets, optimizers = both(MAKERS["adamw"], overlap=overlap)
     for net, optimizer in zip(nets, optimizers, strict=True):
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         train(net, optimizer, [1])
@@ -118,24 +126,57 @@ def test_training_equals_distributed_optimizer():
     assert_equal(nets)
 
 
+READS = {
+    "forward": lambda net, x: net(x),
+    "recurrent": lambda net, x: net(x)[0],
+    "compiled": lambda net, x: torch.compile(net, backend="eager")(x),
+    "copy": lambda net, x: copy.deepcopy(net)(x),
+    "state": lambda net, x: torch.cat([value.reshape(-1) for value in net.state_dict().values()]),
+    "end": lambda net, x: hvd.shutdown() or net(x),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+@on_ranks(2, initialized=False)
+def test_parameters_are_read_while_they_are_gathered(read, tmp_path):
+    hvd.init()
+    torch.manual_seed(3)
+    net = torch.nn.RNN(5, 7) if read == "recurrent" else Net()
+    nets, optimizers = both(MAKERS["adam"], overlap=True, nets=(net, copy.deepcopy(net)))
+    x, begun = batch(1), tmp_path / "begun"
+    for net, optimizer in reversed(list(zip(nets, optimizers, strict=True))):
+        READS["recurrent" if read == "recurrent" else "forward"](net, x).sum().backward()
+        if hvd.rank() == 1 and net is nets[0]:  # this rank gathers when the other one reads
+            optimizer.register_step_post_hook(lambda *_: eventually(begun.exists, 60, "step() returns early"))
+        optimizer.step()
+        optimizer.zero_grad()
+    if read in ("forward", "recurrent"):
+        nets[0].register_forward_pre_hook(lambda *_: begun.touch(), prepend=True)
+    else:
+        begun.touch()
+    assert torch.equal(*(READS[read](net, x) for net in nets))
+    gathers._compiled = False
+    hvd.shutdown()
+
+
 @on_ranks(2)
 def test_refusals():
     net = Net()
-    with pytest.raises(ValueError, match="must update each element independently, got LBFGS"):
-        hvd.ShardedOptimizer(torch.optim.LBFGS(net.parameters()))
-    scheduled = torch.optim.SGD(net.parameters(), lr=0.1)
+    plain, scheduled = (torch.optim.SGD(net.parameters(), lr=0.1) for _ in range(2))
     torch.optim.lr_scheduler.StepLR(scheduled, 1)
-    with pytest.raises(ValueError, match="before its learning rate scheduler"):
-        hvd.ShardedOptimizer(scheduled)
     optimizer = hvd.ShardedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1))
-    with pytest.raises(ValueError, match="already"):
-        hvd.ShardedOptimizer(optimizer)
-    with pytest.raises(ValueError, match="ShardedOptimizer"):
-        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    with pytest.raises(ValueError, match="state_dict must not be called for a state with a"):
-        hvd.elastic.TorchState(model=net, optimizer=optimizer).state_dict()
-    with pytest.raises(ValueError, match="ShardedOptimizer: compression must be"):
-        hvd.ShardedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), None, hvd.Compression.wire_fp16)
+    state = hvd.elastic.TorchState(model=net, optimizer=optimizer)
+    for match, wrong in {
+        "must update .* independently, got LBFGS": lambda: hvd.ShardedOptimizer(torch.optim.LBFGS(net.parameters())),
+        "before its learning rate scheduler": lambda: hvd.ShardedOptimizer(scheduled),
+        "already": lambda: hvd.ShardedOptimizer(optimizer),
+        "each rank has a different part of a hvd.Sh": lambda: hvd.broadcast_optimizer_state(optimizer, root_rank=0),
+        "state_dict must not be called for a state with a": state.state_dict,
+        "Optimizer: compression must": lambda: hvd.ShardedOptimizer(plain, None, hvd.Compression.wire_fp16),
+        "overlap must be a torch.nn.Module": lambda: hvd.ShardedOptimizer(plain, overlap=True),
+    }.items():
+        with pytest.raises(ValueError, match=match):
+            wrong()
     net(batch(1)).sum().backward()
     with pytest.raises(RuntimeError, match="after its gradients were reduced"):
         net(batch(2)).sum().backward()
@@ -171,30 +212,29 @@ def test_reentrant_checkpoint_and_compression():
             net.second(checkpoint(lambda y, net=net: net.first(y).tanh(), x, use_reentrant=True)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(list(nets[0].parameters()), list(nets[1].parameters()))
 
 
-def loses_a_rank(ended):
-    net = Net()
-    optimizer = hvd.ShardedOptimizer(MAKERS["momentum"](groups_of(net)), net.named_parameters())
+def loses_a_rank(ended, overlap):
+    (net, _), (optimizer, _) = both(MAKERS["momentum"], overlap=overlap)
     train(net, optimizer, [1])
 
-    def die(_):
+    def die(*_):
         ended.write_text(str(time.time()))
         os.kill(os.getpid(), signal.SIGKILL)
 
     if hvd.rank() == 2:
-        net.scale.register_post_accumulate_grad_hook(die)
+        optimizer.register_step_post_hook(die) if overlap else net.scale.register_post_accumulate_grad_hook(die)
     with pytest.raises(hvd.HorovodInternalError) as error:
-        train(net, optimizer, [2])
-    optimizer.zero_grad()  # raises no second error
+        train(net, optimizer, [2, 3])
+    optimizer.zero_grad(), net.state_dict()  # raise no second error
     return str(error.value), time.time()
 
 
 @pytest.mark.heavy
-def test_a_rank_is_lost_during_a_step(pool, tmp_path):
-    results = pool(3).run(loses_a_rank, tmp_path / "ended", errors=True)
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_rank_is_lost_during_a_step(pool, tmp_path, overlap):
+    results = pool(3).run(loses_a_rank, tmp_path / "ended", overlap, errors=True)
     for message, noticed in results[:2]:
         assert "rank 2" in message
         assert noticed - float((tmp_path / "ended").read_text()) < 10, "far less than the timeout of collectives"
@@ -223,8 +263,7 @@ def test_clipping_and_overflow_on_one_rank():
         norms.append(clip(0.01))
         optimizer.step()
     torch.testing.assert_close(norms[0].float(), norms[1])
-    for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(list(nets[0].parameters()), list(nets[1].parameters()))
 
     net, optimizer = nets[0], optimizers[0]
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -244,17 +283,12 @@ def test_clipping_and_overflow_on_one_rank():
 @pytest.mark.heavy
 @on_ranks(4, HOROVOD_DYNAMIC_PROCESS_SETS="1")
 def test_process_set_and_another_number_of_ranks():
-    half = hvd.add_process_set([1, 3])
+    half, saved = hvd.add_process_set([1, 3]), None
     if hvd.rank() in (1, 3):
         nets = Net(), Net()
         small = hvd.ShardedOptimizer(MAKERS["adam"](nets[0].parameters()), nets[0].named_parameters(), process_set=half)
-        for number in range(3):
-            small.zero_grad()
-            nets[0](batch(number)).square().mean().backward()
-            small.step()
+        train(nets[0], small, range(3))
         saved = small.state_dict()
-    else:
-        saved = None
     saved = hvd.broadcast_object(saved, root_rank=1)
     assert saved["state"]["first.weight"]["exp_avg"].shape == (7, 5)
     net = Net()

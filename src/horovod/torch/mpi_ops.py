@@ -38,6 +38,7 @@ from horovod.torch.ops.reducescatter import (
     reducescatter_async,
 )
 from horovod.torch.profiling import recording
+from horovod.torch.sharded.gathers import settle_all
 
 _basics = HorovodBasics("torch")
 
@@ -87,6 +88,7 @@ def shutdown() -> None:
 
     Handles that were not synchronized become invalid.
     """
+    settle_all()
     _basics.shutdown()
     handles.forget_all()
 

@@ -75,6 +75,8 @@ class ShardedStateHandler(StateHandler):
         Raises:
             HorovodInternalError: If a rank was lost.
         """
+        # Raise the error of a failed gather here, because an error while the model is copied would end the job.
+        self.value.wait_for_parameters()
         me, ranks, mine = rank(), size(), self._pack()
         self._unconfirmed = {me: mine}
         if ranks > 1:

@@ -1,5 +1,6 @@
 """Elastic state of a PyTorch program: models, optimizers, samplers and other values."""
 
+import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from numbers import Integral
@@ -272,6 +273,9 @@ class TorchState(Keeping, ObjectState):
         self._copies.wait()
 
     def restore(self) -> None:
+        for handler in self._sharded:
+            with contextlib.suppress(Exception):  # the parameters are overwritten
+                handler.value.wait_for_parameters()
         self._begins_step()
         for handler in self._handlers.values():
             handler.restore()

@@ -1,13 +1,23 @@
-"""Gathering of updated parameters from the ranks that own them."""
+"""Gathering of updated parameters from the ranks that own them, also during the next forward pass.
 
-from collections.abc import Sequence
-from typing import Protocol
+With an overlap, ``step()`` submits all gathers and returns. Modules then wait for the gathers of their parameters: in
+a forward pre-hook, and when a parameter is read from the module, for example by the forward pass of another module, by
+``parameters()`` or by ``state_dict()``.
+"""
+
+import atexit
+import contextlib
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
 
+from horovod.common.contract.log import warn_user
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
+from horovod.torch.reducer.backward import _is_traced, _leave_alone
 
 
 class Flat(Protocol):
@@ -16,17 +26,60 @@ class Flat(Protocol):
     name: str
     flat: torch.Tensor
     shard: torch.Tensor
+    members: list[torch.Tensor]
 
 
 class Gathers:
-    """Gathers of the parameters of one optimizer, bucket by bucket."""
+    """Gathers of the parameters of one optimizer, bucket by bucket.
 
-    def __init__(self, buckets: Sequence[Flat], process_set: ProcessSet) -> None:
-        self._buckets, self._process_set = buckets, process_set
+    If ``tracked`` is not None, gathers continue during the next forward pass. It contains the parameters that the
+    forward pass waits for (``track``), in the order in which it uses them.
+    """
+
+    def __init__(
+        self, buckets: Sequence[Flat], process_set: ProcessSet, tracked: Sequence[torch.Tensor] | None = None
+    ) -> None:
+        place = {p: i for i, p in enumerate(tracked or ())}
+        # Buckets with untracked parameters come first.
+        self._buckets = sorted(buckets, key=lambda bucket: min(place.get(p, -1) for p in bucket.members))
+        self._process_set, self._overlaps = process_set, tracked is not None
+        self._bucket_of = {p: bucket for bucket in buckets for p in bucket.members}
+        self._untracked = [p for p in self._bucket_of if p not in place]
+        # Handle of each gather that has not been waited for, in the order of submission.
+        self._pending: dict[Flat, int] = {}
+        # Error of a gather that was waited for when the job ended.
+        self._failure: Exception | None = None
+
+    def run(self) -> None:
+        """Gather the updated parameters on every rank, or with an overlap submit the gathers.
+
+        Raises:
+            HorovodInternalError: If a rank was lost.
+        """
+        if self._overlaps and _compiled:
+            self._overlaps = False
+            warn_user(
+                "ShardedOptimizer: overlap= has no effect, because torch.compile has traced the model: compiled code "
+                "cannot wait for parameters, so step() does. Remove overlap= or torch.compile"
+            )
+        if not self._overlaps:
+            self._run_blocking()
+            return
+        _unfinished.append(self)
+        try:
+            for bucket in self._buckets:
+                handle = self._pending[bucket] = self._submit(bucket)
+                # Poll, because the engine may fuse operations between which the program does not poll or wait. Fused
+                # gathers would all be complete only with the last one.
+                handles.poll(handle)
+        except Exception:
+            self.discard()
+            raise
+        self.wait(self._untracked)
 
     @torch.no_grad()
-    def run(self) -> None:
-        """Gather the updated parameters on every rank, with no more than two buckets in flight."""
+    def _run_blocking(self) -> None:
+        """Gather the updated parameters, with no more than two buckets in flight."""
         pending = self._submit(self._buckets[0])
         for i, bucket in enumerate(self._buckets):
             following = self._submit(self._buckets[i + 1]) if i + 1 < len(self._buckets) else 0
@@ -35,3 +88,111 @@ class Gathers:
 
     def _submit(self, bucket: Flat) -> int:
         return allgather_async(bucket.shard, bucket.name, self._process_set)
+
+    @torch.no_grad()
+    def wait(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
+        """Wait until ``parameters`` are complete, by default all. Gathers that are complete are also finished.
+
+        Raises:
+            HorovodInternalError: If a rank was lost. Parameters then have old and new values.
+        """
+        with _lock:
+            try:
+                if self._failure is not None:
+                    raise self._failure
+                wanted = self._bucket_of.values() if parameters is None else map(self._bucket_of.get, parameters)
+                needed = self._pending.keys() & set(wanted)
+                while self._pending:
+                    bucket, handle = next(iter(self._pending.items()))
+                    if not needed and not handles.poll(handle):
+                        return
+                    bucket.flat.copy_(handles.synchronize(handle))
+                    del self._pending[bucket]
+                    needed.discard(bucket)
+            except Exception:
+                self.discard()
+                raise
+            self.discard()
+
+    def discard(self) -> None:
+        """Wait for all gathers, and ignore their results and errors."""
+        with _lock:
+            issued, self._failure = list(self._pending.values()), None
+            self._pending.clear()
+            if self in _unfinished:
+                _unfinished.remove(self)
+            with contextlib.suppress(Exception):
+                handles.synchronize_all(issued)
+
+    def settle(self) -> None:
+        """Wait for all gathers because the job ends. An error is raised later, when a parameter is read."""
+        try:
+            self.wait()
+        except Exception as error:
+            self._failure = error.with_traceback(None)
+            _unfinished.append(self)
+
+
+# Objects that have gathers in flight or a failure. Global, so that models refer to nothing that cannot be copied.
+_unfinished: list[Gathers] = []
+_lock = threading.RLock()
+# True once torch.compile has traced a module that waits for parameters.
+_compiled = False
+
+
+def track(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Make the modules of ``model`` wait for their parameters, and return these, in the order of ``parameters()``."""
+    scripted: set[torch.Tensor] = set()
+    for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            scripted.update(module.parameters())
+        elif module._parameters and type(module._parameters) is not _Parameters:
+            vars(module)["_parameters"] = _Parameters(module._parameters)
+            module.register_forward_pre_hook(_before_forward, prepend=True)
+    # Register the function again, so that it runs before the function of hvd.init(), which stops the engine.
+    atexit.unregister(settle_all)
+    atexit.register(settle_all)
+    return [p for p in model.parameters() if p not in scripted]
+
+
+def settle_all() -> None:
+    """Call ``settle`` of all objects that have gathers in flight."""
+    for gathers in tuple(_unfinished):
+        gathers.settle()
+
+
+@_leave_alone
+def _wait_for(parameters: Iterable[torch.Tensor]) -> None:
+    for gathers in tuple(_unfinished):
+        gathers.wait(parameters)
+
+
+def _before_forward(module: torch.nn.Module, _inputs: Any) -> None:
+    global _compiled
+    if _is_traced():
+        _compiled = True
+    if _unfinished:
+        # Modules such as LSTM read parameters from lists of their own, so wait here too.
+        module._parameters.values()
+
+
+class _Parameters(dict[str, Any]):
+    """Parameters of a module, which are complete when they are read. Copies and pickles are plain dictionaries."""
+
+    def __getitem__(self, name: str) -> Any:
+        parameter = super().__getitem__(name)
+        if _unfinished:
+            _wait_for([parameter])
+        return parameter
+
+    def values(self) -> Any:
+        if _unfinished:
+            _wait_for(list(super().values()))
+        return super().values()
+
+    def items(self) -> Any:
+        self.values()
+        return super().items()
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        return dict, (dict(self.items()),)

@@ -20,6 +20,7 @@ from horovod.torch.functions import allgather_object
 from horovod.torch.ops.alltoall import alltoall
 from horovod.torch.optimizer import override
 from horovod.torch.reducer.parameter_names import check_dtypes, name_parameters, unique_on_the_wire
+from horovod.torch.sharded.gathers import track
 from horovod.torch.sharded.shards import Shards
 
 ELEMENTWISE = frozenset(
@@ -38,6 +39,7 @@ def ShardedOptimizer(
     *,
     elementwise: bool = False,
     process_set: ProcessSet = global_process_set,
+    overlap: torch.nn.Module | None = None,
 ) -> Any:
     """Shard the optimizer's state over the ranks (ZeRO stage 1), and return ``optimizer``.
 
@@ -63,9 +65,12 @@ def ShardedOptimizer(
         elementwise (bool): True asserts that an optimizer of another class updates each element independently of the
             others. Default: False.
         process_set (ProcessSet): Ranks that take part, including this one. Default: all ranks.
+        overlap (torch.nn.Module, optional): Model whose next forward pass overlaps with the gathering of parameters.
+            ``step()`` then returns early, and each module waits for its parameters. Reading parameters by other
+            references than the model's requires ``optimizer.wait_for_parameters()`` first. Default: ``step()`` waits.
 
     Returns:
-        torch.optim.Optimizer: ``optimizer``, with a method ``clip_grad_norm_(max_norm)``.
+        torch.optim.Optimizer: ``optimizer``, with methods ``clip_grad_norm_`` and ``wait_for_parameters``.
 
     Raises:
         ValueError: If an argument is invalid, or the optimizer is not known to be element-wise.
@@ -86,6 +91,8 @@ def ShardedOptimizer(
         raise ValueError("optimizer must be sharded before its learning rate scheduler is created; swap the two lines")
     if op not in (Average, Sum):
         raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")
+    if not isinstance(overlap, torch.nn.Module | None):
+        raise ValueError(f"overlap must be a torch.nn.Module or None, got a {type(overlap).__name__}")
     refuse_wire(compression, "ShardedOptimizer")
     passes = check_passes(backward_passes_per_step)
     names = name_parameters(optimizer.param_groups, named_parameters)
@@ -97,7 +104,8 @@ def ShardedOptimizer(
     groups = [group["params"] for group in optimizer.param_groups]
     key = next(iter(names))
     wire = unique_on_the_wire(optimizer, {key: "sharded"}, process_set)[key]
-    shards = Shards(groups, names, wire, compression, op, passes, process_set)
+    tracked = None if overlap is None else track(overlap)
+    shards = Shards(groups, names, wire, compression, op, passes, process_set, tracked)
     before = dict(optimizer.state)
     _assign(optimizer, shards)
     override(optimizer, _Sharded)
@@ -117,7 +125,8 @@ def divide_again(optimizer: Any) -> None:
         [p for p, g in zip(old.parameters, old.group_of, strict=True) if g == i]
         for i in range(len(optimizer.param_groups))
     ]
-    _assign(optimizer, Shards(groups, old.names, old.wire, old.compression, old.op, old.passes, old.process_set))
+    same = old.names, old.wire, old.compression, old.op, old.passes, old.process_set, old.tracked
+    _assign(optimizer, Shards(groups, *same))
 
 
 def _assign(optimizer: Any, shards: Shards) -> None:
@@ -141,6 +150,8 @@ class _Sharded:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduce gradients if necessary, update this rank's elements, and gather the parameters.
 
+        With ``overlap``, this method does not wait until the parameters are gathered.
+
         Args:
             closure (Callable, optional): Function that computes the loss and the gradients, called once.
 
@@ -159,6 +170,7 @@ class _Sharded:
                 loss = closure()
         shards.check_memory()
         shards.synchronize()
+        shards.gathers.wait()
         super().step()  # type: ignore[misc]
         shards.gathers.run()
         shards.reset()
@@ -170,6 +182,17 @@ class _Sharded:
     def synchronize(self) -> None:
         """Reduce the gradients now. Only a rank that has run fewer backward passes than the others needs this."""
         self._hvd_shards.synchronize()
+
+    def wait_for_parameters(self) -> None:
+        """Wait until the parameters of the last step are complete.
+
+        With ``overlap``, call this after ``step`` and before code that reads or changes parameters without reading them
+        from a module, for example from a list made earlier.
+
+        Raises:
+            HorovodInternalError: If a rank was lost.
+        """
+        self._hvd_shards.gathers.wait()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard all gradients, including reduced ones."""
@@ -219,6 +242,7 @@ class _Sharded:
             HorovodInternalError: If a rank was lost.
         """
         shards = self._hvd_shards
+        shards.gathers.wait()
         mine: dict[int, dict[str, Any]] = {}
         own = {segment.index: (segment, self.state.get(tensor, {})) for segment, tensor, _ in shards.owned}
         for index, (segment, entries) in own.items():
@@ -277,6 +301,7 @@ class _Sharded:
         state = {to_name[key]: entries for key, entries in state_dict["state"].items()}
         for group, other in zip(self.param_groups, saved, strict=True):
             group.update({k: v for k, v in other.items() if k not in ("params", "param_names")})
+        shards.gathers.wait()
         shards.reset()
         self._install(state)
 

@@ -181,10 +181,11 @@ class Shards(backward.PassState):
         op: int,
         passes: int,
         process_set: ProcessSet,
+        tracked: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self.parameters = [p for group in groups for p in group]
         self.names, self.wire, self.process_set = names, wire, process_set
-        self.compression, self.op, self.passes = compression, op, passes
+        self.compression, self.op, self.passes, self.tracked = compression, op, passes, tracked
         self.rank, self.ranks = set_rank_and_size(process_set, "ShardedOptimizer")
         of_group = [i for i, group in enumerate(groups) for _ in group]
         items = [
@@ -195,7 +196,7 @@ class Shards(backward.PassState):
             Bucket(f"{wire}.{i}", layout, self.parameters, self.rank, self.ranks)
             for i, layout in enumerate(make_layouts(items, self.ranks))
         ]
-        self.gathers = Gathers(self.buckets, process_set)
+        self.gathers = Gathers(self.buckets, process_set, tracked)
         self.owned: list[tuple[Segment, torch.Tensor, Bucket]] = [
             (s, bucket.shard[s.offset : s.offset + s.stop - s.start], bucket)
             for bucket in self.buckets
