@@ -5,7 +5,7 @@ import torch
 
 import horovod.torch as hvd
 from tests.ranks import on_ranks
-from tests.torch.programs import assert_all_equal, batch, loss_of, network, wrap
+from tests.torch.programs import assert_all_equal, batch, loss_of, network, train, wrap
 
 
 class Raises(torch.autograd.Function):
@@ -61,14 +61,6 @@ def backward_fails(ranks, passes, buckets, then):
     assert not optimizer._hvd.reducer.busy
 
 
-def go_on(net, optimizer, failed):
-    pass
-
-
-def zero(net, optimizer, failed):
-    optimizer.zero_grad()
-
-
 def something_else(net, optimizer, failed):
     # The failed rank next waits for another operation, in which the others take part after their backward
     # pass.
@@ -81,55 +73,53 @@ def take_step(net, optimizer, failed):
     hvd.broadcast_parameters(net.state_dict(), 0)
 
 
-@pytest.mark.parametrize("then", [go_on, zero, something_else, take_step])
+THEN = {
+    "go on": lambda net, optimizer, failed: None,
+    "zero": lambda net, optimizer, failed: optimizer.zero_grad(),
+    "something else": something_else,
+    "step": take_step,
+}
+
+
+@pytest.mark.parametrize("then", THEN)
 @pytest.mark.parametrize("buckets", [True, False])
 def test_backward_fails_on_one_rank(pool, then, buckets):
-    pool(3).run(backward_fails, [1], 1, buckets, then)
+    pool(3).run(backward_fails, [1], 1, buckets, THEN[then])
 
 
 def test_backward_fails_on_all_ranks_and_in_an_earlier_pass(pool):
-    pool(2).run(backward_fails, [0, 1], 1, None, go_on)
-    pool(2).run(backward_fails, [0], 3, None, go_on)
-    pool(2).run(backward_fails, [1], 2, None, zero)
+    pool(2).run(backward_fails, [0, 1], 1, None, THEN["go on"])
+    pool(2).run(backward_fails, [0], 3, None, THEN["go on"])
+    pool(2).run(backward_fails, [1], 2, None, THEN["zero"])
 
 
-def halve(p):
-    p.grad.mul_(0.5)
+CHANGES = {
+    "halve": lambda p: setattr(p, "grad", p.grad.mul_(0.5)),
+    "replace": lambda p: setattr(p, "grad", p.grad / 2),
+    "forget": lambda p: setattr(p, "grad", None),
+}
 
 
-def replace(p):
-    p.grad = p.grad / 2
-
-
-def forget(p):
-    p.grad = None
-
-
-@pytest.mark.parametrize("change", [halve, replace, forget])
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("buckets", [True, False])
 @on_ranks(2)
 def test_gradients_that_change_while_they_are_reduced(change, buckets):
     net = network()
     optimizer = wrap(net, gradient_as_bucket_view=buckets)
-    for number in range(3):
-        optimizer.zero_grad()
-        loss_of(net, batch(number)).backward()
-        optimizer.step()
-    hook = net[2].weight.register_post_accumulate_grad_hook(change)
+    train(net, optimizer, range(3))
+    hook = net[2].weight.register_post_accumulate_grad_hook(CHANGES[change])
     optimizer.zero_grad()
     with pytest.raises(RuntimeError, match=r"gradient '2.weight.*' was changed or replaced while it was being reduced"):
         loss_of(net, batch(3)).backward()
     hook.remove()
-    optimizer.zero_grad()
-    loss_of(net, batch(4)).backward()
-    optimizer.step()
+    train(net, optimizer, [4])
     assert_all_equal(net)
 
 
 def changed_before():
     # A hook registered before the optimizer was wrapped runs first.
     net = network()
-    net[2].weight.register_post_accumulate_grad_hook(halve)
+    net[2].weight.register_post_accumulate_grad_hook(CHANGES["halve"])
     optimizer = wrap(net)
     for number in range(3):
         optimizer.zero_grad()
@@ -142,9 +132,7 @@ def changed_before():
     with pytest.raises((AssertionError, RuntimeError), match="being reduced"):
         loss_of(net, batch(3)).backward()
     hook.remove()
-    optimizer.zero_grad()
-    loss_of(net, batch(4)).backward()
-    optimizer.step()
+    train(net, optimizer, [4])
     assert_all_equal(net)
 
 
@@ -178,12 +166,8 @@ def taken_away(everywhere, **options):
     assert_all_equal(net)
 
 
-def taken_away_in_all_ways():
-    for options in ({}, {"gradient_as_bucket_view": False}, {"groups": 2}):
-        for everywhere in (True, False):
-            taken_away(everywhere, **options)
-
-
 def test_hooks_of_the_program(pool):
     pool(2).run(changed_before)
-    pool(2).run(taken_away_in_all_ways)
+    for options in ({}, {"gradient_as_bucket_view": False}, {"groups": 2}):
+        for everywhere in (True, False):
+            pool(2).run(taken_away, everywhere, **options)

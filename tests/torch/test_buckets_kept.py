@@ -22,9 +22,8 @@ def kept_gradients(keep, replace):
             if replace:
                 n[2].bias.grad = torch.ones_like(n[2].bias)
     assert in_buckets(optimizer)
-    for a, b in zip(kept, expected, strict=True):
-        assert torch.equal(a, b)
-    del kept, a
+    assert all(torch.equal(a, b) for a, b in zip(kept, expected, strict=True))
+    del kept
     # If no gradient is kept, the memory is reused.
     memory = []
     for number in range(5, 8):

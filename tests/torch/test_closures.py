@@ -48,8 +48,7 @@ def test_line_search_on_uneven_data(op, kind):
         assert float(loss) == pytest.approx(float(expected), rel=1e-6)
         assert calls[0] == calls[1]
     assert_all_equal(net)
-    for p, q in zip(net.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(list(net.parameters()), list(reference.parameters()), rtol=1e-4, atol=1e-6)
     assert hvd.allgather_object(calls) == [calls] * hvd.size()
 
 
