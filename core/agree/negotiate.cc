@@ -349,17 +349,17 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     out.push_back(std::move(w));
   };
   // Groups that have already been reported through one of their named operations.
-  std::set<GroupKey> told;
+  std::set<GroupKey> reported;
   for (const auto& [key, p] : pending_) {
     if (p.decided) continue;
-    for (const GroupKey& g : groups_of(key, p)) told.insert(g);
+    for (const GroupKey& g : groups_of(key, p)) reported.insert(g);
     if (p.first > since) continue;
     std::vector<int> ready;
     for (const RankRequest& a : p.by_rank) ready.push_back(a.rank);
     add(key, key.name, p.first, std::move(ready), &p.by_rank.front().request);
   }
   for (const auto& [g, group] : groups_) {
-    if (group.held.empty() || told.count(g)) continue;
+    if (group.held.empty() || reported.count(g)) continue;
     const Key& key = group.held.front();
     const double first = pending_.at(key).first;
     if (first > since) continue;

@@ -31,8 +31,8 @@ std::string seconds(double s) { return std::to_string(static_cast<long long>(std
 
 }  // namespace
 
-Status StallCheck::check(const Negotiator& negotiator, double now, const LogSink& log, bool* told) {
-  *told = false;
+Status StallCheck::check(const Negotiator& negotiator, double now, const LogSink& log, bool* warned) {
+  *warned = false;
   if (now - last_look_ < 1.0) return {};
   last_look_ = now;
   const bool may_end = shutdown_ > 0 && shutdown_ >= warning_;
@@ -63,7 +63,7 @@ Status StallCheck::check(const Negotiator& negotiator, double now, const LogSink
   if (ended) return Status(Code::timeout, text);
   if (last_warning_ == 0 || now - last_warning_ >= warning_) {
     last_warning_ = now;
-    *told = true;
+    *warned = true;
     if (log) log(LogLevel::warning, text);
   }
   return {};

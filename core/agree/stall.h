@@ -17,9 +17,9 @@ class StallCheck {
   StallCheck(double warning, double shutdown, std::vector<std::string> labels)
       : warning_(warning), shutdown_(shutdown), labels_(std::move(labels)) {}
 
-  // Check for stalls, at most once a second. `told` is set to true if a warning was logged. An error means that the
+  // Check for stalls, at most once a second. `warned` is set to true if a warning was logged. An error means that the
   // shutdown timeout has passed and the job must end.
-  Status check(const Negotiator& negotiator, double now, const LogSink& log, bool* told);
+  Status check(const Negotiator& negotiator, double now, const LogSink& log, bool* warned);
 
  private:
   double warning_, shutdown_;

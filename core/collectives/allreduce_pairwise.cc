@@ -37,7 +37,7 @@ struct Exchange {
   // Part of the current block that has not yet arrived.
   Bytes missing;
   // Bytes of this rank's result that have been sent to the peer.
-  size_t told = 0;
+  size_t sent = 0;
   // Part of the peer's result that has not yet arrived.
   Bytes result;
 };
@@ -92,11 +92,11 @@ class Direct {
 
   Status send(Exchange& e, bool& moved) {
     HVD_RETURN_IF_ERROR(advance_out(comm_, e.peer, e.give, moved));
-    if (!e.give.empty() || e.told == final_ready()) return {};
-    ConstBytes out = final_.first(final_ready()).subspan(e.told);
+    if (!e.give.empty() || e.sent == final_ready()) return {};
+    ConstBytes out = final_.first(final_ready()).subspan(e.sent);
     const size_t before = out.size();
     HVD_RETURN_IF_ERROR(advance_out(comm_, e.peer, out, moved));
-    e.told += before - out.size();
+    e.sent += before - out.size();
     return {};
   }
 
@@ -125,7 +125,7 @@ class Direct {
   }
 
   bool waits_for(const Exchange& e) const { return !e.missing.empty() || !e.result.empty(); }
-  bool owes(const Exchange& e) const { return !e.give.empty() || e.told < final_.size(); }
+  bool owes(const Exchange& e) const { return !e.give.empty() || e.sent < final_.size(); }
   // Return how many bytes of the result are complete and can be sent.
   size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }
 
@@ -135,7 +135,7 @@ class Direct {
       if (!e.missing.empty()) return pending_text(comm_, e.peer, !e.give.empty(), e.peer, true);
     }
     for (const Exchange& e : exchanges_) {
-      if (waits_for(e)) return pending_text(comm_, e.peer, !e.give.empty() || e.told < final_ready(), e.peer, true);
+      if (waits_for(e)) return pending_text(comm_, e.peer, !e.give.empty() || e.sent < final_ready(), e.peer, true);
     }
     for (const Exchange& e : exchanges_) {
       if (owes(e)) return pending_text(comm_, e.peer, true, e.peer, false);

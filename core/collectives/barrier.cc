@@ -28,9 +28,9 @@ Status barrier_dissemination(Comm& comm) {
   std::byte round{0x40};
   for (int distance = 1; distance < comm.size; distance *= 2) {
     const int to = (comm.rank + distance) % comm.size, from = (comm.rank - distance + comm.size) % comm.size;
-    std::byte heard{};
-    HVD_RETURN_IF_ERROR(exchange(comm, to, {&round, 1}, from, {&heard, 1}));
-    if (heard != round) return Status(Code::internal, "barrier out of step with " + peer_name(comm, from));
+    std::byte received{};
+    HVD_RETURN_IF_ERROR(exchange(comm, to, {&round, 1}, from, {&received, 1}));
+    if (received != round) return Status(Code::internal, "barrier out of step with " + peer_name(comm, from));
     round = static_cast<std::byte>(static_cast<unsigned>(round) + 1);
   }
   return {};

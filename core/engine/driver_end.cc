@@ -167,9 +167,9 @@ void Driver::fail(Status why, bool tell) {
   if (in_bucket_) in_flight = std::string(name_of(in_bucket_->parts.front().kind)) + " '" + in_bucket_->parts.front().names.front() + "'";
   for (size_t i = 0; i < ops.size() && i < 6 && in_flight.empty(); ++i) in_flight = describe(*ops[i]);
   if (!in_flight.empty() && ops.size() > 1) in_flight += " and " + std::to_string(ops.size() - 1) + " more";
-  const Status told =
+  const Status final_status =
       in_flight.empty() ? why : Status(why.code(), why.message() + "; in flight on " + label(rank_) + ": " + in_flight, why.rank());
-  shutdown_state_.end(told);
+  shutdown_state_.end(final_status);
   if (tell) {
     shutdown_state_.set_final_abort({executed_, why});
     flood(control_, *shutdown_state_.final_abort());
@@ -179,9 +179,9 @@ void Driver::fail(Status why, bool tell) {
   for (int l = 0; l < connections_.local_size(); ++l) {
     if (l != connections_.local_rank()) connections_.wakeup_of(l).wake(SleepState::idle);
   }
-  end_devices(told);
-  for (OperationPtr& op : ops) op->complete(told);
-  observers_->tell(&Observer::ended, told);
+  end_devices(final_status);
+  for (OperationPtr& op : ops) op->complete(final_status);
+  observers_->tell(&Observer::ended, final_status);
 }
 
 void Driver::leave(const std::string& reason) {

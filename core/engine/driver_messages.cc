@@ -46,12 +46,12 @@ void Driver::look_for_stalls() {
     negotiator.fail_diverged(now() - kDivergence);
   }
   // Write the log last, because logging can block on the Python interpreter.
-  LogBuffer said;
-  bool told = false;
-  const Status end = stall_check_.check(negotiator, now(), said.sink(), &told);
-  if (told) observers_->tell(&Observer::waiting, negotiator.waiting(now() - settings_.stall_warning), now(), false);
-  if (told) broadcast(control_, StalledKeys{coordinator_->epoch(), negotiator.keys()});
-  said.tell(log_);
+  LogBuffer buffer;
+  bool warned = false;
+  const Status end = stall_check_.check(negotiator, now(), buffer.sink(), &warned);
+  if (warned) observers_->tell(&Observer::waiting, negotiator.waiting(now() - settings_.stall_warning), now(), false);
+  if (warned) broadcast(control_, StalledKeys{coordinator_->epoch(), negotiator.keys()});
+  buffer.tell(log_);
   if (!end.ok() && !awaits_report()) fail(with_report(end), true);
 }
 
@@ -137,7 +137,7 @@ bool Driver::on(int from, Settled& message) {
 
 bool Driver::on(int from, ObserverMessageUp& message) {
   if (!coordinator_) return false;
-  observers_->tell(&Observer::heard, from, message.topic, std::string_view(message.body));
+  observers_->tell(&Observer::received, from, message.topic, std::string_view(message.body));
   return true;
 }
 
@@ -179,7 +179,7 @@ bool Driver::on(int, StalledKeys& message) {
 }
 
 bool Driver::on(int from, ObserverMessageDown& message) {
-  if (message.to < 0 || message.to == rank_) observers_->tell(&Observer::heard, from, message.topic, std::string_view(message.body));
+  if (message.to < 0 || message.to == rank_) observers_->tell(&Observer::received, from, message.topic, std::string_view(message.body));
   return true;
 }
 

@@ -101,7 +101,7 @@ class Observer {
   // `silent` lists the ranks that are known not to respond.
   virtual void unnoticed(std::string_view /*text*/, std::span<const int> /*silent*/) {}
   // Called when a message from an observer of rank `from` has arrived; see MessageBus.
-  virtual void heard(int /*from*/, uint32_t /*topic*/, std::string_view /*body*/) {}
+  virtual void received(int /*from*/, uint32_t /*topic*/, std::string_view /*body*/) {}
 
   // Called before the engine's thread, or a caller that runs the progress loop, sleeps. The argument is the maximum
   // sleep in seconds. Callers can run the loop while the engine's thread sleeps, so other events can occur before

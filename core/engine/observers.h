@@ -57,7 +57,7 @@ class Observers {
 };
 
 // Message bus between observers of different ranks, routed through rank 0. The engine carries these messages alongside
-// its own, in the order of submission, and does not read them. Observer::heard() receives them.
+// its own, in the order of submission, and does not read them. Observer::received() receives them.
 //
 // The bus is meant for short, occasional messages, such as reports about a waiting rank. Messages submitted during a
 // collective are sent after it. Messages submitted after the end of the job are dropped.

@@ -61,7 +61,7 @@ void ScheduleSync::revoke(bool stuck) {
   if (frozen_) return;
   frozen_ = true;
   frozen_since_ = Clock::now();
-  if (told_) return;
+  if (reported_) return;
   if (mode_ != Mode::shared) {
     send_up(*control_, Revoke{schedule_->id, stuck});
     return;
@@ -70,7 +70,7 @@ void ScheduleSync::revoke(bool stuck) {
 }
 
 bool ScheduleSync::leaving_elsewhere() const {
-  if (frozen_ || mode_ != Mode::shared) return told_ && !frozen_;
+  if (frozen_ || mode_ != Mode::shared) return reported_ && !frozen_;
   for (int l = 0; l < connections_->local_size(); ++l) {
     if (word(l).frozen(id())) return true;
   }
@@ -95,7 +95,7 @@ std::string ScheduleSync::waits_for() const {
 
 void ScheduleSync::on_revoked(uint64_t position) {
   if (guarded()) {
-    told_ = true;
+    reported_ = true;
   } else {
     final_ = static_cast<int64_t>(position);
   }

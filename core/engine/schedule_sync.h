@@ -76,7 +76,7 @@ class ScheduleSync {
   static Mode mode_for(const Connections& connections, const Schedule& schedule);
   Mode mode_;
   // True if any rank wants to leave the schedule. Used only in guarded mode.
-  bool told_ = false;
+  bool reported_ = false;
   bool frozen_ = false;
   Clock::time_point frozen_since_{};
   uint64_t position_ = 0;

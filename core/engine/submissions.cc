@@ -242,13 +242,13 @@ void Submissions::expect(size_t operations) {
 
 void Submissions::release(const std::vector<Operation*>& operations) {
   std::lock_guard lock(mutex_);
-  bool told = false;
+  bool reported = false;
   for (Operation* op : operations) {
     if (!op) continue;
     // True if the completion is reported to the program rather than to the engine itself.
     const bool tells = op->on_done && !op->carries;
-    if (tells && !told) ++fence_;
-    told |= tells;
+    if (tells && !reported) ++fence_;
+    reported |= tells;
     forget_on_device(*op);
     if (!op->scheduled || op->on_device) forget_name(*op);
     if (!op->scheduled) continue;

@@ -69,9 +69,9 @@ std::string Library::error(int result, const char* what) const {
   if (result == 0) return {};
   char text[kErrorBytes + 1] = {};
   int length = 0;
-  std::string said = std::string(what) + " failed with error " + std::to_string(result) + " of " + version;
-  if (error_string(result, text, &length) == 0 && text[0]) said += ": " + std::string(text);
-  return said;
+  std::string message = std::string(what) + " failed with error " + std::to_string(result) + " of " + version;
+  if (error_string(result, text, &length) == 0 && text[0]) message += ": " + std::string(text);
+  return message;
 }
 
 Status load(const std::string& path, const Library** out) {
@@ -82,8 +82,8 @@ Status load(const std::string& path, const Library** out) {
   // because the plugins of Open MPI 4 need them.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
-    const char* said = ::dlerror();
-    return Status(Code::invalid_argument, said ? said : path + " cannot be loaded");
+    const char* message = ::dlerror();
+    return Status(Code::invalid_argument, message ? message : path + " cannot be loaded");
   }
   auto& library = (*loaded)[handle];
   if (!library) {

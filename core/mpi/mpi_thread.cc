@@ -8,35 +8,35 @@
 
 namespace hvd::mpi {
 
-MpiThread::MpiThread() : desk_(std::make_shared<Desk>()) {
-  thread_without_signals([desk = desk_] {
+MpiThread::MpiThread() : shared_(std::make_shared<Shared>()) {
+  thread_without_signals([shared = shared_] {
     // Set the floating-point mode of this thread, because threads inherit the mode of their creator.
     const DefaultFloatMode floats;
-    std::unique_lock lock(desk->mutex);
+    std::unique_lock lock(shared->mutex);
     for (;;) {
-      desk->changed.wait(lock, [&] { return static_cast<bool>(desk->work); });
-      const std::function<void()> work = std::exchange(desk->work, nullptr);
+      shared->changed.wait(lock, [&] { return static_cast<bool>(shared->work); });
+      const std::function<void()> work = std::exchange(shared->work, nullptr);
       lock.unlock();
       work();
       lock.lock();
-      desk->busy = false;
-      desk->changed.notify_all();
+      shared->busy = false;
+      shared->changed.notify_all();
     }
   }).detach();
 }
 
 void MpiThread::begin(std::function<void()> work) {
-  std::lock_guard lock(desk_->mutex);
-  desk_->work = std::move(work);
-  desk_->busy = true;
-  desk_->changed.notify_all();
+  std::lock_guard lock(shared_->mutex);
+  shared_->work = std::move(work);
+  shared_->busy = true;
+  shared_->changed.notify_all();
 }
 
 bool MpiThread::ended(double seconds) {
-  std::unique_lock lock(desk_->mutex);
-  const auto done = [&] { return !desk_->busy; };
-  if (seconds >= 0) return desk_->changed.wait_for(lock, std::chrono::duration<double>(seconds), done);
-  desk_->changed.wait(lock, done);
+  std::unique_lock lock(shared_->mutex);
+  const auto done = [&] { return !shared_->busy; };
+  if (seconds >= 0) return shared_->changed.wait_for(lock, std::chrono::duration<double>(seconds), done);
+  shared_->changed.wait(lock, done);
   return true;
 }
 

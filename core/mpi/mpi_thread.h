@@ -26,13 +26,13 @@ class MpiThread {
   bool ended(double seconds);
 
  private:
-  struct Desk {
+  struct Shared {
     std::mutex mutex;
     std::condition_variable changed;
     std::function<void()> work;
     bool busy = false;
   };
-  std::shared_ptr<Desk> desk_;
+  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace hvd::mpi

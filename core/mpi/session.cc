@@ -73,16 +73,17 @@ Status Session::begin(const StartOptions& options) {
                                      " s; it waits for all processes of the job, so perhaps one has not called hvd.init(), has another "
                                      "HOROVOD_CPU_OPERATIONS, or was started by another MPI than this library's");
   }
-  if (const std::string said = library_->error(result->code, "MPI_Init_thread"); !said.empty()) return refuse(said);
+  if (const std::string message = library_->error(result->code, "MPI_Init_thread"); !message.empty()) return refuse(message);
   ours_ = true;
   level_ = level_of(abi(), result->level);
-  const std::string said = library_->error(result->handler, "MPI_Comm_set_errhandler");
-  return said.empty() ? Status() : refuse(said);
+  const std::string message = library_->error(result->handler, "MPI_Comm_set_errhandler");
+  return message.empty() ? Status() : refuse(message);
 }
 
 Status Session::join() {
   int level = 0;
-  if (const std::string said = library_->error(library_->query_thread(&level), "MPI_Query_thread"); !said.empty()) return refuse(said);
+  if (const std::string message = library_->error(library_->query_thread(&level), "MPI_Query_thread"); !message.empty())
+    return refuse(message);
   level_ = level_of(abi(), level);
   if (level_ >= Threads::serialized) return {};
   return refuse(
@@ -98,7 +99,7 @@ Status Session::look_around() {
   for (const auto& [result, what] : {std::pair(library_->comm_rank(abi().world, &rank_), "MPI_Comm_rank"),
                                      std::pair(library_->comm_size(abi().world, &size_), "MPI_Comm_size"),
                                      std::pair(library_->comm_get_parent(&parent), "MPI_Comm_get_parent")}) {
-    if (const std::string said = library_->error(result, what); !said.empty()) return refuse(said);
+    if (const std::string message = library_->error(result, what); !message.empty()) return refuse(message);
   }
   if (parent != abi().comm_null)
     return refuse("this process was started by MPI_Comm_spawn, which Horovod does not support; start all processes with mpirun");
@@ -111,9 +112,9 @@ Status Session::watch_finalize() {
   int key = 0;
   const CopyAttribute never = [](Handle, int, void*, void*, void*, int* flag) { return *flag = 0; };
   const int made = library_->comm_create_keyval(never, &Session::finalizing, &key, this);
-  if (const std::string said = library_->error(made, "MPI_Comm_create_keyval"); !said.empty()) return refuse(said);
-  const std::string said = library_->error(library_->comm_set_attr(abi().self, key, this), "MPI_Comm_set_attr");
-  return said.empty() ? Status() : refuse(said);
+  if (const std::string message = library_->error(made, "MPI_Comm_create_keyval"); !message.empty()) return refuse(message);
+  const std::string message = library_->error(library_->comm_set_attr(abi().self, key, this), "MPI_Comm_set_attr");
+  return message.empty() ? Status() : refuse(message);
 }
 
 int Session::finalizing(Handle, int, void*, void* extra) {

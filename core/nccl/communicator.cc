@@ -217,11 +217,11 @@ Status Ending::abort_all(Communicators communicators) {
   }
   if (there.empty()) return {};
   const Library& l = there.front()->library();
-  std::vector<Status> said(there.size());
+  std::vector<Status> statuses(there.size());
   if (there.size() == 1 || l.aborts_in_groups()) {
-    if (there.size() > 1) said.push_back(status_of(l, l.group_start(), "ncclGroupStart", nullptr));
-    for (Communicator* c : there) said.push_back(status_of(l, l.comm_abort(c->handle()), "ncclCommAbort", nullptr));
-    if (there.size() > 1) said.push_back(status_of(l, l.group_end(), "ncclGroupEnd", nullptr));
+    if (there.size() > 1) statuses.push_back(status_of(l, l.group_start(), "ncclGroupStart", nullptr));
+    for (Communicator* c : there) statuses.push_back(status_of(l, l.comm_abort(c->handle()), "ncclCommAbort", nullptr));
+    if (there.size() > 1) statuses.push_back(status_of(l, l.group_end(), "ncclGroupEnd", nullptr));
   } else {
     // Abort each communicator on a separate thread. The abort of one can wait for the kernels of another, which end
     // only when the other is aborted too.
@@ -229,12 +229,12 @@ Status Ending::abort_all(Communicators communicators) {
     for (size_t i = 0; i < there.size(); ++i) {
       threads.push_back(thread_without_signals([&, i] {
         Inside inside(there[i]->surroundings());
-        said[i] = status_of(l, l.comm_abort(there[i]->handle()), "ncclCommAbort", nullptr);
+        statuses[i] = status_of(l, l.comm_abort(there[i]->handle()), "ncclCommAbort", nullptr);
       }));
     }
     for (std::thread& t : threads) t.join();
   }
-  for (Status& s : said) {
+  for (Status& s : statuses) {
     if (!s.ok()) return std::move(s);
   }
   return {};

@@ -87,8 +87,8 @@ const Library* try_one(const std::string& name, int flags, std::string* reasons)
     reason = fill(handle, name, library.get());
     if (reason.empty()) return keep(std::move(library));
   } else if ((flags & RTLD_NOLOAD) == 0) {
-    const char* said = ::dlerror();
-    reason = said ? said : name + " cannot be loaded";
+    const char* detail = ::dlerror();
+    reason = detail ? detail : name + " cannot be loaded";
   }
   if (!reason.empty() && reasons->find(reason) == std::string::npos) *reasons += (reasons->empty() ? "" : "; ") + reason;
   return nullptr;
@@ -127,9 +127,9 @@ Status status_of(const Library& library, Result result, const char* what, Handle
   std::string text = std::string(what) + " failed with NCCL error " + std::to_string(result);
   if (name && *name) text += std::string(" (") + name + ")";
   if (last && *last) {
-    std::string_view said = last;
-    while (!said.empty() && (said.back() == '\n' || said.back() == ' ')) said.remove_suffix(1);
-    if (!said.empty()) text += ": " + std::string(said);
+    std::string_view detail = last;
+    while (!detail.empty() && (detail.back() == '\n' || detail.back() == ' ')) detail.remove_suffix(1);
+    if (!detail.empty()) text += ": " + std::string(detail);
   }
   const Code code = result == kRemote ? Code::peer_lost : result == kTimeout ? Code::timeout : Code::internal;
   return {code, std::move(text)};

@@ -98,7 +98,7 @@ void Answerer::noticed() {
   noticed_ = Clock::now();
 }
 
-void Answerer::heard(int, uint32_t topic, std::string_view body) {
+void Answerer::received(int, uint32_t topic, std::string_view body) {
   if (topic != static_cast<uint32_t>(Topic::explain)) return;
   std::optional<Question> question = Question::parse(body);
   if (!question || (!among(means_.rank, question->full) && !among(means_.rank, question->brief))) return;

@@ -73,7 +73,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   // did not answer in time; "stacks" in faulthandler's format; "python", the JSON that was passed to give(), or null;
   // "before" and "state", two results of process_state() a few tenths of a second apart; "steps", the number of steps;
   // "recent", as described in trace/dump.h.
-  void heard(int from, uint32_t topic, std::string_view body) override;
+  void received(int from, uint32_t topic, std::string_view body) override;
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;
 
  private:

@@ -45,18 +45,18 @@ class ClockOffset {
     uint64_t times[2];
     if (answer.size() != sizeof times) return {};
     std::memcpy(times, answer.data(), sizeof times);
-    const uint64_t asked = times[0], told = times[1], took = static_cast<uint64_t>(now) - asked;
+    const uint64_t asked = times[0], answered = times[1], took = static_cast<uint64_t>(now) - asked;
     // Maximum round trip in nanoseconds. Replies that took longer are ignored, as are replies that only seem to have
     // taken longer, because they answer a request of another rank with a different clock.
     constexpr uint64_t kMax = 60'000'000'000;
     if (took > kMax) return {};
-    const Known known{static_cast<int64_t>(told - asked - took / 2), static_cast<int64_t>(took / 2 + 1)};
+    const Known known{static_cast<int64_t>(answered - asked - took / 2), static_cast<int64_t>(took / 2 + 1)};
     if (!best_ || known.error < best_->error) best_ = known;
     const bool first = !any_;
     any_ = true;
-    if (++heard_ < kInARow) return first ? best_ : std::nullopt;
+    if (++samples_ < kInARow) return first ? best_ : std::nullopt;
     next_ = now + kRest;
-    heard_ = 0;
+    samples_ = 0;
     return std::exchange(best_, std::nullopt);
   }
 
@@ -64,7 +64,7 @@ class ClockOffset {
   static std::string pack(int64_t time) { return {reinterpret_cast<const char*>(&time), sizeof time}; }
 
   int64_t next_ = 0;
-  int heard_ = 0;
+  int samples_ = 0;
   bool any_ = false;
   std::optional<Known> best_;
 };

@@ -16,7 +16,7 @@ bool Mailbox::take(Letter* letter, Deadline deadline) {
   return true;
 }
 
-void Mailbox::heard(int from, uint32_t topic, std::string_view body) {
+void Mailbox::received(int from, uint32_t topic, std::string_view body) {
   // Ignore rank 0's answer about its clock. The observer that sent the request handles it.
   if (topic == static_cast<uint32_t>(Topic::clock_told)) return;
   if (topic == static_cast<uint32_t>(Topic::clock_ask)) {

@@ -24,7 +24,7 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   // Maximum number of unread messages. Further messages are dropped.
   static constexpr size_t kMax = 4096;
 
-  // Pass messages to the reader. If `say` is set, heard() also answers requests for this rank's time (trace/clock.h)
+  // Pass messages to the reader. If `say` is set, received() also answers requests for this rank's time (trace/clock.h)
   // and calls `say` to send the answers.
   explicit Mailbox(int rank, std::function<void(ObserverMessage)> say = {}) : rank_(rank), say_(std::move(say)) {}
 
@@ -37,7 +37,7 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   void close();
   bool closed() const;
 
-  void heard(int from, uint32_t topic, std::string_view body) override;
+  void received(int from, uint32_t topic, std::string_view body) override;
   // Add a message of Topic::waiting, with ages in seconds: {"asked": bool, "waiting": [{"name", "set", "age", "ready":
   // [ranks], "missing": [ranks]}, ...]}
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;

@@ -48,7 +48,7 @@ void StepMeter::negotiated(const std::vector<std::string>& names) {
 
 void StepMeter::count(uint64_t steps) {
   std::lock_guard lock(mutex_);
-  if (told_) return;
+  if (explicit_) return;
   begun_ = false;
   ended_ += steps;
   made_.store(ended_, std::memory_order_relaxed);
@@ -71,7 +71,7 @@ void StepMeter::schedule_begun(const Schedule& schedule) {
   }
   std::lock_guard lock(mutex_);
   // Do not count the time between two schedules as a step.
-  if (!told_) begun_ = false;
+  if (!explicit_) begun_ = false;
 }
 
 void StepMeter::bucket_done(const Schedule::Bucket& bucket) {
@@ -108,11 +108,11 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
   std::shared_ptr<Mailbox> wake;
   {
     std::lock_guard lock(mutex_);
-    if (found && told_) return;
+    if (found && explicit_) return;
     const Reading now = read();
     // Drop all steps detected so far.
-    if (!found && !told_) {
-      told_ = true;
+    if (!found && !explicit_) {
+      explicit_ = true;
       begun_ = false;
       ended_ = 0;
       steps_.clear();

@@ -117,7 +117,7 @@ class StepMeter final : public Observer {
 
   std::mutex mutex_;
   // All members below are guarded by mutex_.
-  bool told_ = false, begun_ = false, asleep_ = true;
+  bool explicit_ = false, begun_ = false, asleep_ = true;
   Reading before_{};
   uint64_t ended_ = 0;
   // Index of the oldest step in steps_, once steps_ is full.

@@ -103,10 +103,10 @@ void Timeline::push(Event event, size_t more_bytes) {
       return;
     }
     first = waiting_.empty();
-    if (lost_ != told_lost_) {
+    if (lost_ != reported_lost_) {
       Event lost(What::lost);
-      lost.number = static_cast<int64_t>(lost_ - told_lost_);
-      told_lost_ = lost_;
+      lost.number = static_cast<int64_t>(lost_ - reported_lost_);
+      reported_lost_ = lost_;
       waiting_.push_back(std::move(lost));
     }
     waiting_bytes_ += bytes;
@@ -171,7 +171,7 @@ void Timeline::failed(const Response& r) {
 void Timeline::started(const Execution& execution) {
   look_at_clock();
   const bool new_round = &execution.response == first_;
-  if (new_round && !told_steps_) begin_step(static_cast<int64_t>(all_rounds_++));
+  if (new_round && !explicit_steps_) begin_step(static_cast<int64_t>(all_rounds_++));
   if (!taking()) return;
   current_ = tensors_of(execution.response);
   Event e(What::started);
@@ -238,7 +238,7 @@ void Timeline::schedule_ended(const Schedule&, uint64_t) {
 }
 
 void Timeline::step(int64_t number) {
-  told_steps_ = true;
+  explicit_steps_ = true;
   begin_step(number);
 }
 
@@ -259,7 +259,7 @@ void Timeline::awake() {
 }
 
 void Timeline::ended(const Status& why) {
-  if (told_end_.exchange(true)) return;
+  if (reported_end_.exchange(true)) return;
   Event e(What::ended);
   e.text = why.message();
   push(std::move(e));
@@ -281,7 +281,7 @@ void Timeline::look_at_clock() {
   if (auto question = offset_.question(monotonic_ns())) options_.say({0, static_cast<uint32_t>(Topic::clock_ask), std::move(*question)});
 }
 
-void Timeline::heard(int from, uint32_t topic, std::string_view body) {
+void Timeline::received(int from, uint32_t topic, std::string_view body) {
   if (from != 0 || topic != static_cast<uint32_t>(Topic::clock_told) || options_.clock_of_rank0) return;
   const auto known = offset_.hear(body, monotonic_ns());
   if (!known) return;

@@ -77,7 +77,7 @@ class Timeline final : public Observer {
   void schedule_begun(const Schedule&) override;
   void bucket_done(const Schedule::Bucket&) override;
   void schedule_ended(const Schedule&, uint64_t) override;
-  void heard(int from, uint32_t topic, std::string_view body) override;
+  void received(int from, uint32_t topic, std::string_view body) override;
   void awake() override;
   // Record the end of the job. Called by the driver, and by any thread that notices the end earlier. Only the first
   // call has an effect.
@@ -134,7 +134,7 @@ class Timeline final : public Observer {
   const TickScale scale_;
   const uint64_t began_ = ticks();
 
-  std::atomic<bool> taking_, told_steps_{false}, told_end_{false};
+  std::atomic<bool> taking_, explicit_steps_{false}, reported_end_{false};
 
   // ---- Members used by the driver -----------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Timeline final : public Observer {
   std::condition_variable wake_;
   std::vector<Event> waiting_;
   size_t waiting_bytes_ = 0;
-  uint64_t lost_ = 0, told_lost_ = 0;
+  uint64_t lost_ = 0, reported_lost_ = 0;
   bool closing_ = false, hurry_ = false;
   Status status_;
 

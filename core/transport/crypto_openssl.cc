@@ -57,10 +57,10 @@ class OpensslAead final : public Aead {
   OpensslAead(const OpensslAead&) = delete;
 
   bool seal(const CipherNonce& nonce, ConstBytes extra, ConstBytes text, std::byte* out, std::byte* tag) override {
-    return said(run(nonce, extra, text, out, nullptr) && f_.cipher_ctrl(ctx_, kGetTag, kCipherTag, tag) == 1);
+    return checked(run(nonce, extra, text, out, nullptr) && f_.cipher_ctrl(ctx_, kGetTag, kCipherTag, tag) == 1);
   }
   bool open(const CipherNonce& nonce, ConstBytes extra, ConstBytes sealed, const std::byte* tag, std::byte* out) override {
-    return said(run(nonce, extra, sealed, out, tag));
+    return checked(run(nonce, extra, sealed, out, tag));
   }
 
  private:
@@ -75,7 +75,7 @@ class OpensslAead final : public Aead {
   }
   // Clear OpenSSL's errors after a failure. The error queue belongs to the thread, so other users of OpenSSL on this
   // thread would mistake these errors for their own.
-  bool said(bool good) {
+  bool checked(bool good) {
     if (!good) f_.clear_error();
     return good;
   }

@@ -79,8 +79,8 @@ double TcpLink::unanswered() {
     return 0;
   }
   const auto present = Clock::now();
-  const auto heard = present - std::chrono::milliseconds(info.tcpi_last_ack_recv);
-  owed_since_ = std::max(owed_since_.value_or(present), heard);
+  const auto last_ack = present - std::chrono::milliseconds(info.tcpi_last_ack_recv);
+  owed_since_ = std::max(owed_since_.value_or(present), last_ack);
   return std::chrono::duration<double>(present - *owed_since_).count();
 }
 

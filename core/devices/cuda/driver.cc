@@ -53,10 +53,10 @@ Loaded load(const std::string& library) {
 
 std::string CudaDriver::say(int code) const {
   const char *name = nullptr, *text = nullptr;
-  std::string said = "CUDA error " + std::to_string(code);
-  if (error_name(code, &name) == 0 && name) said += std::string(" (") + name + ")";
-  if (error_text(code, &text) == 0 && text) said += std::string(": ") + text;
-  return said;
+  std::string message = "CUDA error " + std::to_string(code);
+  if (error_name(code, &name) == 0 && name) message += std::string(" (") + name + ")";
+  if (error_text(code, &text) == 0 && text) message += std::string(": ") + text;
+  return message;
 }
 
 Status CudaDriver::check(int code, const char* what) const {

@@ -306,22 +306,22 @@ std::byte* StreamCounters::on_device(int local_rank, size_t word) const {
 }
 
 Status StreamCounters::tell(size_t word, Device::Stream stream) {
-  std::atomic<uint32_t>& told = counter(local_rank_, word).told;
-  const uint32_t value = told.load(std::memory_order_relaxed) + 1;
+  std::atomic<uint32_t>& recorded = counter(local_rank_, word).recorded;
+  const uint32_t value = recorded.load(std::memory_order_relaxed) + 1;
   HVD_RETURN_IF_ERROR(registered_->device->write_word(on_device(local_rank_, word), value, stream));
-  told.store(value, std::memory_order_release);
+  recorded.store(value, std::memory_order_release);
   return {};
 }
 
 Status StreamCounters::await(int local_rank, size_t word, Device::Stream stream) {
-  const uint32_t value = counter(local_rank, word).told.load(std::memory_order_acquire);
+  const uint32_t value = counter(local_rank, word).recorded.load(std::memory_order_acquire);
   return registered_->device->await_word(on_device(local_rank, word), value, stream);
 }
 
 void StreamCounters::release(int local_rank, size_t word) const {
   constexpr uint32_t kBeyond = uint32_t{1} << 30;
   Counter& c = counter(local_rank, word);
-  c.reached.store(c.told.load(std::memory_order_acquire) + kBeyond, std::memory_order_seq_cst);
+  c.reached.store(c.recorded.load(std::memory_order_acquire) + kBeyond, std::memory_order_seq_cst);
 }
 
 void StreamCounters::release() const {

@@ -38,7 +38,7 @@ class StreamCounters {
     // Value that the rank's GPU writes and other GPUs wait for.
     alignas(64) std::atomic<uint32_t> reached;
     // Value published by the rank's host code.
-    alignas(64) std::atomic<uint32_t> told;
+    alignas(64) std::atomic<uint32_t> recorded;
   };
   StreamCounters(std::shared_ptr<const Registered> registered, int local_rank)
       : registered_(std::move(registered)), local_rank_(local_rank) {}

@@ -35,7 +35,7 @@ struct NcclSets::Record {
   // Nonzero if the rank has created a communicator before.
   uint8_t busy = 0;
   // Nonzero if the rank has logged a warning about ranks that share a GPU.
-  uint8_t told = 0;
+  uint8_t warned = 0;
   Uuid uuid{};
   uint64_t host_id = 0;
   int32_t version = 0;
@@ -61,7 +61,7 @@ NcclSets::Record NcclSets::record() {
   }
   mine.wanted = options_.wanted();
   mine.busy = common_->first != nullptr;
-  mine.told = common_->told_of_sharing;
+  mine.warned = common_->warned_of_sharing;
   mine.host_id = host_id();
   if (library_) mine.version = library_->version;
   return mine;
@@ -69,10 +69,10 @@ NcclSets::Record NcclSets::record() {
 
 Status NcclSets::ask(Set* set, Comm& comm) {
   const Record mine = record();
-  std::vector<std::byte> said;
-  HVD_RETURN_IF_ERROR(say(comm, &mine, sizeof mine, &said));
+  std::vector<std::byte> bytes;
+  HVD_RETURN_IF_ERROR(say(comm, &mine, sizeof mine, &bytes));
   std::vector<Record> all(static_cast<size_t>(comm.size));
-  std::memcpy(all.data(), said.data(), said.size());
+  std::memcpy(all.data(), bytes.data(), bytes.size());
   const auto every = [&all](uint8_t Record::* what) { return std::ranges::all_of(all, [what](const Record& r) { return r.*what != 0; }); };
   // A rank that has called join() has no device. Postpone the choice between GPU and host until a later operation of
   // the set.
@@ -112,15 +112,15 @@ void NcclSets::warn_of_sharing(const Comm& comm, const std::vector<Record>& all)
   constexpr size_t kMaxNamed = 8;
   std::string ranks;
   size_t sharing = 0;
-  bool told = false;
+  bool warned = false;
   for (size_t i = 0; i < all.size(); ++i) {
     if (std::ranges::count(all, all[i].uuid, &Record::uuid) < 2) continue;
     if (++sharing <= kMaxNamed) ranks += (ranks.empty() ? "" : ", ") + std::to_string(comm.global_ranks[i]);
-    told |= all[i].told != 0;
+    warned |= all[i].warned != 0;
   }
   if (sharing == 0) return;
-  common_->told_of_sharing = true;
-  if (told || options_.sharing_is_meant || comm.rank != 0 || !log_) return;
+  common_->warned_of_sharing = true;
+  if (warned || options_.sharing_is_meant || comm.rank != 0 || !log_) return;
   if (sharing > kMaxNamed) ranks += " and " + std::to_string(sharing - kMaxNamed) + " more";
   log_(LogLevel::warning, "ranks " + ranks +
                               " share a GPU with each other and take turns on it. If that is not meant, call "

@@ -126,18 +126,18 @@ Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
   const Made made = made_of(*set->communicator, *common_->first, late);
   std::vector<std::byte> all;
   HVD_RETURN_IF_ERROR(say(comm, &made, 1, &all));
-  const auto said = [&all](Made what) { return std::find(all.begin(), all.end(), static_cast<std::byte>(what)) - all.begin(); };
+  const auto first_with = [&all](Made what) { return std::find(all.begin(), all.end(), static_cast<std::byte>(what)) - all.begin(); };
   const auto size = static_cast<ptrdiff_t>(all.size());
-  if (const ptrdiff_t failed = said(Made::failed); failed < size) {
+  if (const ptrdiff_t failed = first_with(Made::failed); failed < size) {
     const Status error = set->communicator->error();
     const std::string why = error.ok() ? name_of(comm, failed) + " cannot" : error.message();
     if (log_) log_(LogLevel::warning, "NCCL cannot be used: " + why);
     abandon(set, Status(Code::internal, why));
-  } else if (said(Made::late) < size) {
+  } else if (first_with(Made::late) < size) {
     const std::string why = "its communicator was not created within " + std::to_string(std::lround(options_.patience)) + " s";
     if (log_) log_(LogLevel::warning, "NCCL is not used for " + name_of_set(id) + ": " + why);
     abandon(set, Status(Code::timeout, why));
-  } else if (said(Made::not_yet) == size) {
+  } else if (first_with(Made::not_yet) == size) {
     set->state = State::nccl;
   } else if (!set->warned && comm.rank == 0 && Clock::now() - set->begun > std::chrono::duration<double>(options_.slow)) {
     warn(id, set, comm, all);

@@ -96,7 +96,7 @@ struct NcclCommon {
   // other communicators could deadlock.
   std::shared_ptr<nccl::Communicator> first;
   // True once this rank has logged a warning about ranks that share a GPU.
-  bool told_of_sharing = false;
+  bool warned_of_sharing = false;
 };
 
 class NcclSets {

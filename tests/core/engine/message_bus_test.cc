@@ -17,7 +17,7 @@ namespace {
 
 class Listener final : public Observer {
  public:
-  void heard(int from, uint32_t topic, std::string_view body) override {
+  void received(int from, uint32_t topic, std::string_view body) override {
     note(std::to_string(from) + "/" + std::to_string(topic) + "/" + std::string(body));
   }
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override {

@@ -54,7 +54,7 @@ std::shared_ptr<PythonStacks> stacks_of(int signal) {
   return std::make_shared<PythonStacks>(signal, stacks_fd);
 }
 
-void ask(Answerer& answerer, const Question& question) { answerer.heard(0, static_cast<uint32_t>(Topic::explain), question.text()); }
+void ask(Answerer& answerer, const Question& question) { answerer.received(0, static_cast<uint32_t>(Topic::explain), question.text()); }
 
 TEST_CASE("a question reads as it was written, and nonsense is none") {
   const Question question{42, {0, 3, 17}, {5}};
@@ -80,8 +80,8 @@ TEST_CASE("it answers with Python's stacks, without Python when that does not an
   means.ask_python = [&](uint64_t number) { wanted.put(std::to_string(number)); };
   Answerer answerer(std::move(means));
   ask(answerer, {1, {0, 2}, {}});
-  answerer.heard(0, static_cast<uint32_t>(Topic::python), "1;3;");
-  answerer.heard(0, static_cast<uint32_t>(Topic::explain), "nonsense");
+  answerer.received(0, static_cast<uint32_t>(Topic::python), "1;3;");
+  answerer.received(0, static_cast<uint32_t>(Topic::explain), "nonsense");
   ask(answerer, {2, {3}, {}});
   CHECK(wanted.next() == "2");
   answerer.give(2, "of Python", "{\"main\":1}");
