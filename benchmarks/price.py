@@ -193,9 +193,9 @@ def report(label: str, found: dict[str, dict[str, list[float]]]) -> list[str]:
     for name, figures in found.items():
         limit = COMPARISONS[name][2]
         middle, low, high = (100 * (value - 1) for value in interval(figures["ratios"]))
-        verdict = "met" if high < 100 * limit else "exceeded" if low > 100 * limit else "within the noise"
+        result = "met" if high < 100 * limit else "exceeded" if low > 100 * limit else "within the noise"
         text = f"{middle:+.2f} % ({low:+.2f} to {high:+.2f})"
-        lines.append(f"| {name} | {text} | {100 * figures['threads'][0]:.2f} % | {100 * limit:g} %: {verdict} |")
+        lines.append(f"| {name} | {text} | {100 * figures['threads'][0]:.2f} % | {100 * limit:g} %: {result} |")
     return lines
 
 

@@ -46,10 +46,10 @@ def world_ranks(comm: Any, what: str) -> list[int]:
     finally:
         group.Free()
         world.Free()
-    strangers = ranks.count(mpi.UNDEFINED)
-    if strangers:
+    others = ranks.count(mpi.UNDEFINED)
+    if others:
         raise ValueError(
-            f"{what} must be a communicator of processes that were started together, got one in which {strangers} of "
+            f"{what} must be a communicator of processes that were started together, got one in which {others} of "
             f"{len(ranks)} processes belong to another job (they are not in MPI.COMM_WORLD)"
         )
     return ranks

@@ -210,12 +210,12 @@ def render_comparison(p: Prediction, stats: Mapping[str, Any]) -> str:
     worst = max(parts, key=lambda name: abs(parts[name]))
     heading = f"{p.model}, {p.layout.nodes} x {p.layout.per_node} workers, batch {p.batch} per worker"
     if abs(parts[worst]) < _SMALL * plan["step"]:
-        verdict = f"The run is as planned: no part differs by more than {_SMALL:.0%} of the step."
+        conclusion = f"The run is as planned: no part differs by more than {_SMALL:.0%} of the step."
     else:
-        verdict = (
+        conclusion = (
             f"The largest difference is {worst}: {_signed(parts[worst])} per step. {_HINTS[worst, parts[worst] > 0]}"
         )
-    return f"{heading}\n\n{table(rows)}\n\n{verdict}\n"
+    return f"{heading}\n\n{table(rows)}\n\n{conclusion}\n"
 
 
 _HINTS = {

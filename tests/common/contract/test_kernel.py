@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from horovod.common.contract import kernel
-from horovod.common.contract.kernel import Groups, Room
+from horovod.common.contract.kernel import Capacity, Groups
 
 V1 = """31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
 32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
@@ -108,8 +108,8 @@ def test_the_least_of_nested_groups_counts(tmp_path):
         },
     )
     assert kernel.cores(root) == 2.5
-    assert kernel.memory(root) == Room(1000, 100)  # its own limit leaves 800, but the slice's only 100
-    assert kernel.tasks(root) == Room(100, 3)
+    assert kernel.memory(root) == Capacity(1000, 100)  # its own limit leaves 800, but the slice's only 100
+    assert kernel.tasks(root) == Capacity(100, 3)
 
 
 PROGRAM = """

@@ -53,7 +53,7 @@ class Engine:
         return self.made
 
 
-class Outlet:
+class FakeExporter:
     written = 0
 
     def write(self):
@@ -85,12 +85,12 @@ def account_of(rank, hosts, cross_rank):
 
 def test_a_program_that_asks_after_each_step_does_not_keep_figures_from_the_file():
     account, engine = account_of(0, ("a",), 0)
-    account._outlets = [Outlet()]
+    account._exporters = [FakeExporter()]
     for number in range(1, 6):
         engine.steps = [(number, number * 10**9, 10**9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)]
         assert account.stats()["made"] == number + 1
     assert account._tell()
-    assert account._outlets[0].written == 1
+    assert account._exporters[0].written == 1
     assert not account._tell()
 
 

@@ -69,7 +69,7 @@ class Engine:
         self.where = where
 
 
-class Witness:
+class FakeStackReporter:
     class answerer:
         @staticmethod
         def noticed():
@@ -90,7 +90,7 @@ def test_a_neighbour_looks_at_a_rank_of_another_host_that_does_not_answer():
         told.append(text)
         done.set()
 
-    hangs = Hangs(bus, engine, job(0), Witness, say)
+    hangs = Hangs(bus, engine, job(0), FakeStackReporter, say)
     bus.waiting[0]({"asked": False, "waiting": [WAITING]})
     assert done.wait(20)
     assert [(kind, to, what.get("pid")) for kind, to, what in bus.said] == [("explaining", -1, None), ("look", 2, 13)]

@@ -80,12 +80,12 @@ def test_it_tells_from_the_beginning_and_to_the_end(pipe, monkeypatch):
 
 CANNOT_BEGIN = """
 import numpy as np, horovod.numpy as hvd
-from horovod.common.telemetry import stacks as witness
+from horovod.common.telemetry import stacks
 
 def refuse(name):
     raise OSError(24, "Too many open files")
 
-witness._memory = refuse
+stacks._memory = refuse
 hvd.init()
 assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [1, 1]
 for ask in (hvd.stats, hvd.dump, lambda: hvd.report(loss=1), lambda: hvd.start_timeline("x.json")):

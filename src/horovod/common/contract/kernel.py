@@ -124,7 +124,7 @@ _FILES = {
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """Limit and unused amount of a resource. Each is the minimum over a control group and its parents."""
 
     limit: int
@@ -215,12 +215,12 @@ def usable_cores() -> int:
     return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
-def memory(root: str = "/") -> Room | None:
+def memory(root: str = "/") -> Capacity | None:
     """Return the memory limit and the unused memory in bytes, or None if there is no limit.
 
     Shared memory and in-memory files count as used memory. Reclaimable page cache does not.
     """
-    rooms = []
+    limits = []
     for version, folder in _folders("memory", root):
         limit, used, cached = _FILES[version]
         most = _number(_read(f"{folder}/{limit}"))
@@ -229,22 +229,22 @@ def memory(root: str = "/") -> Room | None:
                 line.split()[:2] for line in _read(f"{folder}/memory.stat").splitlines() if len(line.split()) > 1
             )
             taken = (_number(_read(f"{folder}/{used}")) or 0) - (_number(back.get(cached, "")) or 0)
-            rooms.append(Room(most, max(0, most - taken)))
-    return _least(rooms)
+            limits.append(Capacity(most, max(0, most - taken)))
+    return _least(limits)
 
 
-def tasks(root: str = "/") -> Room | None:
+def tasks(root: str = "/") -> Capacity | None:
     """Return the limit on processes and threads, and how many more can start, or None if there is no limit."""
-    rooms = []
+    limits = []
     for _, folder in _folders("pids", root):
         most = _number(_read(f"{folder}/pids.max"))
         if most is not None:
-            rooms.append(Room(most, max(0, most - (_number(_read(f"{folder}/pids.current")) or 0))))
-    return _least(rooms)
+            limits.append(Capacity(most, max(0, most - (_number(_read(f"{folder}/pids.current")) or 0))))
+    return _least(limits)
 
 
-def _least(rooms: list[Room]) -> Room | None:
-    return Room(min(each.limit for each in rooms), min(each.free for each in rooms)) if rooms else None
+def _least(limits: list[Capacity]) -> Capacity | None:
+    return Capacity(min(each.limit for each in limits), min(each.free for each in limits)) if limits else None
 
 
 def _folders(controller: str, root: str) -> list[tuple[int, str]]:

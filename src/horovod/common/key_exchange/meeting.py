@@ -78,12 +78,12 @@ def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meetin
     """
     at = group.place.job, group.members
     if at not in _meetings:
-        way = choose(group)
+        method = choose(group)
         if group.place.rank == group.leader:
             _make_room(group)
-            _meetings[at] = way.lead(group, group.job_key(fresh_key()))
+            _meetings[at] = method.lead(group, group.job_key(fresh_key()))
         else:
-            _meetings[at] = way.follow(group, seconds)
+            _meetings[at] = method.follow(group, seconds)
     return _meetings[at]
 
 

@@ -136,7 +136,7 @@ class AcceptControl:
             sock.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
         self.monitor = sock.get_monitor_socket(_EVENTS)
         self.closed = False
-        self._strangers = UnauthenticatedPeers()
+        self._unauthenticated = UnauthenticatedPeers()
         self._recount_at = 0.0
         self._count()
 
@@ -150,21 +150,21 @@ class AcceptControl:
             if not self.monitor.poll(0):
                 break
             event = recv_monitor_message(self.monitor)
-            self._strangers.take(event["event"], event["value"], now)
+            self._unauthenticated.take(event["event"], event["value"], now)
             self._used += event["event"] == zmq.EVENT_ACCEPTED
-        strangers = self._strangers.count(now)
+        unauthenticated = self._unauthenticated.count(now)
         if self.closed:
             if now < self._recount_at:
                 return
             self._count()
-            if self._used < self._limit - self._limit // 8 and strangers < _STRANGERS - _STRANGERS // 8:
+            if self._used < self._limit - self._limit // 8 and unauthenticated < _STRANGERS - _STRANGERS // 8:
                 for listener in self._listeners:
                     listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
                 self.closed = False
             return
         if self._used >= self._recount_above:
             self._count()
-        if self._used >= self._limit or strangers >= _STRANGERS:
+        if self._used >= self._limit or unauthenticated >= _STRANGERS:
             for listener in self._listeners:
                 listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _drop_everything())
             self.closed = True

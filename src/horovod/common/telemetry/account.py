@@ -80,7 +80,7 @@ class Account:
         self._last_words: set[int] = set()
         self._pings: dict[int, Pings] = {}
         self._link: float | None = None
-        self._outlets: list[Exporter] = []
+        self._exporters: list[Exporter] = []
         self._more = more
         self._noise_scale = noise_scale
         self._thread: threading.Thread | None = None
@@ -177,10 +177,10 @@ class Account:
         try:
             if self._together is not None:
                 self._link = self._link_of()
-                self._outlets = [*open_exporters(self._settings, self.job), *self._more]
+                self._exporters = [*open_exporters(self._settings, self.job), *self._more]
                 # Close the exporters again if the job ended while this thread was opening them.
                 if self._closed.is_set():
-                    self._leave_outlets()
+                    self._close_exporters()
             while not self._closed.is_set():
                 self._wake.wait()
                 self._wake.clear()
@@ -224,8 +224,8 @@ class Account:
         if self._together is None:
             self._bus.send("steps", to=0, **note)
         elif not last:
-            for outlet in self._outlets:
-                outlet.write()
+            for exporter in self._exporters:
+                exporter.write()
         return True
 
     def _asked(self) -> None:
@@ -285,7 +285,7 @@ class Account:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
-        self._leave_outlets()
+        self._close_exporters()
         self._handlers.clear()  # break the reference cycle through the handlers, which would keep the engine alive
         if self._together is not None and enough and not failed and self._settings.flag("HOROVOD_STATS_SUMMARY"):
             _print(f"[horovod] {self.job()['sentence']}")
@@ -298,16 +298,16 @@ class Account:
                 return self._acknowledged.is_set()
         return True
 
-    def _leave_outlets(self) -> None:
-        outlets, self._outlets = self._outlets, []
-        for outlet in outlets:
-            outlet.write()
-            outlet.close()
+    def _close_exporters(self) -> None:
+        exporters, self._exporters = self._exporters, []
+        for exporter in exporters:
+            exporter.write()
+            exporter.close()
 
     def leave_in_child(self) -> None:
         """Release files and ports in a forked child, which would otherwise keep them in use."""
-        for outlet in self._outlets:
-            outlet.leave_in_child()
+        for exporter in self._exporters:
+            exporter.leave_in_child()
 
 
 def _worst(late: Any) -> dict[str, Any] | None:

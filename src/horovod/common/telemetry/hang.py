@@ -40,7 +40,7 @@ class Hangs:
     """One rank's side of hang diagnosis. Rank 0 collects all ranks' answers."""
 
     def __init__(
-        self, bus: MessageBus, engine: "Engine", job: Job, witness: StackReporter, say: Callable[[str], None]
+        self, bus: MessageBus, engine: "Engine", job: Job, stack_reporter: StackReporter, say: Callable[[str], None]
     ) -> None:
         """Register handlers for the messages of hang diagnosis.
 
@@ -48,12 +48,12 @@ class Hangs:
             bus: Message bus to the other ranks.
             engine: Engine of the job.
             job: The job.
-            witness: Stack reporter of this process.
+            stack_reporter: Stack reporter of this process.
             say: Function that shows a warning to the user.
         """
         from horovod import _core
 
-        self._bus, self._engine, self._job, self._witness, self._say = bus, engine, job, witness, say
+        self._bus, self._engine, self._job, self._stack_reporter, self._say = bus, engine, job, stack_reporter, say
         self._question = _core.TOPIC_EXPLAIN
         self._lock = threading.Condition()
         self._busy = False
@@ -125,7 +125,7 @@ class Hangs:
     # The methods below run only on rank 0.
 
     def _waits(self, report: dict[str, Any]) -> None:
-        self._witness.answerer.noticed()
+        self._stack_reporter.answerer.noticed()
         waiting = Waiting.read(report)
         with self._lock:
             if report["asked"]:

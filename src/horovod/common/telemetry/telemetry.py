@@ -173,9 +173,9 @@ class Telemetry:
         """
         self._engine = engine
         self.bus = MessageBus(engine, job.rank)
-        self.witness = StackReporter(self.bus, engine, job.rank)
+        self.stack_reporter = StackReporter(self.bus, engine, job.rank)
         self._warn = warner(job.rank, settings)
-        self.hangs = Hangs(self.bus, engine, job, self.witness, self._warn)
+        self.hangs = Hangs(self.bus, engine, job, self.stack_reporter, self._warn)
         self._checks = Checks(job, engine, self.bus, settings, self._warn)
         self._explain_listener = ExplainListener(self.hangs.asked) if job.rank == 0 else None
         self.timelines = Timelines(job, engine, settings)
@@ -240,7 +240,7 @@ class Telemetry:
         with contextlib.ExitStack() as then:  # register the callbacks in reverse order, because the last one runs first
             then.callback(self.timelines.stop)
             # Close the stack reporter after the message bus, whose thread writes to the reporter's files.
-            then.callback(self.witness.close)
+            then.callback(self.stack_reporter.close)
             then.callback(self.bus.close)
             if self._live is not None:
                 then.callback(self._live.finish)
@@ -248,7 +248,7 @@ class Telemetry:
                 then.callback(self._account.close, failed)
             then.callback(marks.close)
             then.callback(self._checks.close)
-            then.callback(self.witness.answerer.close)
+            then.callback(self.stack_reporter.answerer.close)
             if self._explain_listener is not None:
                 then.callback(self._explain_listener.close)
 

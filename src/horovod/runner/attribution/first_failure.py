@@ -58,18 +58,18 @@ def why_left(exception: Sequence[str]) -> str:
     return left[2] or "" if left is not None else ""
 
 
-def describe(accusation: Ending, reason: str, status: int, stopped: bool) -> str:
+def describe(report: Ending, reason: str, status: int, stopped: bool) -> str:
     """Describe the exit of a rank that other ranks name as the cause of their failure.
 
     Args:
-        accusation: Report in which another rank names this rank.
+        report: Report in which another rank names this rank.
         reason: Reason for leaving the job that this rank reported.
         status: Exit code of the rank, or the negative signal number.
         stopped: True if the launcher stopped the rank.
     """
-    if accusation.why == "absent":
-        return f"it did not call hvd.init() within {accusation.seconds:g} s"
-    if accusation.why == "left":
+    if report.why == "absent":
+        return f"it did not call hvd.init() within {report.seconds:g} s"
+    if report.why == "left":
         ended = reason.startswith(_ENDED) or not reason
         how = f"it ended without an error{reason[len(_ENDED) :]}" if ended else f"it left the job ({reason})"
         return f"{how} while others still needed it"

@@ -33,14 +33,14 @@ class ArrivalSource:
 
     Args:
         gathering: Server to which the agents connect.
-        way: Object through which the job opens the agents' connections.
+        reach: Object through which the job opens the agents' connections.
         most: Maximum number of agents at the same time.
     """
 
-    def __init__(self, gathering: Gathering, way: arrived.Arrived, most: int) -> None:
+    def __init__(self, gathering: Gathering, reach: arrived.Arrived, most: int) -> None:
         self._gathering = gathering
         self._most = most
-        self._way = way
+        self._reach = reach
         self._here: dict[str, Arrived] = {}
         self._machines: dict[str, str] = {}
         self._changed = True
@@ -51,14 +51,14 @@ class ArrivalSource:
         """Add an agent that the server has admitted."""
         self._here[each.name] = each
         self._machines[each.name] = each.machine
-        self._way.add(each.name, each.connection)
+        self._reach.add(each.name, each.connection)
         self._changed = True
 
     def events(self) -> dict[int, int]:
         if self._over:
             return {}
         # Detect the loss of agents that the job has not started to use. The job itself polls all other agents.
-        idle = [self._here[name].connection for name in self._way.waiting if name in self._here]
+        idle = [self._here[name].connection for name in self._reach.waiting if name in self._here]
         return {self._gathering.fd: select.POLLIN, **{each.fd: select.POLLRDHUP for each in idle if each.fd >= 0}}
 
     def next_time(self) -> float | None:
@@ -70,7 +70,7 @@ class ArrivalSource:
         new, news, trouble = self._gathering.take()
         for each in new:
             self.add(each)
-        for name in [name for name in self._way.waiting if name in self._here and self._here[name].connection.gone]:
+        for name in [name for name in self._reach.waiting if name in self._here and self._here[name].connection.gone]:
             self.lost(name)
         if trouble is not None and not self._reported:
             self._reported = True  # Report only once that no more agents will connect; the job continues.
@@ -84,7 +84,7 @@ class ArrivalSource:
 
     def lost(self, host: str) -> None:
         if self._here.pop(host, None) is not None:
-            self._way.drop(host)
+            self._reach.drop(host)
             self._changed = True
 
     def machine_of(self, host: str) -> str:
@@ -93,7 +93,7 @@ class ArrivalSource:
     def close(self) -> None:
         self._over = True
         self._gathering.close()
-        self._way.close()
+        self._reach.close()
 
 
 class Call:
@@ -164,9 +164,9 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, options: JobOptio
         by_number = {each.number: each for each in here[:num_proc]}
         placed = hosts.place({number: each.machine for number, each in by_number.items()})
         settings, environ = _settings(options, [slot for _, slot in placed], None)
-        way = arrived.Arrived()
-        agents = [_agent(by_number[number], slot, way) for number, slot in placed]
-        fleet = _fleet(agents, settings, way)
+        reach = arrived.Arrived()
+        agents = [_agent(by_number[number], slot, reach) for number, slot in placed]
+        fleet = _fleet(agents, settings, reach)
         result = _run(call, options, FixedJob(settings, environ, fleet=fleet))
         return outcome.by_rank(result, {slot.rank: slot.hostname for _, slot in placed})
     finally:
@@ -182,14 +182,14 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, opti
     Returns:
         Results of the first `elastic.least` ranks of the last epoch.
     """
-    way = arrived.Arrived()
-    source = ArrivalSource(gathering, way, elastic.most or elastic.start)
+    reach = arrived.Arrived()
+    source = ArrivalSource(gathering, reach, elastic.most or elastic.start)
     for each in gathering.wait(elastic.start, options.start_timeout, options.advice):
         source.add(each)
     try:
         settings, environ = _settings(options, [], elastic)
         assert settings.elastic is not None
-        fleet = _fleet([], settings, way)
+        fleet = _fleet([], settings, reach)
         result = _run(call, options, ElasticJob(settings, environ, fleet=fleet, source=source))
     finally:
         source.close()
@@ -218,21 +218,21 @@ def run_command(
     Raises:
         Exception: If the agents did not connect. The errors are the same as those of `run_fixed`.
     """
-    way = arrived.Arrived()
+    reach = arrived.Arrived()
     here = gathering.wait(settings.size, options.start_timeout, options.advice)
     if settings.elastic is not None:
-        source = ArrivalSource(gathering, way, settings.elastic.most or settings.elastic.start)
+        source = ArrivalSource(gathering, reach, settings.elastic.most or settings.elastic.start)
         for each in here:
             source.add(each)
         with contextlib.closing(source):
-            fleet = _fleet([], settings, way)
+            fleet = _fleet([], settings, reach)
             return ElasticJob(settings, environ, signals=take_signals(), fleet=fleet, source=source).run()
     try:
         gathering.close()
         by_number = {each.number: each for each in here[: settings.size]}
         placed = hosts.place({number: each.machine for number, each in by_number.items()})
         settings = replace(settings, slots=[slot for _, slot in placed])
-        fleet = _fleet([_agent(by_number[number], slot, way) for number, slot in placed], settings, way)
+        fleet = _fleet([_agent(by_number[number], slot, reach) for number, slot in placed], settings, reach)
         return FixedJob(settings, environ, signals=take_signals(), fleet=fleet).run()
     finally:
         for each in here:
@@ -263,10 +263,10 @@ def _settings(
     return cli.with_variables(settings, environ), environ
 
 
-def _agent(each: Arrived, slot: Slot, way: arrived.Arrived) -> Agent:
-    way.add(each.name, each.connection)
+def _agent(each: Arrived, slot: Slot, reach: arrived.Arrived) -> Agent:
+    reach.add(each.name, each.connection)
     return Agent(each.name, [slot], remote=True)
 
 
-def _fleet(agents: list[Agent], settings: LaunchSettings, way: arrived.Arrived) -> Fleet:
-    return Fleet(agents, ssh.Remote(), fanout=settings.ssh_fanout, silence=settings.heartbeat_timeout, way=way)
+def _fleet(agents: list[Agent], settings: LaunchSettings, reach: arrived.Arrived) -> Fleet:
+    return Fleet(agents, ssh.Remote(), fanout=settings.ssh_fanout, silence=settings.heartbeat_timeout, reach=reach)

@@ -64,28 +64,28 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
         LaunchError: If the process created none of the sockets.
     """
     end = time.monotonic() + _PATIENCE
-    strangers: dict[str, str] = {}
+    rejected: dict[str, str] = {}
     while True:
         for name in names:
-            if name in strangers:
+            if name in rejected:
                 continue
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connection.setblocking(False)
                 connection.connect(name)
-                if not (stranger := _stranger(connection, pid)):
+                if not (reason := _why_not_ours(connection, pid)):
                     connection.settimeout(max(0.1, end - time.monotonic()))
                     return connection
-                strangers[name] = stranger
+                rejected[name] = reason
             except BlockingIOError:  # The listen backlog is full, so try again.
                 pass
             except OSError as error:
-                strangers[name] = str(error.strerror)
+                rejected[name] = str(error.strerror)
             connection.close()
-        if len(strangers) == len(names):
+        if len(rejected) == len(names):
             raise LaunchError(
                 f"--explain: what answers for rank 0 (pid {pid}) is not that process, but "
-                f"{', '.join(sorted(set(strangers.values())))}; its text is not shown"
+                f"{', '.join(sorted(set(rejected.values())))}; its text is not shown"
             )
         if time.monotonic() > end:
             raise TimeoutError
@@ -110,10 +110,10 @@ def _made_by(pid: int, name: str) -> bool:
             connection.connect(name)
         except OSError:
             return False
-        return not _stranger(connection, pid)
+        return not _why_not_ours(connection, pid)
 
 
-def _stranger(connection: socket.socket, pid: int) -> str:
+def _why_not_ours(connection: socket.socket, pid: int) -> str:
     """Return an empty string if the peer is process `pid` of the same user. Otherwise, describe the peer."""
     there, user, _ = kernel.peer_credentials(connection)
     if there == pid and user == _user_of(pid):

@@ -100,7 +100,7 @@ class ElasticAttempt(AgentAttempt):
         place = self._store.address, payload, results, self._foreseen, finder.machine_of
         orders = ElasticOrders(settings, elastic, environ, key, *place)
         pythons = {host.name: host.python for host in elastic.hosts}
-        self._locality = Locality(asks_ssh=not fleet.has_own_way, looks=not fleet.knows_places)
+        self._locality = Locality(asks_ssh=not fleet.has_own_reach, looks=not fleet.knows_places)
         self._hosts = HostAgents(
             fleet, self._relay, orders, pythons, settings.start_timeout, self._locality, settings.names
         )

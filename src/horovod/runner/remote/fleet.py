@@ -55,7 +55,7 @@ class Fleet:
         *,
         fanout: int,
         silence: float,
-        way: Reach | None = None,
+        reach: Reach | None = None,
     ) -> None:
         """Store the agents without starting them.
 
@@ -64,14 +64,14 @@ class Fleet:
             remote: Options for reaching other hosts.
             fanout: Maximum number of hosts to which each host connects.
             silence: Seconds without a message after which another host is considered lost.
-            way: Method by which to connect to all hosts. By default, the fleet uses child processes, ssh or Slurm.
+            reach: Method by which to connect to all hosts. By default, the fleet uses child processes, ssh or Slurm.
         """
         self.agents = list(agents)
         self._by_host = {agent.host: agent for agent in agents}
         self._remote = remote
-        self._way = way
+        self._own_reach = reach
         self._silence = silence
-        fanout = sys.maxsize if remote.slurm_job or way is not None else fanout
+        fanout = sys.maxsize if remote.slurm_job or reach is not None else fanout
         self._routes = Routes([agent.host for agent in agents if agent.remote], fanout)
         self._heartbeats = Heartbeats(silence, time.monotonic())
         self._retry: dict[str, float] = {}
@@ -83,7 +83,7 @@ class Fleet:
         The agents on these hosts connect to the other hosts.
         """
         first = [agent for agent in self.agents if self._routes.parent(agent.host) is None]
-        if not self.has_own_way:
+        if not self.has_own_reach:
             ssh.ask_rules([agent.host for agent in first if agent.remote])
         for agent in self.agents:
             agent.since = agent.last_heard = time.monotonic()
@@ -98,7 +98,7 @@ class Fleet:
         self.agents.append(agent)
         self._by_host[agent.host] = agent
         agent.since = agent.last_heard = time.monotonic()
-        if agent.remote and not self.has_own_way:
+        if agent.remote and not self.has_own_reach:
             ssh.ask_rules([agent.host])
         return self._connect(agent)
 
@@ -112,14 +112,14 @@ class Fleet:
         del self._by_host[agent.host]
 
     @property
-    def has_own_way(self) -> bool:
+    def has_own_reach(self) -> bool:
         """True if the launcher does not use ssh to reach other hosts."""
-        return self._way is not None or not self._remote.by_ssh
+        return self._own_reach is not None or not self._remote.by_ssh
 
     @property
     def knows_places(self) -> bool:
         """True if the agents connect to the launcher themselves, so that no host names need to be looked up."""
-        return self._way is not None
+        return self._own_reach is not None
 
     @property
     def connected(self) -> bool:
@@ -132,8 +132,8 @@ class Fleet:
         return [agent for agent in self.agents if agent.facts is None]
 
     def _reach(self, agent: Agent) -> Reach:
-        if self._way is not None:
-            return self._way
+        if self._own_reach is not None:
+            return self._own_reach
         parent = self._routes.parent(agent.host)
         if not agent.remote:
             return ThisMachine()

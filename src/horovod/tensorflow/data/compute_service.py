@@ -27,13 +27,13 @@ from horovod.common.compute import ComputeClient
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.frontends import TENSORFLOW, state
 from horovod.common.objects import broadcast_object
-from horovod.tensorflow.data.config import TfDataServiceConfig, Way
+from horovod.tensorflow.data.config import Relay, TfDataServiceConfig
 
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 
 _service = tf.data.experimental.service
 # Relays in use, keyed by dispatcher address.
-_ways: dict[str, Way] = {}
+_relays: dict[str, Relay] = {}
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
     if compute_config.dispatcher_side == "compute":
         with compute_config.compute_client() as client:
             dispatcher = _registered(compute_config, client, number)
-        yield f"grpc://{_way(compute_config, number, dispatcher).address}"
+        yield f"grpc://{_relay_to(compute_config, number, dispatcher).address}"
         return
     job = state.job
     if job is not None and job.rank == rank and job.size < compute_config.dispatchers:
@@ -85,9 +85,9 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
         dispatcher = _registered(compute_config, client, number)
         reader = client.register_reader(number)
         ends.callback(client.end_reader, number, reader)
-        way = Way(compute_config, number, dispatcher, reader)
-        ends.callback(way.close)
-        yield f"grpc://{way.address}"
+        relay = Relay(compute_config, number, dispatcher, reader)
+        ends.callback(relay.close)
+        yield f"grpc://{relay.address}"
 
 
 def _registered(config: TfDataServiceConfig, client: ComputeClient, number: int) -> str:
@@ -97,13 +97,13 @@ def _registered(config: TfDataServiceConfig, client: ComputeClient, number: int)
     return address
 
 
-def _way(config: TfDataServiceConfig, number: int, dispatcher: str) -> Way:
+def _relay_to(config: TfDataServiceConfig, number: int, dispatcher: str) -> Relay:
     """Return the relay to a dispatcher, creating it if necessary.
 
     The relay stays open until the process exits, because there is no way to tell when the last dataset stops using it.
     """
-    if (found := _ways.get(dispatcher)) is None or not found.leads_there:
-        found = _ways[dispatcher] = Way(config, number, dispatcher)
+    if (found := _relays.get(dispatcher)) is None or not found.leads_there:
+        found = _relays[dispatcher] = Relay(config, number, dispatcher)
     return found
 
 

@@ -177,7 +177,7 @@ _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0,
 _service = tf.data.experimental.service
 
 
-class Way:
+class Relay:
     """Relay from a local port to a dispatcher, with a thread that monitors the dispatcher.
 
     TensorFlow retries a lost dispatcher forever, and Python cannot interrupt the retries. So if a dispatcher has not
