@@ -43,44 +43,44 @@ ACTING = re.compile(
 SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".cu", ".inc"}
 
 
-def below(floor: str) -> set[str]:
-    """Return the layers whose headers a file of layer `floor` can include."""
-    found = {floor}
-    for used in DIRECT[floor]:
+def below(layer: str) -> set[str]:
+    """Return the layers whose headers a file of `layer` can include."""
+    found = {layer}
+    for used in DIRECT[layer]:
         found |= below(used)
     return found
 
 
-USES = {floor: below(floor) for floor in DIRECT}
+USES = {layer: below(layer) for layer in DIRECT}
 
 
-def reason(floor: str, path: str, quoted: bool) -> str | None:
-    """Return the reason why a file of layer `floor` must not include `path`, or None if it may."""
-    if floor != "bindings" and FOREIGN.match(path):
+def reason(layer: str, path: str, quoted: bool) -> str | None:
+    """Return the reason why a file of `layer` must not include `path`, or None if it may."""
+    if layer != "bindings" and FOREIGN.match(path):
         return f"the core includes no foreign header; {path} belongs to bindings/ or behind dlopen"
-    if floor in PURE and not quoted and ACTING.match(path):
-        return f"{floor} is pure, without threads, clocks and I/O; <{path}> belongs to engine/"
+    if layer in PURE and not quoted and ACTING.match(path):
+        return f"{layer} is pure, without threads, clocks and I/O; <{path}> belongs to engine/"
     if ".." in Path(path).parts:
         return f'"{path}" leaves its folder; write the path from core/'
     target = path.split("/")[0]
-    if quoted and target in DIRECT and target not in USES[floor]:
-        return f"{floor} may not include {path}; it may use {', '.join(sorted(USES[floor]))}"
+    if quoted and target in DIRECT and target not in USES[layer]:
+        return f"{layer} may not include {path}; it may use {', '.join(sorted(USES[layer]))}"
     return None
 
 
 def sources(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield each C++ file with its layer."""
-    for floor in DIRECT:
-        folder = root / "bindings" if floor == "bindings" else root / "core" / floor
-        yield from ((floor, path) for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES)
+    for layer in DIRECT:
+        folder = root / "bindings" if layer == "bindings" else root / "core" / layer
+        yield from ((layer, path) for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES)
 
 
 def offences(root: Path) -> Iterator[str]:
     """Yield a message for each include that breaks a rule."""
-    for floor, path in sources(root):
+    for layer, path in sources(root):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             match = INCLUDE.match(line)
-            if match and (why := reason(floor, match["path"], match["open"] == '"')):
+            if match and (why := reason(layer, match["path"], match["open"] == '"')):
                 yield f"{path.relative_to(root)}:{number}: {why}"
 
 
