@@ -17,8 +17,10 @@
 #include <cstring>
 #include <vector>
 
+#include "base/ticks.h"
 #include "collectives/arena_offsets.h"
 #include "collectives/collectives.h"
+#include "collectives/kernels.h"
 #include "collectives/shm.h"
 
 namespace hvd {
@@ -54,13 +56,17 @@ class Job {
   Scale scale_;
   size_t element_;
   bool large_;
+  // True if data are stored in the staging area with stores that bypass the cache.
+  bool bypass_ = false;
   PieceWalk staged_, reduced_, copied_;
   std::vector<const std::byte*> sources_;
 };
 
 void Job::copy_in(std::byte* to, size_t first, size_t count) {
   staged_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
-    if (piece.in) {
+    if (piece.in && bypass_) {
+      stage_bytes(to + offset * element_, piece.in + within * element_, n * element_);
+    } else if (piece.in) {
       copy_bytes(to + offset * element_, piece.in + within * element_, n * element_, false);
     } else {
       memset(to + offset * element_, 0, n * element_);
@@ -104,6 +110,11 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
         sources_[node_.me()] = piece.in + here;
       } else {
         memset(mine, 0, some * element_);
+      }
+      if (bypass_ && piece.out && !streams(piece)) {
+        reduce_many(dtype_, op_, piece.out + here, sources_, some, scale_);
+        stage_bytes(mine, piece.out + here, some * element_);
+        continue;
       }
       reduce_many(dtype_, op_, mine, sources_, some, scale_);
       if (piece.out) copy_bytes(piece.out + here, mine, some * element_, streams(piece));
@@ -162,11 +173,19 @@ Status Job::sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mi
   auto staged_stage = [&](size_t k) { return k == 0 ? 1 : 2 * k; };
   auto reduced_stage = [&](size_t k) { return k + 1 < rounds ? 2 * k + 3 : 2 * rounds; };
 
+  bypass_ = node_.stores().bypass();
+  uint64_t spent = 0;
+  auto publish = [&] {
+    if (bypass_) stream_fence();
+    node_.publish();
+  };
   auto stage_in = [&](size_t k) {
     const size_t first = start(k, 0), mine = start(k, me), next = start(k, me + 1), end = start(k + 1, 0);
+    const uint64_t begin = ticks();
     copy_in(subs.at(me, k), first, mine - first);
     copy_in(subs.at(me, k) + (next - first) * element_, next, end - next);
-    node_.publish();
+    publish();
+    spent += ticks() - begin;
   };
   auto take_results = [&](size_t k) -> Status {
     for (size_t m = 0; m < members; ++m) {
@@ -188,11 +207,12 @@ Status Job::sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mi
       return {};
     }
     reduce_own(subs, k, start(k, me) - start(k, 0), start(k, me), start(k, me + 1) - start(k, me));
-    node_.publish();
+    publish();
     if (k > 0) HVD_RETURN_IF_ERROR(take_results(k - 1));
   }
   HVD_RETURN_IF_ERROR(take_results(rounds - 1));
   node_.finish();
+  node_.stores().record(bypass_, static_cast<double>(spent) / static_cast<double>(total * element_));
   return {};
 }
 

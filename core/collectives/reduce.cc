@@ -33,6 +33,8 @@ constexpr size_t kBlockBytes = 4096;
 // bytes below the source modulo a page. Page-aligned staging areas and large tensors, which start 16 or 64 bytes after
 // a page boundary, usually have such addresses.
 constexpr size_t kCopyFrom = 2048;
+// Minimum size in bytes for which stage_bytes() bypasses the cache.
+constexpr size_t kStageFrom = 1024;
 
 const Kernels* find_kernels(std::string_view name) {
 #if defined(__x86_64__)
@@ -227,6 +229,14 @@ void copy_bytes(std::byte* dst, const std::byte* src, size_t bytes, bool streami
   } else {
     kernels().stream(dst, src, bytes);
     stream_fence();
+  }
+}
+
+void stage_bytes(std::byte* dst, const std::byte* src, size_t bytes) {
+  if (bytes < kStageFrom) {
+    memcpy(dst, src, bytes);
+  } else {
+    kernels().stream(dst, src, bytes);
   }
 }
 

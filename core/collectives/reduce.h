@@ -47,6 +47,8 @@ void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte
 // Copy large data for staging. `streaming` requests stores that bypass the cache, for outputs that will not be read
 // soon. The source and destination must not overlap.
 void copy_bytes(std::byte* dst, const std::byte* src, size_t bytes, bool streaming);
+// Copy with stores that bypass the cache. The caller must call stream_fence() before it publishes the data.
+void stage_bytes(std::byte* dst, const std::byte* src, size_t bytes);
 
 // Canonical order. The order of additions must not depend on the algorithm, fusion or timing, because bits would then
 // differ between runs. Let p be the largest power of two <= n and r = n - p. First, ranks 2i and 2i+1 combine for i <

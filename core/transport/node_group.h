@@ -13,6 +13,7 @@
 // two operations ago or in another process set, so begin() rarely waits. finish() publishes that this rank no longer
 // accesses other ranks' memory for this operation. Collectives do not wait for this.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -39,6 +40,30 @@ struct StagingLedger {
     uint64_t done = 0;
   };
   Use half[2];
+};
+
+// Chooses how a rank stores data in its staging area. Normal stores are faster if the ranks share a cache. If not, they
+// wait for the other ranks' copies of each cache line, and stores that bypass the cache are much faster. A virtual
+// machine can move between both cases, so the choice follows the measured times. It does not affect results.
+class StoreChoice {
+ public:
+  // Return true if the next operation must bypass the cache. One of kTryEvery operations tries the other way.
+  bool bypass() { return bypass_ != (operations_++ % kTryEvery == 1); }
+  // Record the cost of an operation that did or did not bypass the cache, as time per byte.
+  void record(bool bypass, double cost) {
+    double& mean = cost_[bypass];
+    // Limit the effect of a single interruption.
+    mean = mean == 0 ? cost : (mean + std::min(cost, 2 * mean)) / 2;
+    // Readers of data that bypassed the cache take longer, so require a large gain.
+    bypass_ = cost_[true] > 0 && 2 * cost_[true] < cost_[false];
+  }
+
+ private:
+  static constexpr uint64_t kTryEvery = 32;
+  bool bypass_ = false;
+  uint64_t operations_ = 0;
+  // Mean costs without and with bypassing, or 0 if unknown.
+  double cost_[2] = {0, 0};
 };
 
 class NodeGroup {
@@ -79,6 +104,7 @@ class NodeGroup {
   void count_unstaged(size_t bytes) { ledger_->unstaged.fetch_add(bytes, std::memory_order_relaxed); }
 
   Waiter& waiter() const { return *waiter_; }
+  StoreChoice& stores() { return stores_; }
 
  private:
   void wake_members() const;
@@ -97,6 +123,7 @@ class NodeGroup {
   uint64_t mine_ = 0;
   uint64_t operations_ = 0;
   int half_ = 0;
+  StoreChoice stores_;
   std::vector<std::byte*> staging_;
 };
 

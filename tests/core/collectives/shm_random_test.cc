@@ -93,7 +93,7 @@ TEST_CASE("random sequences of all collectives give the same hash on every rank,
       std::vector<Hash> hashes(size);
       check_ok(world.run([&](Comm& comm) {
         comm.tuning = tuning;
-        return random_steps(comm, 42 + size, 150, &hashes[comm.rank]);
+        return random_steps(comm, 42 + size, 300, &hashes[comm.rank]);
       }));
       for (auto& h : hashes) CHECK(h.value == hashes[0].value);
       if (&tuning != tunings) CHECK(hashes[0].value == first_run);
