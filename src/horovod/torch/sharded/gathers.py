@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from horovod.common.contract.log import warn_user
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
@@ -47,7 +48,7 @@ class Gathers:
         self._untracked = [p for p in self._bucket_of if p not in place]
         # Handle of each gather that has not been waited for, in the order of submission.
         self._pending: dict[Flat, int] = {}
-        # Error of a gather that was waited for when the job ended.
+        # Error that the next wait raises: a wait was interrupted, or failed when the job ended.
         self._failure: Exception | None = None
 
     def run(self) -> None:
@@ -97,9 +98,10 @@ class Gathers:
             HorovodInternalError: If a rank was lost. Parameters then have old and new values.
         """
         with _lock:
+            if (failure := self._failure) is not None:
+                self.discard()
+                raise failure
             try:
-                if self._failure is not None:
-                    raise self._failure
                 wanted = self._bucket_of.values() if parameters is None else map(self._bucket_of.get, parameters)
                 needed = self._pending.keys() & set(wanted)
                 while self._pending:
@@ -109,8 +111,11 @@ class Gathers:
                     bucket.flat.copy_(handles.synchronize(handle))
                     del self._pending[bucket]
                     needed.discard(bucket)
-            except Exception:
+            except HorovodInternalError:
                 self.discard()
+                raise
+            except BaseException:  # such as Ctrl-C
+                self._failure = RuntimeError("parameters are incomplete, because a wait for them was interrupted")
                 raise
             self.discard()
 
