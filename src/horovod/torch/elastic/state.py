@@ -346,6 +346,8 @@ class TorchState(Keeping, ObjectState):
         if getattr(error, "handed_over", False) and bound:
             error.handed_over = False  # type: ignore[attr-defined]
         super().failed(error)
+        for handler in self._sharded:  # or else their errors would be raised in the next job
+            handler.value._hvd_shards.gathers.discard()
         if self._whole:
             self._before.put_back()
 

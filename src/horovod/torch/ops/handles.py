@@ -147,6 +147,7 @@ def wait_briefly(handle: int, seconds: float) -> bool:
         )
     works = (record.work,) if isinstance(record, Repeat) else record[0]
     if seconds > 0:
+        _run_before_wait()
         # Ignore the error here, because synchronize() will raise it.
         with contextlib.suppress(Exception):
             return all(work.wait(seconds) for work in works)

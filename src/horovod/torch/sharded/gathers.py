@@ -15,10 +15,14 @@ import torch
 
 from horovod.common.contract.log import warn_user
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.frontends import TORCH as frontend
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
 from horovod.torch.reducer.backward import _is_traced, _leave_alone
+
+# Maximum seconds per wait, after which Python runs signal handlers.
+_SLICE_SECONDS = 0.5
 
 
 class Flat(Protocol):
@@ -48,8 +52,9 @@ class Gathers:
         self._untracked = [p for p in self._bucket_of if p not in place]
         # Handle of each gather that has not been waited for, in the order of submission.
         self._pending: dict[Flat, int] = {}
-        # Error that the next wait raises: a wait was interrupted, or failed when the job ended.
+        # Error that the next wait raises, because a gather failed when the job ended.
         self._failure: Exception | None = None
+        self._lock = threading.RLock()
 
     def run(self) -> None:
         """Gather the updated parameters on every rank, or with an overlap submit the gathers.
@@ -66,16 +71,19 @@ class Gathers:
         if not self._overlaps:
             self._run_blocking()
             return
-        _unfinished.append(self)
-        try:
-            for bucket in self._buckets:
-                handle = self._pending[bucket] = self._submit(bucket)
-                # Poll, because the engine may fuse operations between which the program does not poll or wait. Fused
-                # gathers would all be complete only with the last one.
-                handles.poll(handle)
-        except Exception:
-            self.discard()
-            raise
+        with self._lock:
+            try:
+                for bucket in self._buckets:
+                    handle = self._pending[bucket] = self._submit(bucket)
+                    # Poll, because the engine may fuse operations between which the program does not poll or wait.
+                    # Fused gathers would all be complete only with the last one.
+                    handles.poll(handle)
+            except Exception:
+                self.discard()
+                raise
+            finally:
+                if self._pending:
+                    _unfinished.append(self)
         self.wait(self._untracked)
 
     @torch.no_grad()
@@ -97,31 +105,37 @@ class Gathers:
         Raises:
             HorovodInternalError: If a rank was lost. Parameters then have old and new values.
         """
-        with _lock:
+        of = self._bucket_of
+        wanted = set(of.values() if parameters is None else [of[p] for p in parameters if p in of])
+        # Take no lock if there is nothing to wait for. Another thread can hold it while it waits for other ranks, which
+        # can be waiting for this thread.
+        if not wanted or (self._failure is None and not any(bucket in self._pending for bucket in wanted)):
+            return
+        with self._lock:
             if (failure := self._failure) is not None:
                 self.discard()
                 raise failure
             try:
-                wanted = self._bucket_of.values() if parameters is None else map(self._bucket_of.get, parameters)
-                needed = self._pending.keys() & set(wanted)
                 while self._pending:
                     bucket, handle = next(iter(self._pending.items()))
-                    if not needed and not handles.poll(handle):
+                    needed = any(one in self._pending for one in wanted)
+                    # Keep the handle until the gather is complete, so that a wait after an interrupt can go on.
+                    if handles.wait_briefly(handle, _SLICE_SECONDS if needed else 0.0):
+                        if bucket in self._pending:  # unless a signal handler has read the parameters meanwhile
+                            bucket.flat.copy_(handles.synchronize(handle))
+                            del self._pending[bucket]
+                    elif not needed:
                         return
-                    bucket.flat.copy_(handles.synchronize(handle))
-                    del self._pending[bucket]
-                    needed.discard(bucket)
+                    elif frontend.forked:
+                        frontend.require_engine()  # raises
             except HorovodInternalError:
                 self.discard()
-                raise
-            except BaseException:  # such as Ctrl-C
-                self._failure = RuntimeError("parameters are incomplete, because a wait for them was interrupted")
                 raise
             self.discard()
 
     def discard(self) -> None:
         """Wait for all gathers, and ignore their results and errors."""
-        with _lock:
+        with self._lock:
             issued, self._failure = list(self._pending.values()), None
             self._pending.clear()
             if self in _unfinished:
@@ -140,7 +154,6 @@ class Gathers:
 
 # Objects that have gathers in flight or a failure. Global, so that models refer to nothing that cannot be copied.
 _unfinished: list[Gathers] = []
-_lock = threading.RLock()
 # True once torch.compile has traced a module that waits for parameters.
 _compiled = False
 
