@@ -4,24 +4,16 @@ import subprocess
 import sys
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    Sampler,
-    SequentialSampler,
-    TensorDataset,
-)
+from torch.utils import data as sets
 
 from horovod.auto.session import AutoError
 
-data = TensorDataset(torch.ones(6, 2))
+data = sets.TensorDataset(torch.ones(6, 2))
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-class Backwards(Sampler):
+class Backwards(sets.Sampler):
     def __init__(self, data):
         self.data = data
 
@@ -32,7 +24,7 @@ class Backwards(Sampler):
         return len(self.data)
 
 
-class Stream(IterableDataset):
+class Stream(sets.IterableDataset):
     def __iter__(self):
         return iter(torch.ones(4, 2))
 
@@ -56,30 +48,34 @@ def without_loader():
 
 
 def evaluates_in_training_mode():
-    for _ in DataLoader(data, batch_size=2):
+    for _ in sets.DataLoader(data, batch_size=2):
         pass
 
 
 def length_of_evaluation():
-    loader = DataLoader(data, batch_size=2)
+    loader = sets.DataLoader(data, batch_size=2)
     count = len(loader)
     with torch.no_grad():
         return count, list(loader)
 
 
+def batches(loader):
+    yield from loader
+
+
 def length_after_training():
-    train(loader := DataLoader(data, batch_size=2))
+    train(loader := sets.DataLoader(data, batch_size=2))
     with torch.no_grad():
-        return len(loader), list(loader)
+        return len(loader), list(batches(loader))
 
 
 CASES = {
-    "sampler": lambda: train(DataLoader(data, sampler=Backwards(data))),
-    "batch sampler": lambda: train(DataLoader(data, batch_sampler=BatchSampler(Backwards(data), 2, False))),
-    "replicas": lambda: train(DataLoader(data, sampler=DistributedSampler(data, num_replicas=5, rank=3))),
-    "noise": lambda: train(DataLoader(data, batch_size=4), lambda: torch.randn(4, 2)),
-    "iterable": lambda: train(DataLoader(Stream(), batch_size=2)),
-    "gradients": lambda: train(DataLoader(data, batch_size=2), assigned),
+    "sampler": lambda: train(sets.DataLoader(data, sampler=Backwards(data))),
+    "batch sampler": lambda: train(sets.DataLoader(data, batch_sampler=sets.BatchSampler(Backwards(data), 2, False))),
+    "replicas": lambda: train(sets.DataLoader(data, sampler=sets.DistributedSampler(data, num_replicas=5, rank=3))),
+    "noise": lambda: train(sets.DataLoader(data, batch_size=4), lambda: torch.randn(4, 2)),
+    "iterable": lambda: train(sets.DataLoader(Stream(), batch_size=2)),
+    "gradients": lambda: train(sets.DataLoader(data, batch_size=2), assigned),
     "no loader": without_loader,
     "evaluation": evaluates_in_training_mode,
     "length": length_of_evaluation,
@@ -93,5 +89,5 @@ for name, case in CASES.items():
         case()
     except AutoError as error:
         print(f"{name}: {error}")
-train(DataLoader(data, batch_size=2, sampler=SequentialSampler(data)))
+train(sets.DataLoader(data, batch_size=2, sampler=sets.SequentialSampler(data)))
 print("trained")

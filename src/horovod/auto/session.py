@@ -3,6 +3,7 @@
 import atexit
 import collections
 import importlib.util
+import inspect
 import logging
 import multiprocessing.process
 import os
@@ -82,17 +83,19 @@ def is_script(frame: Any) -> bool:
     return not name.startswith((*_LIBRARIES, "<")) and "-packages" + os.sep not in name
 
 
-def script_frame() -> Any:
-    """Return the innermost frame that belongs to the user's program, or None."""
+def script_code() -> Any:
+    """Return the code of the innermost running function of the user's program, other than generators, or None."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not is_script(frame):
+    while frame is not None and (not is_script(frame) or frame.f_code.co_flags & inspect.CO_GENERATOR):
         frame = frame.f_back
-    return frame
+    return getattr(frame, "f_code", None)
 
 
 def script_line() -> str:
     """Return "file:line" of the innermost frame that belongs to the user's program."""
-    frame = script_frame()
+    frame: Any = sys._getframe(1)
+    while frame is not None and not is_script(frame):
+        frame = frame.f_back
     if frame is None:
         return session.script
     name, short = frame.f_code.co_filename, os.path.relpath(frame.f_code.co_filename)

@@ -26,7 +26,7 @@ from torch.utils.data._utils.worker import WorkerInfo
 import horovod.torch as hvd
 from horovod.auto import gradients
 from horovod.auto.gradients import Batch, rows, synchronize, training
-from horovod.auto.session import calling_frame, is_script, on_rank_0, refuse, script_frame, script_line, session, wrap
+from horovod.auto.session import calling_frame, is_script, on_rank_0, refuse, script_code, script_line, session, wrap
 
 _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
@@ -162,7 +162,7 @@ def _iterate(plain: Any, loader: Any) -> Any:
     if evaluating and isinstance(shards, Shards):
         # After training, many scripts need the number of steps in evaluation mode, to compute the mean loss. Refuse it
         # only if the same function then evaluates.
-        if shards.asked and (not shards.training or shards.asked[1] is getattr(script_frame(), "f_code", None)):
+        if shards.asked and (not shards.training or shards.asked[1] is script_code()):
             why = "it asked for the length of a DataLoader before it was known that this one evaluates"
             refuse(why, "ask inside torch.no_grad() or after model.eval()", shards.asked[0])
         shards.training, shards.asked = False, None
@@ -202,7 +202,7 @@ def _length(plain: Any, loader: Any) -> int:
     shards, caller = shards_of(loader), calling_frame()
     undecided = shards.training is None or evaluating
     if undecided and is_script(caller) and _is_stored(caller.f_code.co_filename, caller.f_lineno):
-        shards.asked = script_line(), caller.f_code
+        shards.asked = script_line(), script_code()
     return len(shards)
 
 
