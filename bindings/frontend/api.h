@@ -105,8 +105,8 @@ typedef struct HvdFrontendApi {
   uint32_t version;
   uint32_t bytes;
 
-  // Submit an operation for a caller that does not wait, and return. If the result is HVD_OK, `done` will be called. If
-  // not, `done` is not called, and `message` receives the reason, cut to `message_bytes`.
+  // Submit an operation without waiting for it. HVD_OK means that `done` will be called. Any other code means that it will not; `message`
+  // then receives the reason, cut to `message_bytes`.
   int32_t (*submit)(const HvdRequest* request, HvdDone done, void* context, char* message, size_t message_bytes);
 
   // start() submits an operation for a caller that will wait. wait() drives the engine until the operation is done
@@ -118,13 +118,12 @@ typedef struct HvdFrontendApi {
   void (*result)(HvdWork* work, HvdResult* result);
   void (*release)(HvdWork* work);
 
-  // Answer an HvdQuestion. Only HVD_SET_* questions use `process_set`. Return -1 if the frontend has not called init,
-  // HVD_UNKNOWN_PROCESS_SET for an unknown set, and -2 for HVD_SET_RANK if this rank is not in the set.
+  // Return the answer to an HvdQuestion. Only HVD_SET_* questions use `process_set`. Return -1 if the frontend has not called
+  // init, HVD_UNKNOWN_PROCESS_SET for an unknown set, and -2 for HVD_SET_RANK if this rank is not in the set.
   int32_t (*ask)(int32_t frontend, int32_t question, int32_t process_set);
 
-  // Write a name for an unnamed group to `name`. The requests of the group's operations must use this name. The n-th
-  // call of this function for a kind and a process set gives the same name on all ranks, so ranks must create their
-  // groups in the same order. The name is empty if the frontend is not in the job.
+  // Generate a name for an unnamed group of operations; each request of the group must carry it. Ranks get equal names if they create their
+  // groups in the same order. `name` becomes empty if the frontend is not in the job.
   void (*name_group)(int32_t frontend, int32_t kind, int32_t process_set, char* name, size_t name_bytes);
 } HvdFrontendApi;
 

@@ -102,7 +102,7 @@ struct Count {
   int32_t steps = 0;
 };
 std::mutex counts_mutex;
-// How often this rank has run each call in the current job, keyed by name and guarded by counts_mutex.
+// Number of times that this rank has run each call in the current job, keyed by name. Guarded by counts_mutex.
 std::map<std::string, Count, std::less<>> counts;
 
 int32_t next_count(std::string_view name, int32_t job) {
@@ -140,13 +140,13 @@ Failure Call::read(const xla::CallFrame& frame) {
                    std::to_string(numbers.size()) + " numbers, " + std::to_string(frame.arguments.size) + " arguments and " +
                    std::to_string(frame.results.size) + " results");
   }
-  // Number of times that this rank has run the current branch of the JAX program. The number is passed along in a
-  // token; it is 0 outside of branches.
+  // Number of times that this rank has run the current branch (lax.cond) of the JAX program. JAX passes the number in an additional
+  // argument. It is 0 outside of branches.
   int32_t token = 0;
   if (static_cast<size_t>(frame.arguments.size) > count) std::memcpy(&token, frame.arguments.buffers[count]->data, sizeof token);
   std::memcpy(frame.results.buffers[count]->data, &token, sizeof token);
   count_ = {token, -int64_t{token}};
-  // Count the tensors in each group, because XLA can merge groups of several frontends into one call.
+  // Count the tensors of each group in this call. XLA can merge groups of several frontends into one call.
   std::map<std::pair<int32_t, std::string_view>, int32_t> members;
   for (size_t i = 0; i < count; ++i) ++members[{numbers[i * kNumbers + 1], groups_[i]}];
   requests_.reserve(count);

@@ -19,9 +19,9 @@ struct Failure {
 
 // Number of integer attributes per tensor: kind, frontend, op, root, process set and wire.
 constexpr size_t kNumbers = 6;
-// Additional kind of operation, which returns its argument without communication.
+// Kind of a local operation that returns its argument.
 constexpr int32_t kPassOn = -1;
-// Additional kind of operation, which returns how often this rank has run the call in this job, without communication.
+// Kind of a local operation that returns how often this rank has run the call in this job.
 constexpr int32_t kCount = -2;
 
 // Requests for all tensors of a call, submitted together. They point into this object and into XLA's frame, so both
@@ -48,8 +48,8 @@ class Call {
   // Name of an additional operation, which checks that all ranks have run the current branch the same number of times.
   // Empty if no check is needed.
   std::string steps_;
-  // Data of that check. count_ holds the number of times that this rank has run the branch, and its negative. most_
-  // holds the maximum of each value over all ranks, which shows whether all ranks have the same number.
+  // Data of the check that all ranks have run a branch equally often. count_ holds this rank's number of runs and its negative. most_
+  // receives the maximum of both over all ranks.
   std::array<int64_t, 2> count_{}, most_{};
   // Shape of the tensors count_ and most_: a single dimension of two elements.
   int64_t pair_ = 2;

@@ -26,7 +26,7 @@ int32_t error_code(int32_t code) {
     case HVD_MISMATCH:
     case HVD_NOT_INITIALIZED: return xla::kFailedPrecondition;
     case HVD_INTERNAL: return xla::kInternal;
-    // The remaining codes. Most are errors that end the job, such as HVD_SHUTDOWN, HVD_PEER_LOST and HVD_TIMEOUT.
+    // Most other codes are errors that end the job, such as HVD_SHUTDOWN, HVD_PEER_LOST and HVD_TIMEOUT.
     default: return xla::kUnknown;
   }
 }
@@ -96,7 +96,7 @@ Failure check_device(const xla::CallFrame& frame, int32_t devices) {
     xla::DeviceOrdinalArgs args{};
     args.struct_size = xla::size_up_to(args, args.device_ordinal);
     args.context = frame.context;
-    // Ignore the result, because this XLA function cannot fail here: the context belongs to the current call.
+    // The result needs no check: this XLA function fails only for an invalid context.
     frame.api->device_ordinal_get(&args);
     if (args.device_ordinal == 0) return {};
     which = std::to_string(args.device_ordinal);

@@ -1,6 +1,5 @@
-// Declarations of the parts of MXNet 1.9's C API that are used here. They are written by hand, and the functions are
-// looked up in the MXNet that this process has loaded. The same applies to three functions of its C++ library for
-// arrays that oneDNN keeps in a special layout.
+// Hand-written declarations of the parts of MXNet 1.9's C API that are used here, and of three functions of its C++ library for arrays in
+// oneDNN's layout. All functions are looked up in the MXNet that this process has loaded.
 #pragma once
 #include <cstdint>
 #include <stdexcept>
@@ -48,9 +47,8 @@ struct CApi {
   HVD_MXNET_FUNCTIONS(HVD_MXNET_DECLARE)
 #undef HVD_MXNET_DECLARE
   const char* (*GetLastError)() = nullptr;
-  // Functions for oneDNN's layouts. Null in builds without oneDNN, which have no such arrays. reorder_later() asks the
-  // engine to convert an array to the default layout later. is_reordered() and reorder() check and convert the memory
-  // of an array (its chunk) immediately.
+  // Functions for arrays in oneDNN's layouts; null in builds of MXNet without oneDNN. reorder_later() asks MXNet's engine to convert an
+  // array to the default layout. is_reordered() and reorder() check and convert an array's memory (its chunk) immediately.
   void (*reorder_later)(Handle) = nullptr;
   bool (*is_reordered)(const void* chunk) = nullptr;
   void (*reorder)(void* chunk) = nullptr;
@@ -64,8 +62,8 @@ std::string find_c_api(void* library);
 
 inline std::string last_error() { return mx().GetLastError(); }
 
-// Return the chunk of an array, which consists of its memory and the variable that orders its users. The first member
-// of an NDArray is a shared pointer to the chunk. Views of an array share its chunk.
+// Return the chunk of an MXNet array: its memory, with the variable by which MXNet's engine orders operations on it. An NDArray begins with
+// a shared pointer to its chunk. Views of an array share the chunk.
 inline void* chunk_of(Handle array) { return *static_cast<void**>(array); }
 
 // Additional reference to an MXNet array. It is needed because Python can release its own reference before the

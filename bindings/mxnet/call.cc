@@ -94,8 +94,8 @@ void Call::push(std::unique_ptr<Call> call, int32_t priority) {
   for (const Member& m : call->members) {
     const auto same = [&m](Handle other) { return chunk_of(other) == chunk_of(m.in.handle()); };
     if (std::any_of(written.begin(), written.end(), same)) continue;
-    // Use a separate operation to convert the layout of an array that is only read, because other operations can read
-    // it too. An array that is also written is converted once it is ready.
+    // Let MXNet's engine convert the layout of a read-only array, because other operations can read the array at the same time. Arrays that
+    // this operation also writes are converted later, once they are ready.
     if (mx().reorder_later) mx().reorder_later(m.in.handle());
     add(&read, m.in.handle());
   }

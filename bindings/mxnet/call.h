@@ -27,8 +27,8 @@ struct Order {
   const char* const* names;
   const int32_t* dtypes;
   const Handle* in;
-  // Output arrays; equal to `in` for an in-place operation. For allgather and alltoall, this is a single placeholder
-  // array, on which users of the results of all tensors depend.
+  // Output arrays; equal to `in` for an in-place operation. For allgather and alltoall, a single placeholder array, which becomes ready
+  // when the results of all tensors are available.
   const Handle* out;
   const int64_t* splits;
   int32_t splits_count;
@@ -69,11 +69,11 @@ struct Call {
 
   HvdRequest common{};
   std::string name;
-  // Name that determines the order of operations (turns.h). It is different for each process set.
+  // Key by which operations are ordered (turns.h): operations with the same key run one after another. It contains the process set.
   std::string turn;
   bool grouped = false;
   std::vector<Member> members;
-  // MXNet placeholder array, on which users of the gathered data depend.
+  // MXNet placeholder array that becomes ready when the gathered data are available.
   Array result;
   std::vector<int64_t> splits;
   std::shared_ptr<Gathered> gathered;

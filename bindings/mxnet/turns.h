@@ -16,8 +16,8 @@ class Turns {
  public:
   // Record that the program has requested an operation.
   void enter(const std::string& name, Call* call);
-  // Record that the operation's arrays are ready. Return true if it can start, because all earlier operations with its
-  // name have finished. Otherwise, the leave() call of the preceding operation returns it.
+  // Record that the arrays of an operation are ready. Return true if all earlier operations with its name have finished, so that it can
+  // start now. If not, leave() of the preceding operation returns it.
   bool ready(const std::string& name, Call* call);
   // Record that the operation has finished, or will never be ready, and remove it. Return the next operation if it is
   // ready, or null if not. Does nothing if the operation has already been removed.

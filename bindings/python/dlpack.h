@@ -25,7 +25,7 @@ struct DlpackApi {
   void* stream;
 };
 
-// Return the table of version 1 in the capsule, or null if there is none that can describe tensors.
+// Return version 1 of the function table in a Python capsule, or null if the capsule has none with describe().
 inline const DlpackApi* dlpack_api(nb::handle capsule) {
   auto* api = static_cast<DlpackApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   PyErr_Clear();

@@ -32,14 +32,15 @@ bool alike(const DlTensor& a, const DlTensor& b) {
   return a.dtype == b.dtype && a.ndim == b.ndim && std::equal(a.shape, a.shape + a.ndim, b.shape);
 }
 
-// Return false, possibly with an exception, for a lazily negated view, whose memory holds values with the opposite sign.
+// True if the tensor's memory holds its values. False for a lazily negated view, whose memory holds the negated values, or if a Python
+// exception is set.
 bool holds_values(PyObject* tensor) {
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   return nb::steal(PyObject_VectorcallMethod(is_neg, &tensor, 1, nullptr)).ptr() == Py_False;
 }
 
-// Append the copy of one gradient to its view, unless the gradient is the view. Return false, possibly with an
-// exception, if it needs the general path.
+// Plan the copy of one gradient to its view in the bucket, or no copy if the gradient already is that view. Return false, possibly with a
+// Python exception, if Python code must handle this gradient.
 bool prepare(const DlpackApi& api, PyObject* parameter, PyObject* arrived, PyObject* version, PyObject* view, PyObject* address,
              std::vector<Copy>* copies) {
   static const Names names;
@@ -51,7 +52,7 @@ bool prepare(const DlpackApi& api, PyObject* parameter, PyObject* arrived, PyObj
   if (arrived == view) return true;
   if (api.describe(arrived, &from) != 0 || !alike(from, to)) return false;
   const int64_t values = values_of(from);
-  if (values < 0 || (values > 0 && !data_of(from))) return false;  // PyTorch's zero tensors have no memory
+  if (values < 0 || (values > 0 && !data_of(from))) return false;  // PyTorch's zero tensors have no memory.
   if (attribute(arrived, names.requires_grad).ptr() != Py_False) return false;
   copies->push_back({parameter, view, data_of(to), data_of(from), static_cast<size_t>(values) * (to.dtype.bits / 8)});
   return true;
@@ -67,7 +68,7 @@ bool take_gradients(nb::handle exchange, nb::list parameters, nb::list arrived, 
   std::vector<Copy> copies;
   copies.reserve(count);
   bool ready = true;
-  // Begin with this check, because is_neg() releases the GIL. Memory must not change between description and copy.
+  // Check for lazily negated views first: is_neg() releases the GIL, and no tensor may change between prepare() and the copy.
   for (size_t i = 0; ready && i < count; ++i) ready = holds_values(nb::borrow(item(arrived, i)).ptr());
   for (size_t i = 0; ready && i < count; ++i) {
     ready = prepare(*api, item(parameters, i), item(arrived, i), item(versions, i), item(views, i), item(addresses, i), &copies);
@@ -80,7 +81,7 @@ bool take_gradients(nb::handle exchange, nb::list parameters, nb::list arrived, 
   for (const Copy& copy : copies) {
     std::memmove(copy.to, copy.from, copy.bytes);
     if (PyObject_SetAttr(copy.parameter, grad, copy.view) != 0) {
-      PyErr_Clear();  // the general path fails in the same way, and reports it
+      PyErr_Clear();  // The Python code then gets the same error and reports it.
       return false;
     }
   }

@@ -27,11 +27,11 @@ struct Repeat {
   nb::object work, engine, name, shape, dtype, op, prescale, postscale, process_set, set_id;
   // Tensors in use while the operation is in flight.
   nb::object source = nb::none(), result = nb::none();
-  // True if the operation can be taken, because it is stored and not in flight.
+  // True if the operation is stored and not in flight, so that it can be submitted again.
   bool idle = false;
   // True once the operation has been stored under its name.
   bool stored = false;
-  // The engine's Work, or null if `work` wraps one for a device.
+  // C++ object of the host operation `work`, or null if `work` is a device operation.
   Work* native = nullptr;
   // Shape and element type of the first tensor, or `dimensions` < 0 if it could not be described.
   int32_t dimensions = -1;
@@ -71,7 +71,7 @@ class Repeats {
     Repeat r;
     const bool on_host = truth(source.attr("is_cpu"));
     if (on_host) r.native = nb::cast<Work*>(work);
-    // Store another object than an engine for work on a device, so that it is never submitted again.
+    // A device operation must never be submitted again, so store an object that differs from every engine.
     r.engine = on_host ? engine() : work;
     r.shape = source.attr("shape");
     r.dtype = source.attr("dtype");
@@ -147,7 +147,7 @@ class Repeats {
     if (r.stored) return;
     r.stored = true;
     if (PyDict_SetItem(idle_.ptr(), r.name.ptr(), repeat.ptr()) != 0) throw nb::python_error();
-    // Another thread can have shut Horovod down meanwhile, which resets the frontend's engine and clears the dict.
+    // Horovod can have been shut down by another thread, which resets the frontend's engine and clears the dict.
     nb::object dropped;
     if (!r.engine.is(engine())) {
       dropped = r.name;
@@ -162,7 +162,7 @@ class Repeats {
  private:
   nb::object engine() const { return nb::getattr(frontend_, engine_); }
 
-  // Return the entry of a dict, or a null object, also for keys that are not hashable.
+  // Return the value of a key in the dict. Return a null object if the key is missing or not hashable.
   static nb::object found(const nb::dict& dict, nb::handle key) {
     PyObject* value = PyDict_GetItemWithError(dict.ptr(), key.ptr());
     if (!value) PyErr_Clear();
@@ -184,8 +184,8 @@ class Repeats {
     return read(tensor, &view) ? hvd::python::address(view) : nb::cast<uintptr_t>(tensor.attr("data_ptr")());
   }
 
-  // Mark the stored operation as in flight and return it, or return a null object if there is none or an argument has
-  // changed. `address` receives the address of the tensor.
+  // Mark the stored operation as in flight and return it. Return a null object if there is none, it is in use, or an argument differs.
+  // `address` receives the address of the tensor `source`.
   nb::object take(nb::handle name, nb::handle source, nb::handle op, nb::handle prescale, nb::handle postscale, nb::handle process_set,
                   uintptr_t* address) {
     nb::object taken = found(idle_, name);

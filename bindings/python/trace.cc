@@ -188,8 +188,7 @@ std::shared_ptr<Timeline> start_timeline(PyEngine& self, const std::string& path
 void stop_timeline(PyEngine& self, const std::shared_ptr<Timeline>& timeline) {
   if (self.engine) {
     self.engine->observers().remove(timeline.get());
-    // Notify the timeline of the end of the job. Callers can see the end before observers do, so the timeline might
-    // have missed it.
+    // Tell the timeline that the job has ended. It might not know, because callers can see the end before observers do.
     if (const Status end = self.engine->ended(); !end.ok()) timeline->ended(end);
   }
   if (self.timeline == timeline) {

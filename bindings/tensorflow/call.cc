@@ -77,8 +77,8 @@ bool take_input(Call* call, Member* m) {
   const int n = tf().NumDims(m->in);
   m->shape.resize(static_cast<size_t>(n));
   for (int d = 0; d < n; ++d) m->shape[static_cast<size_t>(d)] = tf().Dim(m->in, d);
-  // Reject scalars here only for reducescatter. For other kinds, the engine rejects scalars on all ranks, because it is
-  // possible that only one rank has passed a scalar.
+  // Reject scalars here only for reducescatter. For other kinds, leave it to the engine, which then reports the error on all ranks, even if
+  // only one rank has passed a scalar.
   if (m->shape.empty() && call->kernel->kind == kReducescatter) {
     call->fail(kInvalidArgument, "the tensor must have at least one dimension, got a scalar");
     return false;
@@ -86,8 +86,8 @@ bool take_input(Call* call, Member* m) {
   return true;
 }
 
-// Reuse the memory of an input for its output, if TensorFlow's own reference is the only other one. TensorFlow keeps
-// the kernel's input alive until the kernel is done, so our reference can be dropped.
+// Reuse the memory of an input for its output if nothing else refers to the input. This call drops its own reference, and TensorFlow keeps
+// the input alive until the kernel is done.
 bool forward(Call* call, Member* m, const void** in) {
   *in = tf().TensorData(m->in);
   tf().DeleteTensor(std::exchange(m->in, nullptr));

@@ -60,8 +60,8 @@ bool prepare(Call* call, Member* m, HvdRequest* q) {
   return true;
 }
 
-// For all tensors, do all checks that need no engine before submitting the first tensor. If a check failed later, the
-// submitted tensors of a group would wait forever for the remaining ones.
+// Check all tensors and fill their requests before any is submitted. If a tensor failed afterwards, the other ranks would wait forever for
+// the rest of its group.
 bool prepare_all(Call* call, std::vector<HvdRequest>* requests) {
   const Kernel& k = *call->kernel;
   const int n = k.kind == kJoin ? 1 : k.grouped ? tf().NumInputs(call->ctx) : 1;
@@ -89,8 +89,7 @@ std::string member_name(const Call& call, size_t i) {
   return call.name + "_" + std::to_string(i + 1) + "of" + std::to_string(call.members.size());
 }
 
-// Operations of a group are matched by name, or by order if they have no name. The group itself needs a name that is
-// equal on all ranks.
+// Return a name for the group that is equal on all ranks: the call's own name, or one from the engine for unnamed calls.
 std::string group_name(const Call& call) {
   if (!call.kernel->grouped) return "";
   if (!call.name.empty()) return call.name;
@@ -99,8 +98,7 @@ std::string group_name(const Call& call) {
   return name;
 }
 
-// Submit all tensors with `submit`, one of the engine's two functions for submission. If a tensor is rejected, the call
-// fails.
+// Submit all tensors of a call. `submit` is one of the engine's two submission functions. If it rejects a tensor, the call fails.
 template <class Submit>
 void submit_all(Call* call, std::vector<HvdRequest>& requests, Submit submit) {
   const std::string group = group_name(*call);
@@ -145,7 +143,7 @@ void warn_once(const char* why) {
 // Execute a kernel. `done` is null for a synchronous kernel.
 void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
   const bool must_block = blocking() == Blocking::yes || !done || !Done::readable(done);
-  // A waiting caller drives the engine itself, which saves two wakeups.
+  // A waiting caller runs the engine's progress loop itself, which saves two wakeups.
   const bool block = must_block || k.awaited;
   if (must_block) {
     set_blocking(Blocking::yes);
@@ -196,7 +194,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   const HvdFrontendApi* api = engine();
   const int32_t set = call.kernel->process_set;
   const int32_t value = api ? api->ask(kFrontend, kAsked, set) : -1;
-  // Report -1 as an error (Horovod is not initialized), except for HVD_SET_INCLUDED, where -1 is a valid answer.
+  // Treat -1 (Horovod is not initialized) as an error, except for HVD_SET_INCLUDED, for which -1 is a valid answer.
   if (value == -1 && kAsked != HVD_SET_INCLUDED) {
     call.fail(kFailedPrecondition, "Horovod has not been initialized in this process; call hvd.init() first");
   } else if (kAsked == HVD_SET_SIZE && value < 0) {

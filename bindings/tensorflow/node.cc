@@ -13,8 +13,7 @@ class Attributes {
   void integer(const char* name, int32_t* out) {
     get(name, [&] { tf().OpKernelConstruction_GetAttrInt32(c_, name, out, status_); });
   }
-  // Read a float attribute, or a double from the bits in another attribute, because TensorFlow has no double
-  // attributes.
+  // Read a number as a double. TensorFlow has no double attributes, so a second attribute can hold the double's bits.
   void number(const char* name, const char* bits_name, double* out) {
     float rounded = 1;
     int64_t bits = 0;
@@ -91,8 +90,8 @@ std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruc
   a.number("postscale_factor", "postscale_bits", &k->postscale);
   k->name = a.text("tensor_name");
   const bool unnamed = a.flag("unnamed");
-  // Eager operations are unnamed or named by the program, and the calling thread waits for them. Operations in graphs
-  // get the names of their nodes.
+  // An eager operation is unnamed or has a name from the program, and its caller waits for it. An operation in a graph is named after its
+  // node.
   k->awaited = unnamed || !k->name.empty();
   if (k->name.empty() && !unnamed) {
     const bool scoped = !a.flag("ignore_name_scope");
@@ -104,19 +103,18 @@ std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruc
   return k;
 }
 
-// In a loop, several iterations of a node can be in flight at the same time (10 by default in TensorFlow). The names
-// distinguish a limited number of iterations and then repeat, so that every step uses the same names.
+// Return a name that differs between iterations of a loop that are in flight at the same time (10 by default in TensorFlow). Names repeat
+// after kWindow iterations, so that every step uses the same names.
 std::string name_in_loop(const Kernel& k, TF_OpKernelContext* ctx) {
   constexpr int64_t kWindow = 32;
   if (k.name.empty() || !tf().GetIterId || !tf().GetFrameId) return k.name;
   const int64_t iteration = tf().GetIterId(ctx);
   const uint64_t frame = tf().GetFrameId(ctx);
-  // Outside of loops, the name of the operation needs no suffix.
+  // Outside of loops, the name needs no suffix.
   if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;
   char suffix[48];
-  // Add TensorFlow's frame id to the name only if loops may be nested, because only then is it needed for unique names.
-  // The id is a hash of the iterations of outer loops and of the loops' names. These names contain numbers that
-  // TensorFlow adds when it inlines functions, so the id can differ between ranks.
+  // Add TensorFlow's frame id only for loops that may be nested, whose names would otherwise not be unique. The id is a hash of the outer
+  // loops' names and iterations. It can differ between ranks, because TensorFlow numbers the names when it inlines functions.
   const auto shown = static_cast<unsigned long long>(k.nested ? frame : 0);
   std::snprintf(suffix, sizeof suffix, "@%llx.%d", shown, static_cast<int>(iteration % kWindow));
   return k.name + suffix;

@@ -94,8 +94,8 @@ std::string define(const Definition& d, bool named) {
 std::string define_ops() {
   constexpr const char *pre = "prescale_factor: float = 1.0", *post = "postscale_factor: float = 1.0",
                        *op = "reduce_op: int",
-                       // Scale factors as the bits of a double, because TensorFlow has no double attributes. 0 means
-                       // that the float attribute is exact.
+                       // TensorFlow has no double attributes, so these hold the bits of a double. 0 means that the float attribute is
+                       // exact.
                            *pre_bits = "prescale_bits: int = 0", *post_bits = "postscale_bits: int = 0", *many = "num_tensors: int >= 1",
                        *wire = "wire: int = 0", *root = "root_rank: int", *set = "process_set_id: int = 0";
   const std::vector<const char*> one_in{"tensor: T"}, one_out{"output: T"}, many_in{"tensors: num_tensors * T"},
