@@ -91,7 +91,7 @@ Status check_set_change(const Response& r, int world) {
     good = good && id > 0 && s.size() > 2 && s[2] >= 0 && s.back() < world;
     for (size_t i = 3; i < s.size(); ++i) good = good && s[i - 1] < s[i];
   } else {
-    // For remove_set, s[0] is 1 if a set was removed, or 0 if not. The id s[1] is only valid if one was removed.
+    // The sizes of a remove_set response are {removed, id}. The id is valid only if `removed` is 1.
     good = good || s[0] == 0;
     good = good && (s[0] == 0 || id > 0);
   }

@@ -34,16 +34,16 @@ class Coordinator {
   // Return to negotiation after the schedule has run `rounds` rounds.
   void fall_back(uint64_t rounds, double now);
 
-  // Set the fusion threshold for future responses, and the tuning (Tuning::values) that all ranks adopt with the next
-  // schedule. If `leaves_schedule` is true, leaving the current schedule does not count as a deviation.
+  // Set the fusion threshold for future responses, and the size thresholds (Tuning::values) that all ranks adopt with the next schedule.
+  // `leaves_schedule` means that the current schedule ends for this reason, not because a program deviated from it.
   void retune(size_t fusion_threshold, std::vector<int64_t> tuning, bool leaves_schedule) {
     options_.threshold = fusion_threshold;
     tuning_ = std::move(tuning);
     retuned_ = leaves_schedule;
   }
 
-  // Record a rank's position in the running schedule, for jobs with several nodes. `go` receives the position that all
-  // ranks have reached. Return true if it has advanced.
+  // Record a rank's position in the running schedule of a job with several nodes. `go` receives the lowest position of all ranks. Return
+  // true if it has advanced.
   bool on_ready(int rank, uint64_t id, uint64_t position, uint64_t* go);
   // Record that a rank leaves the schedule. Return true if this rank is the first to leave. In this case, the caller
   // must broadcast `final`, the position at which all ranks leave the schedule.
@@ -68,19 +68,18 @@ class Coordinator {
   uint64_t last_schedule_ = 0;
   std::vector<uint64_t> settled_;
   std::deque<Early> early_;
-  // State of the running schedule. members_ has the ranks that take part in each bucket, and positions_ the number of
-  // buckets for which each rank is ready.
+  // Ranks that take part in each bucket of the running schedule (members_), and the position of each rank in the schedule (positions_).
   std::vector<std::vector<int>> members_;
   std::vector<uint64_t> positions_;
   uint64_t go_ = 0;
-  // Number of ranks already found ready for bucket go_, in the order of that bucket's list of ranks.
+  // Number of ranks counted as ready for the bucket at position go_.
   size_t ready_ = 0;
   // Number of operations in the running schedule.
   size_t operations_ = 0;
   bool revoked_ = false;
-  // True while the ranks are leaving a schedule so that new tuning values can be applied (retune()).
+  // True while the ranks leave a schedule to apply new size thresholds (retune()).
   bool retuned_ = false;
-  // Tuning to send with the next schedule. Empty before retune() is called.
+  // Size thresholds to send with the next schedule. Empty before retune() is called.
   std::vector<int64_t> tuning_;
 };
 

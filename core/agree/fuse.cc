@@ -12,18 +12,17 @@ bool alike(const Response& x, const Response& y) {
          x.partial == y.partial && x.prescale == y.prescale && x.postscale == y.postscale;
 }
 
-// Unit of operations that must stay in one response: a single operation, or the operations of a group that can be
-// fused.
+// Operations that must stay in one response: a single operation, or the operations of a group that agree in kind, dtype and so on.
 struct FusionUnit {
   std::vector<size_t> members;
   size_t bytes = 0;
-  // True if the operations of this unit must not be fused with others.
+  // True if these operations must not be fused with others.
   bool apart = false;
 };
 
 std::vector<FusionUnit> fusion_units(const std::vector<Ready>& ready, const FuseOptions& options) {
   std::vector<FusionUnit> units;
-  // For each group, the indices of its units in `units`. The key is the number of the group (Ready::unit).
+  // Indices in `units` of each group's units, keyed by the group's number (Ready::unit).
   std::map<uint64_t, std::vector<size_t>> of_group;
   for (size_t i = 0; i < ready.size(); ++i) {
     const Ready& r = ready[i];

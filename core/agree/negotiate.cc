@@ -28,8 +28,7 @@ size_t bytes_to_fuse(const Request& like, const Response& r) {
   return bytes * size_of(like.dtype);
 }
 
-// True if `q` adds a process set and only the ranks of the new set send the request. Requests with a name are of this
-// kind. The coordinator must then not wait for the other ranks.
+// True for a request to add a named process set. Only the ranks of the new set send it, so the coordinator must not wait for others.
 bool by_members(const Request& q) { return q.kind == Kind::add_set && !q.unnamed; }
 
 Status no_such_set(const Request& q) {
@@ -68,7 +67,7 @@ void Negotiator::add_request(int rank, Request request, double now) {
 
 bool Negotiator::complete(const Key& key, const Pending& p) const {
   const auto set = table_.sets.find(key.set);
-  // The set does not exist. Report this error now instead of waiting for more ranks.
+  // Report a missing process set immediately, instead of waiting for more ranks.
   if (set == table_.sets.end()) return true;
   size_t have = p.by_rank.size();
   if (const Request& like = p.by_rank.front().request; by_members(like)) return have >= like.splits.size();
@@ -183,7 +182,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   return r;
 }
 
-// Return the groups to which ranks assign an operation. There are several only if the ranks disagree.
+// Return the groups that the ranks' requests for an operation name: more than one only if the ranks disagree.
 std::set<Negotiator::GroupKey> Negotiator::groups_of(const Key& key, const Pending& p) {
   std::set<GroupKey> groups;
   for (const RankRequest& a : p.by_rank) {
@@ -232,7 +231,7 @@ void Negotiator::emit(const Key& key, Ready ready) {
   push(std::move(ready), groups.empty() ? ++units_ : units_);
 }
 
-// Emit the held operations of a group, or fail them if the group has failed.
+// Emit all operations of a complete group, or their errors if the group has failed.
 void Negotiator::release(const GroupKey& key, Group* group) {
   std::vector<Ready> members;
   uint64_t fence = 0;
@@ -281,8 +280,7 @@ void Negotiator::join(int rank, uint8_t frontend, double now) {
   ready.response.shapes = {{}};
   ready.response.sizes = {rank};
   joined_.erase(frontend);
-  // Delete the stored errors of failed operations. After a join, unnamed operations are numbered from 0 again, so new
-  // operations would match old errors.
+  // Delete the stored errors of unnamed operations. They are numbered from 0 again after a join, so new operations would get old errors.
   std::erase_if(answered_, [frontend](const auto& entry) { return entry.first.set == 0 && entry.first.frontend == frontend; });
   push(std::move(ready), ++units_);
 }
@@ -306,8 +304,7 @@ void Negotiator::clear_pending() {
 }
 
 bool Negotiator::may_be_scheduled(const std::vector<Ready>& period) const {
-  // Propose no schedule while a group has failed. Adopting one would delete the group's error, with which operations of
-  // the group that arrive later must fail.
+  // Propose no schedule while the error of a failed group is still needed for its late operations, because a schedule would delete it.
   for (const auto& [key, group] : groups_) {
     if (!group.error.ok()) return false;
   }
@@ -348,7 +345,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     }
     out.push_back(std::move(w));
   };
-  // Groups that have already been reported through one of their named operations.
+  // Groups with a pending operation, which are therefore already reported by the name of that operation.
   std::set<GroupKey> reported;
   for (const auto& [key, p] : pending_) {
     if (p.decided) continue;

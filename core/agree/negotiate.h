@@ -28,18 +28,16 @@ class Negotiator {
   // Record that `rank` is ready for `request`.
   void add_request(int rank, Request request, double now);
 
-  // Return the operations that have become ready since the last call, in order and before fusion.
+  // Return the operations that have become ready since the last call, in order. They are not fused yet.
   std::vector<Ready> take_ready();
 
-  // Drop all requests that are not ready, because a schedule takes over. Ranks send these requests again if the
-  // schedule ends.
+  // Drop all pending requests, because a schedule begins. Ranks send them again if the schedule ends before it has executed them.
   void clear_pending();
   // True if any operation or join is waiting for ranks.
   bool has_pending() const { return !pending_.empty() || !joined_.empty(); }
   bool anyone_joined() const { return !joined_.empty(); }
-  // True if a schedule made of the operations in `period` would contain all pending operations. If it did not, the
-  // ranks that submitted the other operations would end every schedule immediately, and the stall check would never see
-  // a stalled operation.
+  // True if the operations in `period` can become a schedule: they must include every pending operation. Otherwise, the ranks that
+  // submitted a missing one would end each schedule immediately, and the stall check would never see it.
   bool may_be_scheduled(const std::vector<Ready>& period) const;
 
   const ProcessSetTable& sets() const { return table_; }
@@ -58,10 +56,9 @@ class Negotiator {
   // Return the keys (see key_of()) of all pending operations.
   std::vector<std::string> keys() const;
 
-  // Fail operations that can never become ready because the ranks' programs have diverged. Two operations have diverged
-  // if they have the same base name but different kinds, both have been waiting since before the time `since`, and no
-  // rank has requested both. Groups with the same name but different sizes diverge in the same way. take_ready()
-  // returns the errors, which name both operations.
+  // Fail operations that can never become ready because the programs of the ranks differ: operations with one base name but different
+  // kinds, requested by different ranks, and groups with one name but different sizes. All must have been waiting since before the time
+  // `since`. take_ready() returns the errors, which name both operations.
   void fail_diverged(double since);
 
  private:
@@ -81,8 +78,7 @@ class Negotiator {
   struct GroupKey {
     uint32_t set;
     uint8_t frontend;
-    // Number of operations in the group. It is part of the key, because requests with different sizes refer to
-    // different groups.
+    // Number of operations in the group. Requests with different sizes refer to different groups, so it is part of the key.
     uint32_t size;
     std::string name;
     auto operator<=>(const GroupKey&) const = default;
@@ -101,8 +97,7 @@ class Negotiator {
     Status why;
     // Ranks that have requested the failed operation and received its error.
     std::set<int> ranks;
-    // Groups whose count of requested operations already includes the failed operation, so that no rank's late request
-    // for it counts again.
+    // Groups that have already counted this failed operation. A late request for it must not be counted again.
     std::set<GroupKey> groups;
   };
   struct Joined {
@@ -139,7 +134,8 @@ class Negotiator {
   std::map<GroupKey, Group> groups_;
   // True if ranks disagree about the size of any group.
   bool any_over_ = false;
-  // Unnamed operations that fail_rest() has failed. If a rank requests one of them later, it gets the same error.
+  // Unnamed operations that have failed because ranks disagree about their group. A rank that requests one of them later gets the same
+  // error.
   std::map<Key, Answered> answered_;
   // Joins that are still waiting for ranks, keyed by frontend.
   std::map<uint8_t, Joined> joined_;

@@ -18,11 +18,11 @@ std::string base_of(const Request& q) {
 
 }  // namespace
 
-// Find groups that have the same name but different sizes, and for which every rank of the set is waiting. Comparing
-// operations would not detect such groups, because their operations can have entirely different names.
+// Find groups with equal names and different sizes for which all ranks of the set are waiting. Their operations can have entirely different
+// names, so comparing operations would not find these groups.
 std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double since) const {
   struct Spoken {
-    // Group sizes that each rank has specified in its requests.
+    // Sizes of the group according to each rank's requests.
     std::map<int, std::set<uint32_t>> sizes;
     std::vector<Key> members;
   };
@@ -80,13 +80,12 @@ void Negotiator::fail(const Key& key, const Status& why) {
   emit(key, failure_of(it->second.by_rank.front().request, why));
 }
 
-// Fail the unnamed operations of groups whose sizes differ between ranks. Do not wait for the other ranks, because
-// their next unnamed operations would be matched with these operations. A rank that has already submitted one of them
-// gets the error when its request arrives.
+// Fail the unnamed operations of groups whose sizes differ between ranks. If they stayed pending, later unnamed operations of other ranks
+// would be matched with them. A rank that requests a failed operation later gets the same error.
 void Negotiator::fail_rest() {
   if (!any_over_) return;
-  // Maximum number of failed operations to remember for ranks that request them late. Without a limit, some entries
-  // would stay forever: a rank that receives the error before it sends its request never sends it.
+  // Maximum number of failed operations whose errors are kept for late requests. A rank that already has the error might never send its
+  // request, so some entries would otherwise stay forever.
   constexpr size_t kAnswered = 1024;
   std::vector<std::pair<Key, Status>> rest;
   for (const auto& [key, p] : pending_) {
@@ -109,8 +108,8 @@ void Negotiator::fail_rest() {
   any_over_ = std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) { return entry.second.over; });
 }
 
-// Send the error of a failed operation to a rank that requests the operation late. Each rank gets the error only once,
-// because its next request with the same name is a new operation.
+// Send the error of a failed operation to a rank that requests it late, once per rank: a second request from this rank with the same name
+// is a new operation.
 bool Negotiator::answer_late(const Key& key, int rank, const Request& request) {
   const auto it = answered_.find(key);
   if (it == answered_.end() || !request.unnamed || !it->second.ranks.insert(rank).second) return false;
@@ -149,8 +148,8 @@ void Negotiator::fail_diverged(double since) {
       failed.emplace_back(b->first, error);
     }
   }
-  // Groups that have failed because ranks disagree about their size or operations. Their other operations fail too,
-  // because no other rank will request them.
+  // Groups that have failed because ranks disagree about them. Their remaining operations fail too, because no other rank will request
+  // them.
   std::set<GroupKey> over;
   const auto has_failed = [this](const GroupKey& g) {
     const auto group = groups_.find(g);
@@ -173,8 +172,8 @@ void Negotiator::fail_diverged(double since) {
       if (!groups_.count(g)) whole.insert(g);
     }
   }
-  // Delete the entries of these groups, which have received more operations than their size allows, so that a later
-  // group with the same name starts with an empty entry.
+  // If a failed group has received more operations than its size, the surplus has created a new entry. Delete it, so that a later group
+  // with this name starts without an error.
   for (const GroupKey& g : whole) groups_.erase(g);
 }
 

@@ -51,10 +51,9 @@ struct Request {
   ReduceOp op = ReduceOp::sum;
   // Format in which an allreduce sends float32 values.
   WireFormat wire = WireFormat::none;
-  // Kind of memory that holds the tensor. Each rank chooses the device index itself.
+  // Kind of memory that holds the tensor. The device index is local to each rank and not part of the request.
   DeviceKind device = DeviceKind::host;
-  // True for an allreduce among the ranks with the same local index. Each rank holds one slice of its host's partial
-  // sum.
+  // True for an allreduce between hosts: each rank has a slice of its host's sum, and ranks with the same local index add their slices.
   bool across_hosts = false;
   // Global rank of the source. Only used by broadcasts.
   int32_t root = 0;
@@ -67,10 +66,9 @@ struct Request {
   // Group name and number of operations in the group, for grouped operations.
   std::string group;
   uint32_t group_size = 0;
-  // Fence of the operation, a number that increases whenever the program waits. Operations with different fences are
-  // never fused, because the program waited for one before it submitted the other. The lower kWeakFenceBits bits count
-  // completion callbacks. Whether later submissions depend on a callback is unknown, and callbacks run at different
-  // points in each step. The fence is not part of the signature.
+  // Number that increases whenever the program waits. Operations with different fences are never fused, because the program waited for one
+  // before it submitted the other. The lower kWeakFenceBits bits count completion callbacks, on which later submissions might depend.
+  // Callbacks run at different points in each step, so the fence is not part of the signature.
   uint64_t fence = 0;
 
   int64_t elements() const;
@@ -113,7 +111,7 @@ struct Response {
   std::string payload;
 };
 
-// Return a request with all fields that can be derived from the response, which are all but names, shapes and splits.
+// Return a request with the fields of the response. Names, shapes and splits stay empty.
 Request request_like(const Response& response);
 
 // Return a key that is unique within the job. A name alone is unique only within one process set and frontend.

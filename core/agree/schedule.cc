@@ -17,8 +17,7 @@ Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions
   }
   std::vector<std::vector<size_t>> members;
   std::vector<Response> responses = fuse(period, options, &members);
-  // Bucket of each group or single operation, keyed by Ready::unit, which identifies it. If a group needs several
-  // responses, all of them go to the same bucket.
+  // Index of the bucket of each group, keyed by Ready::unit. All responses of a group go to the same bucket.
   std::map<uint64_t, size_t> bucket_of;
   for (size_t i = 0; i < responses.size(); ++i) {
     const Ready& first = period[members[i].front()];

@@ -46,8 +46,7 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
               [&](uint32_t a, uint32_t b) { return number_of(schedule_->entries[a].name) < number_of(schedule_->entries[b].name); });
     for (uint32_t e : stream.entries) slots_[e].stream = &stream;
   }
-  // Entries with the same name are already in the order of submission, because a program can reuse a name only after
-  // the earlier operation with this name has completed.
+  // Entries with equal names are already in order of submission: a program can reuse a name only after the earlier operation has completed.
   for (auto& [key, stream] : by_name_) {
     for (uint32_t e : stream.entries) slots_[e].stream = stream.entries.size() > 1 ? &stream : nullptr;
   }
@@ -94,8 +93,8 @@ void ScheduleCursor::advance() {
     ready_ = kNoPart;
     return;
   }
-  // missing_ only describes the bucket's next execution. This suffices, because a rank is at most one round ahead of
-  // execution: the program waits for its gradients before it starts the next step.
+  // missing_ counts the missing submissions of each bucket for one round only. That suffices: a program waits for its gradients before it
+  // starts the next step, so it is at most one round ahead of execution.
   const uint64_t n = schedule_->buckets.size();
   while (ready_ < executed_ + n && missing_[ready_ % n] == 0) ++ready_;
 }

@@ -55,17 +55,16 @@ class ScheduleCursor {
   // Return the same bucket and tokens as take(), but do not remove them.
   const Schedule::Bucket& peek(std::vector<void*>* tokens) const;
 
-  // True if this operation waits in a bucket that this rank has not completed. Waiting for it would never end, so the
+  // True if the bucket of this operation lacks other submissions of this rank. The operation then cannot run while its caller waits, so the
   // caller must leave the schedule.
   bool stuck(const void* token) const;
   // Return the tokens of all submissions that offer() has accepted and take() has not yet removed.
   std::vector<void*> outstanding() const;
 
  private:
-  // Entries that are distinguished only by their order: unnamed entries of one kind, or entries with the same name.
+  // Entries that only the order of submission distinguishes: unnamed entries of one kind, or entries with the same name.
   struct Stream {
-    // Entries of the schedule that only their order distinguishes, in the order in which their operations are
-    // submitted.
+    // Indices of the entries, in the order in which their operations are submitted.
     std::vector<uint32_t> entries;
     uint64_t seen = 0;
     uint32_t next() const { return entries[seen % entries.size()]; }

@@ -6,11 +6,10 @@ namespace hvd {
 
 void ScheduleDetector::reset() { log_.clear(); }
 
-// Number of operations after which the detector again accepts short repeating sequences. The program might have changed
-// by then, for example from training to validation.
+// Number of operations after which the detector accepts short periods again, because the program may have changed, for example from
+// training to validation.
 constexpr size_t kRecovery = 128;
-// Minimum number of operations that a good schedule runs. A schedule that ended earlier was probably part of a longer
-// repeating sequence.
+// A schedule that ended after fewer operations than this was probably part of a longer period.
 constexpr uint64_t kBrief = 1024;
 
 void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
@@ -20,10 +19,9 @@ void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
   if (rounds >= kLasting) {
     failures_ = 0;
     least_ = 1;
-    // Count schedules that ended after few operations. Several in a row suggest that a longer sequence repeats. For
-    // example, a program calls a barrier after every twenty equal operations. Each schedule of a single operation lasts
-    // long enough to be worthwhile, but it hides the longer sequence. The search for a longer sequence is costly, so it
-    // is done only occasionally.
+    // Several schedules that ended after few operations suggest a longer period, such as twenty equal operations and a barrier. A schedule
+    // of one operation then lasts long enough to be worthwhile, but hides the longer period. Search for longer periods only occasionally,
+    // because the search is costly.
     const bool brief = rounds * operations < kBrief;
     brief_ = brief ? brief_ + 1 : 0;
     if (!brief) patience_ = kBriefPatience;
@@ -94,8 +92,8 @@ bool ScheduleDetector::repeats_within(size_t p) const {
   return false;
 }
 
-// True if the last `p` operations use one name for different operations. Such a sequence cannot become a schedule,
-// because ranks follow a schedule by name and keep one request per name.
+// True if different operations among the last `p` have the same name. They cannot become a schedule, because ranks keep one request per
+// name.
 bool ScheduleDetector::ambiguous(size_t p) const {
   std::map<std::string, uint64_t> known;
   for (size_t i = log_.size() - p; i < log_.size(); ++i) {

@@ -26,10 +26,9 @@ class ScheduleDetector {
   // row. Both times, it must begin after the program has waited for all earlier operations (Ready::fence). Return an
   // empty list if there is no period.
   std::vector<Ready> period() const;
-  // Record that a schedule with `operations` operations ended after `rounds` rounds. If it ended early, or if several
-  // schedules in a row lasted for few operations, it was probably part of a longer period. The detector then proposes
-  // only longer periods. After several schedules that ended early, it delays the next proposal, each time by twice as
-  // many operations. A program that never repeats its operations then pays almost nothing for these attempts.
+  // Record that a schedule with `operations` operations ended after `rounds` rounds. A schedule that ended early was probably part of a
+  // longer period, so the detector then proposes only longer ones. If schedules keep ending early, it waits before the next proposal, each
+  // time for twice as many operations, so that a program without repetition pays almost nothing.
   void note_revoked(uint64_t rounds, size_t operations);
 
  private:
@@ -52,16 +51,16 @@ class ScheduleDetector {
   size_t capacity_;
   // Number of operations to observe before the next proposal.
   size_t hold_ = 0;
-  // Minimum number of operations in a proposed period. Greater than 1 while periods of few operations are ruled out.
+  // Minimum number of operations in a proposed period. Greater than 1 while shorter periods are ruled out.
   size_t least_ = 1;
-  // Number of operations left until the detector can again propose periods of any length.
+  // Number of operations until short periods are accepted again (least_).
   size_t recover_ = 0;
   // Number of consecutive schedules that ended early.
   int failures_ = 0;
   static constexpr int kBriefPatience = 2;
   // Number of consecutive schedules that ended after few operations.
   int brief_ = 0;
-  // Number of such schedules after which the detector proposes only longer periods.
+  // Value of brief_ at which the detector proposes only longer periods.
   int patience_ = kBriefPatience;
   std::deque<Token> log_;
 };

@@ -28,14 +28,12 @@ struct ScheduleWord {
   bool ready(uint64_t id, uint64_t position) const { return of_schedule(id) && this->position() > position; }
 };
 
-// Return the first position for which some rank was not ready; the schedule ends there. `words` has the word of each
-// rank of the node, with the frozen bit set. `members` has the ranks that take part in each bucket. At least one rank
-// must take part in the schedule.
+// Return the position at which the schedule ends: the first one for which some rank is not ready. `words` holds the words of all ranks of
+// the node, with the frozen bit set. `members` lists the ranks that take part in each bucket.
 inline uint64_t last_position(std::span<const ScheduleWord> words, const std::vector<std::vector<int>>& members) {
   uint64_t at = kNoPart;
   for (const ScheduleWord& w : words) at = w.position() < at ? w.position() : at;
-  // This loop ends after at most one pass over the buckets, because the rank with the lowest position takes part in one
-  // of them.
+  // This ends within one pass over the buckets, because the rank with the lowest position takes part in one of them.
   for (;; ++at) {
     for (int rank : members[at % members.size()]) {
       if (words[static_cast<size_t>(rank)].position() <= at) return at;

@@ -28,9 +28,9 @@ class StallCheck {
   double last_warning_ = 0;
 };
 
-// Stall check of each rank for its own waits, in addition to rank 0's check. When rank 0 reports a stall, it sends the
-// keys of all operations that it knows to be waiting. Each rank then reports those of its waits that rank 0 has not
-// listed, so that every long wait is reported, even if rank 0 fails. The check does no I/O except for logging.
+// Stall check of each rank for its own operations. When rank 0 reports a stall, it lists the operations that it knows to be waiting. Each
+// rank then reports those of its waiting operations that the list lacks. Every long wait is thus reported, even if rank 0 fails. The check
+// does no I/O except for logging.
 
 class LocalStallCheck {
  public:
@@ -54,7 +54,7 @@ class LocalStallCheck {
 
   // Seconds between stall checks.
   static constexpr double kLook = 1.0;
-  // Return the number of seconds that this rank waits for rank 0's report before it reports a stall itself.
+  // Return how many seconds this rank waits for rank 0's report before it reports a stall itself.
   double grace() const;
 
  private:
