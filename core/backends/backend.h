@@ -16,7 +16,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
-  // Return the name of the algorithm for an operation of this size. Observers record the name.
+  // Return the name of the algorithm for an operation of this size, for observers.
   virtual std::string_view algorithm(const Comm&, Collective, DType, WireFormat, size_t bytes) const {
     (void)bytes;
     return name();
@@ -25,7 +25,7 @@ class Backend {
   // Reduce the concatenation of `segments` over all ranks of the comm, then scale the result. `op` is sum, min, max or
   // product. For floats on a power of two ranks, it can also be adasum, which treats each segment separately.
   virtual Status allreduce(Comm&, const Segments& segments, DType, ReduceOp, const Scale&) = 0;
-  // Sum float32 values that ranks exchange in a compressed encoding. For `residuals`, see collectives/collectives.h.
+  // Sum float32 values, which are compressed for the transfer between ranks. For `residuals`, see collectives/collectives.h.
   virtual Status allreduce_compressed(Comm&, const Segments& segments, std::span<float* const> residuals, WireFormat, const Scale&) = 0;
   // True if the engine can run this allreduce as a guarded allreduce (collectives/guarded.h): recursive doubling that
   // also carries the readiness vote. The guarded form must be bitwise identical to allreduce() and take about as long.

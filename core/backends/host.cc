@@ -14,7 +14,7 @@ WorldShape shape_of(const Comm& c) {
   w.all_local = c.node != nullptr;
   w.links = c.node == nullptr;
   w.nested = c.local != nullptr;
-  // The cost model distinguishes only between one host and several hosts.
+  // The cost model distinguishes only between one host and several, so any number above 1 will do.
   w.hosts = w.all_local ? 1 : 2;
   w.power_of_two = (c.size & (c.size - 1)) == 0;
   return w;
@@ -51,16 +51,15 @@ class HostBackend final : public Backend {
   }
 
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
-    // Maximum size in bytes for which a guarded allreduce may replace the algorithm that the table selects. A guarded
-    // allreduce uses recursive doubling, which sends all data log2(P) times, while other algorithms send them about
-    // twice. Up to this size, its lower latency matters more, as measured on links of 1 to 10 Gbit/s with typical
-    // latencies.
+    // Maximum size in bytes for which recursive doubling, the algorithm of a guarded allreduce, may replace the algorithm from the table.
+    // It sends all data log2(P) times, while other algorithms send them about twice, but up to this size its low latency outweighs that.
+    // Measured on links of 1 to 10 Gbit/s.
     constexpr size_t kMax = 32u << 10;
     const size_t bytes = count * size_of(d);
     if (bytes > kMax || c.node || c.local) return false;
     const Algorithm algorithm = pick(Collective::allreduce, c, d, bytes);
     if (algorithm == Algorithm::recursive_doubling) return true;
-    // Never replace an algorithm that the user has chosen.
+    // An algorithm that the user has chosen is never replaced.
     return !overrides_.wanted[static_cast<size_t>(Collective::allreduce)] && order_of(Collective::allreduce, algorithm) == Order::the_order;
   }
 

@@ -29,14 +29,14 @@ namespace {
 
 using mpi::Handle;
 
-// Maximum bytes of an operation's data that are sent together with a readiness vote. A vote is a small message over the
-// engine's own connections, so this much data costs almost no extra time.
+// Maximum bytes of data in the messages of a readiness vote. These small messages use the engine's own connections, so this much data costs
+// almost no extra time.
 constexpr size_t kRides = 4 << 10;
-// Maximum bytes received per rank for an allreduce with MPI_Iallgather, which sends fewer messages but more bytes.
+// Maximum bytes that each rank receives in an allreduce with MPI_Iallgather, which sends fewer messages but more bytes.
 constexpr size_t kSmall = 256 << 10;
 
-// Return the number of bytes that one rank handles at a time. Pieces of this size are small enough for copies to stay
-// in the cache, and large enough to avoid small messages.
+// Return the size in bytes of the pieces that one rank handles at a time: small enough to stay in the cache, large enough to avoid small
+// messages.
 size_t piece_of(size_t ranks) { return std::clamp<size_t>(ranks << 19, 2 << 20, 8 << 20); }
 
 class MpiBackend final : public Backend {
@@ -68,9 +68,8 @@ class MpiBackend final : public Backend {
     return host_->allreduce_compressed(c, s, residuals, format, scale);
   }
 
-  // True for small allreduces, whose data can travel in the messages of the readiness vote (collectives/guarded.h).
-  // This saves the latency of a separate MPI call. Floats summed by MPI are excluded, because MPI can round the sums
-  // differently.
+  // True for small allreduces, whose data fit in the messages of the readiness vote (collectives/guarded.h), which saves an MPI call.
+  // Floats that MPI would sum are excluded, because MPI can round differently.
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
     return !(reduces_ && is_float(d)) && count * size_of(d) <= kRides && host_->may_be_guarded(c, count, d);
   }
@@ -206,8 +205,7 @@ class MpiBackend final : public Backend {
     return calls_.allgather(c, comm, sum, result, parts_);
   }
 
-  // Return the largest number of bytes that any rank sends to one rank. Each rank knows only its own sizes, so MPI
-  // computes the maximum.
+  // Return the largest number of bytes that any rank sends to another. A rank knows only its own sizes, so MPI computes the maximum.
   Status largest_of_all(Comm& c, Handle comm, size_t mine, size_t* out) {
     const auto& abi = session_->abi();
     auto* send = calls_.memory(MpiCalls::kSend, sizeof(int64_t));
@@ -221,16 +219,15 @@ class MpiBackend final : public Backend {
     return {};
   }
 
-  // Compute how many bytes of each part are moved in the round that starts at offset `first` of each part, and return
-  // their sum.
+  // Compute the number of bytes of each part that one round moves, starting at offset `first` of the part. Return their sum.
   static size_t cut(std::span<const size_t> parts, size_t first, size_t block, std::vector<size_t>* out) {
     out->clear();
     for (const size_t bytes : parts) out->push_back(std::min(block, bytes - std::min(first, bytes)));
     return std::accumulate(out->begin(), out->end(), size_t{0});
   }
 
-  // Return the data of one round as contiguous memory. The data are copied unless one round covers everything. `round`
-  // has the number of bytes of each part in this round, and `going` is their sum.
+  // Return the data of one round as contiguous memory. They are copied unless one round covers everything. `round` holds the bytes of each
+  // part in this round, and `going` is their sum.
   const std::byte* collect(const std::byte* all, std::span<const size_t> parts, size_t first, std::span<const size_t> round, size_t going) {
     if (going == std::accumulate(parts.begin(), parts.end(), size_t{0})) return all;
     std::byte* const packed = calls_.memory(MpiCalls::kSend, going);
@@ -241,7 +238,7 @@ class MpiBackend final : public Backend {
     }
     return packed;
   }
-  // Copy the parts of one round from `packed`, where they are consecutive, to their final positions in `all`.
+  // Copy one round's parts from `packed`, where they are contiguous, to their final positions in `all`.
   static void spread(const std::byte* packed, std::span<const size_t> round, std::byte* all, std::span<const size_t> parts, size_t first) {
     for (size_t i = 0; i < parts.size(); all += parts[i++]) {
       if (round[i]) std::memcpy(all + first, packed, round[i]);
@@ -249,8 +246,7 @@ class MpiBackend final : public Backend {
     }
   }
 
-  // Return the address of the input elements [first, first + count) if a single tensor contains all of them, or null if
-  // not.
+  // Return the address of elements [first, first + count) of the input. Return null unless a single tensor contains all of them.
   static const std::byte* in_one(const Segments& s, size_t first, size_t count, size_t element) {
     for (const Segments::Piece& piece : s.pieces) {
       if (first < piece.count) return piece.in && count <= piece.count - first ? piece.in + first * element : nullptr;

@@ -12,8 +12,7 @@ namespace {
 // Seconds for which shutdown waits for operations in flight, if the other ranks are alive and MPI is usable.
 constexpr double kDrain = 2;
 
-// Counts and displacements of parts of different sizes, as the int arrays that MPI functions expect. The part with
-// index `left_out` gets the count 0 and is not moved.
+// Counts and displacements of the parts of a message, as the int arrays that MPI expects. The part `left_out` gets count 0.
 struct Parts {
   std::vector<int> counts, places;
   void of(std::span<const size_t> bytes, int left_out = -1) {
@@ -30,8 +29,7 @@ struct Parts {
 
 }  // namespace
 
-// Buffers of an MPI operation. MPI reads the count arrays until the operation completes, so they must not be moved or
-// freed before, just like the data.
+// Memory that MPI uses until an operation completes: the data and the arrays of counts. It must not be moved or freed earlier.
 struct MpiCalls::Memory {
   Scratch scratch;
   Parts out, in;
@@ -101,8 +99,7 @@ Status MpiCalls::allgather(Comm& c, mpi::Handle comm, const std::byte* in, std::
   return finish(c, "MPI_Iallgather", begun, request);
 }
 
-// Use one alltoall to send every rank's part to all ranks, because Intel's MPI_Iallgatherv takes seconds if parts are
-// large and unequal.
+// Use an alltoall in which every rank sends its part to all ranks. Intel's MPI_Iallgatherv takes seconds if parts are large and unequal.
 Status MpiCalls::allgather(Comm& c, mpi::Handle comm, const std::byte* in, std::byte* out, std::span<const size_t> bytes) {
   mpi::Handle request = 0;
   const mpi::Handle byte = session_->abi().byte;

@@ -20,13 +20,13 @@ class MpiCalls {
   // Return the MPI_COMM_WORLD rank of each rank of the set.
   std::vector<int> members_of(const Comm& comm) const;
 
-  // Select the MPI communicator for the ranks of `comm`, and create it on first use. Creating a communicator is a
-  // blocking MPI call. Like all calls here, it is abandoned if `comm.waiter` reports an error or the timeout expires.
+  // Get the MPI communicator for the ranks of `comm`. The first call creates it. Like all MPI calls here, that is abandoned if
+  // `comm.waiter` reports an error or the timeout expires.
   Status enter(const Comm& comm, mpi::Handle* out);
   // Release the communicator that belongs to this process set.
   void forget(const Comm& comm);
 
-  // The functions below may be called only within session.use().
+  // Call the functions below only within session.use().
 
   enum Slot { kSend, kReceive, kMine, kResult, kSlots };
   // Return memory for `slot`, aligned to 64 bytes. It stays valid until the next call for the same slot, and its
@@ -39,10 +39,9 @@ class MpiCalls {
   Status broadcast(Comm&, mpi::Handle, std::byte* data, size_t bytes, int root);
   Status allreduce(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t count, mpi::Handle type, mpi::Handle op);
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t bytes_of_each);
-  // Gather the contributions of all ranks into `out`, contiguously, in the order of the ranks within the set.
+  // Gather the contributions of all ranks, whose sizes can differ, into `out` in the order of the ranks.
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
-  // Exchange parts between all ranks. If `without_me` is true, this rank's own part is not moved, and its place in
-  // `out` stays undefined.
+  // Exchange parts between all ranks. If `without_me` is true, this rank's own part is skipped, so its place in `out` stays undefined.
   Status alltoall(Comm&, mpi::Handle, const std::byte* in, std::span<const size_t> send, std::byte* out, std::span<const size_t> receive,
                   bool without_me = false);
 
