@@ -22,15 +22,13 @@ inline uint64_t ticks() {
 #endif
 }
 
-// Linear map from time stamps to Clock, defined by two readings of both clocks. The constructor makes the first
-// reading. The error of the map is the error of a reading divided by the time between the two: below 1 us after one
-// second.
+// Conversion of time stamps to Clock by a straight line through two readings of both clocks. The constructor takes the first reading,
+// line() the second. One second after the first reading, the error is below 1 us.
 class TickScale {
  public:
   TickScale() : ticks_(ticks()), ns_(monotonic_ns()) {}
 
-  // Snapshot of the mapping from ticks to nanoseconds, based on a second reading of both clocks. Its error grows with
-  // its age.
+  // Line through the first and the latest reading of both clocks. Its error grows with its age.
   class Line {
    public:
     int64_t ns(uint64_t at) const {
@@ -45,7 +43,7 @@ class TickScale {
     double ns_per_tick_ = 1;
   };
   Line line() const {
-    // Minimum time in nanoseconds between the first and the second reading of the clocks.
+    // Minimum nanoseconds between the two readings of the clocks.
     constexpr int64_t kLeast = 2'000'000;
     Line line;
     do {
