@@ -5,7 +5,7 @@ namespace {
 
 struct Named {
   Handle Abi::* member;
-  // Name of the variable in Open MPI whose address serves as the handle.
+  // Open MPI's variable whose address is the handle.
   const char* exported;
   uint32_t mpich;
   uint32_t standard;

@@ -45,11 +45,11 @@ struct Abi {
   Handle int8 = 0, int16 = 0, int32 = 0, int64 = 0, uint8 = 0, uint16 = 0, float32 = 0, float64 = 0;
   Handle sum = 0, min = 0, max = 0, product = 0;
   void* status_ignore = nullptr;
-  // MPI's constants for the values of Threads, in order.
+  // MPI's values for the thread levels (enum Threads), in order.
   int levels[4] = {0, 1, 2, 3};
 
-  // Return the handle of an element type or reduction. The handle is 0 for 16-bit floats and booleans, because some MPI
-  // libraries cannot reduce them, or reduce them differently from the engine.
+  // Return the handle of an element type or reduction. For 16-bit floats and booleans it is 0, because not all MPI libraries reduce them as
+  // the engine does.
   Handle type_of(DType d) const;
   Handle op_of(ReduceOp op) const;
 };
@@ -57,19 +57,19 @@ struct Abi {
 // Buffer sizes in bytes for version and error strings: the maximum over the ABIs of all three families.
 inline constexpr size_t kVersionBytes = 8192, kErrorBytes = 512;
 
-// Function that returns the address of a symbol that the library exports, or null if it has no such symbol.
+// Function that returns the address of an exported symbol of the library, or null.
 using Lookup = std::function<void*(const char* name)>;
 
 // Return the family of a library. If the exported names are ambiguous, the library's file name in `path` decides:
 // MPICH's own libraries also export all names of the standard ABI.
 Family family_of(const std::string& path, const Lookup& lookup);
-// Check that the version string matches the family, because with the wrong family, all constants would be wrong. The
-// error is invalid_argument and names the file and its version string.
+// Check that the library's version string belongs to this family, because with another family's constants nothing would work. The error is
+// invalid_argument and names the file and its version string.
 Status check_version(Family family, const std::string& path, const std::string& version);
 // True if the version string is from Open MPI or a derivative, false if it is from MPICH.
 bool of_open_mpi(const std::string& version);
-// True if a library supports this launcher ("Open MPI", "MPICH", or empty if unknown). If it is used with the wrong
-// launcher, a library aborts or treats each process as a separate job.
+// True if processes started by `launcher` ("Open MPI", "MPICH", or empty if unknown) can use the library. With the wrong launcher, a
+// library aborts or treats each process as a separate job.
 bool fits(const std::string& launcher, bool open_mpi);
 // Return a short version string for error messages, for example "Open MPI v5.0.11" or "MPICH 5.0.2".
 std::string short_version(const std::string& version);

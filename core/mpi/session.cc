@@ -9,7 +9,7 @@ namespace {
 
 // Message tag for the creation of communicators.
 constexpr int kTag = 0x4856;
-// Seconds between two calls of the function that is polled during an MPI call (Look).
+// Seconds between two calls of Session::Look while an MPI call runs.
 constexpr double kBetweenLooks = 0.5e-3;
 
 std::atomic<Session*> the_session{nullptr};
@@ -106,8 +106,8 @@ Status Session::look_around() {
   return watch_finalize();
 }
 
-// MPI_Finalize first frees MPI_COMM_SELF and runs the delete callbacks of its attributes. The attribute set here
-// notifies the engine that MPI is ending.
+// Ask MPI to call finalizing() at the start of MPI_Finalize, so that the engine knows that MPI is ending. MPI_Finalize first deletes the
+// attributes of MPI_COMM_SELF, one of which is set here.
 Status Session::watch_finalize() {
   int key = 0;
   const CopyAttribute never = [](Handle, int, void*, void*, void*, int* flag) { return *flag = 0; };
@@ -120,8 +120,7 @@ Status Session::watch_finalize() {
 int Session::finalizing(Handle, int, void*, void* extra) {
   auto* session = static_cast<Session*>(extra);
   session->over_.store(true, std::memory_order_seq_cst);
-  // Wait for the MPI call in progress. It ends soon, because `over_` makes the session report that MPI is being
-  // finalized.
+  // Wait for the MPI call in progress, which ends soon: usable() now returns an error.
   std::lock_guard wait(session->using_);
   return 0;
 }
@@ -148,8 +147,8 @@ void Session::spoil(const std::string& why) {
   spoilt_.store(true, std::memory_order_release);
 }
 
-// Run `work` on the MPI thread, regardless of MPI's thread level, so that the caller can abandon it. Abandoned work can
-// run forever, so it owns what it uses.
+// Run `work` on the MPI thread, whatever MPI's thread level, so that the caller can abandon it. Abandoned work can run forever, so it must
+// own what it uses.
 Status Session::attended(const std::function<Status()>& work, const Look& look) {
   auto result = std::make_shared<Status>();
   mpi_thread_.begin([work, result] { *result = work(); });

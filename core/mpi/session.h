@@ -19,7 +19,7 @@ namespace hvd::mpi {
 
 struct StartOptions {
   std::string library;
-  // Launcher that started the processes (see fits()).
+  // Launcher that started the processes: "Open MPI", "MPICH", or empty if unknown.
   std::string launcher;
   // True to request MPI_THREAD_FUNNELED instead of a higher thread level.
   bool one_thread = false;
@@ -46,20 +46,19 @@ class Session {
   // True if the engine initialized MPI, false if the program did.
   bool ours() const { return ours_; }
 
-  // Run `work`, which calls MPI, on a thread from which the library allows calls: the calling thread or the MPI thread.
-  // Only one caller at a time. Return an error if MPI is finalized.
+  // Run `work`, which calls MPI, on the calling thread or, if MPI supports only one thread, on the MPI thread. Only one caller at a time.
+  // Return an error if MPI is finalized.
   Status use(const std::function<Status()>& work);
   // Return an error as soon as MPI becomes unusable. Call this in every loop within `work`.
   Status usable() const;
-  // Mark MPI as unusable, because a collective was abandoned and the data of the next one would be undefined.
+  // Mark MPI as unusable. After an abandoned collective, the data of the next one would be undefined.
   void spoil(const std::string& why);
 
-  // Function that is polled during an MPI call that cannot be interrupted. An error ends the wait for the call.
+  // Function that is called regularly while an uninterruptible MPI call runs. If it returns an error, the wait for the call ends.
   using Look = std::function<Status()>;
 
-  // Return the communicator of these ranks of MPI_COMM_WORLD. The first call creates it, and all of these ranks must
-  // make that call. Do not call this within `work`. If `look` returns an error, the wait ends, the error is returned
-  // and MPI becomes unusable.
+  // Return the communicator of these ranks of MPI_COMM_WORLD. The first call creates it, and all of these ranks must take part. An error
+  // from `look` ends the wait and makes MPI unusable. Do not call this within `work`.
   Status communicator(const std::vector<int>& ranks, const Look& look, Handle* out);
   // Release the communicator. All of its ranks must call this at the same point in the order of operations.
   void forget(const std::vector<int>& ranks, const Look& look);
