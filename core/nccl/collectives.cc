@@ -5,8 +5,8 @@
 namespace hvd::nccl {
 namespace {
 
-// Maximum number of ranks for which unequal parts are gathered with one broadcast for each part. Larger sets use sends
-// and receives: the same number per rank, but all of them run at the same time.
+// Maximum number of ranks for which unequal parts are gathered by one broadcast per part. Larger sets use sends and receives, all of which
+// run at the same time.
 constexpr int kFewRanks = 8;
 
 // RAII scope of one NCCL group. After a failed call, later calls are skipped. The group is always closed, because NCCL
@@ -30,7 +30,7 @@ class Group {
   Status first_;
 };
 
-// NCCL operation for a reduction. A premultiplied sum is created for the calls of one group and released after them.
+// NCCL operation for a reduction. A premultiplied sum exists only as long as this object, for the calls of one group.
 class Operation {
  public:
   Operation(Communicator& c, const Reduction& r) : c_(c), made_(r.premultiplied), op_(static_cast<int>(r.op)) {

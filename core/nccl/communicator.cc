@@ -73,9 +73,8 @@ bool Communicator::enter_ending() {
   return false;
 }
 
-// Wait until the helper thread is outside of NCCL. After the communicator is abandoned, the thread starts no further
-// call, and its current call ends soon unless it waits for other ranks. Only an abort of the communicator ends such a
-// wait. An abort is possible only after NCCL has written the communicator's handle.
+// Wait until the helper thread is not in an NCCL call. Once the communicator is abandoned, the thread starts no further call. Its current
+// call ends soon, unless it waits for other ranks: then only an abort ends it, which needs the handle that NCCL writes first.
 bool Communicator::wait_for_helper() const {
   const Deadline grace = Deadline::after(kGrace);
   while (inside_.load(std::memory_order_acquire) && !(handle() && grace.passed())) std::this_thread::sleep_for(kPause);
@@ -105,8 +104,7 @@ void Communicator::create(const UniqueId& id, const WarmUp& warm_up) {
   if (state_.load() == State::making) state_.store(State::ready, std::memory_order_release);
 }
 
-// Run an NCCL call on the helper thread, without a timeout. An owner that does not want to wait longer abandons the
-// communicator, and the call then returns an error.
+// Run an NCCL call on the helper thread, without a timeout. If the owner abandons the communicator meanwhile, return an error.
 template <class Call>
 Status Communicator::connect(const char* what, Call call) {
   if (!enter_call()) return error();
@@ -259,7 +257,7 @@ Status Ending::destroy_all(Communicators communicators) {
     auto finalizing = Communicator::End::finalizing;
     if (!c->end_.compare_exchange_strong(finalizing, Communicator::End::freeing)) {
       if (first.ok()) first = Status(Code::internal, "an NCCL communicator was aborted while it was destroyed");
-      // Another thread has begun to abort this communicator and will free it, so do not free it here.
+      // Another thread is aborting this communicator and will free it.
       continue;
     }
     Status s = status_of(l, r, "ncclCommFinalize", c->handle());

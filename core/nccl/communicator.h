@@ -17,20 +17,20 @@
 
 namespace hvd::nccl {
 
-// Hooks that a thread calls before and after it uses NCCL, to push the device's context and to set the capture mode.
-// They can be null. `self` must live as long as the process, because a hung thread keeps using it.
+// Hooks, possibly null, that a thread calls before and after it uses NCCL. They push the device's context and set the capture mode. `self`
+// must live as long as the process, because a hung thread keeps using it.
 struct Surroundings {
   void (*enter)(void* self) = nullptr;
   void (*leave)(void* self) = nullptr;
   void* self = nullptr;
 };
 
-// Memory for the warm-up. NCCL creates connections when an algorithm is first used. The warm-up therefore calls each
-// collective once on this memory, so that later calls only launch kernels.
+// Memory for the warm-up, which calls each collective once. NCCL creates connections when an algorithm is first used, so later calls only
+// launch kernels.
 struct WarmUp {
   Stream stream = nullptr;
-  // Device memory, or null to skip the warm-up. The stream uses the memory even after the communicator has been
-  // created, so record an event before freeing it.
+  // Device memory, or null for no warm-up. The stream can still use it when the communicator is ready, so record an event before freeing
+  // it.
   void* memory = nullptr;
   // Size of `memory` in bytes, at least warm_up_bytes(size). If it is larger, the warm-up calls each collective a
   // second time, with as much data as fits.
@@ -79,9 +79,9 @@ class Communicator {
       : library_(library), surroundings_(surroundings), size_(size), rank_(rank) {}
   void create(const UniqueId& id, const WarmUp& warm_up);
   Status call_each(const WarmUp& warm_up, size_t count);
-  // Enclose each NCCL call on the helper thread in enter_call() and leave_call(). enter_call() returns false if the
-  // communicator was abandoned; no more calls are then allowed. enter_ending() is the counterpart for the thread that
-  // destroys the communicator. It returns false if another thread has taken over the communicator.
+  // Each NCCL call on the helper thread is enclosed in enter_call() and leave_call(). enter_call() returns false, and forbids the call, if
+  // the communicator was abandoned. The thread that destroys the communicator calls enter_ending() instead. It returns false if another
+  // thread has taken over the communicator.
   bool enter_call();
   bool enter_ending();
   void leave_call() { inside_.store(false, std::memory_order_release); }

@@ -87,13 +87,13 @@ Reduction logical(const Question& q) {
   return r;
 }
 
-// Choose whether floats are scaled before or after they are summed. The results are equal up to rounding.
+// Choose how a sum of floats is scaled: before or after the reduction, or by NCCL. The results are equal up to rounding.
 void float_sum(const Question& q, Reduction* r) {
   const int64_t divisor = q.op == ReduceOp::average ? q.size : 1;
   const double all = q.prescale * q.postscale / static_cast<double>(divisor);
   const Scaling after{q.postscale, divisor};
   const Format* format = format_of(q.element);
-  // For types with a small range, such as float16, scale before summing, because their sums overflow easily.
+  // Types with a small range, such as float16, are scaled before the sum, which would otherwise overflow easily.
   const bool narrow_range = q.element == Element::float16 || is_float8(q.element);
   r->op = Op::sum;
   if (q.prescale == 1.0 && after.identity()) return;
@@ -116,7 +116,7 @@ void float_sum(const Question& q, Reduction* r) {
     r->premultiplied = true;
     r->scalar = all;
   } else if (narrow_range && std::fabs(all) < 1) {
-    // Scale the inputs before the sum. Each value is rounded once, and the rounding errors have no common direction.
+    // Scale the inputs before the sum, which rounds each value once. The rounding errors cancel, because they have no common direction.
     r->before = {q.prescale * q.postscale, divisor};
   } else {
     r->after = after;
@@ -169,7 +169,7 @@ Reduction decide(const Question& q) {
   if (sums && (q.op == ReduceOp::average || q.prescale != 1.0 || q.postscale != 1.0)) {
     return refused("sums of integers that are averaged or scaled wrap around in NCCL; the host carries them in more bits");
   }
-  // Integers are truncated after scaling, so scale them before and after the reduction exactly as requested.
+  // Scaled integers are truncated, so the scaling before and the one after the reduction must not be combined.
   r.before = {q.prescale, 1};
   r.after = {q.postscale, 1};
   r.op = q.op == ReduceOp::min ? Op::min : q.op == ReduceOp::max ? Op::max : q.op == ReduceOp::product ? Op::product : Op::sum;

@@ -41,7 +41,8 @@ struct Scaling {
   bool identity() const { return factor == 1.0 && divisor == 1; }
 };
 
-// All fields must be equal on all ranks of the communicator, even on a rank that has called join() and has no tensor.
+// Reduction to map to NCCL. All fields must be equal on all ranks of the communicator, even on a rank that has called join() and has no
+// tensor.
 struct Question {
   Element element = Element::float32;
   ReduceOp op = ReduceOp::sum;
@@ -51,8 +52,7 @@ struct Question {
   int version = kOldestVersion;
   // Minimum compute capability of the ranks' devices; 90 stands for 9.0.
   int capability = 90;
-  // True if the caller runs a kernel after the reduction in any case. That kernel can then also apply the scaling at no
-  // extra cost.
+  // True if the caller runs a kernel after the reduction anyway, in which scaling costs nothing extra.
   bool scaled_afterwards = false;
 };
 
@@ -74,8 +74,8 @@ struct Reduction {
 };
 Reduction decide(const Question& question);
 
-// Encode `value` as a scalar of `type` for red_op_create_premul_sum. `bytes` has room for 8 bytes. If `type` has 16
-// bits or fewer, a value that does not fit is rounded; decide() never returns such a value.
+// Encode `value` as a scalar of `type` for red_op_create_premul_sum, in up to 8 bytes. Types of 16 bits or fewer round it unless they
+// represent it exactly, which holds for the values that decide() returns.
 void encode_scalar(Type type, double value, void* bytes);
 size_t size_of(Type type);
 

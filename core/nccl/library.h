@@ -32,8 +32,8 @@ struct UniqueId {
   char bytes[128];
 };
 
-// NCCL copies min(size, its own size) bytes and uses defaults for fields newer than `version`, so this struct works
-// with all versions.
+// NCCL's configuration structure. It works with all versions: NCCL copies min(size, its own size) bytes and uses defaults for fields newer
+// than `version`.
 struct Config {
   size_t size = 48;
   uint32_t magic = 0xcafebeef;
