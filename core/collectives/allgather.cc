@@ -1,7 +1,6 @@
-// Allgather over shared memory by direct exchange. In each round, every rank stages its next chunk and copies out the
-// chunks of the others. Each rank starts with a different neighbour, so that the ranks do not all read the same staging
-// area. In the notation of shm.h, the cost is a + R m + X (n - 1) m + W n m, for m bytes per rank (the largest if the
-// sizes differ).
+// Allgather over shared memory by direct exchange. In each round, every rank stages its next chunk and copies out the chunks of the others.
+// Each rank starts with a different neighbour, so that not all ranks read the same staging area. Cost for n ranks (notation of shm.h): a +
+// R m + X (n - 1) m + W n m, for m bytes per rank (the largest if the sizes differ).
 #include <cstring>
 #include <numeric>
 
@@ -33,7 +32,7 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
 
   auto stage_in = [&](size_t k) { copy_bytes(subs.at(node.me(), k), in + k * step, some(me, k), false); };
   auto take_out = [&](size_t k) -> Status {
-    // Position in `out` for the next rank's block, directly after this rank's own block.
+    // Position in `out` of the block of the rank after this one.
     std::byte* to = out + before + bytes[me];
     for (size_t i = 1; i < members; ++i) {
       const size_t m = (me + i) % members;
@@ -50,9 +49,9 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
 // Ring allgather: every rank's block travels once around the ring, and each rank forwards a block while it arrives.
 // Every rank keeps two connections busy throughout. Blocks can differ in size.
 //
-// In the notation of plan/cost.h, the cost is (P-1) * alpha + (P-1)/P * N * beta, where N is the total size of all
-// blocks. A single dominant block adds about N * beta. Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of
-// Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): (P-1) * alpha + (P-1)/P * N * beta, where N is the total size of
+// all blocks. A single dominant block adds about N * beta. Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+// Communication Operations in MPICH", IJHPCA 19(1), 2005.
 
 Status allgather_ring(Comm& comm, const std::byte* in, std::byte* out, std::span<const size_t> bytes) {
   const size_t n = static_cast<size_t>(comm.size);

@@ -3,11 +3,10 @@
 // results, and so on. If one operand is zero, the result is the other. The products are computed separately for each
 // tensor of a fused operation.
 //
-// The algorithm is vector halving with distance doubling, as in allreduce_rabenseifner, with neighbours first. In each
-// step, two ranks share a range; each receives the other's values for one half of it. Before a rank combines them, it
-// needs the dot products over the whole tensor, which is spread over a subcube of ranks. The ranks of the subcube add
-// their partial products by recursive doubling. Finally, the results are copied back the same way. The set size must be
-// a power of two.
+// The algorithm is vector halving with distance doubling, as in allreduce_rabenseifner. In each step, two ranks share a range of the data,
+// and each receives the other's values for one half of it. To combine them, it needs dot products over whole tensors, which are spread over
+// a group (subcube) of ranks; that group adds its partial products by recursive doubling. Finally, the results are copied back the same
+// way. The number of ranks must be a power of two.
 //
 // Every tensor is split into P parts separately, so that the result's bits do not depend on fusion. The buffer holds
 // part 0 of all tensors, then part 1, and so on. This keeps each range of parts contiguous and the order within a
@@ -21,9 +20,9 @@
 // On one node, partners exchange data through the staging areas, as in an all-to-all in which every rank has one
 // partner.
 //
-// In the notation of plan/cost.h, with Q = log2(P), the cost is (2 Q + Q (Q + 1) / 2) * alpha + (P-1)/P * N * (2 beta +
-// 2 gamma). Values are added in the canonical order (collectives/reduce.h). Source: S. Maleki et al., "Scaling
-// Distributed Training with Adaptive Summation", MLSys 2021 (arXiv:2006.02924).
+// Cost for P ranks and N bytes, with Q = log2(P) (alpha-beta-gamma model of plan/cost.h): (2 Q + Q (Q + 1) / 2) * alpha + (P-1)/P * N * (2
+// beta + 2 gamma). Values are added in the canonical order (collectives/reduce.h). Source: S. Maleki et al., "Scaling Distributed Training
+// with Adaptive Summation", MLSys 2021 (arXiv:2006.02924).
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -39,22 +38,20 @@ namespace {
 // Exponent of the smallest positive double.
 constexpr int32_t kLeast = -1074;
 
-// Dot products over a part of a tensor. `ab` is the sum of a * b, in units of 2^(unit_a + unit_b); `aa` and `bb` are
-// defined likewise. The exponents unit_a and unit_b are even, so that the square root of each unit is exact. Messages
-// use the same layout.
+// Dot products of operands a and b over a part of a tensor: a.b, in units of 2^(unit_a + unit_b), a.a and b.b. The exponents unit_a and
+// unit_b are even, so that the square root of each unit is exact. Messages use the same layout.
 struct Sums {
   double ab = 0, aa = 0, bb = 0;
   int32_t unit_a = kLeast, unit_b = kLeast;
 };
 
-// Return the exponent of the unit in which values with magnitudes up to `magnitude` are expressed, so that their
-// squares do not overflow.
+// Return the exponent of a scale for values with magnitudes up to `magnitude`, so that their scaled squares do not overflow.
 int32_t unit_of(double magnitude) {
   if (magnitude == 0) return kLeast;
   return std::isfinite(magnitude) ? std::ilogb(magnitude) & ~1 : 0;
 }
 
-// Return the square root of 2^-exponent. The kernels multiply by it twice to convert values to units of 2^exponent.
+// Return the square root of 2^-exponent. Multiplying by it twice divides by 2^exponent without overflow.
 double root_of_inverse(int32_t exponent) { return std::ldexp(1.0, -exponent / 2); }
 
 Sums sums_of(DType d, const std::byte* a, const std::byte* b, size_t n) {
@@ -80,8 +77,8 @@ Sums operator+(const Sums& x, const Sums& y) {
   return s;
 }
 
-// Factors of the sum a (+) b = a * units[0]^2 * factors[0] + b * units[1]^2 * factors[1]. The units are scaling
-// constants: 1, unless one operand is so much smaller than the other that its factor would overflow a double.
+// Factors of the Adasum of a and b: a * units[0]^2 * factors[0] + b * units[1]^2 * factors[1]. The units are 1, unless one operand is so
+// much smaller than the other that its factor alone would overflow a double.
 struct Factors {
   double units[2] = {1, 1}, factors[2] = {1, 1};
 
@@ -108,7 +105,7 @@ class Adasum {
 
  private:
   struct Range {
-    // Range of parts, lo to hi - 1, of every tensor. Each tensor is split into one part per rank.
+    // Parts lo to hi - 1 of every tensor. Each tensor is split into one part per rank.
     size_t lo, hi;
     Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
   };
@@ -121,7 +118,7 @@ class Adasum {
   int partner(int step) const { return comm_.rank ^ (1 << step); }
 
   template <class Visit>
-  // Call visit(piece, first element in the piece, first element in the buffer, number of elements) for each part.
+  // Call visit(tensor, first element in the tensor, first element in the buffer, number of elements) for each part of each tensor.
   void each_part(Visit visit) const;
   void pack();
   Status trade(int step, ConstBytes out, Bytes in);
@@ -139,9 +136,9 @@ class Adasum {
   std::byte* wide_;
   // Result in the tensors' own type. It shares the memory of wide_ if the two types are equal.
   std::byte* narrow_;
-  // Dot products for each tensor: those of this rank, and those received from its partner.
+  // Dot products for each tensor: those of this rank, and those received from the partner of the current step.
   Sums *sums_, *received_;
-  // Bytes sent to and received from each rank in shared memory.
+  // Numbers of bytes that this rank sends to and receives from each rank in a step through shared memory.
   std::vector<size_t> sent_bytes_, received_bytes_;
 };
 
@@ -197,7 +194,7 @@ void Adasum::deliver(const Scale& s) const {
   });
 }
 
-// Exchange data with the partner of this step. All other ranks do the same with their partners.
+// Exchange data with this rank's partner in a step. In shared memory this is an all-to-all, in which all ranks must take part.
 Status Adasum::trade(int step, ConstBytes out, Bytes in) {
   const int peer = partner(step);
   if (!comm_.node) return exchange(comm_, peer, out, peer, in);
@@ -211,8 +208,8 @@ Status Adasum::trade(int step, ConstBytes out, Bytes in) {
 Status Adasum::run() {
   pack();
   const int steps = std::countr_zero(parts_);
-  // path[k] is the range of parts that this rank and its partner of step k combine. Each of the two keeps one half of
-  // it. path[steps] is the range whose final values this rank computes.
+  // path[k] is the range of parts that this rank and its partner combine in step k. Each of them keeps one half. path[steps] is the range
+  // of which this rank computes the final values.
   Range path[32];
   path[0] = {0, parts_};
   for (int k = 0; k < steps; ++k) {
@@ -230,8 +227,8 @@ Status Adasum::run() {
   return {};
 }
 
-// Combine this rank's values with those of its partner. `a` belongs to the lower rank. Each tensor in the range is
-// processed separately, so that its dot products do not depend on the tensors fused with it.
+// Combine this rank's values with those of its partner, for each tensor separately, so that its bits do not depend on the tensors fused
+// with it. `a` is the operand of the lower rank.
 Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
   const size_t from = at(kept.lo);
   auto each = [&](auto&& visit) {
@@ -254,8 +251,8 @@ Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
   return {};
 }
 
-// Add the dot products over the group of ranks whose numbers agree in all bits above bit `step`. Together, these ranks
-// hold both whole operands.
+// Sum the dot products over the ranks whose numbers differ only in the lowest `step` + 1 bits. These ranks together hold both operands
+// completely.
 Status Adasum::add_sums(int step) {
   const size_t bytes = tensors() * sizeof(Sums);
   for (int k = 0; k <= step; ++k) {

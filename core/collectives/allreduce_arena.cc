@@ -7,7 +7,7 @@
 namespace hvd {
 namespace {
 
-// Size in bytes of a block within a slice. It is chosen so that the block's data of all ranks fit in the L1 cache.
+// Size in bytes of a block, chosen so that the block's data of all ranks fit in the L1 cache.
 constexpr size_t kArenaBlockBytes = 8 << 10;
 
 }  // namespace
@@ -18,8 +18,8 @@ ArenaOffsets arena_offsets_of(const NodeGroup& node, const Segments& data, size_
   if (!base || data.pieces.size() > ArenaOffsets::kMax) return mine;
   for (size_t i = 0; i < data.pieces.size(); ++i) {
     const Segments::Piece& piece = data.pieces[i];
-    // If the memory is below the arena, or null (for a rank that has called join()), this difference wraps around to a
-    // number above the size of the arena.
+    // Memory outside the arena gives an offset beyond the arena's size: unsigned subtraction wraps around for memory below it, and for null
+    // (on a rank that has called join()).
     const uint64_t offset = reinterpret_cast<uintptr_t>(piece.out) - reinterpret_cast<uintptr_t>(base);
     if (piece.in != piece.out || offset > node.arena_bytes() || piece.count * element > node.arena_bytes() - offset) return mine;
     mine.offset[i] = offset;

@@ -1,11 +1,9 @@
 // Naive allreduce for comparison only. Every rank sends all its data to every other rank and adds all contributions
 // itself. It takes a single step, in which each rank sends P - 1 times its data. The algorithm table never chooses it.
 //
-// In the notation of plan/cost.h, the cost is (P-1) * (alpha + N * (beta + gamma)). The latencies (alpha) overlap
-// In the notation of plan/cost.h, the cost is (P-1) * (alpha + N * (beta + gamma)). The latencies (alpha) overlap
-// within a window of peers. Large data are sent in rounds, which bounds the memory for contributions that have not been
-// added yet. Values are added in the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added
-// in float32.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): (P-1) * (alpha + N * (beta + gamma)). The latencies (alpha) overlap
+// within a window of peers. Large data are sent in rounds, which bounds the memory for contributions that have not been added yet. Values
+// are added in the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in float32.
 #include <algorithm>
 #include <vector>
 
@@ -38,9 +36,9 @@ Status allreduce_naive(Comm& comm, std::byte* data, size_t count, DType d, Reduc
 // rank 0's connections carry P - 1 times the data each way while the other ranks wait. The algorithm table never
 // chooses it.
 //
-// In the notation of plan/cost.h, the cost is (P-1) * (2 * alpha + N * (2 * beta + gamma)), all of it at rank 0. Large
-// data are sent in rounds, which bounds the memory for contributions that have not been added yet. Values are added in
-// the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in float32.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): (P-1) * (2 * alpha + N * (2 * beta + gamma)), all of it at rank 0.
+// Large data are sent in rounds, which bounds the memory for contributions that have not been added yet. Values are added in the canonical
+// order (collectives/reduce.h). 16-bit floats are sent unchanged and added in float32.
 
 namespace {
 
@@ -102,11 +100,11 @@ Status allreduce_driver(Comm& comm, std::byte* data, size_t count, DType d, Redu
 // the minimum number of steps, but each step sends whole vectors, and half of the ranks are idle after the first step.
 // The algorithm table never chooses it, because recursive doubling takes half the steps.
 //
-// In the notation of plan/cost.h, the cost is ceil(log2(P)) * (2 * alpha + N * (2 * beta + gamma)). Values are added in
-// the canonical order (collectives/reduce.h). If P is not a power of two, some pairs of ranks first combine their
-// values (class Fold), which needs no extra step. On the way up, sums of 16-bit floats are sent as float32, and
-// original values as 16 bits. Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
-// Operations in MPICH", IJHPCA 19(1), 2005 (binomial reduce and broadcast).
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): ceil(log2(P)) * (2 * alpha + N * (2 * beta + gamma)). Values are
+// added in the canonical order (collectives/reduce.h). If P is not a power of two, some pairs of ranks first combine their values (class
+// Fold), which needs no extra step. On the way up, sums of 16-bit floats are sent as float32, and original values as 16 bits. Source: R.
+// Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005 (binomial reduce
+// and broadcast).
 
 namespace {
 

@@ -5,8 +5,8 @@
 // value is then rounded twice for any number of ranks, and all ranks get equal bits because they decode the same bytes.
 // A ring would have to decode, add and encode at every hop.
 //
-// In the notation of plan/cost.h, the cost is 2 (P-1) * alpha + 2 (P-1)/P * c N * beta, plus the time for encoding and
-// decoding. c is 1/2 for fp16 and bf16, and 65/256 for int8. The latencies (alpha) overlap.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): 2 (P-1) * alpha + 2 (P-1)/P * c N * beta, plus the time for
+// encoding and decoding. c is 1/2 for fp16 and bf16, and 65/256 for int8. The latencies (alpha) overlap.
 //
 // Error feedback: compression loses precision. The quantization error of a rank's contribution stays in its residual
 // and is added to its next contribution. The quantization error of the result goes to the residual of the rank that
@@ -60,7 +60,7 @@ class CodedAllreduce {
  private:
   size_t n() const { return static_cast<size_t>(comm_.size); }
 
-  // Encode this rank's contribution. The encoded data contain, for each rank in turn, its part of every tensor.
+  // Encode this rank's contribution: for each rank in turn, that rank's part of every tensor.
   void contribute(std::byte* coded) const {
     for (size_t i = 0; i < n(); ++i) {
       for (const CodedRun& run : runs_) {
@@ -101,8 +101,7 @@ class CodedAllreduce {
     }
   }
 
-  // Add the quantization error of the result to the residual. The residual is in the units of one rank's contribution,
-  // so undo the scaling of the result first.
+  // Add the quantization error of the result to the residual, without the result's scaling, because residuals are added to contributions.
   void keep_rest(const CodedRun& part, size_t at, size_t some, const float* sum, const std::byte* coded) const {
     const double unit = static_cast<double>(scale_.divisor) / scale_.factor;
     if (!std::isfinite(unit)) return;
@@ -144,10 +143,9 @@ class CodedAllreduce {
   const WireFormat format_;
   const Scale& scale_;
   const Parts parts_;
-  // For each rank, the encoded size in bytes of the slice that it owns.
+  // Encoded size in bytes of the slice that each rank owns.
   std::span<size_t> bytes_;
-  // Encoded size in bytes of the data that each rank sends to this rank. All values are equal, because every rank sends
-  // this rank's slice.
+  // Bytes that this rank receives from each rank. All are equal, because every rank sends it the same slice.
   std::span<size_t> mine_;
   size_t total_ = 0, before_ = 0;
 };
@@ -162,10 +160,9 @@ Status allreduce_compressed(Comm& comm, const Segments& data, std::span<float* c
   return in_batches(data, residuals, [&](std::span<const CodedRun> runs) { return allreduce_coded_runs(comm, runs, format, scale); });
 }
 
-// Compressed allreduce for hosts with several ranks. It uses float32 in shared memory within hosts, where bytes are
-// cheap, and encoded data only between hosts. As in allreduce_hierarchical, each rank of a host with a local index
-// below comm.slices owns a slice of the host's sum. The ranks with the same local index on all hosts reduce their slice
-// with the compressed algorithm. A slice contains one part of every tensor, so ownership does not depend on fusion.
+// Compressed allreduce for hosts with several ranks: float32 in shared memory within hosts, where bytes are cheap, and encoded data between
+// hosts. As in allreduce_hierarchical, each rank with a local index below comm.slices owns a slice of its host's sum. The owners of a slice
+// on all hosts reduce it with the compressed algorithm. A slice contains one part of every tensor, so ownership does not depend on fusion.
 //
 // Error feedback: every rank adds its residual to its contribution and clears the residual. The quantization error of
 // the host's sum goes to the residual of the rank that owns the slice.
@@ -206,7 +203,7 @@ class Slices {
   }
 
  private:
-  // Copy all inputs to `wide`, slice by slice. Each slice contains its part of every tensor.
+  // Copy all inputs, with their residuals, to `wide`, slice by slice. Each slice contains its part of every tensor.
   void gather_in(float* wide) const {
     for (size_t s = 0; s < parts_.n; ++s) {
       for (const CodedRun& run : runs_) {

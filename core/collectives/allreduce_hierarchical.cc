@@ -21,11 +21,11 @@
 namespace hvd {
 namespace {
 
-// Maximum number of hosts for which the pairwise algorithm is used. Up to this number, it keeps all connections busy.
+// Maximum number of hosts for the pairwise algorithm, which keeps a connection to each of them busy.
 constexpr int kFewHosts = 8;
 
-// Reduce a slice between hosts. The values have type `acc`, and the result has type `d`. Recursive doubling sends the
-// fewest messages, whose number matters more than their size if the slice is small.
+// Reduce a slice between hosts, from values of type `acc` to a result of type `d`. Small slices use recursive doubling: it sends the fewest
+// messages, whose number then matters more than their size.
 Status between_hosts(const Tuning& tuning, Comm& cross, std::byte* slice, DType acc, std::byte* result, DType d, size_t count, ReduceOp op,
                      const BetweenHosts& other) {
   const bool small = count * size_of(acc) <= (cross.size == 2 ? tuning.slice_pair_bytes : tuning.slice_doubling_bytes);
@@ -63,7 +63,7 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
   for (int i = 0; i < local.size; ++i) memory[i] = begin(i + 1) - begin(i);
 
   std::byte* wide = widened(comm, kSlotHierarchyWide, data, count, d);
-  // Memory of this rank's slice. No other rank accesses it from here on.
+  // Memory of this rank's slice, which no other rank accesses.
   std::byte* slice = wide + first * size_of(acc);
   if (local.size > 1) {
     std::byte* sum = comm.scratch->get(kSlotHierarchySlice, mine * size_of(acc));

@@ -8,11 +8,10 @@
 // flight. Connections are then busy in both directions all the time. Only one block per peer waits to be added, and
 // these blocks fit in the cache.
 //
-// In the notation of plan/cost.h, the cost is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The
-// latencies (alpha) overlap, and so do all additions except those of the last block. 16-bit floats are sent as 16 bits
-// both ways: the ranks exchange only original values and final results, while the sums stay with the owner. Source: the
-// pairwise exchange for reduce-scatter in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
-// Communication Operations in MPICH", IJHPCA 19(1), 2005.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The
+// latencies (alpha) overlap, and so do all additions except those of the last block. 16-bit floats are sent as 16 bits both ways: the ranks
+// exchange only original values and final results, while the sums stay with the owner. Source: the pairwise exchange for reduce-scatter in
+// R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 #include <algorithm>
 #include <new>
 
@@ -22,7 +21,7 @@
 namespace hvd {
 namespace {
 
-// Total size in bytes of all peers' blocks that are waiting to be added.
+// Size in bytes of all blocks that wait to be added, one per peer.
 constexpr size_t kBlocks = 256 << 10;
 constexpr size_t kBlockLeast = 16 << 10, kBlockMost = 128 << 10;
 constexpr size_t kAlign = 64;
@@ -44,8 +43,8 @@ struct Exchange {
 
 class Direct {
  public:
-  // Contributions have type `d`, and the result has type `out`. If the types are equal, both use the same memory. If
-  // not, the contributions are float32 sums and the result is 16-bit floats.
+  // Contributions have type `d`, and the result has type `out`. If the types are equal, both use the same memory. If not, the contributions
+  // are float32 sums, and the result is 16-bit floats.
   Direct(Comm& comm, std::byte* data, DType d, std::byte* result, DType out, size_t count, ReduceOp op)
       : comm_(comm), dtype_(d), out_(out), op_(op) {
     auto slice_of = [&](std::byte* base, DType type, int i) {
@@ -100,8 +99,8 @@ class Direct {
     return {};
   }
 
-  // Receive the peer's result after its contribution. The result overwrites this rank's contribution to the peer. This
-  // is safe because the peer has received the whole contribution.
+  // Receive the peer's contribution, then its result. The result overwrites the data that the peer has received from this rank, which is
+  // safe: the peer sends a result only after it has received them.
   Status receive(Exchange& e, bool& moved) {
     if (!e.missing.empty()) return advance_in(comm_, e.peer, e.missing, moved);
     const bool contributed = ready_ + e.block.size() == mine_.size();
@@ -130,7 +129,7 @@ class Direct {
   size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }
 
   std::string text() const {
-    // In the error message, prefer a rank whose contribution is missing, because all other ranks wait for it.
+    // Name a rank whose contribution is missing, if there is one, because all other ranks wait for it.
     for (const Exchange& e : exchanges_) {
       if (!e.missing.empty()) return pending_text(comm_, e.peer, !e.give.empty(), e.peer, true);
     }
@@ -159,8 +158,8 @@ class Direct {
   std::span<Exchange> exchanges_;
 };
 
-// Variant for many ranks, which keeps only some connections busy at a time. It completes the reduce-scatter before the
-// allgather, and exchanges data with one window of peers at a time.
+// Variant of the algorithm for many ranks. It completes the reduce-scatter before the allgather, and exchanges data with only one window of
+// peers at a time.
 Status in_windows(Comm& comm, std::byte* data, DType d, std::byte* result, DType out, size_t count, ReduceOp op) {
   auto* counts = reinterpret_cast<size_t*>(comm.scratch->get(kSlotCounts, comm.size * sizeof(size_t)));
   for (int i = 0; i < comm.size; ++i) counts[i] = slice_at(count, comm.size, i + 1) - slice_at(count, comm.size, i);

@@ -4,11 +4,10 @@
 // distance doubling), because that is the canonical order of reductions. The result then has the same bits as with
 // recursive doubling.
 //
-// In the notation of plan/cost.h, the cost is 2 log2(P) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. If P is
-// not a power of two, two more steps send all N bytes. 16-bit floats are sent as 16 bits in the first step and on the
-// way back, and as float32 in the other steps. Sources: R. Rabenseifner, "Optimization of Collective Reduction
-// Operations", ICCS 2004; R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
-// MPICH", IJHPCA 19(1), 2005.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): 2 log2(P) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. If
+// P is not a power of two, two more steps send all N bytes. 16-bit floats are sent as 16 bits in the first step and on the way back, and as
+// float32 in the other steps. Sources: R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004; R. Thakur, R.
+// Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 
@@ -22,8 +21,8 @@ struct Range {
 
 struct Halving {
   const Fold& fold;
-  // path[k] is the range of elements that this rank and its partner of step k reduce. Each of the two keeps one half of
-  // it. path[steps] is the range whose final values this rank computes.
+  // path[k] is the range of elements that this rank and its partner reduce in step k. Each of them keeps one half. path[steps] is the range
+  // of which this rank computes the final values.
   Range path[32];
   int steps = 0;
 
@@ -47,8 +46,8 @@ struct Halving {
 
 namespace {
 
-// Reduce-scatter by halving, then allgather by doubling. If `sums` is true, v.wide already holds sums and v.data is
-// unused.
+// Reduce-scatter by recursive halving, then allgather by recursive doubling. `sums` is true if v.wide already holds sums of several ranks;
+// v.data is then unused.
 Status halve_and_double(Comm& comm, const AllreduceValues& v, ReduceOp op, bool sums) {
   std::byte* data = v.data;
   const DType d = v.d;

@@ -2,18 +2,18 @@
 // and both ranks add them. After log2(P) steps, every rank has the result. No algorithm takes fewer steps, so this one
 // is best for small data.
 //
-// In the notation of plan/cost.h, the cost is log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is not a
-// power of two. 16-bit floats are sent as 16 bits in the first step. Later steps send float32 sums, so that each value
-// is rounded only once. Values are added in the canonical order (collectives/reduce.h). Source: R. Thakur, R.
-// Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is
+// not a power of two. 16-bit floats are sent as 16 bits in the first step. Later steps send float32 sums, so that each value is rounded
+// only once. Values are added in the canonical order (collectives/reduce.h). Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of
+// Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 
 namespace hvd {
 namespace {
 
-// First step for 16-bit floats. Each rank starts with its original 16-bit values or, if two ranks were folded into one,
-// with their float32 sum.
+// First step for 16-bit floats, in which ranks exchange their original 16-bit values. A rank that has already added another rank's values
+// (Fold) sends a float32 sum instead.
 Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
   const int place = fold.place ^ 1, peer = fold.rank_at(place);
   const bool sum = fold.begins_with_sum(fold.place), theirs_is_sum = fold.begins_with_sum(place);
@@ -26,7 +26,7 @@ Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, R
   HVD_RETURN_IF_ERROR(exchange(comm, peer, mine, peer, {theirs, v.count * size_of(v.d)}));
   auto* wide = reinterpret_cast<float*>(comm.scratch->get(kSlotTheirsWide, mine.size()));
   widen(v.d, wide, theirs, v.count);
-  // Only ranks with low numbers start with sums, so this rank is below its peer, and its values are the left operand.
+  // A rank that starts with a sum has a lower number than a peer that does not, so its values are the left operand.
   reduce2(v.acc, op, mine.data(), mine.data(), reinterpret_cast<std::byte*>(wide), v.count);
   return {};
 }

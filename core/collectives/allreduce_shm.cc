@@ -2,8 +2,8 @@
 // and in place (arena_offsets.h). All three add in the canonical order (reduce.h), so the algorithm, the chunk size and
 // fusion do not change any bit of the result.
 //
-// The direct algorithm is for small data. Every rank stages its whole vector and reduces all vectors itself, with one
-// synchronisation. In the notation of shm.h, the cost is a + R m + W m + X (n - 1) m.
+// The direct algorithm is for small data. Every rank stages its whole vector and reduces all vectors itself, with one synchronisation. Cost
+// for n ranks (notation of shm.h): a + R m + W m + X (n - 1) m.
 //
 // The sliced algorithm is for larger data. In each round, every rank owns one of n slices and stages the slices that it
 // does not own. It then reduces its own slice, from its own user memory and the others' staging areas, and writes the

@@ -1,8 +1,7 @@
-// All-to-all over shared memory. A sub-buffer has a region for each receiver. In each round, every rank fills its
-// regions and empties the regions meant for it. In the notation of shm.h, the cost is a + R m + X m (n - 1) / n + W m,
-// for m bytes sent and received. A rank knows only its own sizes, so a header before the first round holds the sizes of
-// all ranks. From the header, all ranks compute the same number of rounds and check that the sent and expected sizes
-// match.
+// All-to-all over shared memory. A sub-buffer has a region for each receiver. In each round, every rank fills its regions and empties the
+// regions meant for it. Cost for n ranks (notation of shm.h): a + R m + X m (n - 1) / n + W m, for m bytes sent and received. A rank knows
+// only its own sizes, so a header before the first round holds the sizes of all ranks. From the header, all ranks compute the same number
+// of rounds and check that the sent and expected sizes match.
 #include <cstring>
 #include <numeric>
 
@@ -102,8 +101,8 @@ Status alltoall_shm(Comm& comm, const std::byte* in, std::span<const size_t> sen
 // Pairwise all-to-all: every rank sends directly to every other rank, to several peers at a time (collectives/flow.h).
 // A slow pair does not delay the other pairs in its window.
 //
-// In the notation of plan/cost.h, the cost is (P-1) * alpha + (P-1)/P * N * beta. The latencies (alpha) overlap within
-// a window of peers. Source: the pairwise exchange in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): (P-1) * alpha + (P-1)/P * N * beta. The latencies (alpha) overlap
+// within a window of peers. Source: the pairwise exchange in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
 // Communication Operations in MPICH", IJHPCA 19(1), 2005. The symmetric rounds are the circle method for tournaments.
 
 Status alltoall_pairwise(Comm& comm, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out,

@@ -1,6 +1,5 @@
-// Barrier over shared memory: every rank increments its own counter and waits for the counters of the others. In the
-// notation of shm.h, the cost is one latency `a`. A tree would cost log(n) times `a`; a flat barrier is cheaper,
-// because a rank can read all n counters at once.
+// Barrier over shared memory: every rank increments its own counter and waits for the counters of the others. Cost for n ranks (notation of
+// shm.h): one latency `a`. A tree would cost log(n) times `a`; a flat barrier is cheaper, because a rank can read all n counters at once.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 
@@ -19,8 +18,8 @@ Status barrier_shm(Comm& comm) {
 // Dissemination barrier: in round k, every rank sends to the rank 2^k ahead and receives from the rank 2^k behind.
 // After ceil(log2(P)) rounds, every rank has heard from every other rank, directly or indirectly.
 //
-// In the notation of plan/cost.h, the cost is ceil(log2(P)) * alpha. Source: D. Hensgen, R. Finkel, U. Manber, "Two
-// algorithms for barrier synchronization", Int. J. Parallel Programming 17(1), 1988.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): ceil(log2(P)) * alpha. Source: D. Hensgen, R. Finkel, U. Manber,
+// "Two algorithms for barrier synchronization", Int. J. Parallel Programming 17(1), 1988.
 
 Status barrier_dissemination(Comm& comm) {
   // Content of the barrier's messages. Other messages are unlikely to contain this value, so ranks that are out of step

@@ -1,8 +1,7 @@
-// Broadcast over shared memory: the root copies a chunk to its staging area, and the other ranks copy it out and
-// announce when they have done so. Up to kDepth chunks are in flight. In the notation of shm.h, the cost is a + R m at
-// the root and X m + W m at the other ranks. The two overlap, except for the first chunk. The other n - 1 ranks all
-// read the root's staging area, from the last-level cache, because forwarding between them gains nothing in shared
-// memory.
+// Broadcast over shared memory: the root copies a chunk to its staging area, and the other ranks copy it out and announce when they have
+// done so. Up to kDepth chunks are in flight. Cost for n ranks (notation of shm.h): a + R m at the root and X m + W m at the other ranks.
+// The two overlap, except for the first chunk. The other n - 1 ranks all read the root's staging area, from the last-level cache, because
+// forwarding between them gains nothing in shared memory.
 #include <bit>
 
 #include "collectives/collectives.h"
@@ -43,8 +42,8 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
 // Binomial tree: the root sends to the rank at half the size of the set. Each of the two then serves one half of the
 // set in the same way. No algorithm needs fewer steps, so this is the best one for small data.
 //
-// In the notation of plan/cost.h, the cost is ceil(log2(P)) * (alpha + N * beta). Source: R. Thakur, R. Rabenseifner,
-// W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): ceil(log2(P)) * (alpha + N * beta). Source: R. Thakur, R.
+// Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 
 Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   if (bytes == 0 || comm.size == 1) return {};
@@ -67,9 +66,9 @@ Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
 // arriving. Every connection carries the data once, so for large data the time does not grow with the number of ranks.
 // A segment is whatever a connection delivers at a time (at most its buffer), so there is no segment size to tune.
 //
-// In the notation of plan/cost.h, the cost is (P - 2 + N/S) * (alpha + S * beta), where S is the number of bytes that a
-// connection can hold. For large N, the cost is about N * beta. Source: the pipelined linear broadcast of J.
-// Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", Cluster Computing 10(2), 2007.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): (P - 2 + N/S) * (alpha + S * beta), where S is the number of bytes
+// that a connection can hold. For large N, the cost is about N * beta. Source: the pipelined linear broadcast of J. Pjesivac-Grbovic et
+// al., "Performance analysis of MPI collective operations", Cluster Computing 10(2), 2007.
 
 Status broadcast_pipelined(Comm& comm, std::byte* data, size_t bytes, int root) {
   if (bytes == 0 || comm.size == 1) return {};

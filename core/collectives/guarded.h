@@ -8,10 +8,9 @@
 // Ranks can be arbitrarily late, depending on their programs, so this collective never blocks. advance() makes as much
 // progress as possible and returns.
 //
-// In the notation of plan/cost.h, the cost is log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is not a
-// power of two (collectives/flow.h). Values are added in the canonical order (collectives/reduce.h). For the source of
-// recursive doubling, see allreduce_recursive_doubling.cc. Adding a vote as a second, small operand of a global
-// reduction is a standard construction.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is
+// not a power of two (collectives/flow.h). Values are added in the canonical order (collectives/reduce.h). For the source of recursive
+// doubling, see allreduce_recursive_doubling.cc. Adding a vote as a second, small operand of a global reduction is a standard construction.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,7 +1,7 @@
-// Reduce-scatter over shared memory by direct exchange in the canonical order (reduce.h). A sub-buffer has a region for
-// each rank. In each round, every rank stages its contributions to the others' slices and reduces its own slice,
-// reading its own contribution from user memory. In the notation of shm.h, the cost is a + R m + X m (n - 1) / n + W m
-// / n, for m bytes of input. `out` can be this rank's own slice of `in`, because no other rank reads that slice.
+// Reduce-scatter over shared memory by direct exchange in the canonical order (reduce.h). A sub-buffer has a region for each rank. In each
+// round, every rank stages its contributions to the others' slices and reduces its own slice, reading its own contribution from user
+// memory. Cost for n ranks (notation of shm.h): a + R m + X m (n - 1) / n + W m / n, for m bytes of input. `out` can be this rank's own
+// slice of `in`, because no other rank reads that slice.
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -58,10 +58,9 @@ Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::s
 // all contributions together, in the canonical order (collectives/reduce.h), and scales the result. Large slices are
 // sent in rounds, which bounds the memory for contributions that wait for reduction.
 //
-// In the notation of plan/cost.h, the cost is (P-1) * alpha + (P-1)/P * N * (beta + gamma). The latencies (alpha)
-// overlap within a window of peers, and occur once per round. 16-bit floats are sent unchanged and added in float32.
-// Source: the pairwise exchange in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
-// Operations in MPICH", IJHPCA 19(1), 2005.
+// Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): (P-1) * alpha + (P-1)/P * N * (beta + gamma). The latencies (alpha)
+// overlap within a window of peers, and occur once per round. 16-bit floats are sent unchanged and added in float32. Source: the pairwise
+// exchange in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 
 namespace {
 
