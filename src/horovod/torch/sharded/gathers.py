@@ -1,4 +1,4 @@
-"""Gathering of updated parameters from the ranks that own them, also during the next forward pass.
+"""Gathers of updated parameters from the ranks that own them, optionally during the next forward pass.
 
 With an overlap, ``step()`` submits all gathers and returns. Modules then wait for the gathers of their parameters: in
 a forward pre-hook, and when a parameter is read from the module, for example by the forward pass of another module, by
@@ -21,7 +21,7 @@ from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
 from horovod.torch.reducer.backward import _is_traced, _leave_alone
 
-# Maximum seconds per wait, after which Python runs signal handlers.
+# Maximum seconds of one wait. Between waits, Python can run signal handlers (Ctrl-C).
 _SLICE_SECONDS = 0.5
 
 
@@ -45,19 +45,19 @@ class Gathers:
         self, buckets: Sequence[Flat], process_set: ProcessSet, tracked: Sequence[torch.Tensor] | None = None
     ) -> None:
         place = {p: i for i, p in enumerate(tracked or ())}
-        # Buckets with untracked parameters come first.
+        # In order of first use. Buckets with untracked parameters come first, because step() waits for them.
         self._buckets = sorted(buckets, key=lambda bucket: min(place.get(p, -1) for p in bucket.members))
         self._process_set, self._overlaps = process_set, tracked is not None
         self._bucket_of = {p: bucket for bucket in buckets for p in bucket.members}
         self._untracked = [p for p in self._bucket_of if p not in place]
-        # Handle of each gather that has not been waited for, in the order of submission.
+        # Handles of the gathers in flight, in the order of submission.
         self._pending: dict[Flat, int] = {}
-        # Error that the next wait raises, because a gather failed when the job ended.
+        # Error of a gather that failed while the job ended. The next wait raises it.
         self._failure: Exception | None = None
         self._lock = threading.RLock()
 
     def run(self) -> None:
-        """Gather the updated parameters on every rank, or with an overlap submit the gathers.
+        """Gather the updated parameters on every rank. With an overlap, only submit the gathers.
 
         Raises:
             HorovodInternalError: If a rank was lost.
@@ -75,8 +75,8 @@ class Gathers:
             try:
                 for bucket in self._buckets:
                     handle = self._pending[bucket] = self._submit(bucket)
-                    # Poll, because the engine may fuse operations between which the program does not poll or wait.
-                    # Fused gathers would all be complete only with the last one.
+                    # Poll to prevent fusion: the engine may fuse operations that are submitted without a poll or wait
+                    # in between. Fused gathers would all complete only with the last one.
                     handles.poll(handle)
             except Exception:
                 self.discard()
@@ -100,15 +100,15 @@ class Gathers:
 
     @torch.no_grad()
     def wait(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
-        """Wait until ``parameters`` are complete, by default all. Gathers that are complete are also finished.
+        """Wait until ``parameters`` (default: all) are gathered, and store the results of all completed gathers.
 
         Raises:
-            HorovodInternalError: If a rank was lost. Parameters then have old and new values.
+            HorovodInternalError: If a rank was lost. Some parameters then have new values, and others old ones.
         """
         of = self._bucket_of
         wanted = set(of.values() if parameters is None else [of[p] for p in parameters if p in of])
-        # Take no lock if there is nothing to wait for. Another thread can hold it while it waits for other ranks, which
-        # can be waiting for this thread.
+        # If there is nothing to wait for, do not take the lock. The thread that holds it may be waiting for other
+        # ranks, which may be waiting for this thread.
         if not wanted or (self._failure is None and not any(bucket in self._pending for bucket in wanted)):
             return
         with self._lock:
@@ -119,9 +119,9 @@ class Gathers:
                 while self._pending:
                     bucket, handle = next(iter(self._pending.items()))
                     needed = any(one in self._pending for one in wanted)
-                    # Keep the handle until the gather is complete, so that a wait after an interrupt can go on.
+                    # Keep the handle until the gather is complete, so that a later wait can continue after Ctrl-C.
                     if handles.wait_briefly(handle, _SLICE_SECONDS if needed else 0.0):
-                        if bucket in self._pending:  # unless a signal handler has read the parameters meanwhile
+                        if bucket in self._pending:  # False if a signal handler has already completed this gather
                             bucket.flat.copy_(handles.synchronize(handle))
                             del self._pending[bucket]
                     elif not needed:
@@ -144,7 +144,7 @@ class Gathers:
                 handles.synchronize_all(issued)
 
     def settle(self) -> None:
-        """Wait for all gathers because the job ends. An error is raised later, when a parameter is read."""
+        """Wait for all gathers before the job ends. Keep an error, which is raised when a parameter is next read."""
         try:
             self.wait()
         except Exception as error:
@@ -152,14 +152,14 @@ class Gathers:
             _unfinished.append(self)
 
 
-# Objects that have gathers in flight or a failure. Global, so that models refer to nothing that cannot be copied.
+# Objects with gathers in flight or an error. Models do not refer to them, because they cannot be copied.
 _unfinished: list[Gathers] = []
 # True once torch.compile has traced a module that waits for parameters.
 _compiled = False
 
 
 def track(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Make the modules of ``model`` wait for their parameters, and return these, in the order of ``parameters()``."""
+    """Make each module of ``model`` wait for its parameters when it uses them. Return all these parameters."""
     scripted: set[torch.Tensor] = set()
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
@@ -167,14 +167,14 @@ def track(model: torch.nn.Module) -> list[torch.Tensor]:
         elif module._parameters and type(module._parameters) is not _Parameters:
             vars(module)["_parameters"] = _Parameters(module._parameters)
             module.register_forward_pre_hook(_before_forward, prepend=True)
-    # Register the function again, so that it runs before the function of hvd.init(), which stops the engine.
+    # Exit functions run in reverse order. Register this one last, so that it runs before the engine stops.
     atexit.unregister(settle_all)
     atexit.register(settle_all)
     return [p for p in model.parameters() if p not in scripted]
 
 
 def settle_all() -> None:
-    """Call ``settle`` of all objects that have gathers in flight."""
+    """Wait for all gathers in flight before the job ends."""
     for gathers in tuple(_unfinished):
         gathers.settle()
 
@@ -190,12 +190,12 @@ def _before_forward(module: torch.nn.Module, _inputs: Any) -> None:
     if _is_traced():
         _compiled = True
     if _unfinished:
-        # Modules such as LSTM read parameters from lists of their own, so wait here too.
+        # Wait here, because modules such as LSTM do not read their parameters through `_Parameters`.
         module._parameters.values()
 
 
 class _Parameters(dict[str, Any]):
-    """Parameters of a module, which are complete when they are read. Copies and pickles are plain dictionaries."""
+    """Parameters of a module. Reading one waits until it is gathered. Copies and pickles are plain dictionaries."""
 
     def __getitem__(self, name: str) -> Any:
         parameter = super().__getitem__(name)

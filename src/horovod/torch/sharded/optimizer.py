@@ -86,8 +86,7 @@ def ShardedOptimizer(
             "results on parts of them. Use hvd.DistributedOptimizer, or pass elementwise=True if it is element-wise"
         )
     if "step" in vars(optimizer):
-        # The learning rate scheduler has already wrapped the original step(), which would update only this rank's
-        # elements.
+        # A learning rate scheduler has wrapped the original step(), which would update only this rank's elements.
         raise ValueError("optimizer must be sharded before its learning rate scheduler is created; swap the two lines")
     if op not in (Average, Sum):
         raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")
@@ -186,8 +185,8 @@ class _Sharded:
     def wait_for_parameters(self) -> None:
         """Wait until the parameters of the last step are complete.
 
-        With ``overlap``, call this after ``step`` and before code that reads or changes parameters without reading them
-        from a module, for example from a list made earlier.
+        With ``overlap``, reading a parameter from a module waits automatically. Call this method before code that
+        accesses parameters in another way, for example through an existing list.
 
         Raises:
             HorovodInternalError: If a rank was lost.
