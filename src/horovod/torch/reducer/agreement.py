@@ -275,11 +275,11 @@ class Weighing:
         return self.on
 
     def counts_without_pass(self, slots: Sequence[Any]) -> bool:
-        """Return True if a rank that has run no backward pass still contributes to the weighted average.
+        """Return True if this rank has a weight in the average although it has run no backward pass.
 
-        It contributes in an ``hvd.weight`` block. It also contributes if the program itself has set some nonzero
-        gradients of ``slots``, unless this optimizer's backward passes run in ``hvd.weight`` blocks. In that case,
-        gradients outside of a block are left over from earlier passes and do not count.
+        This is the case in an ``hvd.weight`` block. Outside of a block, it is the case if a gradient of ``slots`` is
+        not zero. But if this optimizer's backward passes run in blocks, such gradients are left over from earlier
+        passes and do not count.
         """
         if current.block is not None:
             return True

@@ -27,12 +27,11 @@ from horovod.common.frontends import TORCH as frontend
 _queue = torch.autograd.Variable._execution_engine.queue_callback
 # Function that returns the autograd node running in this thread, or None outside of a backward pass.
 _node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
-# The attribute ``current`` is a weak reference to this thread's backward pass.
+# Thread-local storage. Its attribute ``current`` is a weak reference to the thread's backward pass.
 _local = threading.local()
 
-# Seconds to wait for one optimizer's readiness message before checking the other optimizers in the same backward pass.
-# Another rank might have run its pass for only one of the optimizers. That rank sends its message for the next
-# optimizer only after the first one's round is complete.
+# Seconds to wait for one optimizer's readiness messages before checking the other optimizers of the backward pass.
+# Waiting longer could cause a deadlock, because another rank may wait for a different optimizer first.
 _TURN_SECONDS = 0.01
 TWO_THREADS = (
     "backward() must not run in two threads at once for the parameters of one optimizer; hold a lock around "

@@ -94,11 +94,10 @@ class Slot:
         # True if the gradient must not be submitted before the end of backward. Also True until the ranks have agreed
         # to submit it early.
         self.late = True
-        # Gradient that was submitted outside of a bucket. `version` is its version counter at that time; see
-        # submissions.py.
+        # Gradient that was submitted outside of a bucket, and its version counter at that time; see submissions.py.
         self.watched: torch.Tensor | None = None
         self.version = 0
-        # Previous value of param.grad, which is kept separately because it must not be reduced again; see rounds.py.
+        # Previous gradient, which must not be reduced again and is therefore kept separately; see rounds.py.
         self.before: torch.Tensor | None = None
         # Weak reference to the latest gradient that was reduced outside of a bucket.
         self.reduced: Any = None
@@ -213,7 +212,7 @@ class Bucket:
         # Streams on which gradients have arrived, or None on the CPU.
         self.streams = None if self._device.type == "cpu" else devices.Streams(self._device)
         self._parameters = [slot.parameter for slot in self.members]
-        # Gradients that were copied to the bucket while param.grad is still the original tensor.
+        # Gradient tensors that were copied to the bucket, but that param.grad still refers to.
         self._taken_from: dict[Slot, torch.Tensor] = {}
         self._allocate()
         for place, slot in enumerate(self.members):
@@ -231,7 +230,7 @@ class Bucket:
         self.gathered = False
         # True if the bucket was submitted as a single tensor.
         self.sent = False
-        # True if no gradient can have changed since the call of ``gather``.
+        # True if gradients are guaranteed not to have changed since the call of ``gather``.
         self.left_alone = False
         self._memory_is_ours = False
         self._taken_from.clear()

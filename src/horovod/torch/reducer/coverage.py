@@ -36,10 +36,9 @@ class Coverage:
         # Parameters whose gradients have not been reduced by any round of this step, or None before the step's first
         # round.
         self._missing: list[Slot] | None = None
-        # Flags of all parameters in the first reduction round of the previous step, combined over the ranks. They are
-        # cached because flags rarely change between steps.
+        # Flags of all parameters in the first round of the previous step, combined over the ranks.
         self._last: Sequence[int] = ()
-        # Parameters whose gradients are not reduced by a reduction round with the cached flags.
+        # Parameters whose flag in `_last` is 0. A round with these flags does not reduce their gradients.
         self._missing_then: list[Slot] = []
 
     def extend(self, slots: Sequence[Slot]) -> None:
@@ -61,8 +60,7 @@ class Coverage:
         if self._missing is not None:
             self._missing = [slot for slot in self._missing if not flags[slot.index]]
             return
-        # Recompute which gradients the round has not reduced. This is necessary only if the flags differ from the
-        # cached ones, which is rare.
+        # Compare flags first, because they rarely differ from those of the previous step.
         if flags != self._last:
             self._last = flags
             self._missing_then = [slot for slot in self._slots if not flags[slot.index]]

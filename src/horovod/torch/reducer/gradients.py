@@ -146,7 +146,8 @@ class GradientReducer(backward.PassState):
     def in_a_step(self) -> bool:
         """True if backward passes have produced gradients since the last step or zero_grad().
 
-        Once all gradients are reduced, this is True only if some earlier step needed several reduction rounds.
+        After a reduction round, the result is True only if earlier steps had several rounds, because another round may
+        follow.
         """
         return self._ended > 0 or (self._rounds > 0 and self._max_rounds > 1)
 
@@ -195,8 +196,7 @@ class GradientReducer(backward.PassState):
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
-            # With this flag set, the reduction round at the end of the backward pass reports the failure to the other
-            # ranks.
+            # Mark the pass as failed. At its end, the reduction round reports the failure to the other ranks.
             self._failed = True
             raise RuntimeError(backward.TWO_THREADS)
         # Skip a gradient that is None, because a user-registered hook may have set it to None.

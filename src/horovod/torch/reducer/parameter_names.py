@@ -92,7 +92,7 @@ def make_groups(
     names: dict[torch.Tensor, str],
     process_set: ProcessSet,
 ) -> list[list[torch.Tensor]]:
-    """Return the groups of parameters to reduce together, as chosen by the first rank of the set."""
+    """Return the groups of parameters to reduce together, which the first rank of the process set chooses."""
     if not groups:
         return []
     if isinstance(groups, int):

@@ -40,8 +40,8 @@ APART = 0x80
 EVERYTHING = 1 << 62
 """Value of ``max_bytes`` that lets gradients of every size share buckets."""
 
-# Number of header values of a proposal message. They are a 1 from each rank that takes part, and the two bucket sizes
-# that rank 0 requests (zeros for no request). Values per parameter and per bucket follow.
+# Number of header values in a proposal message, whose values are summed over the ranks. The header is a 1, which counts
+# the participating ranks, and the two bucket sizes that rank 0 requests (zeros for no request).
 _HEAD = 3
 # A bucket is broken up after this many consecutive steps in which some of its gradients were missing on all ranks.
 _PATIENCE = 3
@@ -77,7 +77,7 @@ class Bucketing:
         self._buckets: list[Bucket] = []
         # Cached list of the parameters that are in no bucket, as returned by ``apart``.
         self._apart: list[Slot] | None = None
-        # Number of gradients outside of buckets that backward had produced by the end of the last reduction round.
+        # Number of gradients outside of buckets that backward had produced when the last reduction round ended.
         self._arrived_last = 0
         self._process_set = process_set
         # Combined flags of the last reduction round, or empty if the buckets have changed since.
@@ -367,7 +367,7 @@ class Contribution:
         for bucket in self._bucketing.buckets:
             if bucket.sent:
                 continue
-            # Count only if some gradient is missing. Build a list first, which avoids a function call per gradient.
+            # Count only if some gradient is missing. The sum of a list is faster than that of a generator.
             missing = bucket.waiting_for and sum([not flags[slot.index] for slot in bucket.members])
             if not missing:
                 self._in_flight.bucket(bucket)
@@ -428,8 +428,8 @@ class Contribution:
         elif there:
             bucket.partly_sent += 1
             bucket.detect_change()
-            # Make all of these gradients views of the bucket before submitting any, because this can move the bucket to
-            # new memory.
+            # Make all of these gradients views of the bucket before submitting any, because `fill` can move the bucket
+            # to new memory.
             for slot in there:
                 bucket.fill(slot)
             for slot in there:
