@@ -133,7 +133,7 @@ class Later(NamedTuple):
 
 
 class _Never:
-    """Variant of ``Later`` that only allocates memory for the copies."""
+    """Replacement for ``Later`` that allocates memory for the copies without copying anything."""
 
     def place(self, source: torch.Tensor, _into: Any) -> torch.Tensor | None:
         made = torch.empty_like(source, memory_format=torch.contiguous_format)
@@ -141,7 +141,7 @@ class _Never:
 
 
 def reserve(value: Any) -> Any:
-    """Allocate memory for a copy of a value, without copying. Return None if the value's tensors are small.
+    """Allocate memory for a later copy of a value. Return None if the value's tensors are small.
 
     A new worker's initial values are replaced with those of the other ranks, which wait for the worker. Copying the
     initial values first would delay all ranks by 1.4 s per GiB.

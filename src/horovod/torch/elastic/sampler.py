@@ -51,13 +51,12 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._recorded = 0
         self._shares: Shares | None = None
         self._mine: list[int] = []
-        # The current loop over the DataLoader: the sampler's state when the loop began, and the samples that the loop
-        # visits.
+        # State of the sampler when the current loop over the DataLoader began, and the samples that the loop visits.
         self._loop: tuple[Any, list[int]] = ((), [])
         # Number of samples recorded in the current loop over the loader.
         self._in_loop = 0
-        # Index of this rank's first sample in the current loop's samples. It is negative if the loop begins after this
-        # rank's first sample: -3 means that it begins with this rank's fourth sample.
+        # Index of this rank's first sample in the current loop's samples. A negative value, such as -3, means that the
+        # loop began after this rank's first 3 samples.
         self._ahead = 0
         self.rank = 0
         self.num_replicas = 1
@@ -210,8 +209,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 def _ahead(loop: list[int], mine: list[int]) -> int:
     """Return the index in ``loop`` at which the samples of ``mine`` begin.
 
-    If ``loop`` begins with a later sample of ``mine`` instead, the result is minus the index of that sample in
-    ``mine``.
+    If ``loop`` begins later in ``mine``, the result is negative: minus the number of samples of ``mine`` that ``loop``
+    omits.
     """
     if not loop or not mine:
         return len(loop) - len(mine)

@@ -48,7 +48,7 @@ class ShardedStateHandler(StateHandler):
         super().__init__(optimizer)
         # Number of commits that the ranks have exchanged so far.
         self._number = 0
-        # Job during which the last commit was made.
+        # Job in which the last commit was made. A job ends when its ranks change.
         self._job: Any = None
         # Parts of the last commit stored on this rank, keyed by the rank that owns the part.
         self._parts: dict[int, Part] = {}
@@ -75,7 +75,8 @@ class ShardedStateHandler(StateHandler):
         Raises:
             HorovodInternalError: If a rank was lost.
         """
-        # Raise the error of a failed gather here, because an error while the model is copied would end the job.
+        # Wait for pending gathers here, where an error is handled. While the model is copied, an error would end the
+        # job.
         self.value.wait_for_parameters()
         me, ranks, mine = rank(), size(), self._pack()
         self._unconfirmed = {me: mine}
@@ -121,9 +122,9 @@ class ShardedStateHandler(StateHandler):
         reports = allgather_object((self._number, nbytes, held), name="elastic.sharded.commits")
         number = reports[root][0]
         if number == 0 and not any(nbytes for _, nbytes, _ in reports):
-            return  # no step has been taken
+            return  # An optimizer has no state before its first step.
         ranks = next(found[number][0] for _, _, found in [reports[root], *reports] if number in found)
-        holders: dict[int, int] = {}  # maps each part to a rank that stores it
+        holders: dict[int, int] = {}  # Maps each rank that owned a part to a rank that stores the part.
         for holder, (_, _, found) in enumerate(reports):
             divided, parts = found.get(number, (0, ()))
             for part in parts if divided == ranks else ():

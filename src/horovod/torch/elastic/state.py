@@ -274,7 +274,7 @@ class TorchState(Keeping, ObjectState):
 
     def restore(self) -> None:
         for handler in self._sharded:
-            with contextlib.suppress(Exception):  # the parameters are overwritten
+            with contextlib.suppress(Exception):  # Ignore errors, because restore() overwrites the parameters.
                 handler.value.wait_for_parameters()
         self._begins_step()
         for handler in self._handlers.values():
@@ -326,27 +326,27 @@ class TorchState(Keeping, ObjectState):
 
     def check_host_updates(self) -> None:
         if any(getattr(getattr(one.value, "_hvd_strategy", None), "serving", False) for one in self._handlers.values()):
-            # A parameter server's ranks do not reach this point together, so they learn of changes only from failures.
+            # Ranks of a parameter server do not reach this point together. They notice changes only through failures.
             self._come_further += 1
             return
         try:
             super().check_host_updates()
         except HostsUpdatedInterrupt as interrupt:
-            if self._sharded:  # the optimizer's state must be redistributed even if no rank joins
+            if self._sharded:  # Synchronize even without new ranks, to redistribute the optimizer's state.
                 interrupt.skip_sync = False
             raise
 
     def _in_a_step(self) -> bool:
         return self._steps.in_a_step() or super()._in_a_step()
 
-    # Methods of the interface ``Keeping``, through which elastic training asks whether it can keep the current state.
+    # Methods through which elastic training asks whether it can keep the current state (interface ``Keeping``).
 
     def failed(self, error: HorovodInternalError) -> None:
         bound = self._sharded or self._of_rank_0() or not self._steps.can_hand_over()
         if getattr(error, "handed_over", False) and bound:
             error.handed_over = False  # type: ignore[attr-defined]
         super().failed(error)
-        for handler in self._sharded:  # or else their errors would be raised in the next job
+        for handler in self._sharded:  # Discard gathers, whose errors would otherwise be raised in the next job.
             handler.value._hvd_shards.gathers.discard()
         if self._whole:
             self._before.put_back()
@@ -393,7 +393,7 @@ class TorchState(Keeping, ObjectState):
         self._steps.rounds, self._steps.taken, self._commits = root.steps, root.updates, root.commits
         self._synced = True
         self._steps.go_on()
-        if self._sharded:  # from here on, the state is committed on all ranks, even if the next commit fails
+        if self._sharded:  # All ranks now have this state, so it counts as committed even if the next commit fails.
             super().save()
             self._save(self._handlers)
 

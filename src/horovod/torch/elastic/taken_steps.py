@@ -27,18 +27,18 @@ class StepByStep:
     """
 
     def __init__(self) -> None:
-        # True if, so far, the counters of the program (``counted``) have changed between every two successive steps.
+        # True if the program has changed its counters between every two successive steps so far.
         self._each = True
         # True if the program's counters have changed at least once between two steps.
         self._seen = False
-        # True unless the program changed a counter before its first step in the current call of the training function.
+        # False if the program has changed a counter before the first step of the current training function call.
         self._after = True
         self.begins = True
         """True until the first step after the function began."""
         self._last: tuple[Hashable, Hashable] = (None, None)
 
     def go_on(self, counted: Hashable, touched: Hashable) -> None:
-        """Record that the training function is about to be called, or that a restart would resume from this state."""
+        """Record that the training function is about to start, or that a restart would resume from this state."""
         self.begins = self._after = True
         self._last = counted, touched
 
@@ -55,7 +55,7 @@ class StepByStep:
         self._last = counted, touched
 
     def is_between(self, counted: Hashable, touched: Hashable) -> bool:
-        """Return True if the counters already reflect the last step, and no gradient or parameter has changed since it.
+        """Return True if the counters include the last step, and no gradient or parameter has changed since then.
 
         This is called when the program is about to reduce gradients.
         """
@@ -120,16 +120,15 @@ class Steps:
         self._counted = counted
         self._by_step = StepByStep()
         self._round = Round()
-        # Values of the program's step counters (``counted``) at the first forward pass of the current step.
+        # Values of the program's counters at the first forward pass of the current step.
         self._at_first: tuple[Hashable] | None = None
         self._hooks: dict[int, tuple[Any, Any, Any]] = {}
         # Parameters of all watched optimizers.
         self._stepping: list[torch.Tensor] = []
-        # For each parameter, a code for whether its gradient was None, dense or sparse at the last commit (see
-        # `kind_of`).
+        # Kind of each parameter's gradient at the last commit: None, dense or sparse, as a code of `kind_of`.
         self._committed_gradients: list[int] = []
-        # For each parameter, whether its gradient must be None, dense or sparse when training resumes. If the list
-        # itself is None, the kinds of the current gradients are used.
+        # Kind that each parameter's gradient must have when training resumes. If the list is None, the kinds of the
+        # current gradients are used.
         self._resumed_gradients: list[int] | None = None
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -228,7 +227,7 @@ class Steps:
         return all(p.device.type == "cpu" for p in self._stepping)
 
     def gradients(self) -> list[int]:
-        """Return a code per parameter that says whether its gradient is None, dense or sparse when training resumes.
+        """Return the kind (None, dense or sparse) that each parameter's gradient must have when training resumes.
 
         An optimizer skips a parameter whose gradient is None, but updates one whose gradient is zero, because of
         momentum and weight decay. A repeated step must therefore start from the same gradients as the first attempt.
@@ -239,22 +238,22 @@ class Steps:
     def reset_gradients(self, kinds: Sequence[int]) -> None:
         """Discard the gradients of the failed step.
 
-        Each gradient is set to zeros, or to None if the entry of ``kinds`` for its parameter is 0. ``kinds`` is the
-        result of ``gradients`` on the rank whose state is broadcast to all ranks.
+        Each gradient becomes None or zeros, according to ``kinds``. ``kinds`` is the result of ``gradients`` on the
+        rank whose state all ranks take over.
         """
         for one in self._optimizers():
             reducer = _reducer(one)
             if reducer is not None:
                 reducer.reset()
             one.zero_grad()
-        # Parameters that were added after `kinds` was recorded have no entry in it, and no gradient yet.
+        # Parameters added after `kinds` was recorded are not in `kinds`. They have no gradient yet.
         for parameter, kind in zip(self._all_parameters(), itertools.chain(kinds, itertools.repeat(0)), strict=False):
             if kind == 0:
                 parameter.grad = None
             else:
                 fill(parameter, kind)
-        # Mark the zero gradients as reduced. Without the mark, new ranks would start a reduction of these gradients
-        # that the other ranks do not join.
+        # Mark the zero gradients as reduced. Otherwise, new ranks would start a reduction of them that the other ranks
+        # do not join.
         for one in self._optimizers():
             reducer = _reducer(one)
             if reducer is not None:
