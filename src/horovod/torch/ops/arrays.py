@@ -123,8 +123,8 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
     tensor = torch.as_tensor(array, device="cuda")
     if tensor.numel() == 0 or tensor.data_ptr() == address:
         return tensor
-    # PyTorch has copied the array, because it is on another GPU. If neither a device argument nor a default device is
-    # given, newer versions do not copy.
+    # PyTorch has copied the array, because it is on another GPU. Newer versions do not copy if neither a device
+    # argument nor a default device is given, so try again without them.
     with torch._C.DisableTorchFunction():
         there = torch.as_tensor(array)
     if there.data_ptr() == address:
@@ -149,7 +149,7 @@ def _back(result: Any, given: Any, in_place: bool) -> Any:
     if isinstance(given, list):
         return [_back(one, like, in_place) for one, like in zip(result, given, strict=True)]
     if isinstance(result, tuple):
-        # Convert only the tensor: the result of an alltoall is a tuple of a tensor and the received splits.
+        # The result of an alltoall is a tuple of the output and the received splits. Convert only the output.
         return (_back(result[0], given, in_place), *result[1:])
     if not is_foreign(given):
         return result

@@ -74,8 +74,7 @@ def _add_group(members: list[Repeat], name: str | None, results: list[torch.Tens
     """Return a single handle for a group of operations. Waiting for the handle returns the list ``results``."""
 
     def finish() -> list[torch.Tensor]:
-        # Operations of an unnamed group cannot be reused, because the group's name contains a number that changes with
-        # each call.
+        # Do not keep operations of an unnamed group, because its generated name is different in each call.
         if name:
             for repeat in members:
                 put_back(repeat)

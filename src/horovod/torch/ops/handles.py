@@ -167,7 +167,7 @@ def synchronize(handle: int) -> Any:
         HorovodInternalError: If the operation failed.
     """
     if not _before_next_wait and not _profiler._is_profiler_enabled:
-        # Most operations are already complete, because they were fused with the first one that was waited for.
+        # Try the fast path first: most operations are already complete, because they were fused with an earlier one.
         result = _finish_repeat(handle)
         if result is not None:
             return result
@@ -277,7 +277,7 @@ def run_again(
     postscale: float,
     process_set: ProcessSet,
 ) -> bool:
-    """Run a blocking operation as in the last call of this name, and return False if it must be submitted anew.
+    """Repeat the last blocking operation of this name. Return False if the caller must submit a new operation.
 
     Raises:
         HorovodInternalError: If the operation failed.

@@ -20,14 +20,14 @@ from horovod.common.process_sets import global_process_set
 
 Repeat = _core.Repeat
 
-# Maximum number of stored names. Above it, the oldest name is dropped. Only programs that never reuse a name reach this
-# limit, because most models have fewer parameters.
+# Maximum number of stored names. When it is exceeded, the oldest name is dropped. This happens only in programs that
+# use new names in every step, because most models have fewer parameters.
 _LIMIT = 8192
 
-# Repeats, keyed by name. Those in flight stay in the dict, because they are marked natively.
+# Reusable operations, keyed by name. Operations in flight stay in the dict; native code marks them as busy.
 idle: dict[Any, Repeat] = {}
 
-# Operations in flight, keyed by handle, and the next handles. They are documented and used in ``handles.py``.
+# Operations in flight, keyed by handle, and the iterator of new handles. ``handles.py`` documents both.
 records: dict[int, Any] = {}
 numbers = itertools.count()
 
