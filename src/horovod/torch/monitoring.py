@@ -195,7 +195,7 @@ def first_gradients(named: Iterable[tuple[str, torch.Tensor | None]], of: str, p
     if not training.watched or current.padding:
         return
     values = _sample({name: grad for name, grad in named if grad is not None})
-    # Skip a sample of zeros, which reveals no difference between ranks.
+    # Skip a sample of zeros, which would be equal on all ranks even if their data differ.
     if any(any(row) for row in values.values()):
         digest = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
         training.tell("gradients", of, process_set.ranks or (), digest=digest, remedy=_SAMPLER)
@@ -252,7 +252,7 @@ class _Batches:
         """Number of examples in a batch, or None if unknown."""
 
     def note_loader(self, iterator: Any) -> None:
-        """Record a DataLoader's batch size, and the advice for the warning about ranks that load the same data."""
+        """Record a DataLoader's batch size, and the remedy to recommend if ranks load the same data."""
         source = getattr(iterator, "_index_sampler", None)
         self.size = getattr(source, "batch_size", None)
         name = type(getattr(source, "sampler", None)).__name__
@@ -335,7 +335,7 @@ def watch_plain_optimizers() -> None:
         register_optimizer_step_post_hook(_plain_step)
 
 
-# Name of an iterator attribute. It stores the number of optimizer steps at the time of the iterator's first batch.
+# Attribute of an iterator that stores the number of optimizer steps at the time of its first batch.
 _BEGUN = "_hvd_steps_at_begin"
 
 
@@ -445,7 +445,7 @@ def _read(value: Any) -> Any:
         state = torch.optim.Optimizer.state_dict(value) if strategy is not None else value.state_dict()
         if strategy is not None:
             return {"param_groups": state["param_groups"], "strategy": strategy.common()}
-        # Report differences in optimizer options before differences in parameters.
+        # Put the options first, so that a difference in options is reported before one in parameters.
         return {"param_groups": state.pop("param_groups"), **state}
     return value
 

@@ -189,8 +189,8 @@ class _Distributed:
         self._hvd.stepped(self, self._parameter_names)
         return result
 
-    # PyTorch wraps the step() of each new optimizer class to run hooks. Call the wrapped optimizer's step(), which
-    # already runs them.
+    # PyTorch wraps the step() of each new optimizer class to run hooks. Prevent this, because the wrapped optimizer's
+    # step() already runs the hooks.
     step.hooked = True  # type: ignore[attr-defined]
 
     def synchronize(self) -> None:
@@ -311,8 +311,7 @@ def _wrap(optimizer: Any, control: Control) -> Any:
     optimizer._parameter_names = control.members.names
     patched = vars(optimizer).get("step")
     if patched is not None:
-        # The object has its own attribute ``step`` that hides the class's method, for example set by a learning rate
-        # scheduler.
+        # The object has its own attribute ``step``, which hides the class's method. Learning rate schedulers set one.
         optimizer.step = _patch_again(optimizer, patched)
     return optimizer
 

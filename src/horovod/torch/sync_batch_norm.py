@@ -160,8 +160,8 @@ class _Normalise(torch.autograd.Function):
         normal, inverse = _recompute_normalized(_widened(input), mean, variance, ctx.total, ctx.eps)
         of_bias = _over_channels(wide)
         of_weight = _over_channels(wide * normal)
-        # The statistics depend on every rank's input, so compute sums over the combined batch. The gradients of weight
-        # and bias stay local, because the optimizer reduces them like all others.
+        # The statistics depend on every rank's input, so sum over the combined batch. Keep the gradients of weight and
+        # bias local, because the optimizer reduces them.
         sums = allreduce(torch.cat([of_bias, of_weight]), op=Sum) / ctx.total
         mean_gradient, mean_product = sums.chunk(2)
         of_input = wide - _per_channel(mean_gradient, wide) - normal * _per_channel(mean_product, wide)

@@ -236,19 +236,19 @@ def make_class(pl: Any) -> Any:
                 names = [(name, one) for name, one in named if id(one) in own]
                 hvd.DistributedOptimizer(
                     optimizer,
-                    # Pass no names if the optimizer has parameters that do not belong to the module, because these have
-                    # no name.
+                    # Pass no names if some parameters of the optimizer do not belong to the module and thus have no
+                    # name.
                     names if len(names) == len(own) else None,
                     backward_passes_per_step=self._passes,
                     **self._options,
                 )
-            # Assign the optimizers again so that Lightning's wrappers report the new class of each optimizer.
+            # Assign the optimizers again, because Lightning's wrappers still have their old classes.
             self.optimizers = self.optimizers
 
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
             super().on_train_batch_start(batch, batch_idx)
             passes = self.lightning_module.trainer.accumulate_grad_batches
-            # Update the optimizers if a callback has changed accumulate_grad_batches, as it can between epochs.
+            # A callback can change accumulate_grad_batches between epochs.
             if passes != self._passes:
                 self._passes = passes
                 for optimizer in self.optimizers:
