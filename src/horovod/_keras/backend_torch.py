@@ -66,7 +66,7 @@ def reduce_gradients(
             grad = grad.to_dense() if grad.is_sparse else grad
             tensor, context = compression.compress(grad)
             tensor = plain(tensor)
-            # Overwrite a parameter's own ``grad``, but no other tensor that belongs to the caller.
+            # Reduce in place only if the tensor is a temporary copy or a parameter's own ``grad``.
             ours = tensor is not grad or grads[position] is _parameter(variables[position]).grad
             target = tensor if ours else torch.empty_like(tensor)
             group = members.get(position)
@@ -124,7 +124,7 @@ class _Pending:
         failure: Exception | None = None
         try:
             handles.wait_all([repeat.work for repeat in self._repeats], self._keep)
-            # The next step reuses the operations, unless one has failed.
+            # Keep the operations, so that the next step can reuse them.
             for repeat in self._repeats:
                 repeats.put_back(repeat)
         except Exception as error:

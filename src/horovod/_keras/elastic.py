@@ -62,7 +62,7 @@ class ModelState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        # The optimizer has created these variables since the last commit. Reset them to zero, their initial value.
+        # Variables that the optimizer has created since the last commit have no saved value. Reset them to zero.
         variables = self._variables()
         for variable, value in zip(variables, self._saved_values, strict=False):
             variable.assign(value)
@@ -175,11 +175,10 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 class Batches:
-    """Counts an epoch's processed batches.
+    """Mixin that counts an epoch's processed batches.
 
-    With ``steps_per_execution``, one call in ``fit`` processes several batches. Depending on its version, Keras
-    identifies the call by the index of its first or its last batch. The index of the last batch can be beyond the end
-    of the epoch.
+    With ``steps_per_execution``, Keras runs several batches as one step. Depending on its version, it identifies the
+    step by the index of its first or last batch. The index of the last batch can be beyond the end of the epoch.
     """
 
     _begun: int | None = None
@@ -188,7 +187,7 @@ class Batches:
         self._begun = batch
 
     def _done(self, batch: int) -> int:
-        """Return the number of batches of the epoch that are processed when Keras reports the end of step ``batch``."""
+        """Return how many batches of the epoch are processed at the end of the step that Keras calls ``batch``."""
         model, params = getattr(self, "model", None), getattr(self, "params", None) or {}
         together, steps = getattr(model, "steps_per_execution", None), params.get("steps")
         first = self._first(batch)

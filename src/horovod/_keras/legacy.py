@@ -26,16 +26,16 @@ from horovod._keras.reduction import GradientReduction, LocalAggregation
 
 # -- tracking of reduced gradients -----------------------------------------------------------------------------------
 #
-# ``compute_gradients`` and similar methods return reduced gradients. If the program computes further gradients from
-# them, these must not be reduced again when they are applied. All other gradients must be reduced, even if the
-# program earlier requested reduced gradients and did not apply them.
+# Programs can request reduced gradients, for example with ``compute_gradients``. Gradients that are computed from
+# reduced ones must not be reduced again when they are applied. All other gradients must be reduced, even if the program
+# has requested reduced gradients without applying them.
 #
-# In a graph, the operations show how a gradient was computed. Eager tensors do not record their origin, so a gradient
-# tape watches the returned gradients until they are applied. It records what is computed from them. Values that leave
-# TensorFlow (NumPy, integers, ``tf.stop_gradient``, variables) and come back count as not reduced.
+# In a graph, the operations show how a gradient was computed. In eager mode, a gradient tape watches the reduced
+# gradients until they are applied, and records what is computed from them. Values that leave TensorFlow (NumPy,
+# integers, ``tf.stop_gradient``, variables) and come back count as not reduced.
 
-# Maximum number of open tapes. It limits their number in programs that compute gradients but never apply them. Programs
-# that sum several reduced gradients before applying the sum need the latest tapes.
+# Maximum number of open tapes, for programs that request reduced gradients but never apply them. Programs that apply a
+# sum of several reduced gradients need the latest tapes.
 _MOST = 8
 
 
@@ -70,8 +70,8 @@ class ReducedMarks:
         tensors = [part for grad in grads for part in _parts(grad) if not _is_symbolic(part)]
         ids = {id(tensor) for tensor in tensors}
         same = [watched for watched in self._eager if watched.holds(ids)]
-        # The applied gradients may have been computed from any of the returned ones. Assume that these are the oldest
-        # ones, because programs apply gradients in order.
+        # It is unknown from which of the watched gradients these were computed. Assume the oldest ones, because
+        # programs apply gradients in order.
         made = [] if same or not record.should_record_backprop(tensors) else self._eager[:1]
         for watched in same or made:
             watched.end()
@@ -137,9 +137,9 @@ def _is_symbolic(tensor: Any) -> bool:
 
 
 def _captured(placeholder: Any) -> list[Any]:
-    """Return the tensor outside a tf.function that ``placeholder`` stands for inside it, as a list.
+    """Return the outer tensor that a placeholder in a tf.function stands for, as a list of one element.
 
-    The list is empty if the tensor is not such a placeholder.
+    The list is empty if the tensor is not a placeholder.
     """
     captures = getattr(placeholder.graph, "captures", ())
     return [outer for outer, inner in captures if inner is placeholder]
@@ -157,7 +157,7 @@ class Control:
                 _TOOLS, reduction.adapter, reduction.passes, reduction.average_passes, reduction.sparse_as_dense
             )
         self.marks = ReducedMarks()
-        # True while an update uses the reduced sums of several passes.
+        # True during an update with gradients that were summed over several passes and then reduced.
         self._updating = False
 
     def __deepcopy__(self, memo: Any) -> "Control":
@@ -279,8 +279,7 @@ class LegacyMixin:
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
-        # In plain Keras, only legacy optimizers have the following method, but old programs call it on current
-        # optimizers too.
+        # Current Keras optimizers lack `_compute_gradients`, but old programs call it on them too.
         plain = getattr(super(), "_compute_gradients", _gradients)
         pairs = plain(loss, var_list, grad_loss=grad_loss, tape=tape)
         return pairs if self._hvd is None else self._hvd.computed(pairs)
@@ -321,7 +320,7 @@ def is_distributed(optimizer: Any) -> bool:
 def distributed_class(base: type) -> type:
     """Return the distributed subclass of ``base``, registered in Keras under the same name and module."""
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    # Remove the overrides of methods that the plain class ``base`` does not define.
+    # Hide the methods of LegacyMixin that ``base`` does not define.
     for name in ("compute_gradients", "get_gradients", "aggregate_gradients"):
         if not hasattr(base, name):
             namespace[name] = property(_missing(name))  # type: ignore[assignment]

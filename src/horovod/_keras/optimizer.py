@@ -136,7 +136,7 @@ class Control:
                 reduction.average_passes,
                 reduction.sparse_as_dense,
             )
-        # True during a call that passes gradients that are already reduced.
+        # True while an optimizer method is called with gradients that have already been reduced.
         self.reduced = False
         self.variables: Sequence[Any] = ()
         self._accumulates_at_the_end = accumulates_at_the_end
@@ -180,8 +180,8 @@ class Control:
             optimizer.build(variables)
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
-            # In these cases, call only the wrapped optimizer. It reports missing or mismatched gradients as an error,
-            # and it handles passes that only accumulate gradients locally.
+            # The wrapped optimizer reports missing or mismatched gradients, and handles passes that only accumulate
+            # gradients.
             plain(grads, variables)
             self._stepped()
             return
@@ -369,7 +369,7 @@ def _count_samples(keras: Any) -> None:
         control = getattr(getattr(self, "optimizer", None), "_hvd", None)
         sample_weight = args[0] if args else options.get("sample_weight")
         tracker = getattr(self, "_loss_tracker", None)
-        # Remove the method that `_leave_copies_out` has set for an earlier batch. The method is still set if a custom
+        # Remove the replacement of the method `update_state` that `_leave_copies_out` has set, in case the last
         # training step did not call it.
         getattr(tracker, "__dict__", {}).pop("update_state", None)
         if control is not None and control.reduction.weight == "batch" and options.get("training", True):
@@ -461,7 +461,7 @@ def _keep_xla_off(keras: Any) -> None:
             break
     plain = getattr(trainer, "_resolve_auto_jit_compile", None)
     if plain is None:
-        # This version of Keras does not have the method, so ``check_traceable`` raises an error later if XLA is used.
+        # Older versions of Keras decide about XLA elsewhere. There, ``check_traceable`` raises an error if XLA is used.
         return
 
     @functools.wraps(plain)

@@ -179,7 +179,7 @@ class GradientReduction:
         return [cast(mean, dtype) for mean, dtype in zip(means, dtypes, strict=True)]
 
     def take_total(self) -> Any:
-        """Return the total weight of the last reduction, and forget it.
+        """Return the total weight of the last reduction, and clear it.
 
         If the total is 0, the step must change nothing.
         """
@@ -224,9 +224,9 @@ def _shown(variable: Any) -> str:
 
 
 def keras3_tools(keras: Any) -> SimpleNamespace:
-    """Return the Keras 3 functions that LocalAggregation needs, on any backend except JAX.
+    """Return the functions of Keras 3 that LocalAggregation needs, for any backend except JAX.
 
-    JAX does not keep state in variables.
+    With JAX, gradients cannot be accumulated in variables.
     """
 
     def variable(shape: Any, dtype: Any, name: str) -> Any:

@@ -30,7 +30,7 @@ def synchronized(frontend: Any, data: Any, policy: str, batch_size: int, shuffle
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
     except ValueError as error:
         problem = str(error)
-    except Exception as error:  # raised later on all ranks, so that no rank waits for this one
+    except Exception as error:  # Raise it below on all ranks, so that no rank waits for this one.
         problem = f"{type(error).__name__}: {error}"
     from_all = allgather_object((problem, policy, length), "sync", frontend=frontend)
     for rank, (problem, *_) in enumerate(from_all):
@@ -178,7 +178,7 @@ def _with_weights(batch: Any, padding: bool) -> Any:
     if given is None:
         return x, y, _weights(inputs, True, padding)
 
-    def weights(one: Any) -> Any:  # None for an output without weights
+    def weights(one: Any) -> Any:  # None marks an output without weights.
         return _weights(inputs, True, padding) if one is None else _weights(one, False, padding)
 
     return x, y, keras.tree.map_structure(weights, given)
