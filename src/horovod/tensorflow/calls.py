@@ -48,7 +48,7 @@ def _factors(prescale: float, postscale: float) -> dict[str, Any]:
             continue
         try:
             attributes[f"{key}_factor"] = rounded = struct.unpack("f", struct.pack("f", value))[0]
-        except OverflowError:  # The factor is outside the range of a 32-bit float.
+        except OverflowError:  # The factor is too large for a 32-bit float.
             rounded = None
         if rounded != value:
             attributes[f"{key}_bits"] = struct.unpack("q", struct.pack("d", value))[0]

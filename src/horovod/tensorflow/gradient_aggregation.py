@@ -55,8 +55,8 @@ class PassCounter:
         with tf.control_dependencies([after]):
             count = tf.where(self.last, tf.zeros([], tf.int32), self._before + 1)
             counted = self.variable.assign(count, read_value=False)
-        # In sessions, let the condition ``last`` itself depend on ``after``, because a branch of tf.cond waits only for
-        # its condition and for operations inside the branch.
+        # In sessions, a branch of tf.cond waits only for the condition and for operations inside the branch. Therefore
+        # make the condition ``last`` depend on ``after``.
         self.last = after_all([after, counted], self.last)
 
     def pending(self) -> bool:
@@ -91,8 +91,7 @@ class PassCounter:
 
     def was_last(self) -> Any:
         """Return a bool tensor that is true if the last backward pass before an update has just ended."""
-        # Outside of sessions, read the pass counter again, because the tensor ``last`` may belong to another
-        # tf.function.
+        # Outside of sessions, read the counter again, because the tensor ``last`` may belong to another tf.function.
         return self.last if in_session() else tf.equal(self.variable.read_value(), 0)
 
 
@@ -216,7 +215,7 @@ class LocalGradientAggregationHelper:
                 f"{self.backward_passes_per_step} sums up only with sparse_as_dense=True"
             )
         if gradient is None and key_of(variable) in self._sums:
-            # Use zeros. The variable has an accumulator, so it had a gradient in an earlier pass.
+            # Use zeros, because the variable has an accumulator from an earlier pass in which it had a gradient.
             total = self._sums[key_of(variable)]
             return tf.zeros(total.shape, total.dtype)
         return dense(gradient)
@@ -234,7 +233,7 @@ class LocalGradientAggregationHelper:
 
 
 def _overwrite(sums: Sequence[Any], gradients: Sequence[Any], all_sums: dict[Any, Any]) -> Any:
-    # Set the other accumulators to zero, because their variables may get gradients in a later pass before the update.
+    # Reset the accumulators of all other variables, which may get gradients in a later pass of this cycle.
     chosen = {id(total) for total in sums}
     others = [total for total in all_sums.values() if id(total) not in chosen]
     written = [total.assign(owned(gradient), read_value=False) for total, gradient in zip(sums, gradients, strict=True)]

@@ -29,8 +29,8 @@ def _naming(op: Any) -> dict[str, Any]:
     if name:
         arguments["name"] = tf.compat.as_str(name) + ".gradient"
     elif not op.get_attr("unnamed"):
-        # A gradient tape passes a substitute that lacks the op's name. Its outputs refer to the real op in the graph,
-        # which has the name.
+        # A gradient tape passes a substitute for the op, without its name. Outputs of the substitute refer to the real
+        # op in the graph.
         node = getattr(getattr(op.outputs[0], "op", None), "name", None) if not tf.executing_eagerly() else None
         arguments["name"] = node and node.rsplit("/", 1)[-1] + ".gradient"
     return arguments
@@ -108,9 +108,8 @@ def _own_rank(process_set_id: int) -> Any:
 @tf.RegisterGradient("HorovodBroadcast")
 def _of_broadcast(op: Any, gradient: Any) -> Any:
     averaged = calls._allreduce(_like(op.inputs[0], gradient), op=Average, **_naming(op))
-    # Make the result depend on the allreduce on every rank. If other ranks returned constant zeros, TensorFlow could
-    # prune their allreduce, and the root would wait forever. Selecting between the two values keeps the dependency for
-    # second derivatives.
+    # Other ranks must not return constant zeros: TensorFlow could prune their allreduce, and the root would wait
+    # forever. Select between the two values, so that second derivatives depend on the allreduce too.
     with tf.control_dependencies([averaged]):
         zeros = tf.zeros_like(averaged)
     rank = calls.rank_op() if elastic() else frontend.require_job().rank

@@ -144,7 +144,7 @@ def _wrap(optimizer: Any, control: "_Control") -> Any:
     plain = optimizer._hvd.plain if isinstance(optimizer, _DistributedOptimizer) else type(optimizer)
     members = {"__slots__": ("_hvd",), "__module__": plain.__module__, "__doc__": plain.__doc__}
     made = object.__new__(type(plain.__name__, (_DistributedOptimizer, plain), members))
-    # Use the same slots, names and hyperparameters as the wrapped optimizer.
+    # Share the attributes, such as slots, name and hyperparameters, with the wrapped optimizer.
     made.__dict__ = optimizer.__dict__
     control.plain = plain
     control.original = optimizer
