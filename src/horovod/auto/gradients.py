@@ -80,23 +80,23 @@ training = Training()
 
 
 def rows(items: Any, rank: int, size: int) -> Any:
-    """Return every ``size``-th item starting at ``rank``.
+    """Return every ``size``-th item, starting at index ``rank``.
 
-    If there is none, return the first item, to which the caller gives weight 0.
+    If there is no such item, return the first one. The caller gives it weight 0.
     """
     return items[rank::size] if len(items) > rank else items[:1]
 
 
-# The code below weights losses that are not means over samples: sums, and means over tokens or weighted classes.
+# The code below reweights losses that are not means over samples: sums, and means over tokens or weighted classes.
 #
-# A backward pass multiplies all gradients by the rank's fraction of the samples. For these losses, this is wrong.
+# A backward pass multiplies gradients by this rank's fraction of the samples, which is correct only for other losses.
 
 _SCALAR = {"AddBackward0", "SubBackward0", "MulBackward0", "NegBackward0", "ToCopyBackward0", "ViewBackward0"}
 _MEAN, _SUM = 1, 2  # PyTorch's codes of reduction="mean" and reduction="sum" in loss functions
 
 
 def _is_penalty(node: Any) -> bool:
-    """Return True for a sum over a single leaf's elements, such as an L2 penalty on a parameter."""
+    """Return True if the node sums the elements of a single leaf tensor, as an L2 penalty on a parameter does."""
     leaves, pending, seen = set(), [node], set()
     while pending and len(leaves) < 2:
         one = pending.pop()
@@ -142,7 +142,7 @@ def correct(roots: tuple[torch.Tensor, ...], batch: Batch) -> list[Any]:
         totals = hvd.allreduce(divisors, name=f"auto.divisors.{len(found)}", op=hvd.Sum).tolist()
     hooks = []
     for i, (node, divisor, unknown) in enumerate(found):
-        # Treat a divisor below the number of samples as a constant, for example the number of accumulated batches.
+        # A divisor below the number of samples is a constant, such as the number of accumulated batches.
         constant = divisor is None or (unknown and totals[i] < batch.total)
         factor = 1.0 if constant else divisor / totals[i]  # type: ignore[operator]
         ratio = factor * batch.total / max(batch.own, 1)
@@ -198,7 +198,7 @@ def reduce(parameters: list[torch.Tensor]) -> None:
         hvd.grouped_allreduce_([*gradients, present], name=name, op=hvd.Sum)
     if any(p.grad is None for p in pending):
         for p, gradient, ranks in zip(pending, gradients, present.tolist(), strict=True):
-            p.grad = gradient if ranks else None  # if no rank has a gradient, the result is None, as in one process
+            p.grad = gradient if ranks else None  # None if no rank has a gradient, as in a single process
     training.reduced.update(pending)
     session.touched["reductions"] += 1
 
@@ -209,13 +209,13 @@ def _backward(plain: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **
         training.stray = training.stray if session.suspended else script_line()
         return plain(tensors, grad_tensors, *args, **kwargs)
     if training.stray and not any(p.grad is not None and bool(p.grad.any()) for p in training.position):
-        training.stray = ""  # harmless, because no gradient of a backward pass outside a data loop is left
+        training.stray = ""  # A pass outside of a data loop does no harm if its gradients were zeroed.
     roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
     given = (grad_tensors,) if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
     factors = zip(roots, [*given, *[None] * (len(roots) - len(given))], strict=True)
     scaled = [torch.full_like(t, batch.weight) if g is None else g * batch.weight for t, g in factors]
     with torch.no_grad():
-        # This pass adds local gradients to reduced sums, so first divide the sums by the number of ranks.
+        # This pass adds local gradients to sums over all ranks, so divide these sums by the number of ranks first.
         for p in training.reduced:
             if p.grad is not None:
                 p.grad.div_(session.size)
@@ -268,7 +268,7 @@ def _add_group(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     for p in self.param_groups[-1]["params"]:
         training.position.setdefault(p, len(training.position))
     if self in training.optimizers:
-        # The optimizer has new parameters, which must be broadcast before the next batch.
+        # Broadcast the optimizer's new parameters before the next batch.
         training.optimizers[self] = False
 
 
@@ -290,7 +290,7 @@ def _batch_norm(plain: Any, self: Any, input: torch.Tensor) -> torch.Tensor:
     if batch is None:
         return plain(self, input)
     normalized = hvd.SyncBatchNorm.forward(self, input if batch.own else input[:0])
-    # exclude samples of weight 0 from the statistics
+    # If this rank has only a sample of weight 0, return its input unchanged. The statistics exclude it.
     return normalized if batch.own else torch.cat([normalized, input])
 
 

@@ -84,7 +84,7 @@ def is_script(frame: Any) -> bool:
 
 
 def script_code() -> Any:
-    """Return the code of the innermost running function of the user's program, other than generators, or None."""
+    """Return the code object of the innermost function of the script that is running and not a generator, or None."""
     frame: Any = sys._getframe(1)
     while frame is not None and (not is_script(frame) or frame.f_code.co_flags & inspect.CO_GENERATOR):
         frame = frame.f_back
@@ -180,7 +180,7 @@ def _mkdir(plain: Any, path: Any, *args: Any, **kwargs: Any) -> None:
 
 def on_rank_0(plain: Any, *args: Any, **kwargs: Any) -> None:
     """Call ``plain`` on rank 0 only. Other ranks wait until the call returns."""
-    # Name the operation after the script's line, so that the warning about a rank that does not save shows the line.
+    # Name the operation after the script's line, which the warning about a missing rank then shows.
     name = f"auto.save {script_line()}"
     # Before rank 0 writes, wait until all ranks have opened their files, because opening truncates them.
     hvd.allreduce(np.zeros(1), name=name)

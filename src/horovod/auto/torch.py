@@ -38,7 +38,7 @@ class Shards:
         self.plain = plain
         # True if the current pass over the data trains the model, or None before the first pass.
         self.training: bool | None = None
-        # Line and code that called ``len`` on the loader before it was known whether the next pass trains, or None.
+        # Line and code that called ``len`` on the loader before Horovod knew whether the next pass trains, or None.
         self.asked: tuple[str, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -160,8 +160,8 @@ def _iterate(plain: Any, loader: Any) -> Any:
     _undivide(loader.sampler)
     shards, evaluating = loader.__dict__.get("batch_sampler"), training.evaluating()
     if evaluating and isinstance(shards, Shards):
-        # After training, many scripts need the number of steps in evaluation mode, to compute the mean loss. Refuse it
-        # only if the same function then evaluates.
+        # Many scripts call ``len`` after training, in order to compute the mean loss. Refuse a call only if the
+        # function that made it evaluates afterwards.
         if shards.asked and (not shards.training or shards.asked[1] is script_code()):
             why = "it asked for the length of a DataLoader before it was known that this one evaluates"
             refuse(why, "ask inside torch.no_grad() or after model.eval()", shards.asked[0])
@@ -184,7 +184,7 @@ def _iterate(plain: Any, loader: Any) -> Any:
 
 
 def _is_stored(filename: str, line: int) -> bool:
-    """Return False if the line only evaluates an expression, such as a call to print, and discards its result."""
+    """Return False if the statement at this line discards its value, as a call to print does."""
     tree = ast.parse("".join(linecache.getlines(filename)))
     around = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno <= line <= (n.end_lineno or 0)]
     return not isinstance(max(around, key=lambda n: n.lineno, default=None), ast.Expr)
