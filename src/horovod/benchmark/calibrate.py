@@ -66,8 +66,8 @@ def sweeps(node_of: Sequence[int]) -> list[Sweep]:
         apart = tuple(("allreduce", n * MIB, False) for n in (1, 2, 4, 8, 16))
         found.append(Sweep("stream_bytes", (_ALWAYS, 0), apart, above=True))
     if nodes == size:
-        # Tune the limit up to which allreduce uses recursive doubling. With two ranks, the limit is the larger of
-        # pair_bytes and doubling_bytes, which by default is pair_bytes.
+        # Allreduce uses recursive doubling up to this limit. With two ranks, the limit is the larger of pair_bytes and
+        # doubling_bytes. By default, this is pair_bytes.
         name, sizes = ("pair_bytes", (128, 256, 512, 1024, 2048)) if size == 2 else ("doubling_bytes", (4, 16, 64, 256))
         found.append(Sweep(name, (0, _ALWAYS), tuple(("allreduce", n * KIB, True) for n in sizes)))
     if nodes > 1 and size > 2:
@@ -91,7 +91,7 @@ def better(new: Sequence[float], old: Sequence[float]) -> bool:
 
 
 def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], int] = int) -> int:
-    """Return the size up to which the tuned algorithm is faster. If ``sweep.above``, return the size from which it is.
+    """Return the size up to which (if ``sweep.above``, from which) the tuned algorithm is faster.
 
     The default is kept unless the measurements at neighboring sizes contradict it.
     """
@@ -119,7 +119,7 @@ def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], i
     for i in inside:
         if not first_wins(i):
             break
-        # The tuned algorithm is slower at this size. Set the limit just below the size, or just above it if ``above``.
+        # The tuned algorithm is slower at this size, so exclude the size from its range.
         grown = scale(sizes[i]) + 1 if sweep.above else max(scale(sizes[i]) - 1, 0)
     return grown
 
@@ -151,8 +151,8 @@ def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> 
     """Return the value of the tuned setting, given the times measured in its sweep."""
     if len(sweep.values) > 2:
         return candidate(sweep, times, default)
-    # ``direct_bytes`` is the limit for two ranks (see allreduce_shm). With n ranks, the limit is 2 / n times as large.
-    # At the maximum of ``direct_bytes``, the direct algorithm is always used.
+    # ``direct_bytes`` is the limit for two ranks (see allreduce_shm), so convert a limit for n ranks. With the maximum
+    # value, the direct algorithm is always used.
     if sweep.name == "direct_bytes":
         return threshold(sweep, times, default, lambda size: min(size * len(node_of) // 2, sweep.values[1]))
     return threshold(sweep, times, default)
@@ -335,7 +335,7 @@ def fit_model(engines: Sequence[EngineColumn], rank: int, size: int) -> dict[str
     kinds = {len(set(engine.node_of)): engine for engine in engines}
     for nodes, engine in sorted(kinds.items()):
         if size == 1 or 1 < nodes < size:
-            continue  # skip this fit, because several ranks per host make local and remote costs inseparable
+            continue  # With several ranks per host, local and remote costs cannot be separated.
         names = ("local_alpha", "local_beta", "gamma") if nodes == 1 else ("alpha", "beta", "gamma")
         measured = _times(engine, size)
         fitted = fit(measured, engine.node_of, names) if rank == 0 else None

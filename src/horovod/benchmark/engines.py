@@ -30,7 +30,7 @@ _KINDS = {
 
 
 class Memory:
-    """Zeroed memory on separate pages, so that accesses to other arrays do not bring any of it into the CPU cache."""
+    """Zeroed memory on separate pages. Accesses to other arrays do not bring parts of it into the CPU cache."""
 
     def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -77,7 +77,7 @@ class EngineColumn:
         if self.job.rank == 0 and not self._tuning and chosen.flag("HOROVOD_CALIBRATE"):
             transport = chosen.text("HOROVOD_TRANSPORT")
             world = World.here(self.job.size, self.job.local_size, self.job.cross_size, transport)
-            self._tuning = load(world)[0]  # these are the tuning values that the engine has loaded
+            self._tuning = load(world)[0]  # The engine has loaded the same values.
         self._barrier = self._call("barrier", "barrier.benchmark", 0, 0, ())
 
     def _call(
