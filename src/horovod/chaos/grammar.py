@@ -27,8 +27,8 @@ from horovod.chaos.events import Event, Kind
 RANDOM_KINDS = (Kind.KILL, Kind.STOP, Kind.RAISE, Kind.EXIT, Kind.PREEMPT, Kind.CUT)
 CHOICE = (*RANDOM_KINDS, Kind.SLOW)
 """Kinds of faults that the argument kinds= can contain."""
-# Range of the seconds for which a rank is stopped or its host disconnected. It includes values below and above
-# heartbeat timeouts.
+# Range of durations in seconds for which a rank is stopped or a host is disconnected. Some are shorter than heartbeat
+# timeouts, and others longer.
 STOPPED = (0.5, 30.0)
 # Range of packet delays in seconds.
 DELAYS = (0.001, 0.1)
@@ -43,7 +43,7 @@ class Seeded:
     Attributes:
         seed: Seed of the generator.
         mtbf: Mean seconds between two events.
-        kinds: Kinds to inject. Default: all RANDOM_KINDS, but CUT events then have no duration and thus no effect.
+        kinds: Kinds to inject. By default all RANDOM_KINDS, where CUT events have no duration and therefore no effect.
         until: Seconds after which no more events occur. None means no limit.
     """
 
