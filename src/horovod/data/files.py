@@ -179,8 +179,8 @@ class _Member(tarfile.TarInfo):
     def fromtarfile(cls, archive: tarfile.TarFile) -> "_Member":
         assert isinstance(archive, _Archive)
         assert archive.fileobj is not None
-        # A member of a tar archive can have several headers, all of which are checked together. Some Python versions
-        # call this method for each header.
+        # Some Python versions call this method for each header of a member. All headers of a member are checked at
+        # once.
         if archive.fileobj.tell() >= archive.checked_to:
             archive.checked_to = _check_headers(archive.fileobj)
         try:

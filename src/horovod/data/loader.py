@@ -83,7 +83,7 @@ def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
         finally:
             if close := getattr(iterator, "close", None):
                 close()
-    except BaseException as raised:  # the consuming loop raises this error
+    except BaseException as raised:  # The consuming loop raises the error again.
         error = raised
     pipe.put(_End(error))
 

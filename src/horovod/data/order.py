@@ -129,12 +129,12 @@ def count(intervals: Intervals) -> int:
 
 
 def section(intervals: Intervals, begin: int, end: int) -> Intervals:
-    """Return a part of the integers in the intervals, as intervals: those with the indices ``begin`` to ``end`` - 1."""
+    """Return those integers in the intervals whose indices are ``begin`` to ``end`` - 1, again as intervals."""
     return tuple(_sections(intervals, [(begin, end)]))
 
 
 def _sections(intervals: Intervals, numbers: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the sections (see ``section``) for several ascending ranges of indices.
+    """Yield the ``section`` of the intervals for each of several ascending ranges of indices.
 
     All sections are computed in a single pass, because there can be thousands of ranges and of intervals.
     """
@@ -180,7 +180,7 @@ def steps(left: Intervals, ranks: int) -> int:
 
 
 def extra(left: Intervals, rank: int, ranks: int) -> int | None:
-    """Return the position that a rank visits twice because other ranks have one position more, or else None."""
+    """Return the position that a rank visits twice if other ranks visit one position more, or None."""
     mine = run(left, rank, ranks)
     if count(mine) == steps(left, ranks):
         return None

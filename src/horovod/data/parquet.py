@@ -82,7 +82,7 @@ class ParquetFiles(Source):
                 return load(block)
         path = self._files[number]
         with opened(path, self._filesystem, self._sizes[number]) as (file, _):
-            # Do not use threads, because they would stay alive and each rank has only one core.
+            # Do not use threads, because they would stay alive, and a rank usually has only one core.
             table = file.read_row_group(group, columns=self._columns, use_threads=False)
         return self._arrays(block, table, f"{path}, row group {group}")
 
@@ -208,7 +208,7 @@ def _new_array(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _named(paths: Paths) -> list[str]:
-    """Return the paths as a list without expanding patterns. Used with a remote file system."""
+    """Return the paths as a list, without expanding patterns, because a remote file system is used."""
     found = [os.fspath(one) for one in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     if not found or len(set(found)) < len(found):
         raise ValueError(f"paths must name at least one file, and each once, got {paths!r}{rank_suffix()}")

@@ -84,7 +84,7 @@ class StreamingDataset(Resumes):
         self._digest = source.digest()
         self._place = rank or _rank, size or _size
         self._order: tuple[int, Order] | None = None
-        # The records that remained when they were last split among the ranks.
+        # The epoch's unprocessed records at the time of the last split among the ranks.
         self._left: parts.Intervals = ()
         self._me, self._ranks = 0, 1
         # Number of records that this rank has yielded since the last split, and how many of them are recorded as
