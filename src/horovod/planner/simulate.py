@@ -110,7 +110,7 @@ class Step:
 
 @lru_cache(maxsize=1024)
 def _fused(gradients: tuple[Gradient, ...], window: float, threshold: int, compression: str) -> tuple[Operation, ...]:
-    """Return the operations that result from fusing with windows of the given length. Infinity means one window."""
+    """Return the fused operations for a given length of the fusion window. An infinite window fuses all gradients."""
     found: list[Operation] = []
     windows = _windows(gradients, window, threshold) if window < math.inf else [(gradients, 0.0)]
     for waiting, ready in windows:
@@ -169,7 +169,7 @@ class _Exchange:
 
 
 def _exchange(profile: Profile, layout: Layout, net: Network, settings: Settings, stretch: float) -> _Exchange:
-    """Return the time at which all gradients are reduced if ``stretch`` slows the computation by this factor."""
+    """Return when all gradients have been reduced, if computation takes ``stretch`` times as long as in the profile."""
     agreed = network.agreement(layout, net)
     allreduce = network.Allreduce(settings.algorithm, layout, net, profile.device)
     best: _Exchange | None = None
@@ -214,13 +214,13 @@ def simulate(
     if layout.workers == 1:
         return Step(phases.step, 0.0, 0.0, 0.0, 0.0, 0, 0, ())
     variation = profile.variation
-    # Between synchronizations, the slow and fast steps of a worker partly cancel out.
+    # A worker's slow and fast steps partly cancel out between two synchronizations.
     deviation = math.hypot(variation.steps / math.sqrt(settings.local_steps), variation.ranks)
     late = 0.0 if "stragglers" in without else expected_slowest(deviation, layout.workers)
     stretch = (1 + late) * (1 + net.overhead)
     backward = phases.backward * stretch
     if settings.local_steps > 1:
-        # All parameters are averaged after the last step, so nothing overlaps with communication.
+        # Parameters are averaged after the last local step, so communication does not overlap with computation.
         together = msgspec.structs.replace(
             profile, gradients=tuple(msgspec.structs.replace(g, ready=0.0) for g in profile.gradients)
         )
