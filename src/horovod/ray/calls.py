@@ -70,7 +70,7 @@ class CallResult:
 
     @property
     def _unsent(self) -> bool:
-        """True if the result could not be pickled: the outermost frame of the traceback is in Ray's cloudpickle."""
+        """True if the function's result could not be pickled, because the error was raised in Ray's cloudpickle."""
         found = _FRAME.search(str(self.error)) if isinstance(self.error, RayTaskError) else None
         return found is not None and os.path.basename(found[1]) == "cloudpickle.py"
 
@@ -188,7 +188,7 @@ class CallbackListener:
             return
 
         def receive(future: Future[Any]) -> None:
-            if future.exception() is None:  # Reading from a queue that has been shut down raises an exception.
+            if future.exception() is None:  # An exception means that the queue was shut down.
                 value = future.result()
                 self._box.put(LogMessage(None if value == self._end else value))
                 if value != self._end:

@@ -121,8 +121,8 @@ class HostNames:
     """
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # Maps node ids to node names
-        self._machine_of: dict[str, str] = {}  # Maps node names to host names
+        self._names: dict[str, str] = {}  # Node names, keyed by node id.
+        self._machine_of: dict[str, str] = {}  # Host names, keyed by node name.
         self._machines = Machines()
 
     def of(self, node: Mapping[str, Any]) -> str:
@@ -141,7 +141,7 @@ class HostNames:
 
     def node(self, name: str) -> str | None:
         """Return the id of the node with this name, or None if there is none."""
-        known = list(self._names.items())  # Copy the items, because the discovery thread can add names.
+        known = list(self._names.items())  # Copy, because the discovery thread can add nodes.
         return next((number for number, one in known if one == name), None)
 
 

@@ -32,8 +32,8 @@ from horovod.runner.external_workers.mailbox import Mailbox
 from horovod.runner.external_workers.workers import ExternalElasticJob
 from horovod.runner.function.outcome import worker_error
 
-_EVERY = 1.0  # Seconds between two checks of the cluster
-_END = 10.0  # Seconds that killed workers have to exit
+_EVERY = 1.0  # Seconds between two checks of the cluster.
+_END = 10.0  # Maximum seconds to wait until killed workers have exited.
 
 
 class _Over:
@@ -81,7 +81,7 @@ class ElasticJob:
         self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
         self._variables: Mapping[str, str] | None = None
         self._executable: tuple[Any, ...] = ()
-        self._boxes: dict[int, Mailbox[Any]] = {}  # Maps the thread of each active run to the run's mailbox
+        self._boxes: dict[int, Mailbox[Any]] = {}  # Mailboxes of the active runs, keyed by the run's thread.
 
     def prepare(self, variables: Mapping[str, str], executable: tuple[Any, ...] = (None, None, None)) -> None:
         """Allow ``run`` to be called.
@@ -171,7 +171,7 @@ class _Run:
         self._actors: dict[int, Any] = {}
         self._joined: set[int] = set()
         self._hosts: set[str] = set()
-        self._turns: dict[str, str] = {}  # maps each call's identifier to the name of the called method
+        self._turns: dict[str, str] = {}  # Maps the identifier of each call to the name of the called method.
         self._results: dict[int, Any] = {}
         self._failed: CallResult | None = None
         self._ear: CallbackListener | None = None

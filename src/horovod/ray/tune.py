@@ -67,6 +67,6 @@ def trainable(
         finally:
             executor.shutdown()
 
-    trial.__name__ = getattr(func, "__name__", "trial")  # Tune uses the function's name in its results.
-    # The first bundle is for the trial itself. It is empty, because the trial only waits for its ranks.
+    trial.__name__ = getattr(func, "__name__", "trial")  # Tune shows this name in its results.
+    # The trial itself needs no resources, because it only waits for its ranks. Its bundle is the first one.
     return tune.with_resources(trial, tune.PlacementGroupFactory([{}, *[bundle] * size]))

@@ -25,11 +25,11 @@ from horovod.runner.external_workers.workers import ExternalWorkers
 from horovod.runner.function.outcome import worker_error
 from horovod.runner.plan.hosts import place
 
-_GRACE = 5.0  # Seconds that the other ranks have to notice that a rank has failed
-_LATE = 5.0  # Seconds that the driver waits longer than the workers, so that workers report their errors first
-_DEATH = 1.0  # Maximum seconds that the driver waits, after a worker has died, for Ray to report why
-_LEAVE = 2.0  # Seconds that idle workers have to leave the job
-_END = 10.0  # Seconds that killed workers have to exit
+_GRACE = 5.0  # Seconds in which ranks can notice the failure of another rank.
+_LATE = 5.0  # Seconds that the driver waits longer than the workers, so that workers report errors first.
+_DEATH = 1.0  # Maximum seconds to wait until Ray reports why a worker has died.
+_LEAVE = 2.0  # Maximum seconds to wait until idle workers have left the job.
+_END = 10.0  # Maximum seconds to wait until killed workers have exited.
 
 
 class WorkerGroup:
@@ -61,12 +61,12 @@ class WorkerGroup:
         self._reservation: Reservation | None = None
         self._servers: ExternalWorkers | None = None
         self._box: Mailbox[Event] = Mailbox()
-        self._turn = threading.RLock()  # Lock held by the thread that reads the mailbox
-        self._listener: int | None = None  # Id of the thread that reads the mailbox, or None
-        self._over = False  # True once `shutdown` has been called, even during `start`
-        self._joined: dict[int, Any] = {}  # Ranks whose liveness connections report their exit
-        self._dead: dict[int, str] = {}  # Descriptions of lost workers by rank
-        # Descriptions of lost workers that are suspended but still exist, by rank
+        self._turn = threading.RLock()  # Lock held by the thread that reads the mailbox.
+        self._listener: int | None = None  # Id of the thread that reads the mailbox, or None.
+        self._over = False  # True once `shutdown` has been called, even during `start`.
+        self._joined: dict[int, Any] = {}  # Ranks whose liveness connections report their exit.
+        self._dead: dict[int, str] = {}  # How each lost worker was lost, keyed by rank.
+        # Descriptions of lost workers whose suspended processes still exist, keyed by rank.
         self._still: dict[int, str] = {}
 
     # Start
@@ -183,8 +183,8 @@ class WorkerGroup:
     def require(self) -> None:
         """Raise RuntimeError if there are no workers, or if a worker was lost."""
         self._require_workers()
-        # Read the mailbox unless another thread does so. A callback must not read it either: it would take events for
-        # which the method that runs the callback is waiting.
+        # Handle events, unless another thread does. In a callback, this thread does not handle them either, because the
+        # method that runs the callback is waiting for some of them.
         if self._listener != threading.get_ident() and self._turn.acquire(blocking=False):
             try:
                 self._handle_events()
@@ -337,10 +337,9 @@ class WorkerGroup:
         If another thread is inside ``start``, that call raises RuntimeError.
         """
         self._over = True
-        if ray.is_initialized():  # Ray removes the workers when it shuts down.
+        if ray.is_initialized():  # If Ray has shut down, it has removed the workers.
             self._release_workers()
-        # Another thread may hold this lock while it waits for workers. It will stop soon, because the workers were
-        # killed.
+        # Another thread may hold this lock while it waits for workers. Its wait ends soon, because they were killed.
         mine = self._turn.acquire(timeout=_END)
         try:
             self._close(mine)
