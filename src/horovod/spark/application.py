@@ -77,7 +77,7 @@ def _number(conf: Mapping[str, str], key: str) -> int | None:
 
 # -- explanations of Spark's failures, derived from its messages -----------------------------------------------------
 
-_LINES = 12  # Maximum number of lines of Spark's own message that error messages show
+_LINES = 12  # Maximum number of lines that error messages show of Spark's own message.
 
 _KNOWN = (
     (
@@ -129,9 +129,9 @@ def explain(text: str) -> str:
     return "\n".join(lines[begin : begin + _LINES])
 
 
-_POLL = 0.2  # Interval in seconds for polling the number of slots, because Spark does not report changes
-_END_SECONDS = 10.0  # Timeout in seconds for Spark jobs to stop after they are cancelled
-_FAREWELL = 3.0  # Timeout in seconds for tasks to finish after their agents have exited
+_POLL = 0.2  # Seconds between queries of the number of slots, because Spark does not report changes.
+_END_SECONDS = 10.0  # Maximum seconds to wait until cancelled Spark jobs have stopped.
+_FAREWELL = 3.0  # Maximum seconds to wait until tasks have finished, after their agents have exited.
 
 
 class Application:

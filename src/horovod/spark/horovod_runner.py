@@ -16,7 +16,7 @@ from horovod.spark.job import run
 
 DRIVER_LOG = "HOROVOD_SPARK_DRIVER_LOG"
 """Environment variable that is set for ranks whose output a DriverLog reads."""
-_MARK = "\x02driver\x03"  # Marks a message line with control characters that programs do not normally print
+_MARK = "\x02driver\x03"  # Start of a message line. Programs do not normally print these control characters.
 
 
 def log_to_driver(message: str) -> None:
@@ -46,7 +46,7 @@ class DriverLog:
     def __init__(self, target: Any, *, everything: bool) -> None:
         self._target = target
         self._everything = everything
-        self._left = ""  # Incomplete last line of the output
+        self._left = ""  # Incomplete last line of the output.
 
     def write(self, text: str) -> int:
         *lines, self._left = (self._left + text).split("\n")

@@ -37,7 +37,7 @@ class _File:
         self._writer: Any = None
         self._name: Any = None
         self.found = {column.name: ColumnStatistics() for column in columns}
-        self._refused = False  # True if rows are invalid. They are then not written, as the driver will reject them.
+        self._refused = False  # True if rows are invalid. They are not written, because the driver will reject them.
 
     def add(self, batch: Any) -> None:
         if not batch.num_rows:
