@@ -361,7 +361,7 @@ class _Loop:
             threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True).start()
         with self._changed:
             while self._failure is None and self._left < len(workers):
-                self._changed.wait(1.0)  # each thread notifies this condition when it ends, even if its worker is lost
+                self._changed.wait(1.0)  # A worker's thread notifies this condition when it ends, even after a failure.
         if self._failure is not None:
             raise self._failure
 

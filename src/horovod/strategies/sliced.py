@@ -38,7 +38,7 @@ class SlicedOptimizer(Store):
             }
         plain = optimizer._hvd_plain
         self._optimizer = plain.__new__(plain)
-        # exempts this optimizer from the check for optimizers that are not distributed
+        # With this attribute, no warning says that the optimizer is not distributed.
         self._optimizer._hvd_strategy = None
         self._optimizer.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
 
@@ -66,7 +66,7 @@ def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving
     """Copy the servers' optimizer state to a rank's wrapped optimizer."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if strategy.mode == "easgd":
-        return  # in "easgd" mode, each worker keeps its own optimizer state, so there is nothing to copy
+        return  # In this mode, each worker keeps its own optimizer state.
     for snapshot in snapshots:
         for index, low, high, entries in snapshot["state"]:
             p = parameters[index]

@@ -103,7 +103,7 @@ class _Wrapped:
     step.hooked = True  # type: ignore[attr-defined]  # the plain class's step, called here, runs the hooks
 
     def _stepped(self) -> None:
-        if not hasattr(self, "_hvd"):  # a wrapped distributed optimizer already marks the end of its steps
+        if not hasattr(self, "_hvd"):  # A wrapped distributed optimizer marks its steps itself.
             marks.optimizer(self)
         if self.strategy.in_sync and isinstance(self.strategy, Rounds):
             names = {p: f"parameter.{i}" for i, p in enumerate(self.strategy.vector.parameters)}
@@ -133,7 +133,7 @@ class _Wrapped:
         raise ValueError("add_param_group must be called before the optimizer gets a strategy")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # The pickle refers to the class of the wrapped optimizer, as in DistributedOptimizer.
+        # Pickle the optimizer as an instance of its plain class, as DistributedOptimizer does.
         return _new, (self._hvd_plain,), self.__getstate__()  # type: ignore[attr-defined]
 
 
