@@ -263,15 +263,14 @@ class _Arriving:
     writable = True
 
     def __new__(cls, make: Callable[[], Any] | None = None, *, handle: Any = None, writable: bool = True) -> Any:
-        # `make` is optional, because MXNet creates views and copies of an array by calling the array's class without
-        # it.
+        # MXNet creates views and copies of an array by calling its class without `make`. They are ordinary arrays.
         plain = _numpy_array if issubclass(cls, _numpy_array) else mx.nd.NDArray
         return object.__new__(cls) if make is not None else plain(handle, writable)
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make: Callable[[], Any] | None = make
         self._made: Any = None
-        # Take a lock, because `make` must be called only once.
+        # Lock that ensures that `make` is called only once, even if several threads use the array.
         self._lock = threading.Lock()
 
     @property
@@ -284,7 +283,7 @@ class _Arriving:
         return self._made.handle
 
     def __del__(self) -> None:
-        """Do not free the MXNet handle, because it belongs to the array that ``make`` returned."""
+        """Do not free the handle, as the base class would, because the array that ``make`` returned owns it."""
 
 
 class ArrivingNDArray(_Arriving, mx.nd.NDArray):

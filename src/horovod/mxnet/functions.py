@@ -191,7 +191,7 @@ def _check_one_device(parameter: Parameter) -> None:
 
 def _broadcast_once_known(parameter: Parameter, root_rank: int, name: str, process_set: ProcessSet) -> None:
     def initialize(data: Any, devices: Any) -> None:
-        # Delete the hook from the object, which makes the method of its class visible again.
+        # Remove this hook, so that the next line calls the original method of the class.
         parameter.__dict__.pop("_init_impl", None)
         parameter._init_impl(data, devices)
         with mx.autograd.pause():
