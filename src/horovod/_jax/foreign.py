@@ -54,7 +54,7 @@ def names_of(op: Any) -> set[str]:
 
 
 def steps_of(op: Any) -> set[str]:
-    """Return the names under which ranks compare how many times they have reached a call, without empty names."""
+    """Return the names of a call's counters, by which ranks compare how often they have reached the call."""
     return set(filter(None, _texts(op, "steps")))
 
 
@@ -153,7 +153,7 @@ def _here(kind: int, name: str, value: Any) -> Any:
 
 
 def _read(op: Any) -> Arrays:
-    """Return the arrays of a call.
+    """Return the arrays of a call, without its token if the call has one.
 
     A call that has already been ordered, such as one in an exported program, also has a token as an argument. The
     result leaves out this token.

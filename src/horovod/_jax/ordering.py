@@ -78,7 +78,7 @@ class _Program:
         return found
 
     def _steps(self, op: Any) -> set[str]:
-        """Return the names under which ranks compare how many times they have reached an operation's nested calls."""
+        """Return the counter names (``foreign.steps_of``) of all calls that are nested in an operation."""
         names: set[str] = set()
         for call in _walk(op, "stablehlo.custom_call"):
             names |= foreign.steps_of(call) if foreign.is_call(call) else set()
@@ -195,9 +195,9 @@ class _Program:
 
 
 def _free(calls: dict[_Key, list[Any]], op: Any, key: _Key) -> _Key:
-    """Return the first sort key after `key` at which the call `op` can be merged with the other calls of that key.
+    """Return the first sort key after `key` whose calls can be merged with the call `op`.
 
-    Calls with a collective of the same name cannot be merged, because these collectives must run one after another.
+    Calls that have collectives of the same name must run one after another, so they cannot be merged.
     """
     names = foreign.names_of(op)
     key = key[0], key[1] + 1
@@ -277,7 +277,7 @@ def _end_with(block: Any, token: Any) -> None:
 
 
 def _lengthen_attributes(op: Any) -> None:
-    """Add an entry for the ordering token to the attributes that have one entry per argument or result."""
+    """Add an empty entry for the ordering token to a function's argument and result attributes."""
     for name in ("arg_attrs", "res_attrs"):
         if name in op.attributes:
             op.attributes[name] = ir.ArrayAttr.get([*ir.ArrayAttr(op.attributes[name]), ir.DictAttr.get({})])

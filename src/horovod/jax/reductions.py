@@ -130,7 +130,7 @@ def wide_of(dtype: Any) -> Any:
 
 
 def call_of(kind: int, names: Sequence[str], number: int, **more: Any) -> calls.Call:
-    """Return the parameters of a call in a compiled program. ``number`` is the process set id."""
+    """Return the parameters of a collective in a compiled program. ``number`` is the process set id."""
     options = {"groups": ("",) * len(names), "op": Sum, **more}
     return calls.Call(kind, tuple(names), process_set=number, frontend=frontend.number, **options)
 
