@@ -58,14 +58,14 @@ class AbsentModules:
         if name in MOVED:
             return ModuleSpec(name, _Moved)  # type: ignore[arg-type]
         if name in ABSENT and not _only_looked_for():
-            # Omit ``name=``, because `from horovod.torch import elastic` would then raise a less informative error.
+            # Do not pass ``name=``. With it, `from horovod.torch import elastic` would raise a less informative error.
             raise ModuleNotFoundError(_refusal(name))
         return None
 
 
 def _only_looked_for() -> bool:
-    """Return True if ``importlib.util.find_spec`` is looking for the module, and not an import statement."""
-    # Find the module that called importlib, two stack frames above this one. It is importlib.util for find_spec().
+    """Return True if the import system is searching for ``importlib.util.find_spec`` instead of an import statement."""
+    # Skip two frames, which belong to importlib. The next frame is in importlib.util if find_spec() was called.
     frame = sys._getframe(1).f_back
     asker = frame.f_back if frame is not None else None
     return asker is not None and asker.f_globals.get("__name__") == "importlib.util"
