@@ -54,7 +54,7 @@ def _imported(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
 
 
 def _module_of(full: str, modules: set[str]) -> str | None:
-    """Return the module that defines ``a.b.c``: itself or ``a.b``. Return None for names of other packages."""
+    """Return ``a.b.c`` or ``a.b``, whichever is a module of the package, or None for names of other packages."""
     for name in (full, full.rpartition(".")[0]):
         if name in modules:
             return name

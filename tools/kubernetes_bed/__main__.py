@@ -34,7 +34,7 @@ PACKAGES = {
 }
 # A cgroup's default CPU shares, and the factor by which one step of niceness changes them.
 DEFAULT_SHARES, LIGHTER = 1024, 1.25
-# Weight of the tests' CPU share: the cluster gets as much CPU time as this number of test threads together.
+# The cluster gets as much CPU time as this number of test threads.
 THREADS = 8
 
 

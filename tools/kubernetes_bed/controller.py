@@ -95,7 +95,7 @@ class Controller:
         if event == "DELETED":
             known.pop(uid, None)
         elif int(known.get(uid, thing)["metadata"]["resourceVersion"]) <= int(thing["metadata"]["resourceVersion"]):
-            # Ignore an event that is older than the known version: this controller has updated the object since then.
+            # Keep a newer version of the object, which this controller may have created since the event.
             known[uid] = thing
         if path == JOBS:
             return str(uid)

@@ -80,7 +80,7 @@ def _answers(path: str) -> bool:
     except Refused as error:
         return error.status < 500 and error.status != 403
     except ValueError:
-        # The server is ready: it replies "ok", which is not JSON.
+        # The server is ready, although its reply "ok" is not JSON.
         return True
     except OSError:
         return False

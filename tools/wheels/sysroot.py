@@ -211,8 +211,7 @@ def _stubs(arch: Arch, zig: Path, root: Path) -> None:
     shutil.copy(made("libc_nonshared.a"), lib)
     shutil.copy(made("crt1.o"), lib)
     shutil.copy(lib / "crt1.o", lib / "Scrt1.o")
-    # Empty files suffice, because the original ones contain only the prologue and epilogue of _init, and Horovod has no
-    # such function.
+    # Empty files suffice, because the original files contain only code for the function _init, which Horovod lacks.
     for name in ("crti.o", "crtn.o"):
         _compile(arch, ["-x", "assembler", "/dev/null"], lib / name)
     found = f"libdl.so.2 libpthread.so.0 {arch.loader}"
