@@ -134,7 +134,7 @@ def main() -> None:
     if args.rank:
         program(args.workload, args.steps, args.seconds, args.rank)
         return
-    # Exit normally, so that cleanup handlers stop the ranks.
+    # Make SIGTERM a normal exit, so that cleanup handlers stop the ranks.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="bench-") as temporary:
         folder = Path(temporary)

@@ -49,7 +49,7 @@ class Kills:
     recoveries: list[float] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
-    # True if killing another worker ended the whole job. That kill has no results.
+    # True if a kill ended the whole job. The lists above do not include this kill.
     failed: bool = False
 
     def cell(self) -> str:
@@ -67,7 +67,7 @@ class Kills:
 def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
     """Kill workers in several jobs, with only a few kills per job.
 
-    There are few kills per job because each wait rereads the workers' entire event files.
+    Each wait rereads the workers' entire event files, so more kills in one job would take too long.
     """
     flags = ["-np", str(RANKS), "--min-np", "2", "--max-np", str(RANKS)]
     for first in range(0, count, KILLS_A_JOB):

@@ -17,8 +17,7 @@ class Line:
 
     at: float
     pid: int
-    # Kind of event. It determines the contents of ``words``: step, rank and size for "begins"; number and size for
-    # "step".
+    # Kind of event. The contents of ``words`` are step, rank and size for "begins", and number and size for "step".
     what: str
     words: tuple[str, ...] = ()
 

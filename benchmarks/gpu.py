@@ -110,7 +110,7 @@ def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
         timed(run, place, 2)
         hvd.barrier()
         rates[name] = nbytes / statistics.median(timed(run, place, 7))
-    # Count bytes read as well as bytes written. Measure one rank at a time, because the ranks share the GPU.
+    # Count both read and written bytes. Measure one rank at a time, because the ranks share the GPU.
     for rank in range(hvd.size()):
         hvd.barrier()
         if rank == hvd.rank():

@@ -236,7 +236,7 @@ def main() -> None:
     why = namespaces.missing()
     if why:
         sys.exit(f"benchmarks/hosts.py: {why}")
-    # Exit normally, so that cleanup handlers stop the jobs.
+    # Make SIGTERM a normal exit, so that cleanup handlers stop the jobs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SERVING, os.environ.get("PYTHONPATH")]))
     columns = {column.name: column for column in args.columns}

@@ -32,7 +32,7 @@ from cases import size_label
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = [4, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 24]
 THROUGH, BARE = "ours through MPI", "mpi4py"
-# Environment variables for each column's ranks.
+# Environment variables for the ranks of each table column.
 COLUMNS = {
     THROUGH: {"HOROVOD_CPU_OPERATIONS": "mpi"},
     "the same, MPI adds": {"HOROVOD_CPU_OPERATIONS": "mpi", "HOROVOD_MPI_REDUCTION": "mpi"},

@@ -175,7 +175,7 @@ def main() -> None:
         return
     if why := namespaces.missing():
         sys.exit(f"benchmarks/planner.py: {why}")
-    # Exit normally, so that cleanup handlers stop the ranks.
+    # Make SIGTERM a normal exit, so that cleanup handlers stop the ranks.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="bench-") as temporary:
         folder = Path(temporary)

@@ -36,8 +36,8 @@ CASES = {
 }
 RECORDER, STEPS, HANGS, TIMELINE = "flight recorder", "step accounting", "hang explainer", "timeline"
 DEFAULTS = frozenset({RECORDER, STEPS, HANGS})
-# For each comparison, whose blocks of steps are outer, inner, inner, outer: the observers enabled in the outer blocks,
-# the observers enabled in the inner blocks, and the tolerated relative difference in step time.
+# Comparisons of two sets of enabled observers, in blocks of steps: A, B, B, A. Each has the observers of A, the
+# observers of B, and the tolerated relative difference in step time.
 COMPARISONS: dict[str, tuple[frozenset[str], frozenset[str], float]] = {
     "nothing": (frozenset(), frozenset(), 0.01),
     RECORDER: (frozenset(), frozenset({RECORDER}), 0.01),
@@ -125,8 +125,8 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
     """
     ordered = sorted(values)
     n = len(ordered)
-    # Number of values to drop at each end of the sorted list, and the probability that the median of the distribution
-    # lies outside the range of the values that are kept.
+    # Number of values to drop at each end of the sorted list, and the probability that the true median lies outside the
+    # range of the remaining values.
     left_out, outside = 0, 2 / 2**n
     while left_out < (n - 1) // 2:
         outside += 2 * math.comb(n, left_out + 1) / 2**n
@@ -236,7 +236,7 @@ def main() -> None:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % len(cores)]})
     keep_memory()
-    # Allow a timeline to be started later, although none is being written yet.
+    # Allow the benchmark to start and stop timelines while the job runs.
     os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
     peer = Peer()
     with tempfile.TemporaryDirectory() as folder:

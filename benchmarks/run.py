@@ -179,7 +179,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    # Exit normally, so that cleanup handlers stop the jobs.
+    # Make SIGTERM a normal exit, so that cleanup handlers stop the jobs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     cases = [allreduce(size) for size in args.sizes] + ([] if args.no_sets else gradient_sets())

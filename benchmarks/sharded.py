@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples/pytorch")
 from large_gpt import GPT
 
 MB = 1e6
-# For each method, a function from the number of ranks to two numbers of bytes per parameter: those of the parameters
-# and buckets, and those of Adam's state after a step.
+# For each method, a function of the number of ranks. It returns the bytes per parameter for parameters and buckets, and
+# the bytes per parameter for Adam's state after a step.
 THEORY: dict[str, Callable[[int], tuple[float, float]]] = {
     "DistributedOptimizer": lambda n: (4, 8),
     "ShardedOptimizer": lambda n: (4, 8 / n),
