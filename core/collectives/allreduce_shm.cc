@@ -5,11 +5,10 @@
 // The direct algorithm is for small data. Every rank stages its whole vector and reduces all vectors itself, with one synchronisation. Cost
 // for n ranks (notation of shm.h): a + R m + W m + X (n - 1) m.
 //
-// The sliced algorithm is for larger data. In each round, every rank owns one of n slices and stages the slices that it
-// does not own. It then reduces its own slice, from its own user memory and the others' staging areas, and writes the
-// result to its output and its staging area. Finally, it copies out the others' results. Each round has two
-// synchronisations, which are hidden by working on three rounds at a time. The cost is 2 a (once) + R m + W m + X 2 (n
-// - 1) / n m. If the tensors are in the arenas of all ranks, no staging is needed; see arena_offsets.h.
+// The sliced algorithm is for larger data. In each round, every rank owns one of n slices and stages the slices that it does not own. It
+// reduces its own slice from its own memory and the others' staging areas, and writes the result to its output and its staging area.
+// Finally, it copies out the others' results. Each round has two synchronisations, which are hidden by working on three rounds at a time.
+// Cost: 2 a (once) + R m + W m + 2 X m (n - 1) / n.
 //
 // The sliced algorithm is reduce-scatter followed by allgather (Thakur, Rabenseifner, Gropp: Optimization of Collective
 // Communication Operations in MPICH, 2005). Both use direct exchange, split into chunks that stay in the cache.
@@ -37,7 +36,7 @@ class Job {
         large_(data.total * element_ >= tuning_.stream_bytes), staged_(data), reduced_(data), copied_(data), sources_(node_.size()) {}
 
   Status direct(const SubBuffers& subs);
-  // Run the sliced algorithm. If only some ranks have their tensors in arenas, do nothing and set `*mixed` to true.
+  // Run the sliced algorithm. If only some ranks have their tensors in arenas, set `*mixed` to true and do nothing else.
   Status sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mixed);
 
  private:
@@ -96,8 +95,8 @@ Status Job::direct(const SubBuffers& subs) {
   return run_rounds(node_, ceil_div(data_.total, step), 0, stage_in, take_out);
 }
 
-// Reduce the slice of the data that this rank reduces in this round: elements [first, first + count). In the
-// sub-buffers of all ranks, the slice begins at element `at`.
+// Reduce this rank's slice of a round: elements [first, first + count) of the data. In each rank's sub-buffer, the slice begins at element
+// `at`.
 void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count) {
   reduced_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
     const size_t block = kShmBlockBytes / element_;
@@ -122,22 +121,20 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
   });
 }
 
-// Each rank announces its progress in this order: round 0 staged, round 1 staged, round 0 reduced, round 2 staged,
-// round 1 reduced, ..., last round reduced. A rank copies out the results of a round one round later, when all ranks
-// have most likely announced that they have reduced it.
+// Each rank announces these stages in order: round 0 staged, round 1 staged, round 0 reduced, round 2 staged, round 1 reduced, ..., last
+// round reduced. It copies out the results of a round one round later, when most likely all ranks have reduced the round.
 //
-// With kSlicedDepth = 5 sub-buffers, no rank has to wait before it overwrites a sub-buffer. Round m overwrites the data
-// of round m - 5. When this rank stages round m, it has already reduced round m - 2, so every rank had staged round m -
-// 2. A rank stages round m - 2 only after it has copied out round m - 5.
+// With kSlicedDepth = 5 sub-buffers, a rank can reuse a sub-buffer without waiting. Staging round m overwrites round m - 5. By then, this
+// rank has reduced round m - 2, so all ranks have staged round m - 2, which they do only after copying out round m - 5.
 constexpr size_t kSlicedDepth = 5;
 
-// Return the arena offsets of rank `member`. They are valid once that rank has published its first stage.
+// Return the arena offsets of rank `member`, which are valid once the rank has published its first stage.
 const ArenaOffsets* homes_at(const SubBuffers& subs, int member) {
   return reinterpret_cast<const ArenaOffsets*>(subs.stage.staging[member]);
 }
 
-// Stage number that all ranks set when they abandon an attempt because only some of them have their tensors in arenas.
-// No rank has published more stages than this at that point.
+// Number of stages to count for an attempt that is abandoned because only some ranks have their tensors in arenas. No rank has published
+// more by then, so all counters become equal again.
 constexpr uint64_t kMixedStages = 4;
 
 int Job::count_at_home(const SubBuffers& subs) const {
@@ -247,8 +244,7 @@ Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, con
   bool mixed = false;
   HVD_RETURN_IF_ERROR(job.sliced(subs, arena_offsets_of(node, data, size_of(d)), &mixed));
   if (!mixed) return {};
-  // Some tensors are outside the arenas, and all ranks must use the same algorithm. Repeat the reduction without
-  // arenas.
+  // Repeat the reduction without arenas: some tensors are outside of them, and all ranks must use the same algorithm.
   HVD_RETURN_IF_ERROR(node.begin(&stage));
   return Job(comm, data, d, op, s).sliced(SubBuffers(stage, kSlicedDepth, sizeof(ArenaOffsets)), ArenaOffsets{}, &mixed);
 }

@@ -1,6 +1,5 @@
-// Allreduce of tensors in arenas, which all ranks of a host can access directly (transport/arena.h). Before a large
-// allreduce in shared memory, each rank writes the arena offsets of its pieces to the start of its staging area. This
-// header is private to the collectives layer.
+// In-place allreduce of tensors in arenas: memory that all ranks of a host can access directly (transport/arena.h). To find each other's
+// tensors, ranks exchange offsets through their staging areas. This header is private to the collectives layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,11 +9,10 @@
 
 namespace hvd {
 
-// Offsets in one rank's arena (shared memory) of the tensors, or pieces of a fused operation, that the rank reduces.
-// The rank stores them at the start of its staging area, where the other ranks read them.
+// Offsets in a rank's arena of the pieces (tensors) to reduce. The rank stores them at the start of its staging area, for the other ranks.
 struct ArenaOffsets {
   static constexpr size_t kMax = 63;
-  // Number of pieces. It is 0 if any piece lies outside this rank's arena or is not reduced in place.
+  // Number of pieces, or 0 if any piece is outside the arena or not reduced in place.
   uint64_t count = 0;
   uint64_t offset[kMax];
 };

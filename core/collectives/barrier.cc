@@ -22,7 +22,7 @@ Status barrier_shm(Comm& comm) {
 // "Two algorithms for barrier synchronization", Int. J. Parallel Programming 17(1), 1988.
 
 Status barrier_dissemination(Comm& comm) {
-  // Content of the barrier's messages. Other messages are unlikely to contain this value, so ranks that are out of step
+  // First byte to send; it increases with each round. Other messages are unlikely to contain the same byte, so ranks that are out of step
   // are detected.
   std::byte round{0x40};
   for (int distance = 1; distance < comm.size; distance *= 2) {

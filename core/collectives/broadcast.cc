@@ -25,8 +25,7 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
   for (size_t k = 0; k < rounds; ++k) {
     const size_t at = k * step, some = std::min(step, bytes - at);
     if (node.me() == root) {
-      // Wait until the other ranks have copied out chunk k - kDepth. For these ranks, stage j means that j chunks have
-      // been copied out.
+      // Wait until the other ranks have copied out chunk k - kDepth. Each of them publishes one stage per chunk copied out.
       if (k >= kDepth) HVD_RETURN_IF_ERROR(node.await_all(k - kDepth + 1));
       copy_bytes(subs.at(root, k), data + at, some, false);
     } else {
@@ -51,8 +50,7 @@ Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   // This rank's position in the tree, relative to the root.
   const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);
   auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
-  // A rank's parent is the rank whose binary number has the lowest 1 bit cleared. A rank's children have one additional
-  // 1 bit, below the lowest 1 bit of the rank's number.
+  // To get the parent of a rank, clear the lowest 1 bit of its number. To get a child, set a bit below the lowest 1 bit.
   const unsigned lowest = place == 0 ? std::bit_ceil(size) : place & (~place + 1);
   if (place != 0) HVD_RETURN_IF_ERROR(recv_from(comm, rank_at(place - lowest), {data, bytes}));
   // Serve the largest subtree first, because it is the deepest.
@@ -62,9 +60,9 @@ Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   return {};
 }
 
-// Pipelined chain of the ranks root, root + 1, and so on. Each rank forwards what has arrived while the rest is still
-// arriving. Every connection carries the data once, so for large data the time does not grow with the number of ranks.
-// A segment is whatever a connection delivers at a time (at most its buffer), so there is no segment size to tune.
+// Pipelined chain of the ranks root, root + 1, and so on. Each rank forwards data while more data arrive. Every connection carries the data
+// once, so for large data the time does not grow with the number of ranks. The segment size needs no tuning: a rank forwards whatever its
+// connection delivers at a time.
 //
 // Cost for P ranks and N bytes (alpha-beta-gamma model of plan/cost.h): (P - 2 + N/S) * (alpha + S * beta), where S is the number of bytes
 // that a connection can hold. For large N, the cost is about N * beta. Source: the pipelined linear broadcast of J. Pjesivac-Grbovic et

@@ -13,10 +13,10 @@ namespace hvd {
 namespace {
 
 constexpr uint32_t kInfinity = 0x7f800000;
-// Lower bound for a block's largest magnitude. For smaller values, the inverse of the scale would overflow to infinity.
+// Lower bound for a block's largest magnitude. The inverse of the scale of smaller values would overflow to infinity.
 constexpr float kLeastMagnitude = 0x1p-100f;
-// Bits to clear in a scale. An encoded value has 7 bits and a truncated scale has 17, which add up to the 24 bits of a
-// float32 significand. Truncating the scale also keeps 127 * scale below the largest float.
+// Bits to clear in a scale, which leaves a significand of 17 bits. Its product with an encoded value of 7 bits is then exact in float32 (24
+// bits). Clearing them also keeps 127 * scale below the largest float.
 constexpr uint32_t kCut = 0x7f;
 
 float scale_for(uint32_t magnitude) {

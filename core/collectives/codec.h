@@ -61,9 +61,8 @@ struct CodedRun {
   }
 };
 
-// The division of every tensor into n parts, of which part i belongs to rank i. It depends only on the tensor, not on
-// the other fused tensors. Parts begin where encoded data can be split, so that neither the blocks nor the owner of a
-// residual depends on fusion.
+// Division of every tensor into n parts, of which part i belongs to rank i. A division depends only on its tensor, and parts contain whole
+// units of encoded data. Neither the blocks nor the owner of a residual therefore depend on fusion.
 struct Parts {
   WireFormat format;
   size_t n;
@@ -80,11 +79,11 @@ struct Parts {
 
 // Maximum number of elements processed at a time (16 MiB). This bounds the scratch memory.
 inline constexpr size_t kCodedBatch = 4 << 20;
-// Number of elements converted at a time. They fit in the L1 cache. The number is a multiple of every code_unit().
+// Number of elements converted at a time, small enough for the L1 cache. A multiple of every code_unit().
 inline constexpr size_t kCodedStep = 1024;
 
-// Call each(runs) for batches of at most kCodedBatch elements. Every tensor is split at multiples of kCodedBatch from
-// its own start, regardless of the tensors before it.
+// Call each(runs) for batches of at most kCodedBatch elements. Every tensor is split at multiples of kCodedBatch from its own start,
+// whatever tensors precede it.
 template <class Each>
 Status in_batches(const Segments& data, std::span<float* const> residuals, Each each) {
   std::vector<CodedRun> runs;
@@ -116,8 +115,8 @@ void in_steps(size_t count, Visit visit) {
 // Compute to = in + residual for elements [first, first + n) of the run; n is at most kCodedStep.
 void load_contribution(const CodedRun& run, size_t first, size_t n, float* to);
 
-// Sum a list of runs (contiguous ranges of tensor elements) over the ranks of `comm`, with encoded messages, and scale
-// the result. See allreduce_compressed.cc.
+// Sum a list of runs (contiguous ranges of tensor elements) over the ranks of `comm` and scale the result. Messages are encoded. See
+// allreduce_compressed.cc.
 Status allreduce_coded_runs(Comm& comm, std::span<const CodedRun> runs, WireFormat format, const Scale& scale);
 
 }  // namespace hvd

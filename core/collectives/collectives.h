@@ -57,9 +57,9 @@ inline constexpr Implementation<Allreduce> kAllreduces[] = {{Algorithm::recursiv
                                                             {Algorithm::driver, allreduce_driver},
                                                             {Algorithm::naive, allreduce_naive}};
 
-// Hierarchical allreduce: reduce within hosts (comm.local), then reduce slices between hosts (comm.cross), then gather
-// within hosts. The first two functions start from float32 sums of 16-bit floats `d`, which the ranks of a host have
-// already added. They overwrite `sums` and write the result to `result`.
+// Hierarchical allreduce: reduce within hosts (comm.local), reduce slices between hosts (comm.cross), then gather within hosts.
+// The two functions below are the step between hosts for 16-bit floats of type `d`. They overwrite `sums`, the float32 sums of each host,
+// and write to `result`.
 Status allreduce_pairwise_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
 Status allreduce_rabenseifner_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
 // Hierarchical allreduce with a custom in-place allreduce between hosts. The custom function must add the ranks' values
@@ -67,15 +67,13 @@ Status allreduce_rabenseifner_sums(Comm&, float* sums, std::byte* result, size_t
 using BetweenHosts = std::function<Status(Comm& cross, std::byte* data, size_t count, DType, ReduceOp)>;
 Status allreduce_hierarchical_by(const BetweenHosts&, Comm&, std::byte* data, size_t count, DType, ReduceOp);
 
-// Adasum on segments, each of which holds one tensor. It works in place or out of place, over links or through
-// comm.node. It supports only floats, and the number of ranks must be a power of two.
+// Adasum of floats, separately for each tensor in the segments, in place or out of place. It uses links or comm.node. The number of ranks
+// must be a power of two.
 Status allreduce_adasum(Comm&, const Segments&, DType, const Scale&);
 
-// Sum float32 tensors, in place or out of place, while messages between ranks are encoded in fewer bits. `residuals` is
-// empty or has one pointer per piece, which can be null. A residual holds `count` values, which are added to this
-// rank's contribution. The contribution's quantization error is then stored in their place. The first function runs
-// over links or through comm.node. The second uses float32 within hosts (comm.local) and encoded data between hosts
-// (comm.cross).
+// Sum float32 tensors, in place or out of place, with messages encoded in fewer bits. `residuals` is empty or has one pointer per piece,
+// which can be null. A residual's `count` values are added to this rank's contribution and replaced by its quantization error. The first
+// function uses links or comm.node. The second uses float32 within hosts (comm.local) and encoded data between hosts (comm.cross).
 Status allreduce_compressed(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 

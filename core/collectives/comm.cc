@@ -16,7 +16,7 @@ int Comm::rank_of(int global) const {
 namespace {
 
 constexpr size_t kScratchAlignment = 64;
-// Maximum bytes moved in one direction before switching to the other direction, so that the data stay in the cache.
+// Maximum bytes to move in one direction before the other direction gets its turn, so that the data stay in the cache.
 constexpr size_t kTurn = 256 << 10;
 
 Status no_link(const Comm& comm, int peer) { return Status(Code::internal, "no link to " + peer_name(comm, peer)); }
@@ -81,7 +81,7 @@ std::byte* Scratch::get(int slot, size_t bytes) {
   Block& block = blocks_[slot];
   if (block.bytes < bytes || !block.memory) {
     const size_t size = (std::max<size_t>(bytes, 1) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
-    // Free the old block before allocating the new one, so that the two never exist at the same time.
+    // Free the old block first, so that the two never exist at the same time.
     block.memory.reset();
     block.memory.reset(static_cast<std::byte*>(::operator new(size, std::align_val_t(kScratchAlignment))));
     held_ += size - block.bytes;

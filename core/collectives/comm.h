@@ -57,12 +57,10 @@ struct Comm {
   // Size thresholds of the algorithms, equal on all ranks.
   Tuning tuning;
 
-  // Hierarchy of the process set (collectives/allreduce_hierarchical.cc). `local` is the Comm of the ranks on this
-  // host; its `node` is set. Both pointers are null unless the set spans several hosts and a host has several of its
-  // ranks.
+  // Comm of the set's ranks on this host, with shared memory (`node`), for hierarchical algorithms. `local` and `cross` are null unless the
+  // set spans several hosts and has several ranks on at least one of them.
   Comm* local = nullptr;
-  // Comm of the ranks on all hosts that have the same local index as this rank. Null if the index is not below
-  // `slices`.
+  // Comm of this rank and the ranks on other hosts with the same local index. Null unless that index is below `slices`.
   Comm* cross = nullptr;
   // Smallest number of ranks on any host of the process set.
   int slices = 0;
@@ -99,7 +97,7 @@ Status exchange_all(Comm& comm, std::span<Transfer> transfers);
 
 // ---- Concatenated tensors and scaling -------------------------------------------------------------------------------
 
-// Concatenation of several tensors of one dtype. A fused operation works on it without packing the tensors first.
+// Concatenation of several tensors of one dtype, which a fused operation can process without packing them.
 struct Segments {
   struct Piece {
     // Input values of the piece. Null if this rank has called join() and contributes zeros.

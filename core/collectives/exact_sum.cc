@@ -12,8 +12,8 @@ __extension__ typedef __int128 Wide;
 constexpr int64_t kDoubleExact = int64_t{1} << 53;
 constexpr Wide kWidest = static_cast<Wide>(~static_cast<unsigned __int128>(0) >> 1);
 
-// A double has 53 significant bits, and an int64 sum over up to 2^11 ranks has 74 bits, so their product fits in 127
-// bits. Larger products saturate, like any result that does not fit in the element type.
+// Multiply an integer by a factor. A double has 53 significant bits, and an int64 sum over up to 2^11 ranks has 74 bits, so the product
+// fits in 127 bits. Larger products saturate, like any result that the element type cannot hold.
 Wide times_exactly(Wide x, double factor) {
   int exponent = 0;
   Wide product = x;
@@ -35,12 +35,11 @@ Wide truncated(double x) {
   return static_cast<Wide>(x);
 }
 
-// Factor and divisor in a form that is fast for many values.
+// Scaling by a factor and a divisor, prepared once for many values.
 class Scaler {
  public:
   explicit Scaler(const Scale& s) : factor_(s.factor), divisor_(s.divisor) {
-    // Treat a factor of 1/3 as a division by 3. The nearest double is slightly less than a third, but the caller means
-    // a third.
+    // Replace a factor such as 1/3 by an exact division. The nearest double is not exactly a third, but that is what the caller means.
     const double inverse = std::round(1.0 / s.factor);
     if (std::fabs(inverse) >= 1 && std::fabs(inverse) <= 0x1p53 && 1.0 / inverse == s.factor) {
       factor_ = 1.0;

@@ -90,7 +90,7 @@ Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const C
 
 namespace {
 
-// Make one pass around the ring. If `raw` is not null, step 0 sends the 16-bit floats at `raw` instead of the values at
+// Make one pass around the ring (see ring_pass()). If `raw` is not null, the first slice is sent from the 16-bit floats at `raw`, not from
 // `base`.
 Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine, const std::byte* raw,
             DType d) {
@@ -111,7 +111,7 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
     halves.wire = d;
   }
   Inflow in(comm, previous, combine);
-  // Current steps of the receiving and the sending side. Step s receives slice(s + 1), and step s + 1 forwards it.
+  // Current steps of receiving and of sending. Step s receives slice(s + 1), which step s + 1 sends on.
   int receiving = 0, sending = 0;
   // Bytes of the current slice that have been sent.
   size_t sent = 0;
@@ -122,7 +122,7 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
       HVD_RETURN_IF_ERROR(in.advance(moved));
       if (in.done() && ++receiving < n - 1) {
         in.start(slice(receiving + 1), combine);
-        // Report progress, because an empty slice is complete immediately.
+        // An empty slice is complete immediately, which counts as progress.
         moved = true;
       }
     }

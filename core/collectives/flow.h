@@ -15,19 +15,19 @@ namespace hvd {
 Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved);
 Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved);
 
-// Describe peers and pending transfers for error messages. For example, peer_name() returns "rank 3 (host a, pid 17)",
-// and pending_text() returns "data from rank 3 (...) and rank 4 (...) to take data".
+// Return text for error messages: peer_name() a rank, as in "rank 3 (host a, pid 17)", and pending_text() what a transfer waits for, as in
+// "data from rank 3 (...) and rank 4 (...) to take data".
 std::string peer_name(const Comm& comm, int peer);
 std::string pending_text(const Comm& comm, int to, bool sending, int from, bool receiving);
 
 // True if at least one of the links is a socket.
 bool over_sockets(const Comm& comm);
 
-// Call step(moved, done) until it sets `done`, returns an error, or makes no progress for comm.timeout seconds. text()
-// returns what the loop is waiting for, for error messages.
+// Call step(moved, done) until it sets `done`, returns an error, or makes no progress for comm.timeout seconds. text() describes for error
+// messages what the loop waits for.
 template <class Text, class Step>
 Status pump(Comm& comm, const Text& text, Step step) {
-  // The lambda captures only one pointer, so that std::function does not allocate.
+  // Capture only one pointer, so that std::function does not allocate.
   Wait wait(*comm.waiter, comm.timeout, [&text] { return text(); });
   if (over_sockets(comm)) wait.polling_is_expensive();
   while (true) {
@@ -44,17 +44,17 @@ Status pump(Comm& comm, const Text& text, Step step) {
 
 // ---- Receiving and combining values ---------------------------------------------------------------------------------
 struct Combine {
-  // Type in which values are added and stored in memory: an accumulation type, such as float32 for float16 tensors.
+  // Type of the values in memory, in which they are added: an accumulation type, such as float32 for float16 tensors.
   DType dtype;
   ReduceOp op;
-  // True if the peer's value is the left operand, which comes from the lower rank.
+  // True if the peer is the lower rank, whose value is the left operand.
   bool theirs_first;
   // Type of the received values. It can be a 16-bit type if `dtype` is float32.
   DType wire = dtype;
 };
 
-// Stream of data from one peer into a range of memory. Arriving values are stored there or combined with the values
-// already there. Each complete cache-sized block is combined while the next one arrives.
+// Stream of data from one peer into a memory range. Arriving values are stored there or combined with the values already there, one
+// cache-sized block at a time, while the next block arrives.
 class Inflow {
  public:
   Inflow(Comm& comm, int from, const Combine* combine);
@@ -69,25 +69,24 @@ class Inflow {
   Comm& comm_;
   int from_;
   const Combine* combine_;
-  // target_ is the memory range for the data, window_ the block that is arriving, and rest_ the part of it still
-  // missing.
+  // Memory range for the data (target_), the block that is arriving (window_), and the missing part of this block (rest_).
   Bytes target_, window_, rest_;
   size_t ready_ = 0;
   void open_window();
 };
 
-// Send `out` while combining received data into `mine`, which must not overlap `out`. Sent and received data can have
-// different formats.
+// Send `out` to one rank, and combine the data from another rank into `mine`, which must not overlap `out`. The two can have different
+// element types.
 Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine, const Combine& combine);
 
-// Exchange `mine` with a peer and combine the values, so that both ranks have the result in `mine`. `theirs` is scratch
-// memory of the same size. Blocks that were both received and sent are combined while the rest is in flight.
+// Exchange `mine` with a peer and combine the values, so that both ranks have the result in `mine`. `theirs` is scratch memory of the same
+// size. A block is combined once it has been both sent and received, while other blocks are in flight.
 Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const Combine& combine);
 
-// Make one pass around the ring. `base` has one slice per rank; slice i is the bytes [offsets[i], offsets[i + 1]). This
-// rank sends slices first, first - 1 and so on (size - 1 of them) to the next rank. It receives slices first - 1, first
-// - 2 and so on from the previous rank. With `combine`, each received slice is combined with this rank's slice before
-// it is sent on. Steps overlap: bytes are sent on as soon as they have arrived and been combined.
+// Make one pass around the ring. Slice i is the bytes [offsets[i], offsets[i + 1]) of `base`, one slice per rank. This rank sends slices
+// first, first - 1 and so on (size - 1 of them) to the next rank, and receives slices first - 1, first - 2 and so on from the previous
+// rank. With `combine`, a received slice is combined with this rank's slice. Bytes are sent on as soon as they have arrived and been
+// combined.
 Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine);
 
 // Make one pass around the ring for 16-bit floats. `data` has this rank's values, and `base` receives the float32 sums.
@@ -95,13 +94,13 @@ Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, i
 Status ring_pass_halves(Comm& comm, const std::byte* data, DType d, std::byte* base, std::span<const size_t> offsets, int first,
                         ReduceOp op);
 
-// Receive `data` from rank `from` and forward it to rank `to` while it arrives. `from` is negative on the rank that is
-// the source, and `to` is negative on the last rank.
+// Receive `data` from rank `from` and forward it to rank `to` while it arrives. The source passes a negative `from`, and the last rank a
+// negative `to`.
 Status relay(Comm& comm, int from, int to, Bytes data);
 
 // ---- Conversion of 16-bit floats ------------------------------------------------------------------------------------
 
-// Return the values in their accumulation type: either `data` itself or a float32 copy in scratch slot `slot`.
+// Return the values in their accumulation type. This is `data` itself or, for 16-bit floats, a float32 copy in scratch slot `slot`.
 std::byte* widened(Comm& comm, int slot, std::byte* data, size_t count, DType d);
 // Convert elements [first, first + count) of `wide` back to `data`. Does nothing if both are the same memory.
 void narrowed(std::byte* data, const std::byte* wide, size_t first, size_t count, DType d);
@@ -124,8 +123,7 @@ enum LinkSlot : int {
   kSlotOffsets,
   kSlotCounts,
   kSlotSources,
-  // Scratch slot for the float32 copy of a hierarchical allreduce. It stays in use while another algorithm runs between
-  // hosts.
+  // Slots of a hierarchical allreduce, whose data stay in use while another algorithm runs between hosts.
   kSlotHierarchyWide,
   kSlotHierarchySlice,
   kSlotHierarchyCounts,
@@ -137,26 +135,24 @@ enum LinkSlot : int {
   kSlotCodedFloats,
   // Slot for the 16-bit result of Adasum.
   kSlotAdasum,
-  // Slot for the message of a guarded allreduce, kept between calls. No other collective uses this slot.
+  // Slots for the messages of a guarded allreduce, which are kept between calls. No other collective uses these slots.
   kSlotGuardMine,
   kSlotGuardTheirs,
 };
 
 // Order of the rounds in algorithms where every rank exchanges data directly with every other rank.
 //
-// Ranks a and b exchange data in round (a + b) mod size, so both agree on the round. In each round, a rank has one
-// partner (or itself), so a window of consecutive rounds can run at the same time. Ranks never deadlock: in the
-// earliest unfinished window of the job, both sides of every transfer are present. Windows bound the number of active
-// connections.
+// Ranks a and b exchange data in round (a + b) mod size, so both agree on the round, and each rank has at most one partner per round. A
+// window of consecutive rounds runs at the same time, which bounds the number of active connections. Ranks never deadlock: in the earliest
+// unfinished window of the job, both sides of every transfer are present.
 
 inline constexpr int kPairwiseWindow = 16;
 
-// Return the maximum number of bytes of a contribution that one rank sends per round. The contributions of all `ranks`
-// ranks wait at the rank that reduces them, so together they take about 16 MiB. The result is a multiple of every
-// element size.
+// Return the maximum number of bytes that one rank contributes to another per round. A rank holds the contributions of all `ranks` ranks,
+// which together take about 16 MiB. The result is a multiple of every element size.
 constexpr size_t block_of_contributions(size_t ranks) { return std::clamp<size_t>((16u << 20) / ranks / 64 * 64, 64 << 10, 2 << 20); }
 
-// For every other rank of the process set, run the transfer that transfer(peer) returns.
+// Run transfer(peer), which returns a Transfer, for every other rank of the process set.
 template <class F>
 Status with_every_peer(Comm& comm, F transfer) {
   for (int begin = 0; begin < comm.size; begin += kPairwiseWindow) {
@@ -178,11 +174,11 @@ Status with_every_peer(Comm& comm, F transfer) {
 // (collectives/reduce.h).
 
 struct Fold {
-  // Number of ranks that remain after folding, a power of two (p in the description of Fold).
+  // Number of ranks that remain after folding: a power of two.
   int places;
-  // Number of rank pairs that were folded into one rank each (r in the description of Fold).
+  // Number of pairs of ranks that were folded into one rank each.
   int folded;
-  // Index of this rank among the ranks that remain after folding, or -1 if another rank takes part on its behalf.
+  // Index of this rank among the ranks that remain, or -1 if its values were folded into another rank's.
   int place;
 
   static Fold of(int rank, int size) {
@@ -193,8 +189,7 @@ struct Fold {
   }
   int rank_at(int place_of_it) const { return place_of_it < folded ? 2 * place_of_it : place_of_it + folded; }
   bool pairs(int rank) const { return rank < 2 * folded; }
-  // True if the rank at this place (see the description of Fold) starts with the sum of two ranks' values, false if it
-  // has only its own values.
+  // True if the remaining rank with this index starts with the sum of two ranks' values, false if it has only its own.
   bool begins_with_sum(int place_of_it) const { return place_of_it < folded; }
 };
 
@@ -211,8 +206,8 @@ struct AllreduceValues {
   static AllreduceValues of(Comm& comm, std::byte* data, size_t count, DType d) {
     return {data, widened(comm, kSlotWide, data, count, d), count, d, accumulator(d)};
   }
-  // Return the memory of elements [lo, hi): mine() in the accumulation type, outgoing() in the type that is sent. `sum`
-  // is true if the elements are sums of several ranks.
+  // Return the memory of elements [lo, hi). mine() has them in the accumulation type. outgoing() has them in the type to send, which
+  // depends on whether they are sums of several ranks (`sum`).
   Bytes mine(size_t lo, size_t hi) const { return {wide + lo * size_of(acc), (hi - lo) * size_of(acc)}; }
   ConstBytes outgoing(bool sum, size_t lo, size_t hi) const {
     return sum ? mine(lo, hi) : Bytes(data + lo * size_of(d), (hi - lo) * size_of(d));
@@ -220,8 +215,8 @@ struct AllreduceValues {
   Combine combine(bool sum, ReduceOp op, bool theirs_first) const { return {acc, op, theirs_first, sum ? acc : d}; }
 };
 
-// Combine pairs of ranks (see Fold) before an algorithm for a power of two of ranks: one rank of each pair sends its
-// values to the other. `sums` is true if the values of all ranks are already sums of several ranks.
+// Combine the values of pairs of ranks (see Fold) in one rank of each pair, so that a power of two of ranks remains. `sums` is true if each
+// rank's values already are sums of several ranks.
 inline Status fold_in(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op, bool sums = false) {
   if (!fold.pairs(comm.rank)) return {};
   if (fold.place < 0) return send_to(comm, comm.rank - 1, v.outgoing(sums, 0, v.count));

@@ -13,8 +13,7 @@ namespace {
 // Offset of the data in a message. The data start on a cache line, directly after the header.
 constexpr size_t kDataAt = 64;
 constexpr size_t kHeaderAt = kDataAt - sizeof(GuardHeader);
-// Step number in the messages of the additional step that combines pairs of ranks if the number of ranks is not a power
-// of two (Fold in flow.h). All other steps have lower numbers.
+// Step number of the additional step that combines pairs of ranks (Fold in flow.h). All other steps have lower numbers.
 constexpr uint32_t kFoldStep = 1u << 31;
 
 }  // namespace

@@ -1,9 +1,7 @@
-// Guarded allreduce: the messages of an allreduce also carry the vote on whether the allreduce takes place. The
-// algorithm is recursive doubling. Each message starts with the schedule position below which its sender is ready, and
-// so are all ranks from which the sender has already received. Every rank keeps the minimum of the positions that it
-// receives. After log2(P) steps, every rank has the minimum over all ranks. If all ranks were ready, every rank also
-// has the reduction of all data. If some rank was not ready, all ranks find out in the same step. No tensor has changed
-// then, because the data were a copy.
+// Guarded allreduce: an allreduce by recursive doubling whose messages also carry a vote on whether it takes place. Each message starts
+// with the schedule position below which its sender, and all ranks from which it has received, are ready. Every rank keeps the minimum of
+// these positions, which after log2(P) steps is the minimum over all ranks. If all ranks were ready, every rank then also has the reduced
+// data. If not, all ranks know it, and no tensor has changed, because the data were a copy.
 //
 // Ranks can be arbitrarily late, depending on their programs, so this collective never blocks. advance() makes as much
 // progress as possible and returns.
@@ -26,8 +24,7 @@ struct GuardHeader {
   uint64_t schedule = 0;
   // Schedule position that the ranks vote on.
   uint64_t position = 0;
-  // Position below which the sender is ready, and so are all ranks from which it has received. If it equals `position`,
-  // the operation is not executed.
+  // Position below which the sender, and all ranks from which it has received, are ready. If it equals `position`, some rank is not ready.
   uint64_t ready = 0;
   // Bytes of data that follow the header.
   uint32_t bytes = 0;
@@ -37,17 +34,16 @@ static_assert(sizeof(GuardHeader) == 32);
 
 class GuardedAllreduce {
  public:
-  // Start a vote on `position` of `schedule`. The message carries `count` values of the accumulation type `acc`. All
-  // ranks must pass the same count; 0 means a vote without data. Return the memory for this rank's values. The caller
-  // fills it before advance(), and finds the result in it at the end. The memory stays valid until the next begin(),
-  // and other collectives do not use it.
+  // Start a vote on `position` of `schedule`. Each message carries `count` values of the accumulation type `acc`. All ranks must pass the
+  // same count; 0 means a vote without data. Return memory for this rank's values, which the caller fills before advance() and which holds
+  // the result at the end. It stays valid until the next begin().
   std::byte* begin(Comm& comm, uint64_t schedule, uint64_t position, uint64_t ready, size_t count, DType acc, ReduceOp op);
   // Send and receive as much as possible without blocking. An error ends the job.
   Status advance(bool* moved);
 
   bool under_way() const { return at_ < steps_.size(); }
-  // Return the result of the vote on position(). Operations at all positions below the result are executed. If the
-  // result does not exceed position(), the operation at that position is not executed.
+  // Return the result of the vote: all ranks are ready for the positions below it, so the operations there are executed. If the result is
+  // not above position(), the operation at position() is not executed.
   uint64_t agreed() const { return header().ready; }
   uint64_t position() const { return position_; }
 
@@ -63,7 +59,7 @@ class GuardedAllreduce {
     // Number of the step. The two ranks that exchange messages in a step use the same number.
     uint32_t number;
     bool sends;
-    // What to do with the received message. `nothing` means that no message is received in this step.
+    // How to use the peer's data. `nothing` means that no message is received in this step.
     Then then;
   };
   void plan();

@@ -21,9 +21,8 @@ constexpr int op_index(ReduceOp op) {
 inline constexpr int kFusedSources = 4;
 
 struct Kernels {
-  // Kernel that computes dst[i] = f(sources[0][i], ..., sources[k - 1][i]) * factor. Integers and bool ignore `factor`.
-  // Sources are combined in the canonical order (reduce.h), in the accumulation type. dst can be one of the sources,
-  // but must not partly overlap a source.
+  // Kernel that combines k sources: dst[i] = f(sources[0][i], ..., sources[k - 1][i]) * factor. Integers and bool ignore `factor`. The
+  // order is canonical (reduce.h), the type the accumulation type. dst can be one of the sources, but must not partly overlap a source.
   using Reduce = void (*)(std::byte* dst, const std::byte* const* sources, size_t n, double factor);
 
   const char* name;
@@ -38,11 +37,10 @@ struct Kernels {
   uint32_t (*magnitude)(const float* x, size_t n);
   void (*quantize)(int8_t* q, const float* x, size_t n, float inverse);
   void (*dequantize)(float* x, const int8_t* q, size_t n, float scale);
-  // Adasum kernels (allreduce_adasum.cc) for float32 (index 0) and float64 (index 1), computed in double. Values are
-  // multiplied twice by a scale factor (unit), because its square can exceed the range of a double. dots() computes the
-  // sums of a'[i] * b'[i], a'[i]^2 and b'[i]^2, where a' = a * unit_a^2 and b' = b * unit_b^2. blend() computes dst[i]
-  // = a[i] * units[0]^2 * factors[0] + b[i] * units[1]^2 * factors[1]; dst can be a or b. largest() returns the maximum
-  // of |x[i]|, ignoring NaN.
+  // Adasum kernels (allreduce_adasum.cc) for float32 (index 0) and float64 (index 1), computed in double. A value is multiplied twice by a
+  // unit, because the unit's square can exceed a double. dots() computes the sums of a' * b', a'^2 and b'^2, where a' = a * unit_a^2 and b'
+  // = b * unit_b^2. blend() computes dst = a * units[0]^2 * factors[0] + b * units[1]^2 * factors[1]; dst can be a or b. largest() returns
+  // the maximum of |x[i]|, ignoring NaN.
   void (*dots[2])(const std::byte* a, const std::byte* b, size_t n, double unit_a, double unit_b, double* sums);
   void (*blend[2])(std::byte* dst, const std::byte* a, const std::byte* b, size_t n, const double* units, const double* factors);
   double (*largest)(const double* x, size_t n);

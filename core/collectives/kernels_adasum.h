@@ -1,7 +1,7 @@
 // Adasum kernels. kernels_impl.h includes this file inside its unnamed namespace.
 //
-// All arithmetic is in double for every element type. On every instruction set, sums use kAdasumLanes lanes, and lane i
-// takes elements i, i + kAdasumLanes, and so on. This makes results bitwise identical everywhere.
+// All arithmetic is in double. On every instruction set, sums use kAdasumLanes lanes, and lane i adds elements i, i + kAdasumLanes, and so
+// on. The results are therefore bitwise identical everywhere.
 
 constexpr size_t kAdasumLanes = 8;
 
@@ -22,8 +22,8 @@ HVD_INLINE void store_doubles(std::byte* p, DoubleVec v) {
   memcpy(p, &part, sizeof part);
 }
 
-// Call step(a, b, byte offset, bytes) with pointers to the operands, for kAdasumLanes elements at a time. The remainder
-// runs on a copy padded with zeros.
+// Call step(a, b, byte offset, bytes) for kAdasumLanes elements of the two operands at a time. The remaining elements are first copied and
+// padded with zeros.
 template <class T, class Step>
 HVD_INLINE void in_adasum_steps(const std::byte* a, const std::byte* b, size_t n, Step step) {
   constexpr size_t kStep = kAdasumLanes * sizeof(T);
@@ -73,7 +73,7 @@ void adasum_blend_loop(std::byte* dst, const std::byte* a, const std::byte* b, s
   });
 }
 
-// The maximum does not depend on how elements are assigned to lanes. NaN is ignored, because it never compares greater.
+// Return the largest magnitude. It does not depend on how elements are assigned to lanes. NaN never compares greater and is thus ignored.
 double adasum_largest_loop(const double* x, size_t n) {
   double most = 0;
   for (size_t i = 0; i < n; ++i) {

@@ -63,12 +63,11 @@ using FloatVec = Vector<float>;
 using WordVec = Vector<uint32_t>;
 using IntVec = Vector<int32_t>;
 
-// Return a mask with all bits set in the lanes where a > b. Both values must be below 2^31, because SSE2 and AVX2
-// compare only signed words.
+// Return a mask with all bits set in the lanes where a > b. Both must be below 2^31, because SSE2 and AVX2 compare only signed words.
 HVD_INLINE WordVec greater(WordVec a, uint32_t b) { return same_bits<WordVec>(same_bits<IntVec>(a) > static_cast<int32_t>(b)); }
 
-// Convert between 16-bit values in memory and words. On x86, this uses intrinsics, because GCC splits
-// __builtin_convertvector into single elements.
+// Convert between 16-bit values in memory and 32-bit words. On x86, use intrinsics: GCC splits __builtin_convertvector into single
+// elements.
 #if defined(__x86_64__) && HVD_KERNEL_WIDTH == 64
 HVD_INLINE WordVec load_halves(const std::byte* p) {
   return same_bits<WordVec>(_mm512_maskz_cvtepu16_epi32(0xffff, load_bytes<__m256i>(p)));
@@ -107,8 +106,7 @@ struct Float16 {
   static constexpr size_t kBytes = 2;
 
 #if defined(HVD_KERNEL_F16C) && HVD_KERNEL_WIDTH == 64
-  // Use the masked forms of these intrinsics, with a zero source. In GCC 12, the plain forms read an undefined register
-  // and cause a warning.
+  // Use the masked intrinsics with a zero source. In GCC 12, the plain ones read an undefined register and cause a warning.
   HVD_INLINE static Vec load(const std::byte* p) { return same_bits<Vec>(_mm512_maskz_cvtph_ps(0xffff, load_bytes<__m256i>(p))); }
   HVD_INLINE static void store(std::byte* p, Vec v) {
     const __m256i h = _mm512_maskz_cvtps_ph(0xffff, same_bits<__m512>(v), _MM_FROUND_TO_NEAREST_INT);
@@ -175,8 +173,8 @@ struct Product {
     return a * b;
   }
 };
-// Return a if it is the smaller (Min) or larger (Max) operand or is NaN, and b otherwise. If either operand is NaN, so
-// is the result. For integers, the compiler removes `a != a`.
+// Return a if it is the smaller (Min) or larger (Max) operand or is NaN, and b otherwise, so that NaN propagates. For integers, the
+// compiler removes `a != a`.
 struct Min {
   template <class V>
   HVD_INLINE static V apply(V a, V b) {
@@ -223,7 +221,7 @@ HVD_INLINE typename In::Vec combine(const std::byte* const (&s)[K], size_t at) {
   }
 }
 
-// Reduce and scale. Unscaled results are multiplied by one, which changes no bits and costs nothing, because the loop
+// Multiply a float result by the scale factor. Without scaling the factor is 1, which changes no bits and costs no time, because the loop
 // is memory-bound.
 template <class Acc, class V>
 HVD_INLINE V scaled(V v, Acc factor) {
@@ -249,8 +247,7 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
     Out::store(dst, scaled(first, factor));
     Out::store(dst + kOut, scaled(second, factor));
   }
-  // Process the remaining elements with the same vector code on padded copies, so that results do not depend on the
-  // position of an element.
+  // Process the remaining elements on padded copies with the same vector code, so that a result does not depend on its position.
   while (left > 0) {
     const size_t some = left < kLanes ? left : kLanes;
     alignas(kWidth) std::byte padded[K][kWidth] = {};
@@ -266,9 +263,9 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
   }
 }
 
-// Kernels for blocks of int8, as plain loops that compilers vectorise. The maximum is computed on integers, because
-// floats would need special handling of NaN. Rounding uses an addition that pushes the fraction out of the significand,
-// which gives bitwise identical results on every instruction set.
+// Kernels for blocks of int8, as plain loops that compilers vectorise. The maximum is computed on integers, because floats would need
+// special handling of NaN. Values are rounded by an addition that pushes the fraction out of the significand, which gives the same bits on
+// every instruction set.
 uint32_t magnitude_loop(const float* x, size_t n) {
   int32_t most = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -333,7 +330,7 @@ void stream_loop(std::byte* dst, const std::byte* src, size_t bytes) {
 
 template <class In, class Out, class Op>
 constexpr void fill_op(Kernels::Reduce (&row)[kFusedSources]) {
-  // With a single source, there is nothing to combine, so all operations share one loop.
+  // With a single source there is nothing to combine, so all operations use the same loop.
   row[0] = reduce_loop<In, Out, Sum, 1>;
   row[1] = reduce_loop<In, Out, Op, 2>;
   row[2] = reduce_loop<In, Out, Op, 3>;

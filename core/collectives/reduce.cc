@@ -1,11 +1,10 @@
 // Selection of the kernels for this CPU, and reductions in the canonical order (reduce.h). Kernels combine up to four
 // sources.
 //
-// Floats are scaled by multiplying by factor / divisor, computed in double and rounded once to the accumulation type.
-// The result equals x * factor / divisor if the divisor is a power of two, and is within one unit in the last place if
-// not. In a memory-bound loop, a multiplication is free but a division is not. Integers are scaled as x * factor /
-// divisor in double, truncated towards zero and clamped to the type's range. A bool is unchanged unless the factor is
-// zero.
+// Floats are multiplied by factor / divisor, computed in double and rounded once to the accumulation type. If the divisor is a power of
+// two, this equals x * factor / divisor; if not, it is within one unit in the last place. In a memory-bound loop, a multiplication is free
+// but a division is not. Integers are scaled as x * factor / divisor in double, truncated towards zero and clamped to the type's range. A
+// bool is unchanged unless the factor is zero.
 #include "collectives/reduce.h"
 
 #if defined(__x86_64__)
@@ -25,13 +24,12 @@
 namespace hvd {
 namespace {
 
-// Size in bytes of the accumulators of one block. A few of these blocks stay in the L1 cache.
+// Size in bytes of the accumulator of one block, a few of which fit in the L1 cache.
 constexpr size_t kBlockBytes = 4096;
 
-// Copies of at least this many bytes do not use memcpy. On AMD Zen 3 with glibc 2.36, an allreduce of 64 KiB took 30 us
-// with memcpy and 8 us with a plain vector loop. memcpy, presumably `rep movsb`, is slow if the destination is a few
-// bytes below the source modulo a page. Page-aligned staging areas and large tensors, which start 16 or 64 bytes after
-// a page boundary, usually have such addresses.
+// Minimum size in bytes of copies that do not use memcpy. On AMD Zen 3 with glibc 2.36, an allreduce of 64 KiB took 30 us with memcpy and 8
+// us with a plain vector loop. memcpy (presumably `rep movsb`) is slow if the destination is a few bytes below the source modulo a page,
+// which is usual here: staging areas are page-aligned, and large tensors start 16 or 64 bytes after a page boundary.
 constexpr size_t kCopyFrom = 2048;
 // Minimum size in bytes for which stage_bytes() bypasses the cache.
 constexpr size_t kStageFrom = 1024;
@@ -40,8 +38,8 @@ const Kernels* find_kernels(std::string_view name) {
 #if defined(__x86_64__)
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");
-  // Read the CPUID bit directly, because clang before version 16 does not accept the name "f16c". The "avx2" check
-  // already ensures that the operating system saves the registers.
+  // Read the CPUID bit of F16C directly: clang before version 16 does not accept the name "f16c". The check for "avx2" ensures that the
+  // operating system saves the registers.
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
   const bool avx2 = __builtin_cpu_supports("avx2") && f16c;
@@ -90,16 +88,16 @@ void scale_bools(std::byte* dst, const std::byte* src, size_t n, const Scale& sc
 
 double multiplier(const Scale& scale) { return scale.factor / static_cast<double>(scale.divisor); }
 
-// First step of the canonical order (see reduce.h), which adds neighbouring sources in pairs until a power of two of
-// values is left. After it, `count` values remain. Value i is the sum of the sources [start(i), start(i + 1)).
+// Grouping of sources by the first step of the canonical order (reduce.h), which adds some neighbours so that a power of two of values
+// (`count`) is left. Value i is the sum of the sources [start(i), start(i + 1)).
 struct Plan {
   size_t count, pairs;
   explicit Plan(size_t sources) : count(std::bit_floor(sources)), pairs(sources - count) {}
   size_t start(size_t partial) const { return partial < pairs ? 2 * partial : partial + pairs; }
 };
 
-// One block of the reduction, computed by recursion over the tree of sources (see reduce.h). At the leaves of the tree,
-// one kernel call combines two to four sources.
+// Reduction of one block of elements, by recursion over the tree of sources (see reduce.h). Each leaf is one kernel call on two to four
+// sources.
 struct Block {
   const Kernels& k;
   DType dtype;
@@ -198,8 +196,7 @@ void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte
   const size_t step = kBlockBytes / size_of(accumulator(d));
   for (block.at = 0; block.at < n; block.at += step) {
     block.n = std::min(step, n - block.at);
-    // Use separate memory if the result must still be converted to a narrower type or streamed, because dst can be one
-    // of the sources.
+    // Use separate memory if the result must still be converted or streamed to `dst`, which can be one of the sources.
     alignas(64) std::byte result[kBlockBytes], wide[kBlockBytes];
     std::byte* target = dst + block.at * element;
     std::byte* out = streaming ? result : target;

@@ -1,6 +1,5 @@
-// Arithmetic on arrays, the only code that interprets elements. The implementation for this CPU is selected once at run
-// time: plain (NEON on AArch64), AVX2 or AVX-512. All implementations give bitwise identical results, so a job can mix
-// different CPUs.
+// Arithmetic on arrays. No other code interprets elements. An implementation for this CPU is selected once at run time: plain (NEON on
+// AArch64), AVX2 or AVX-512. All give bitwise identical results, so a job can mix different CPUs.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -44,8 +43,7 @@ double largest(const double* x, size_t n);
 void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t n, const Scale& scale,
                  bool streaming = false);
 
-// Copy large data for staging. `streaming` requests stores that bypass the cache, for outputs that will not be read
-// soon. The source and destination must not overlap.
+// Copy memory without overlap. `streaming` requests stores that bypass the cache, for outputs that will not be read soon.
 void copy_bytes(std::byte* dst, const std::byte* src, size_t bytes, bool streaming);
 // Copy with stores that bypass the cache. The caller must call stream_fence() before it publishes the data.
 void stage_bytes(std::byte* dst, const std::byte* src, size_t bytes);

@@ -1,14 +1,12 @@
 // Code shared by the collectives over shared memory: sub-buffers, and iteration over the tensors of a fused operation.
 // Half of a staging area is divided into sub-buffers, which the rounds of a collective use in turn.
 //
-// In all these collectives, a rank copies what others need into its staging area, chunk by chunk. The other ranks read
-// each chunk while it is still in the last-level cache. A chunk of m bytes costs a + m * c_in + m * c_out, where a is
-// the time until another core sees a store (0.1 to 0.2 us) and c is the time to copy a byte. The cost formulas in these
-// files count the traffic of one rank: R bytes read and W bytes written in user memory, and X bytes read from other
-// ranks' staging areas.
+// In all these collectives, a rank copies what others need into its staging area, chunk by chunk. The other ranks read each chunk while it
+// is in the last-level cache. A chunk of m bytes costs a + m * c_in + m * c_out, where a is the time until another core sees a store (0.1
+// to 0.2 us) and c is the time to copy a byte. The cost formulas in these files count the traffic of one rank: R bytes read and W bytes
+// written in user memory, and X bytes read from other ranks' staging areas.
 //
-// A rank writes only to its own staging area. NodeGroup::begin() therefore only waits for the ranks that read this
-// area.
+// A rank writes only to its own staging area, so NodeGroup::begin() waits only for the ranks that read this area.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -26,8 +24,8 @@ constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1)
 constexpr size_t round_down(size_t n, size_t multiple) { return n / multiple * multiple; }
 constexpr size_t ceil_div(size_t n, size_t d) { return (n + d - 1) / d; }
 
-// Outputs of at least Tuning::stream_bytes bypass the cache, except outputs that were just read (in place). In the
-// cache, a large output would evict useful data, and every store would first have to read its cache line.
+// Outputs of at least Tuning::stream_bytes are written with stores that bypass the cache, except in place (the memory was just read).
+// Otherwise, they would evict useful data, and every store would first read its cache line.
 
 // Each rank divides half of its staging area into sub-buffers. Round k uses sub-buffer k % count, at the same offset on
 // every rank.
@@ -58,11 +56,10 @@ struct SubBuffers {
 // stage_in(k) stores this rank's data of round k in sub-buffer k % kDepth. take_out(k) waits until the other ranks have
 // reached stage k + 1, reads their data, and returns a Status.
 //
-// `staged` is the number of rounds (0 or 1) that the caller has already staged and published.
+// `staged` is the number of rounds (0 or 1) that the caller has staged and published before the call.
 //
-// With kDepth = 4 sub-buffers, no rank has to wait before it overwrites a sub-buffer. Round m overwrites the data of
-// round m - 4. Before this rank stages round m, it has read the other ranks' data of round m - 2, so every rank had
-// published round m - 2. A rank publishes round m - 2 only after it has read the data of round m - 4.
+// With kDepth = 4 sub-buffers, a rank can reuse a sub-buffer without waiting. Staging round m overwrites round m - 4. By then, this rank
+// has read the other ranks' data of round m - 2, so all ranks have published round m - 2, which they do only after reading round m - 4.
 inline constexpr size_t kDepth = 4;
 
 template <class StageIn, class TakeOut>
@@ -82,13 +79,12 @@ Status run_rounds(NodeGroup& node, size_t rounds, size_t staged, StageIn&& stage
   return {};
 }
 
-// Iterator over the pieces in a range of Segments. It remembers its position, so visiting ascending ranges needs no
-// search.
+// Iterator over the tensors in a range of Segments. It remembers its position, so ascending ranges need no search.
 class PieceWalk {
  public:
   explicit PieceWalk(const Segments& data) : data_(data) {}
 
-  // Call visit(piece, first element within the piece, first element within the range, number of elements).
+  // Call visit(piece, first element in the piece, first element in the range, number of elements).
   template <class Visit>
   void each(size_t first, size_t count, Visit&& visit) {
     if (first < start_) piece_ = start_ = 0;
