@@ -384,8 +384,8 @@ def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> 
 def _ranks_of(entry: ProcessSet, running: list[int]) -> list[int] | None:
     """Convert the world ranks of a process set to ranks in the job.
 
-    Return None if the set's communicator is COMM_NULL on this process: only the members know the ranks of such a set.
-    If the job does not include all of the world ranks, return them unchanged, so that no registered set matches.
+    Return None if the set's communicator is COMM_NULL on this process, which then cannot know the members' ranks.
+    If the job lacks some of the world ranks, return them unchanged, so that no registered set matches.
     """
     if entry.world_ranks is None:
         return entry.ranks or []

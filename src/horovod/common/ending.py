@@ -63,13 +63,13 @@ def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | N
 def _follows(error: BaseException | None, ended: Ended) -> bool:
     """Return True if the process exits because its job has ended.
 
-    If the job has ended and the process exits without an exception, the program has caught the job's error.
+    An exit without an exception counts if the job has ended, because the program may have caught the job's error.
     """
     if error is None:
         return ended is not None
     chain = list(_chain(error))
     if any(isinstance(one, RanksDisagreeError) for one in chain):
-        return False  # a mismatch between ranks is a mistake in the program, so no other rank is to blame
+        return False  # the program itself caused the mismatch between ranks, so do not blame other ranks
     return any(isinstance(one, HorovodInternalError) or (ended is not None and _of_tensorflow(one)) for one in chain)
 
 
@@ -200,8 +200,7 @@ _held: list[int] = []
 def check_descent(env: WorkerEnv) -> None:
     """Raise a ValueError with advice if this process descends from the rank described by ``env``.
 
-    The error is also reported to the launcher, because a rank whose helper processes fail might report only that they
-    have ended.
+    The error is also reported to the launcher. Otherwise, a rank might report only that a helper process has ended.
     """
     rank = find_rank_above(env)
     if rank is None:
@@ -257,8 +256,7 @@ def _ancestors() -> Iterator[int]:
     while pid > 1:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # The parent's process id is the second field after the command's name, which is in parentheses and can
-                # contain any character.
+                # The command's name, in parentheses, can contain any character. The second field after it is the ppid.
                 pid = int(file.read().rpartition(b")")[2].split()[1])
         except OSError:  # the process has ended, so its ancestors are unknown
             return
@@ -266,9 +264,9 @@ def _ancestors() -> Iterator[int]:
 
 
 def _names(pid: int) -> set[str]:
-    """Return the rank ids that mark a process, which are part of its file descriptors' names.
+    """Return the rank ids in the names of a process's in-memory files, which ``mark_rank_process`` creates.
 
-    The set is empty if they cannot be read.
+    The set is empty if the names cannot be read.
     """
     found = set()
     with contextlib.suppress(OSError):

@@ -133,7 +133,7 @@ def _may() -> bool:
         with open("/proc/thread-self/status") as file:
             mask = next(line.split()[1] for line in file if line.startswith("CapEff:"))
     except (OSError, StopIteration):
-        # If the capabilities are unknown, assume that they suffice, because the tool reports an error if not.
+        # If the capabilities are unknown, assume that they suffice. If not, the network command reports an error.
         return True
     return bool(int(mask, 16) >> _NET_ADMIN & 1)
 

@@ -53,8 +53,7 @@ class Job:
     """Seals that authenticate pickled objects that leave the host."""
 
 
-# Existing programs search error messages for "Horovod has not been initialized". bindings/python/frontend.cc uses the
-# same text.
+# Existing programs search messages for "Horovod has not been initialized". bindings/python/frontend.cc has it too.
 
 
 def not_initialized(*_: Any, **__: Any) -> NoReturn:
@@ -201,7 +200,7 @@ class Frontend(Access):
 
         Args:
             name: Name of the framework's module.
-            number: Number of the frontend, 0 to 255, which the native libraries also contain.
+            number: Number of the frontend, 0 to 255. The frontend's native library must use the same number.
         """
         super().__init__()
         self.name = name

@@ -278,9 +278,9 @@ def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
 
 
 def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
-    """Register the sets that result when ranks pass communicators at the same index of ``process_sets``.
+    """Register the process sets of the communicators that ranks passed at one index of ``process_sets``.
 
-    ``entry``, the object that this rank passed, becomes the set that contains this rank.
+    ``entry`` is the object that this rank passed. It becomes the set that contains this rank.
     """
     entry.ranks = []
     for ranks in agreed:
@@ -320,7 +320,7 @@ class InitArguments:
     dynamic: bool
 
     def given(self) -> list[GivenSet]:
-        """Return the process sets in the form that ranks exchange."""
+        """Return the process sets as ``GivenSet`` objects, which ranks send to each other."""
         return [
             GivenSet(one.ranks or []) if one.world_ranks is None else GivenSet(one.world_ranks, by_communicator=True)
             for one in self.sets
@@ -368,8 +368,8 @@ def _sets(process_sets: Any) -> tuple[list[ProcessSet], bool]:
         if not isinstance(entry, ProcessSet):
             raise ValueError(f"process_sets[{index}] must be a ProcessSet, got {entry!r}")
         if entry.world_ranks is not None:
-            # With communicators, each rank passes its own set here. Duplicates are detected once the ranks have
-            # exchanged their sets.
+            # Ranks can pass different communicators at this index, so a duplicate can be detected only after the
+            # ranks have exchanged their sets.
             continue
         ranks = tuple(entry.ranks or ())
         if ranks in seen:
