@@ -43,7 +43,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Parameter:
-    """Setting that autotune can change, with values in bytes."""
+    """Setting that autotune can change. All values are in bytes."""
 
     name: str
     low: int

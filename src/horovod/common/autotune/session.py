@@ -69,8 +69,7 @@ class Session:
         self._log = self._open_log() if settings.flag("HOROVOD_AUTOTUNE") else None
         # True if an earlier epoch of the job has written the log file's header.
         self._header = _kept is not None
-        # Key under which the result of this job is cached. Compute it before tuning, because tuning renames PyTorch's
-        # gradient buckets.
+        # Key of this job's cached result. Compute it before tuning, which renames PyTorch's gradient buckets.
         self._key: results.Key | None = None
         marks.also(self._stepped)
 

@@ -23,8 +23,7 @@ FUSION, BUCKET, SMALL = "fusion_bytes", "bucket_bytes", "small_bytes"
 MAX_FUSION = 16 << 20
 """Maximum bytes of an operation in a schedule (``kBucketBytes`` in core/agree/coordinator.cc)."""
 
-# Maximum number of steps to wait until the ranks agree on a new order of operations (schedule). Ranks whose steps
-# differ never agree on one.
+# Maximum number of steps to wait for a new schedule of operations. Ranks whose steps differ never agree on one.
 _SCHEDULE_STEPS = 20
 # Minimum seconds between progress lines.
 _PROGRESS_SECONDS = 10.0
@@ -92,7 +91,7 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
     if not fixed & {"HOROVOD_TUNING", "HOROVOD_ALGORITHM"}:
         if job.local_size > 1:
             add("chunk_bytes", tuning["chunk_bytes"], 16 << 10, 1 << 20)
-        if job.cross_size > 1:  # hosts with several ranks reduce one slice on each of them
+        if job.cross_size > 1:  # on a host with several ranks, each rank reduces one slice of the data
             prefix, slices = ("", 1) if job.local_size == 1 else ("slice_", job.local_size)
             name = prefix + ("pair_bytes" if job.cross_size == 2 else "doubling_bytes")
             add(name, tuning[name], 1 << 10, min(16 << 20, largest // slices))
