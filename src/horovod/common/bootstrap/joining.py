@@ -144,8 +144,7 @@ class Joining:
         self._formed.close()
         if self._engine is not None:
             self._engine.shutdown("init failed")
-            # Drop the engine. A traceback can keep this object alive, and the object would keep the engine's memory and
-            # file descriptors.
+            # A traceback can keep this object alive. Drop the engine, to release its memory and file descriptors.
             self._engine = None
         # Send the failure to ranks that already wait for this rank in the final exchange of init(). Skip this after
         # Ctrl-C, so that the process exits immediately, and in an elastic job, whose ranks rejoin through the launcher.
@@ -168,8 +167,7 @@ class Joining:
                 raise ValueError(f"the network interfaces of this host cannot be listed: {error.strerror}") from None
             found = []
         places = to_listen(found, interface, alone)
-        # Allow many pending connections: each peer opens two, for control and data, and tries several addresses in
-        # parallel.
+        # Allow many pending connections: each peer opens two (control and data) and tries several addresses at once.
         return Listeners(places, 4 * len(self._members) + 64, ports)
 
     def _describe_self(self, listeners: Listeners) -> Peer:
@@ -217,7 +215,7 @@ class Joining:
         return met
 
     def _gather(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> list[bytes]:
-        """Return all ranks' records. The links over which ranks of one node exchange records stay open."""
+        """Collect the ``Peer`` records of all ranks, in encoded form. Links within the node stay open for the job."""
         seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         key = derive_key(self._key, "links")
         values, self._formed.links = records.spread(met, self._me, mine, key, listeners, seconds, failures.check)
@@ -290,7 +288,7 @@ class Joining:
         )
         if not self._world or self._env.place is not None:
             return job
-        env = self._env  # the launcher numbers the ranks on a host, so use its environment variables
+        env = self._env  # local and cross ranks are chosen by the launcher, so take them from its variables
         return Job(
             env.rank,
             env.size,

@@ -37,8 +37,7 @@ _BLAME = (
 AT_ONCE = 0.05
 # Initial and maximum delay before reconnecting, in seconds.
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
-# Number of consecutive seconds in which operations must fail before this rank reports to the launcher that its program
-# ignores failures.
+# If operations fail in this many consecutive seconds, tell the launcher that the program ignores failures.
 _STUBBORN = 4
 # Grace period in seconds before the engine aborts if workers have left without an error. Operations that all ranks have
 # already agreed on can still succeed.
@@ -116,8 +115,7 @@ class Listening:
         self._over: Over | None = None
         # Host updates for an epoch that this process has not yet joined.
         self._early: list[Updated] = []
-        # Unsent reports to the launcher. Each contains an epoch, the workers lost in it, and the mistake in this rank's
-        # program, if any.
+        # Unsent reports to the launcher: an epoch, the workers lost in it, and any mistake in this rank's program.
         self._untold: list[tuple[int, list[int], str]] = []
         # Sequence number of the last event received from the launcher.
         self._after = 0

@@ -105,8 +105,7 @@ class MeshBuilder:
         self._kinds = kinds
         self._outgoing, self._incoming = wanted_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
-        # Connections on which this rank has authenticated itself and is waiting for the peer's welcome message, by
-        # link.
+        # By link, the connection on which this rank has authenticated itself and waits for the welcome message.
         self._proven: dict[Link, _Attempt] = {}
         # All invitations received so far, kept to detect replays.
         self._invitations: set[bytes] = set()
@@ -313,7 +312,7 @@ class MeshBuilder:
                 return self._prove(attempt)
         elif side.done:
             return self._admit(attempt)
-        elif side.outgoing:  # the peer sent a valid hello, so it speaks the protocol: allow it more time
+        elif side.outgoing:  # the peer has sent a valid hello message, so give it more time
             attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
         return True
 
@@ -327,7 +326,7 @@ class MeshBuilder:
             self._fail(attempt, "another address was faster")
             return False
         self._proven[link] = attempt
-        attempt.deadline = float("inf")  # after this rank has sent its proof, only the peer's deadline applies
+        attempt.deadline = float("inf")  # from now on, only the peer limits how long authentication can take
         self._drop_rivals(attempt)
         return True
 
@@ -351,7 +350,7 @@ class MeshBuilder:
     def _may_invite(self, side: Acceptor, link: Link) -> bool:
         """Return True if the invitation is new and no other invitation for this link is in progress.
 
-        Any process can replay a peer's invitation, so replays must not escape the limit on unauthenticated attempts.
+        Any process can record and resend a peer's invitation. Repeated invitations are therefore rejected.
         """
         if side.invitation in self._invitations:
             return False

@@ -59,7 +59,7 @@ def keep_links() -> None:
 
 
 def lost_peer(kept: Iterable[tuple[str, int]]) -> str | None:
-    """Return the label of a rank that has closed its connection, or None. Unread data does not matter."""
+    """Return the label of a rank that has closed its connection, even if data is still unread, or None."""
     kept = list(kept)
     poll = select.poll()
     for _, descriptor in kept:
@@ -191,7 +191,7 @@ def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
 
 
 def info() -> "MpiInfo | None":
-    """Return information about MPI, or None if this module has not initialized it."""
+    """Return the properties of the running MPI library, or None if this module has not initialized MPI."""
     return _begun[0] if _begun else None
 
 
