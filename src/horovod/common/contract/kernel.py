@@ -113,8 +113,7 @@ def _namespace(process: str, kind: str) -> str | None:
         return None
 
 
-# Memory limits above this many bytes are treated as no limit. Without a limit, cgroup version 1 reports a number near
-# 2^63.
+# Limits above this many bytes mean "no limit", for which version 1 of control groups reports a number near 2^63.
 _UNLIMITED = 1 << 60
 # Files with the memory limit, the usage and the reclaimable usage, by cgroup version.
 _FILES = {
@@ -171,8 +170,8 @@ def _fields(own: str) -> Iterator[tuple[str, str, str]]:
 def _upwards(point: str, mounted: str, path: str) -> list[str]:
     """Return the directories of a control group and its parents, up to the mount point.
 
-    In a container, the group at the mount point is often the container's own group, while ``path`` is the group's name
-    on the host. That name does not exist in the container.
+    In a container, the mount point often shows the container's own group, while ``path`` is that group's name on the
+    host. A directory of that name does not exist in the container.
 
     Args:
         point: Mount point.
@@ -181,7 +180,7 @@ def _upwards(point: str, mounted: str, path: str) -> list[str]:
     """
     below = path[len(mounted.rstrip("/")) :] if (path + "/").startswith(mounted.rstrip("/") + "/") else ""
     parts = [part for part in below.split("/") if part]
-    if ".." in parts:  # this process is outside the mounted group
+    if ".." in parts:  # the process's group is not below the mounted group, so use the mount point alone
         parts = []
     return [os.path.join(point, *parts[:count]) for count in range(len(parts), -1, -1)]
 
