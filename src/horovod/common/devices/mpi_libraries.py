@@ -152,8 +152,7 @@ def _launchers() -> Iterator[Path]:
 
 
 SECONDS: Final = 30.0
-# Prefixes of launcher variables to remove. If they were set, the test process would join the job and wait for its
-# ranks.
+# Prefixes of launcher variables that the test process must not get, because it would join the job and wait for ranks.
 _OF_LAUNCHERS: Final = ("PMI", "PMIX", "OMPI_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA", "MPIR_CVAR_CH4_ROOTS")
 
 
