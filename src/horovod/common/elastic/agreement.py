@@ -94,8 +94,8 @@ class Mismatch(NamedTuple):
 def find_mismatch(descriptions: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mismatch | None:
     """Return the difference between the ranks' states, or None if they match.
 
-    The state of the first rank that is not new is taken as correct. Ranks with a different state must not take part,
-    and the other ranks can continue without them. If all ranks are new, every rank is considered wrong.
+    The state of the first rank that is not new is taken as correct, and only ranks whose state differs from it get
+    ``mine=True``. If all ranks are new, no state is known to be correct, so every rank gets ``mine=True``.
 
     Args:
         descriptions: For each rank, its attribute names and True if the rank is new.

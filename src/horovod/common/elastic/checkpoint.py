@@ -90,12 +90,10 @@ def _register() -> None:
     with _once:
         if _registered:
             return
-        # Exit hooks run in reverse order. Import concurrent.futures first, so that our hook runs before the one it
-        # registers.
+        # Exit hooks run in reverse order. Import concurrent.futures, which registers one, so that ours runs before it.
         import concurrent.futures.thread  # noqa: F401
 
-        # `_register_atexit` is a private Python API. If it is missing, `_wait` runs too late to upload checkpoints to a
-        # URL.
+        # `_register_atexit` is private in Python. Without it, `_wait` runs too late to upload checkpoints to a URL.
         register = getattr(threading, "_register_atexit", atexit.register)
         with contextlib.suppress(RuntimeError):  # raised if the interpreter is already exiting
             register(_wait)
@@ -103,7 +101,7 @@ def _register() -> None:
 
 
 def _wait() -> None:
-    for thread in threading.enumerate():  # a forked child has no writer thread, so nothing is found there
+    for thread in threading.enumerate():  # in a forked child, no thread is a Writer, so there is no wait
         if isinstance(thread, Writer):
             thread.join()
 

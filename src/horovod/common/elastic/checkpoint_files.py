@@ -188,8 +188,7 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
     """
     while True:
         path = directory / f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-        # Set the mode explicitly. A permissive umask would make the file writable by others, and readers would reject
-        # it.
+        # Set the mode explicitly, because readers reject a file that a permissive umask makes writable for others.
         file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o644))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -91,7 +91,7 @@ class DatasetSamples:
         yield from chosen.batch(batch_size).prefetch(1)
 
     def _in_order(self, epoch: int) -> Any:
-        """Return the dataset in the order of the epoch, which is the same on all ranks and in each iteration."""
+        """Return the dataset, shuffled for the epoch. The order is the same on all ranks and in each iteration."""
         if self._buffer < 2:
             return self._source
         seed = ((self._seed << 32) + epoch) % (1 << 63)
@@ -105,7 +105,7 @@ class DatasetSamples:
         return self._tf.data.Dataset.from_tensors(0).flat_map(self._plain(shuffled))
 
     def _chosen(self, places: "np.ndarray[Any, Any]", ordered: Any) -> Any:
-        """Return a dataset of the samples at the positions ``places``, which ascend, except for repeats at the end."""
+        """Return a dataset of the samples at ``places``: ascending positions, possibly followed by repeated ones."""
         falls = np.flatnonzero(np.diff(places) <= 0)
         rising = places[: falls[0] + 1] if len(falls) else places
         begin = int(rising[0])

@@ -88,8 +88,8 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
     if filled and len(left) % size and shares.alike:
         whole = len(left) - len(left) % size
         rest = left[whole:]
-        # Divide the rest evenly. If that is not possible, the first ranks get one more sample each, because their
-        # shares are the larger ones.
+        # Divide the samples of the incomplete last round. If there is a remainder, the first ranks get one more
+        # sample each, because no other rank has a larger share.
         each, more = divmod(len(rest), len(shares.of))
         first = rank * each + min(rank, more)
         part = rest[first : first + each + (rank < more)] or [left[(whole + rank) % len(left)]]
@@ -107,7 +107,7 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
 
 
 def done(recorded: int, rank: int, shares: Shares, length: int, whole: bool = False) -> int:
-    """Return how many samples all ranks together completed once this rank has visited ``recorded`` samples.
+    """Return the job's total number of completed samples, given the number that one rank has visited.
 
     The ranks take samples in rounds. A round counts only if the rank has completed its own share of it.
 
@@ -148,8 +148,8 @@ class Walk(Resumes):
 
     Args:
         length: Number of samples.
-        rank: ``rank`` of the frontend.
-        size: ``size`` of the frontend.
+        rank: Function that returns this process's rank.
+        size: Function that returns the number of ranks.
         shuffle: True to use a different order in each epoch.
         seed: Seed of the order.
         filled: True if all ranks must make the same number of steps. A few samples (fewer than there are ranks) are

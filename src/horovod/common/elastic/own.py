@@ -86,7 +86,7 @@ _known: "weakref.WeakSet[Accumulator]" = weakref.WeakSet()
 
 
 def register_accumulator(one: Accumulator) -> None:
-    """Register an accumulator for ``accumulation_pending`` and ``drop_accumulated``, by a weak reference."""
+    """Make ``accumulation_pending`` and ``drop_accumulated`` include an accumulator while it exists."""
     _known.add(one)
 
 

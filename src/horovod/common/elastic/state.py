@@ -26,7 +26,7 @@ Broadcast = Callable[..., Any]
 Gather = Callable[..., list[Any]]
 """``allgather_object(obj, name=...)`` of a frontend."""
 
-# Maximum number of consecutive times that a host update is deferred, for programs that only check mid-step.
+# Maximum number of checks that defer a host update. Programs that check only within steps would defer it forever.
 _HELD_BACK = 1000
 
 
@@ -69,7 +69,7 @@ class State(ABC):
         load, self._load, self._adapts = self._load, None, False
         if not all(new):
             return
-        self._load = load  # keep the function, because it is needed again if the sync fails and is repeated
+        self._load = load  # a sync that fails is repeated, and must then load the checkpoint again
         if load is not None and root == self._rank():
             load()
         # If all ranks are new, ``root`` is rank 0. Only rank 0 knows whether the checkpoint's job had a different size.
@@ -383,8 +383,7 @@ class ObjectState(State):
         self._sync_attributes(self._compare())
 
     def _save_attributes(self) -> None:
-        # If an attribute cannot be copied, the last commit must stay intact. So copy all attributes before replacing
-        # it.
+        # Copy all attributes before replacing the last commit, which must stay intact if one cannot be copied.
         saved = {name: _copy(name, value) for name, value in self._attributes().items()}
         self._saved_own = {name: _copy(name, one.get()) for name, one in self._own().items()}
         self._saved_state = saved

@@ -51,8 +51,8 @@ class StateCheckpoint(Checkpoint):
         Args:
             directory: Path, or URL that fsspec supports, such as ``s3://bucket/name``.
             keep: Number of latest checkpoints to keep.
-            rank: ``rank`` of the frontend.
-            size: ``size`` of the frontend.
+            rank: Function that returns this process's rank.
+            size: Function that returns the number of ranks.
             copied: Function that copies a result of ``state_dict``.
             dump: Function that serializes a value into a file. Default: pickle.
             load: Function that reads a value from a file. Default: pickle.

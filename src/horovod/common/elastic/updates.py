@@ -81,8 +81,7 @@ class WorkerNotificationManager:
             if epoch is not None and self._epoch is not None and epoch < self._epoch:
                 return
             self._updates.append((timestamp, update_res))
-            # Hold the lock while calling the listeners, so that no new epoch can begin first and make the update
-            # outdated.
+            # Hold the lock while calling the listeners, because a new epoch would make the update outdated.
             for listener in list(self._listeners):
                 listener.on_hosts_updated(timestamp, update_res)
 
