@@ -55,7 +55,7 @@ class CurveKeyServer(ThreadedServer):
         self._socket.curve_server = True
         self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
         self._socket.zap_domain = b"horovod"
-        self._socket.maxmsgsize = _LONGEST  # this also limits the messages of the CURVE handshake
+        self._socket.maxmsgsize = _LONGEST  # ZeroMQ applies the limit also to messages of the CURVE handshake
         self._socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
         self._accepts = AcceptControl(self._socket, listeners)
         self._start()

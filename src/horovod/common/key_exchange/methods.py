@@ -247,8 +247,7 @@ class OnBoard(MeetingMethod):
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        # Key pair of each published name. Each call of ``init`` uses a new name, because a board accepts a value for a
-        # name only once.
+        # Key pair of each published name. Each ``init`` uses a new name, because a board accepts one value per name.
         self._pairs: dict[str, tuple[bytes, bytes]] = {}
 
     def lead(self, group: Group, key: bytes) -> Meeting:

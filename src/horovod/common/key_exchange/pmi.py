@@ -122,8 +122,7 @@ class PmiBoard:
         self._call("finalize")
 
     def _service(self, name: str) -> str:
-        # Names are hashed, because they are limited to 64 characters and can be visible to other jobs on the name
-        # server.
+        # Hash the names, because they are limited to 64 characters and other jobs may see them on the name server.
         return "horovod-" + hashlib.sha256(f"{self._scope}/{name}".encode()).hexdigest()[:32]
 
     def _call(self, command: str) -> dict[str, str]:
@@ -167,9 +166,8 @@ def _finalize_at_exit(board: PmiBoard) -> None:
 
 
 def _finalize(pid: int) -> None:
-    # Do not send "finalize" after an exception, so that Hydra sees a crash. Otherwise it waits for ranks that wait for
-    # this rank. Do not send it if MPI was used either, because MPI sends it itself. MPICH 5 does so not in MPI_Finalize
-    # but at the end of the process.
+    # After an exception, do not send "finalize": Hydra must see a crash, because other ranks may wait for this rank.
+    # If MPI was used, MPI itself sends "finalize", in MPI_Finalize or (MPICH 5) at the end of the process.
     if os.getpid() != pid or hasattr(sys, "last_type") or mpi_was_used():
         return
     try:
@@ -194,8 +192,7 @@ class _Proc(ctypes.Structure):
 
 
 class _Value(ctypes.Structure):
-    # In PMIx's value struct, the type is followed by a union of at most 32 bytes. ``pointer`` is its first member, the
-    # only one used here.
+    # In PMIx's value struct, a union of at most 32 bytes follows the type. Only its first member, ``pointer``, is used.
     _fields_ = [("type", ctypes.c_uint16), ("pointer", ctypes.c_void_p), ("rest", ctypes.c_uint64 * 8)]
 
 
@@ -241,8 +238,7 @@ class PmixBoard:
         if code != _SUCCESS or not found or found.contents.type != _STRING or not found.contents.pointer:
             return None
         try:
-            # Do not free the result. It is only a few hundred bytes, and the freeing function differs between PMIx
-            # versions.
+            # Do not free the result: it is small, and the function that frees it differs between PMIx versions.
             return bytes.fromhex(ctypes.string_at(found.contents.pointer).decode())
         except ValueError:
             return None

@@ -179,8 +179,8 @@ _SILENT_SECONDS = 10.0
 def own_addresses(interface: str = "", named: Sequence[str] = ()) -> list[str]:
     """Return the addresses on which the store should listen, most likely first.
 
-    The first addresses are those in ``named`` that belong to this host. They are followed by those on which the host's
-    ranks also listen, because other hosts might be able to use only one of several networks.
+    The addresses in ``named`` that belong to this host come first. The addresses on which ranks of this host listen
+    come next, because another host might be able to use only one of several networks.
 
     Args:
         interface: Value of HOROVOD_GLOO_IFACE, which restricts the result to these interfaces.

@@ -81,7 +81,7 @@ class Namespaces:
 
 
 def ambiguous(uid: int, overflow: int, users: str) -> bool:
-    """Return True if ``uid`` can represent several users in the user namespace ``users``."""
+    """Return True if ``uid`` is the overflow id, which stands for all unmapped users of the namespace ``users``."""
     return uid == overflow and users != _INITIAL_USERS
 
 
@@ -176,8 +176,7 @@ def nonce() -> bytes:
     return secrets.token_bytes(NONCE)
 
 
-# The handshake in ``auth`` requires a purpose and ranks. Use fixed values, because any process with the key is
-# accepted.
+# The handshake requires a purpose and ranks. They are fixed here, because any process with the key is accepted.
 _PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)
 # Initial and maximum timeout in seconds for a peer that does not answer.
 _PATIENCE, _MOST_PATIENCE = 0.5, 5.0
