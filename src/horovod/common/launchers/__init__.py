@@ -26,7 +26,7 @@ def expand_hosts(text: str) -> list[str]:
     """
     names: list[str] = []
     for entry in _split(text):
-        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # alternates between text outside and text inside brackets
+        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # pieces at odd positions were inside brackets
         if any("[" in piece or "]" in piece for piece in pieces):
             raise ValueError(f"host list {text!r}: the brackets in {entry!r} do not match")
         choices = [_numbers(piece, text) if i % 2 else [piece] for i, piece in enumerate(pieces)]
@@ -267,8 +267,7 @@ def find_openmpi(env: Mapping[str, str]) -> Place | None:
 # horovodrun) sets its own variables. So only a job step created by srun counts. Step numbers above this limit denote
 # the batch script, the shell of salloc, the external step and the pending step.
 _LAST_STEP = 0xFFFFFFF0 - 1
-# Variables that tell an MPI library which job it belongs to. srun sets them only with --mpi, which can be the cluster's
-# default.
+# Variables that tell an MPI library its job. srun sets them only with --mpi, which a cluster can have as default.
 _PMI = ("PMI_FD", "PMI_RANK", "PMIX_RANK")
 
 
@@ -304,7 +303,7 @@ def _step(env: Mapping[str, str]) -> str | None:
 
 
 def _port(job: str, step: str) -> int:
-    """Derive a port from the job step, so that all its nodes agree on it and other steps rarely collide."""
+    """Derive a port from the job step. All nodes of the step get the same port, and different steps rarely do."""
     number = int(job) if re.fullmatch("[0-9]{1,18}", job) else 0
     return _FIRST_PORT + (number * 8 + int(step) * 64) % _PORTS
 
@@ -329,8 +328,7 @@ def find_torchrun(env: Mapping[str, str]) -> Place | None:
     if local_size is None and (nodes := integer(env, "AZUREML_NODE_COUNT")) and numbers[1] % nodes == 0:
         # Azure ML starts the same number of processes on each node.
         local_size = numbers[1] // nodes
-    # After a failure, torchrun starts all workers again. Only this variable distinguishes a restart from the first
-    # start.
+    # torchrun restarts all workers after a failure. Only this variable distinguishes a restart from the first start.
     again = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Place(
         "torchrun" if run else next((name for key, name in _SERVICES.items() if env.get(key)), "PyTorchJob"),
