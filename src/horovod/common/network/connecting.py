@@ -23,8 +23,7 @@ from horovod.common.network.interfaces import Endpoint
 
 # Seconds to wait for an answer before also trying the next address.
 HEAD_START = 0.25
-# Seconds to wait on an established connection before also trying the next address. This is longer than HEAD_START,
-# because the peer is probably just busy.
+# Seconds to wait for a connected peer, which is probably just busy, before also trying the next address.
 BUSY_HEAD_START = 2.0
 # Minimum and maximum delay in seconds before a retry. The delay doubles with each failure.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0

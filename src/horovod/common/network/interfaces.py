@@ -303,8 +303,7 @@ def to_try(
     if same_machine:
         return sorted(theirs, key=lambda each: not each.loopback)
     ours = {each.address for each in mine}
-    # Skip addresses that also exist on this host, such as docker0's, because connections to them would end on this
-    # host.
+    # Skip addresses that this host also has, such as docker0's, because they would lead back to this host.
     outside = [each for each in theirs if not each.loopback and each.address not in ours]
 
     def order(each: Endpoint) -> tuple[int, int]:
