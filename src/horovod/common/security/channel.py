@@ -18,8 +18,7 @@ from socket import socket as Socket
 from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import AuthError, _Side, derive_key
 
-# Security level 0 of OpenSSL, because higher levels forbid connections without certificates. Group and cipher are
-# fixed.
+# OpenSSL's higher security levels forbid connections without certificates. Group and cipher are fixed.
 _CIPHER = "ADH-AES256-GCM-SHA384:@SECLEVEL=0"
 _GROUP = os.path.join(os.path.dirname(__file__), "ffdhe3072.pem")
 _PIECE = 1 << 18

@@ -26,8 +26,7 @@ class Numbers:
     def __init__(self) -> None:
         # Next call number by operation, ordered from least to most recently used.
         self._next: dict[str, int] = {}
-        # First sequence number for an operation that is not in `_next`. It is larger than all numbers of operations
-        # that were removed from `_next`.
+        # First sequence number of an operation that is not in `_next`, larger than those of all removed operations.
         self._floor = 0
 
     def take(self, operation: str) -> int:
@@ -48,7 +47,7 @@ class Seals:
     """Creates and verifies seals for one rank of a job. Thread-safe."""
 
     def __init__(self, key: bytes) -> None:
-        """Create a job's ``Seals`` with no calls counted.
+        """Create the seals of a new job, in which all call counters are zero.
 
         Args:
             key: Secret key of this job only. Empty for a job on one host, whose objects need no MAC.
@@ -86,7 +85,7 @@ class Seals:
             return Call(self._key, operation, group, numbers.take(operation), self)
 
     def end(self, operation: str, group: bytes, unused: int | None) -> None:
-        """Record that a call has ended. ``unused`` is its number if it failed on all ranks, and None otherwise."""
+        """Record that a call has ended. If it failed on all ranks, ``unused`` is its number, which can be reused."""
         with self._lock:
             self._running.discard((group, operation))
             if unused is not None:
