@@ -26,8 +26,7 @@ from horovod.common.store.messages import (
 )
 from horovod.common.store.sockets import dial
 
-# While a client waits for the launcher to decide how the job continues, it checks at this interval, in seconds, that
-# the store is alive.
+# Seconds between checks that the store is alive, while a client waits for the launcher's decision on the next epoch.
 _ASK_AGAIN = 60.0
 _GRACE = 2.0  # extra seconds to receive the server's own timeout error, which lists the missing ranks or names
 
@@ -231,8 +230,7 @@ class StoreClient:
             except StoreTimeout:
                 if time.monotonic() >= last_reply + seconds:
                     raise
-                # Resend the request in case the server was unreachable. Both requests have the same id, so either reply
-                # is sufficient.
+                # Resend the request under the same id, in case the server was unreachable. Either reply is sufficient.
                 asked = self._next_id()
                 self._send(Get(asked, ["is the store there?"], 0.0), last_reply + seconds, seconds)
                 self._send(request, last_reply + seconds, seconds)

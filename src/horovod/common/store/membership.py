@@ -98,7 +98,7 @@ class MembershipRequests:
     def handle(self, client: bytes, request: Come | Ended | News) -> Replies:
         """Handle a worker's request, and return the replies to send.
 
-        A request that must wait gets its reply from a later call of this class's methods.
+        If a request has to wait, a later method call returns its reply.
         """
         if isinstance(request, Come):
             return self._come(client, request)
@@ -169,7 +169,7 @@ class MembershipRequests:
 
 
 class Exchanges(Protocol):
-    """Interface to the operations that the launcher can perform on the data of the job's store."""
+    """Interface of the job's store to the commands of the launcher."""
 
     def fail(self, group: str, text: str) -> Replies: ...
     def set_first(self, name: str, value: bytes) -> Replies: ...
@@ -204,7 +204,7 @@ class MembershipControl:
         return taken
 
     def place(self, worker: int, value: bytes) -> None:
-        """Call ``MembershipRequests.place`` in the store's thread. The methods below are forwarded in the same way."""
+        """Send a waiting worker its rank in an epoch, from the store's thread. See ``MembershipRequests.place``."""
         self._ask(lambda _: self.requests.place(worker, value))
 
     def refuse(self, worker: int, why: str) -> None:

@@ -48,10 +48,9 @@ _MOST = 65536
 _KEPT = 8
 # Maximum number of events to process per check, so that a flood of events cannot block the thread.
 _AT_ONCE = 16
-# Recount the descriptors once the maximum divided by _TRUSTED more connections could have been opened.
+# Recount the open descriptors after at most (open-file limit / _TRUSTED) accepted connections.
 _TRUSTED = 32
 # Socket options that Python does not define (<asm-generic/socket.h>).
-
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 
 
@@ -195,8 +194,7 @@ class AcceptControl:
         self._recount_at = time.monotonic() + _RECOUNT_SECONDS
 
 
-# Packet filter that drops all packets: a BPF program with the single instruction "return 0" (struct sock_filter,
-# linux/filter.h).
+# Packet filter that drops all packets: a BPF program (linux/filter.h) with the single instruction "return 0"
 _RETURN_NOTHING = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
 
 
@@ -265,8 +263,7 @@ class ClientAuthenticator:
         frames = self.socket.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""
         mechanism, credentials = (frames[5], frames[6:]) if len(frames) > 5 else (b"", [])
-        # Public keys are not secret, so the comparison need not be constant-time. The CURVE handshake proves that
-        # the client has the secret key.
+        # Public keys need no constant-time comparison. The CURVE handshake proves that the client has the secret key.
         known = mechanism == b"CURVE" and credentials == [self._accepted]
         code, text = (b"200", b"OK") if known else (b"400", b"not a member of this job")
         self.socket.send_multipart([b"1.0", request, code, text, b"member" if known else b"", b""])
