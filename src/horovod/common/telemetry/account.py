@@ -132,7 +132,7 @@ class Account:
             if self._together is not None:
                 news = self._news
                 self._hear(self._job.rank, self._note())
-                self._news = news  # `_note` has cleared the flag, but the statistics are not exported yet
+                self._news = news  # restore the flag, because these statistics still have to be exported
                 own["job"] = self.job()
             return own
 
@@ -191,7 +191,7 @@ class Account:
             logging.getLogger("horovod").warning("step accounting has ended: %s: %s", type(error).__name__, error)
 
     def _look(self) -> None:
-        """Read what the engine has measured about the steps since the last call."""
+        """Read the engine's measurements of the steps that have ended since the last call."""
         steps = list(map(Step._make, self._engine.take_steps()))
         if steps:
             self._sample += self._own.add(steps)
@@ -233,7 +233,6 @@ class Account:
         self._tell(last=True)
 
     def _hear(self, rank: int, note: dict[str, Any]) -> None:
-        """On rank 0, handle a rank's report."""
         together = self._together
         if together is None:
             return

@@ -18,8 +18,6 @@ _PARTS = {
 
 
 class _Server:
-    """Exporter that Prometheus scrapes over HTTP."""
-
     def __init__(self, server: BoundedServer) -> None:
         self._server = server
 

@@ -237,7 +237,7 @@ class Lateness:
             self.by[rank] = self.by.get(rank, 0) + by
 
     def of(self, rank: int) -> dict[str, float]:
-        """Return in which ``share`` of compared steps ``rank`` came last, and its mean lateness then in ``seconds``."""
+        """Return the ``share`` of compared steps in which ``rank`` came last, and its mean delay in ``seconds``."""
         times = self.times.get(rank, 0)
         return {
             "share": times / self.compared if self.compared else 0.0,

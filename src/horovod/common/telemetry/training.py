@@ -36,8 +36,7 @@ _SAMPLES = 200
 _LEAST = 10
 # Half-width of the confidence interval, in standard errors.
 _ERRORS = 2.0
-# Maximum ratio of the confidence interval's upper bound to the estimate. Estimates with wider intervals are not
-# reported.
+# An estimate is reported only if its confidence interval's upper bound is at most this many times the estimate.
 _WIDE = 2.0
 
 
@@ -204,7 +203,7 @@ _ABOUT: dict[str, Callable[[Notes], str]] = {
 
 
 class Comparison:
-    """Comparison, on rank 0, of the values that the ranks report about the same thing, for example an optimizer."""
+    """Rank 0's comparison of the ranks' reports about the same object, for example an optimizer."""
 
     def __init__(self) -> None:
         self.noise: dict[str, NoiseScale] = {}
@@ -213,7 +212,7 @@ class Comparison:
         self._warned: set[str] = set()
 
     def add(self, rank: int, note: Mapping[str, Any]) -> str:
-        """Add a rank's report. Return a warning if this completes the comparison and reveals a mistake, else ""."""
+        """Add a rank's report. Once all have arrived, return a warning if they reveal a mistake, else ""."""
         about, ranks = note["about"], note["ranks"]
         key = (about, note["of"], note["step"], tuple(ranks))
         by_rank = self._open.setdefault(key, {})
