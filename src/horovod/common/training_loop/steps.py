@@ -92,7 +92,7 @@ class Marks:
         self._mark()
 
     def optimizer(self, who: object) -> None:
-        """Mark an optimizer step. If there are several optimizers, only the one with the most steps counts."""
+        """Mark a step of an optimizer. If there are several optimizers, only the one that steps most often counts."""
         if self._step is None or self._explicit:
             return
         number = id(who)

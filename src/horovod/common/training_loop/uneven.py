@@ -39,7 +39,7 @@ class Sync(Generic[_T]):
         wait: Callable[[Any, Any], None] | None = None,
         policies: Sequence[str] = POLICIES,
     ) -> None:
-        """Check the arguments, which are those of ``make_sync`` and of the function that ``make_sync`` returns."""
+        """Check the arguments. For their meaning, see ``make_sync`` and the function that it returns."""
         frontend.require_job()
         if policy not in policies:
             raise ValueError(f"policy must be one of {', '.join(policies)}, got {policy!r}")

@@ -72,7 +72,7 @@ class Current:
     def number(self, default: float | Callable[[], Any] | None) -> float:
         """Return this rank's weight.
 
-        ``hvd.weight`` takes precedence over ``default``, and ``default`` over the batch.
+        The result is the first of these that is set: ``hvd.weight``, ``default``, the weight of the batch, 1.
         """
         if self.padding:
             return 0.0
