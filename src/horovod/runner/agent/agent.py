@@ -98,8 +98,9 @@ def _encoded(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
 
 
-TICK = 0.05  # Seconds between two scans of the process tree while the job is stopping
-# Maximum bytes that are queued for the launcher before the agent stops reading worker output
+# Seconds between two scans of the process tree while the job is stopping
+TICK = 0.05
+# If more bytes than this are queued for the launcher, the agent stops reading worker output.
 OUTPUT_LIMIT = 4 << 20
 READ_SIZE = 1 << 16
 
@@ -118,8 +119,9 @@ class Agent:
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
         self._state = HostState()
-        self._relays = False  # True if this agent relays its workers' connections to the store
-        self._limit = 0.0  # The launcher is considered lost after `_limit` seconds without a message. 0 means no limit.
+        # True if this agent relays its workers' connections to the store
+        self._relays = False
+        self._limit = 0.0  # Seconds without a message after which the launcher is considered lost, or 0 for no limit
         self._last_heard = self._looked = time.monotonic()
         self._next_word = 0.0  # Time at which the next heartbeat is due
         self._signals: list[int] = []
@@ -150,8 +152,7 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            # Kill child processes that outlived their workers. This is not necessary while the job is stopping, because
-            # all processes then get signals anyway.
+            # Kill child processes that outlived their workers. While the job is stopping, all processes get signals.
             if not self._state.stopping:
                 self._workers.clear(time.monotonic())
             self._writer.flush()
@@ -233,7 +234,7 @@ class Agent:
         self._hear_no_more()
 
     def _hear_no_more(self) -> None:
-        """Stop the job, because the launcher has closed the request pipe. It may still be reading reports."""
+        """Stop the job, because the launcher has closed the request pipe. It might still read this agent's reports."""
         self._requests = None
         self._streams.hang_up()
         self._stop(TERM_GRACE)
@@ -365,8 +366,7 @@ class Agent:
 def _run_agent(guard: int) -> int:
     linux.die_with_parent(guard, signal.SIGTERM)
     linux.become_subreaper()
-    # Move the launcher's pipes from descriptors 0 and 1 to others, and open the null device instead. A stray print then
-    # cannot corrupt the messages to the launcher.
+    # Replace descriptors 0 and 1 by the null device, so that a stray print cannot corrupt messages to the launcher.
     linux.raise_descriptor_limit()
     requests, reports = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)

@@ -68,7 +68,8 @@ def _interfaces() -> list[Interface]:
         return []
 
 
-FRAME_LIMIT = 8 << 20  # Maximum size of a frame in bytes, so that a faulty peer cannot cause larger allocations
+# Maximum size of a frame in bytes, so that a faulty peer cannot cause larger allocations
+FRAME_LIMIT = 8 << 20
 CHUNK = 1 << 20  # Maximum size in bytes of the chunks in which functions, results and streams are sent
 MAGIC = b"\0HOROVOD AGENT 1\n"
 BANNER_LIMIT = 1 << 16  # Maximum number of bytes, such as of a login banner, before the agent's first message

@@ -19,14 +19,15 @@ from horovod.runner.base import linux
 from horovod.runner.base.job_result import AgentError
 
 READ_SIZE = 1 << 16
-EACH = 2  # maximum number of simultaneous connections of a worker to the store in a fixed-size job
-# Maximum number of simultaneous connections of a worker to the store in an elastic job. One of them receives
-# notifications, and connections from the previous epoch can still be open.
+# Maximum number of simultaneous store connections of a worker: EACH in a fixed-size job, EACH_LASTING in an elastic
+# job. There, one receives notifications, and connections from the previous epoch can still be open.
+EACH = 2
 EACH_LASTING = 4
 # Number of connections that an agent accepts in addition to those that its workers need. The agent cannot authenticate
 # peers (only the store can), so other programs on the host could otherwise use up all connections.
 STRANGERS = 64
-ACCEPTS = 128  # Maximum connections accepted per call, so that a flood of connections does not delay heartbeats
+# Maximum number of connections to accept per call, so that a flood of connections does not delay heartbeats
+ACCEPTS = 128
 SENT_LIMIT = 64 << 20  # Maximum number of bytes queued for a peer that does not read
 assert READ_SIZE <= CHUNK
 

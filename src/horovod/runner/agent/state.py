@@ -21,9 +21,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-TERM_GRACE = 5.0  # Seconds between SIGTERM and SIGKILL, unless the launcher requests another time
-# Seconds after SIGKILL after which processes that still exist, for example because of a dead network disk, are reported
-# and abandoned.
+# Seconds between SIGTERM and SIGKILL, unless the launcher requests another time
+TERM_GRACE = 5.0
+# Seconds to wait for processes after SIGKILL. An unreachable network disk, for example, can block their exit.
 GIVE_UP = 5.0
 LINGER = 0.2  # Seconds that children of exited workers, such as multiprocessing helpers, have to exit on their own
 
@@ -64,15 +64,17 @@ class HostState:
         self._lasting = False
         self._linger_until: float  # Time until which the child processes of exited workers may exit on their own
         self._kill_at: float | None = None
-        self._asked: set[int] = set()  # Pids of the processes that have received SIGTERM
-        self._first = 0  # Signal to send to the ranks before SIGTERM, or 0 if there is none or it was already sent
-        # Pids of the processes that have received `_first`, or None if it has not been sent.
+        # Pids of the processes that have received SIGTERM
+        self._asked: set[int] = set()
+        # Signal that the ranks must still receive before SIGTERM, or 0
+        self._first = 0
+        # Pids of the processes that have received the signal `_first`, or None if it has not been sent
         self._ranks: list[int] | None = None
         self._term_at = 0.0  # Time at which SIGTERM is sent if `_first` was sent before
 
     @property
     def changes(self) -> bool:
-        """True if the caller must scan the process tree. Exits of the workers' own child processes are not reported."""
+        """True if the caller must scan the process tree, because no signal reports the exits of workers' children."""
         return self.phase in (HostPhase.WINDING_DOWN, HostPhase.STOPPING)
 
     @property

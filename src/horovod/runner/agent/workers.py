@@ -36,9 +36,11 @@ RESULT_FD = b"HOROVOD_RUN_RESULT_FD"
 REPORT_PIPE = PIPE.encode()
 STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
 STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
-ONE_WARNING = 10.0  # Seconds within which a repeated warning signal is ignored
-LEFTOVERS = 1.0  # Seconds that children of an exited worker have to exit on their own in elastic jobs
-# Maximum bytes that are read after a worker exits, because one of its children could keep writing.
+# Seconds within which a repeated warning signal is ignored
+ONE_WARNING = 10.0
+# Seconds in which the children of an exited worker can exit on their own, in elastic jobs
+LEFTOVERS = 1.0
+# Maximum number of bytes to read after a worker has exited, because one of its children could keep writing
 DRAIN_LIMIT = 1 << 20
 
 
@@ -97,9 +99,11 @@ class WorkerTable:
         self._job: StartJob
         # (Environment variable, descriptor) pairs for the files that all workers inherit.
         self._inherited: list[tuple[bytes, int]] = []
-        self._deaf_until = 0.0  # Warning signals are ignored until this time.
-        self._called: set[int] = set()  # Pids of all processes that have called hvd.init()
-        # Maps the process group of an exited worker to the time at which its leftover child processes are killed.
+        # Time until which warning signals are ignored
+        self._deaf_until = 0.0
+        # Pids of all processes that have called hvd.init()
+        self._called: set[int] = set()
+        # Maps the process group of an exited worker to the time at which its remaining child processes are killed
         self._left: dict[int, float] = {}
         self._key_file = b""
         self._pipe: ReportReader | None = None
