@@ -296,7 +296,6 @@ def _reason(end: RankEnd, tail: str | None = None) -> Ending | None:
 
 
 def _suffers(end: RankEnd) -> bool:
-    """Return True if the rank failed only because of another rank."""
     reason = _reason(end)
     return reason is not None and reason.suffers
 

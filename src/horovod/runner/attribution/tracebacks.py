@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from horovod.common.contract.log import library_of
 
 HEADER = "Traceback (most recent call last):"
-MOST = 12  # Maximum number of user frames that are shown: the first and the last ones
-_KEPT_LIBRARY = 2  # Number of library frames that are shown if there are no user frames: the last ones
+# Maximum number of user frames to show. If there are more, frames in the middle are omitted.
+MOST = 12
+_KEPT_LIBRARY = 2  # Number of library frames, the last ones, to show if there are no user frames
 
 # In the traceback of an exception group, each line begins with a margin of `|` characters.
 _FRAME = re.compile(r'(?P<margin>[ |]*)File "(?P<path>[^"]+)", line \d+(?P<where>, in .*)?$')
@@ -22,7 +23,8 @@ _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
 class _Frame:
     lines: tuple[str, ...]
     margin: str
-    library: str  # Name of the library that contains the code, or an empty string for the user's code
+    # Name of the library that contains the code, or an empty string for the user's code
+    library: str
     count: int  # Number of times that the traceback repeats the frame ("Previous line repeated ... more times"), or 1
 
 
