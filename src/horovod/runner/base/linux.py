@@ -50,8 +50,7 @@ class SignalQueue:
         for number in (signal.SIGTSTP, WARNING):
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, self._on_signal)
-        # Ignore SIGTTIN, because it would stop a background launcher that reads from the terminal. The read fails
-        # instead.
+        # Ignore SIGTTIN. A read from the terminal then fails instead of stopping a launcher in the background.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -178,10 +177,9 @@ def _process_table() -> list[tuple[int, int, str, int]]:
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
                 content = file.read()
-        except OSError:
-            continue  # Skip a process that exited after /proc was listed.
-        # The second field of the file is the command name in parentheses. It can contain parentheses itself, so split
-        # after the last one.
+        except OSError:  # The process has exited since /proc was listed.
+            continue
+        # The second field is the command name in parentheses, which it can also contain, so split after the last one.
         state, parent, group = content[content.rindex(b")") + 2 :].split(b" ", 3)[:3]
         table.append((int(name), int(parent), state.decode("ascii"), int(group)))
     return table
