@@ -22,9 +22,11 @@ from horovod.runner.cluster.task import Answer, Arrival, Ticket
 from horovod.runner.plan.hosts import Machines
 from horovod.runner.remote.arrived import ArrivedConnection
 
-_MOST = 256  # Maximum number of connections that are authenticated at the same time; others wait in the listen backlog
-_TIME_OF_ITS_OWN = 2.0  # Age after which a new connection may replace the oldest unauthenticated one (s)
-_LOOK_AGAIN = 50  # Milliseconds after which the server then checks again whether it can accept connections
+# Maximum number of unauthenticated connections. Other connections wait in the listen backlog.
+_MOST = 256
+# Age in seconds after which an unauthenticated connection can be closed in favor of a new one
+_TIME_OF_ITS_OWN = 2.0
+_LOOK_AGAIN = 50  # Milliseconds between checks for whether a server at its limit can accept connections again
 _BACKLOG = 1024
 _END_SECONDS = 5.0
 _LONGEST_POLL = 3600.0  # Longest single wait in seconds, because poll() accepts at most about 24 days
@@ -75,8 +77,7 @@ class Gathering:
             ValueError: If an interface or port does not exist.
             AuthError: If this Python installation does not support encryption.
         """
-        # Fail here if encryption is not supported, because the thread of a connection could not report the error to the
-        # caller.
+        # If encryption is not supported, fail here, because a connection's thread could not tell the caller.
         Channel(accepts=True)
         self.what = what
         self._lock = threading.Lock()
@@ -265,7 +266,7 @@ class Gathering:
                 self._tell()
             elif sock not in self._visits:
                 return False
-            else:  # Protect the connection from `_has_room` again by resetting its age.
+            else:  # Reset the connection's age, so that `_has_room` does not close it.
                 self._visits[sock] = _Visit(self._visits.pop(sock).thread, time.monotonic())
                 self._used.add(number)
         kept = False

@@ -73,7 +73,7 @@ class ArrivalSource:
         for name in [name for name in self._reach.waiting if name in self._here and self._here[name].connection.gone]:
             self.lost(name)
         if trouble is not None and not self._reported:
-            self._reported = True  # Report only once that no more agents will connect; the job continues.
+            self._reported = True  # The job continues without new agents, so report the reason only once.
             news = [*news, str(trouble)]
         if news:
             return NotFound("\n".join(news), first=False)

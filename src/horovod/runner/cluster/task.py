@@ -38,9 +38,11 @@ from horovod.runner.agent.messages import ByteWriter
 from horovod.runner.remote import ssh
 from horovod.runner.remote.arrived import ArrivedConnection
 
-PURPOSE = 101  # Purpose code by which the handshake identifies connections from agents
-HANDSHAKE_SECONDS = 10.0  # Maximum duration of the handshake, and of each message before the agent starts
-_LIMIT = 1 << 16  # Maximum size of a message before the agent starts (bytes)
+# Purpose code by which the handshake identifies connections from agents
+PURPOSE = 101
+# Maximum duration in seconds of the handshake, and of each message before the agent starts
+HANDSHAKE_SECONDS = 10.0
+_LIMIT = 1 << 16  # Maximum size in bytes of a message before the agent starts
 _HEADER = struct.Struct(">I")
 
 
@@ -140,11 +142,16 @@ def judge(arrival: Arrival) -> str:
     return ""
 
 
-CONNECT_SECONDS = 5.0  # Maximum duration of one attempt to connect to one address (s)
-ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS  # Seconds after which the process gives up trying to reach the launcher
-PAUSE = 0.2  # Minimum pause before all addresses are tried again (s); the maximum is twice as long
-QUEUE_LIMIT = 4 << 20  # Maximum bytes that are queued in one direction before the relay stops reading
-END_SECONDS = 15.0  # Seconds that an agent that has lost its launcher has to end its workers
+# Maximum duration in seconds of one attempt to connect to one address
+CONNECT_SECONDS = 5.0
+# Seconds after which the process gives up trying to reach the launcher
+ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS
+# Minimum pause in seconds before all addresses are tried again. The maximum is twice as long.
+PAUSE = 0.2
+# If more bytes than this are queued in one direction, the relay stops reading.
+QUEUE_LIMIT = 4 << 20
+# Seconds in which an agent that has lost its launcher must end its workers
+END_SECONDS = 15.0
 READ_SIZE = 1 << 16
 
 
@@ -262,7 +269,8 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
     assert agent.stdout is not None
     requests, reports = ByteWriter(agent.stdin.fileno()), agent.stdout.fileno()
     os.set_blocking(reports, False)
-    until: float | None = None  # Time at which relaying stops, or None if there is no limit yet
+    # Time at which relaying stops, or None if there is no limit yet
+    until: float | None = None
     says = True  # True while the agent may still send messages
     while says or (connection.pending and not connection.ended):
         if until is None and (connection.ended or not says):
