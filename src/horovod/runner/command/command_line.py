@@ -123,8 +123,7 @@ def missing_script(command: Sequence[str]) -> str:
         return ""
     index = 1
     while index < len(program) and program[index].startswith("-"):
-        # With -c or -m, Python runs no script file. The argument after an unknown option could be the option's value
-        # rather than a script.
+        # With -c or -m, Python runs no script file. After an unknown option, an argument might be the option's value.
         if not _PLAIN_OPTION.fullmatch(program[index]):
             return ""
         index += 2 if program[index] in ("-W", "-X") else 1

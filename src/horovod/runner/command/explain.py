@@ -19,7 +19,8 @@ _MARKS = (
     b"SLURM_JOB_ID",
     b"SLURM_STEP_ID",
 )
-_PATIENCE = 15.0  # Seconds within which the answer must arrive; the job needs up to 5 seconds
+# Seconds within which the job's answer must arrive. The job needs up to 5 seconds.
+_PATIENCE = 15.0
 _AGAIN = 0.1  # Seconds between two attempts to connect
 
 

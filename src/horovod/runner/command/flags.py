@@ -334,8 +334,9 @@ EXAMPLES = (
     ("source <(horovodrun --completion bash)", "completion in this shell"),
 )
 _INDENT = 2
-_COLUMN = 34  # Column at which the descriptions start
-_MOST = 110  # Maximum width of the text, because longer lines are hard to read
+# Column of the help text at which the descriptions of flags start
+_COLUMN = 34
+_MOST = 110  # Maximum width of the help text, because longer lines are hard to read
 
 
 def help_text(width: int | None = None, everything: bool = False) -> str:
