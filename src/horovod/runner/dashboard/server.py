@@ -28,8 +28,9 @@ from horovod.runner.dashboard.state import State
 from horovod.runner.plan.settings import LaunchSettings
 
 HOST = "127.0.0.1"
-INTERVAL = 1.0  # Seconds between two updates of a page
-PATIENCE = 5.0  # Timeout for receiving a request and for sending an update to a page (s)
+# Seconds between two updates of a page
+INTERVAL = 1.0
+PATIENCE = 5.0  # Timeout in seconds for receiving a request and for sending an update to a page
 MOST_PAGES = 16
 _MOST_CONNECTIONS = 64
 _BUFFER = 256 << 10  # Size of a connection's send buffer in the kernel (bytes)

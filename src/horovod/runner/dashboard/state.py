@@ -84,8 +84,9 @@ class _Point:
         ]
 
 
-CUT = 400  # Maximum number of characters of a complete line; the rest is cut
-_HELD = 4 * CUT  # Maximum number of bytes of an incomplete line; the rest is cut
+# Number of characters at which a complete output line is truncated
+CUT = 400
+_HELD = 4 * CUT  # Number of bytes at which an incomplete output line is truncated
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROLS = dict.fromkeys([*range(9), *range(10, 32), *range(127, 160)])
 _NUMBERS = re.compile(r"\B(?=(?:\d{3})+$)")
@@ -185,9 +186,11 @@ _ALL_LINES = 20_000
 _LEAST_LINES = 20
 # A page update contains at most _AT_ONCE lines in total, but always allows _LEAST_AT_ONCE lines per rank.
 _AT_ONCE, _LEAST_AT_ONCE = 2000, 5
-NAMES = 100  # Maximum number of different values, such as the loss, that a job can report
-_CHARTED = 8  # Number of values whose history is kept, in the order of their first report
-_MESSAGES = 50  # Number of messages of the launcher that are kept: the most recent ones
+# Maximum number of different values, such as the loss, that a job can report
+NAMES = 100
+# Number of reported values whose history is kept. The values that were reported first are chosen.
+_CHARTED = 8
+_MESSAGES = 50  # Number of the launcher's most recent messages to keep
 
 _PHASES = {
     "CONNECTING": "starting",
@@ -216,8 +219,9 @@ class _Rank:
 class _Job:
     phase: str = "starting"
     overall: live.Overall | None = None
-    rate: float | None = None  # The training speed in steps per second, from rank 0's timestamps.
-    stepped: float | None = None  # The time of the last step, in seconds since the start of the job.
+    # Training speed in steps per second, computed from rank 0's timestamps
+    rate: float | None = None
+    stepped: float | None = None  # Time of the last step, in seconds since the start of the job
     ended: dict[str, Any] | None = None
     version: int = 1
 
