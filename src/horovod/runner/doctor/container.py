@@ -95,10 +95,12 @@ def _spaces(root: str) -> dict[str, str]:
     return found
 
 
-SHM_EACH = SHM_DEFAULT  # Bytes of /dev/shm that the data loaders of one rank need at least
-SHM_GOOD = 256 << 20  # Recommended bytes of /dev/shm per rank
-MEMORY_EACH = 300 << 20  # Bytes of memory that one rank uses after importing PyTorch
-TASKS_EACH = 128  # Processes and threads that one rank starts, including thread pools and data loaders
+# Minimum and recommended number of bytes of /dev/shm per rank, for its data loaders
+SHM_EACH = SHM_DEFAULT
+SHM_GOOD = 256 << 20
+# Bytes of memory that one rank uses after importing PyTorch
+MEMORY_EACH = 300 << 20
+TASKS_EACH = 128  # Number of processes and threads that one rank starts, including thread pools and data loaders
 _GIB = 1 << 30
 
 

@@ -14,9 +14,11 @@ from horovod.runner.command.check_build import usable
 from horovod.runner.doctor import container, devices, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
 
-SLOW_CONNECT = 5.0  # Connection time in seconds above which a host is reported as slow
-CLOCK_TOLERANCE = 2.0  # Difference between two clocks in seconds above which they are reported
-LOW_MEMORY = 0.05  # Fraction of a host's memory; hosts with less available memory are reported
+# Connection time in seconds above which a host is reported as slow
+SLOW_CONNECT = 5.0
+# Difference in seconds above which the clocks of two hosts are reported
+CLOCK_TOLERANCE = 2.0
+LOW_MEMORY = 0.05  # Fraction of available memory below which a host is reported
 LOW_PROCESSES = 2048
 SLOW_GIGABITS = 0.5
 # Warn if a single TCP connection is slower than SLOW_PART times its interface's nominal speed. Interfaces with a

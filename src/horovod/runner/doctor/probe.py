@@ -160,15 +160,17 @@ EPOCH = 1
 # Seconds that the probe waits for a connection to an address. Ranks of a job wait only 0.25 s before they also try the
 # peer's other addresses.
 REACH_SECONDS = 2.0
-ANSWER_SECONDS = 10.0  # Maximum duration of a handshake (s); it is high, because the peer can be busy
+# Maximum duration of a handshake in seconds. It is long, because the peer can be busy.
+ANSWER_SECONDS = 10.0
 STALL_SECONDS = 10.0  # Seconds without progress after which a speed measurement fails
 ECHOES = 100
 STREAM_SECONDS = 0.3
 PIECE = 256 << 10
 _COUNTED = struct.Struct("!Qd")  # Wire format of a throughput result: bytes received and duration in seconds
 _THREADS = 32
-_MOST = 4 * _THREADS  # Maximum number of connections of a listener
-_GRACE = 1.0  # Minimum time that each connection has for its handshake, even under heavy load (s)
+# Maximum number of connections of a listener
+_MOST = 4 * _THREADS
+_GRACE = 1.0  # Minimum time in seconds that each connection has for its handshake, even under heavy load
 
 
 def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
