@@ -40,7 +40,7 @@ def members(now: int, new: Sequence[Worker], fewer: bool) -> str:
 
 
 def does_not_come(patience: float) -> str:
-    """Return the message that explains why a member was killed that did not rejoin in time after its epoch."""
+    """Return the reason for killing a member that has not rejoined in time after the end of its epoch."""
     return (
         f"it has not come back within {patience:g} s: it hangs, computes for longer than that, or goes on after a "
         "HorovodInternalError instead of letting hvd.elastic.run have it"
@@ -48,7 +48,7 @@ def does_not_come(patience: float) -> str:
 
 
 def too_long(workers: Workers, there: int, needed: int, seconds: float, names: Names) -> str:
-    """Return the message that explains why a job was ended that had no running epoch within the elastic timeout."""
+    """Return the reason for ending a job in which no epoch could be started within the elastic timeout."""
     late = "".join(
         f"; {', '.join(map(str, found))} {what}"
         for life, what in ((Life.WORKING, "did not come back"), (Life.STARTING, "did not call hvd.init()"))
@@ -61,7 +61,7 @@ def too_long(workers: Workers, there: int, needed: int, seconds: float, names: N
 
 
 def too_many_changes(resets: int, names: Names) -> str:
-    """Return the message that explains why a job was ended whose members changed too often."""
+    """Return the reason for ending a job whose members have changed too often."""
     return f"the members were to change more often than {names.resets} allows ({resets})"
 
 
@@ -104,12 +104,12 @@ def too_few_slots(slots: int, needed: int, hosts: int) -> str:
 
 
 def silent(seconds: float, names: Names) -> str:
-    """Return the message that explains why a worker was killed that did not call hvd.init() in time."""
+    """Return the reason for killing a worker that has not called hvd.init() in time."""
     return f"it has not called hvd.init() within {seconds:g} s ({names.timeout})"
 
 
 def hopeless(hosts: Sequence[str], there: int, needed: int, names: Names) -> str:
-    """Return the message that explains why a job ended that has too few workers and whose hosts are all excluded."""
+    """Return the reason for ending a job that has too few workers and cannot start more on its excluded hosts."""
     # The name of a host can contain a comma, such as "node1, Spark task 3".
     between = "; " if any("," in host for host in hosts) else ", "
     which = f"host {hosts[0]}" if len(hosts) == 1 else f"each of the hosts {between.join(hosts)}"
@@ -218,19 +218,19 @@ class End:
 Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End
 
 
-# Seconds that a rank to which other ranks report a lost connection has to show that it is alive, before it is killed. A
-# healthy rank's engine raises an error within this time.
+# If other ranks report a lost connection to a rank, it is killed unless it shows within this many seconds that it is
+# alive. A healthy rank's engine raises an error within this time.
 ACCUSED = 2.0
 # Maximum seconds that new workers that are ready wait for other new workers that are still starting. They can then join
 # together, which interrupts the training only once.
 TOGETHER = 5.0
-LEAVING = 10.0  # Seconds that a dismissed worker has to exit before it is killed
-CERTAIN = 10.0  # Seconds after SIGKILL after which a worker that still exists is abandoned
-# Maximum seconds between the failure of a rank and the report that its host is lost, because a host that shuts down can
-# kill the rank first.
+# Seconds that a dismissed worker has to exit before it is killed
+LEAVING = 10.0
+# Seconds after SIGKILL after which a worker that still exists is abandoned
+CERTAIN = 10.0
+# Maximum seconds from a rank's failure to the report that its host is lost. A host that shuts down kills ranks first.
 TORN_DOWN = 10.0
-# Seconds. If the launcher's loop wakes up later than planned by more than this, it was suspended, alone or with its
-# machine.
+# If the launcher's loop wakes up more than this many seconds late, the launcher or its machine was suspended.
 STOOD_STILL = 5.0
 
 

@@ -152,7 +152,8 @@ class HostManager:
         self._list = Blacklist(check_range(cooldown_range))
         self._lock = threading.Lock()
         self._slots: dict[str, int] = {}
-        self._order: list[str] = []  # `_order` lists the hosts in the order in which they were first discovered.
+        # Names of the hosts, in the order in which they were first discovered
+        self._order: list[str] = []
         self._last: dict[str, int] = {}  # Number of slots on each host that was usable at the last update
 
     @property

@@ -102,17 +102,14 @@ class Finder:
         self._trouble = ""
 
     def events(self) -> dict[int, int]:
-        """Return the file descriptors to poll, with their poll events."""
         return {} if self._run is None else self._run.events()
 
     def next_time(self) -> float | None:
-        """Return the next time (monotonic, s) at which the caller must call `look`, or None if nothing is scheduled."""
         if self._fixed is not None:
             return 0.0
         return self._next if self._run is None else self._run.next_time()
 
     def look(self, now: float) -> Found | NotFound | None:
-        """Return new hosts or a new error, or None if nothing has changed since the last call."""
         if self._fixed is not None:
             found, self._fixed = self._fixed, None
             return Found(found)

@@ -168,12 +168,12 @@ class Blacklist:
         return bool(hosts) and self.next_return(now) is None and all(self.bars(host, now) for host in hosts)
 
     def closes_at(self, hosts: Collection[str], full: bool, now: float) -> float:
-        """Return the time after which none of these hosts can receive new workers, or infinity if one still can.
+        """Return the time from which on these hosts get no new workers, or infinity if a host might get one.
 
         Args:
             hosts: Names of the hosts.
-            full: True if the usable hosts have too few free slots. The result then allows TORN_DOWN seconds after the
-                last failure, because a failed rank's host can be reported as lost up to then.
+            full: True if the usable hosts have too few free slots. The time is then TORN_DOWN seconds after the last
+                failure, because a failed rank's host can be reported as lost until then.
             now: Current time (monotonic, s).
         """
         if self.bars_for_ever(hosts, now):
@@ -217,7 +217,8 @@ class Admission:
                 default is TOGETHER, as in later epochs.
         """
         self._wait = TOGETHER if gather is None else gather
-        self._ready_since: float | None = None  # Time when the first waiting worker became ready, or None
+        # Time when the first waiting worker became ready, or None
+        self._ready_since: float | None = None
         # Notifications already sent to the members of this epoch
         self._notified = HostUpdateResult.no_update
 

@@ -61,9 +61,11 @@ class Membership:
         # and the slot count in the last "too few slots" message.
         self._reported_none, self._reported_slots = False, -1
         self._resets = Resets(limits.resets)
-        self._ran = False  # True once all members of some epoch have connected.
-        self._begun = False  # True if some worker is known to hold training state.
-        self._fresh = True  # True if no member of the last epoch held training state when it was formed.
+        # True once all members of an epoch have connected to each other
+        self._ran = False
+        # True if at least one worker is known to hold training state
+        self._begun = False
+        self._fresh = True  # True if no member of the last epoch held training state when the epoch was formed
         self._success = False
         # Start of the current period without a running epoch, or None while an epoch is running
         self._idle_since: float | None = now
@@ -152,8 +154,7 @@ class Membership:
         worker = self._member(number, epoch)
         if worker is not None:
             worker.life = Life.WAITING
-            # The job has no training state if no member had any when the epoch was formed, and if this member still has
-            # none.
+            # The job has no training state if no member began the epoch with one, and this member still has none.
             if holds is not None:
                 worker.holds, self._begun = holds, holds or (self._begun and not self._fresh)
             worker.came()
@@ -289,8 +290,7 @@ class Membership:
         self._say(
             f"{worker} failed: {how}{actions.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
         )
-        # A host that is only a part of a machine, such as a lost Spark task, never returns. Its exclusion is not
-        # reported.
+        # Do not report the exclusion of a part of a machine, such as a lost Spark task, because it never returns.
         if not barred and not (gone and worker.machine != worker.host):
             self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
 
@@ -314,7 +314,7 @@ class Membership:
                 self._finish(now)
             else:
                 self._spawn(now)
-                if self._ran:  # The elastic timeout of the job covers worker starts before the first epoch.
+                if self._ran:  # Before the first epoch, the job's elastic timeout limits the start of workers.
                     silent = actions.silent(self.limits.timeout, self._names)
                     self.workers.expect_starts(now, self.limits.timeout, silent)
                 self._go_on(now)

@@ -79,9 +79,11 @@ LIMIT = 1 << 20  # Maximum size of the script's output (bytes)
 _PIECE = 1 << 16
 # Maximum number of chunks read per call, so that a script that writes continuously cannot block the launcher.
 _PIECES = 16
-_LAST_WORDS = 1 << 14  # Number of bytes that are kept from the end of the script's stderr
-_KILLED = 1.0  # Time within which a killed script must exit (s)
-_SHOWN_LINES = 5  # Maximum number of stderr lines that messages show
+# Number of bytes that are kept from the end of the script's stderr
+_LAST_WORDS = 1 << 14
+# Seconds within which a killed script must exit
+_KILLED = 1.0
+_SHOWN_LINES = 5  # Maximum number of lines of the script's stderr that messages show
 
 
 class ScriptRun:
@@ -253,7 +255,8 @@ class ScriptRun:
         return "".join(f"\n    {line}" for line in lines)
 
 
-SLURM_EVERY = 5.0  # Seconds between runs of the Slurm script, each of which puts load on a shared controller
+# Seconds between two runs of the Slurm script. Each run puts load on a controller that all users share.
+SLURM_EVERY = 5.0
 SLURM_SECONDS = 4.0  # Time limit in seconds for each of the two Slurm queries; both must fit into the script's limit
 
 

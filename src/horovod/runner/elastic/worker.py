@@ -30,7 +30,8 @@ __all__ = [
 # Each notification is sent over a new connection, and both ends prove that they know the key. Workers of `horovodrun`
 # receive notifications through the job's store instead and need no port.
 
-_PURPOSE = 100  # Purpose code by which the handshake identifies notification connections
+# Purpose code by which the handshake identifies notification connections
+_PURPOSE = 100
 _NEWS = struct.Struct("<dB")  # Wire format of a notification: timestamp and HostUpdateResult
 _MAC = 32
 _SECONDS = 10.0  # Maximum duration of a connection (s)
