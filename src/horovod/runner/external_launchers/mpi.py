@@ -129,8 +129,7 @@ def _file(text: str) -> Iterator[str]:
 
 MANY_HOSTS = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Variables that MPI launchers and Slurm set for each process. Do not export them, because they can belong to an MPI job
-# in which this launcher runs.
+# Per-process variables of MPI launchers and Slurm. Do not export them, because they can come from an outer job.
 _NOT_EXPORTED = re.compile(r"OMPI_|PMIX|PMI_|PRTE_|OPAL_|HYDRA_|HYDI_|SLURM|I_MPI_|JSM_")
 
 
@@ -291,8 +290,8 @@ def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[
     given = settings.mpi or MpiOptions()
     shared = job_variables(settings, environ)
     if flavour.hydra and "PYTHONUNBUFFERED" not in environ:
-        # Hydra's option -l inserts a tag before each write. An unbuffered print writes its text and newline separately,
-        # which would insert a tag within the line.
+        # Hydra's option -l inserts a tag before each write, so an unbuffered print, which writes its text and newline
+        # separately, would get a tag within the line.
         del shared["PYTHONUNBUFFERED"]
     command = build(
         program,

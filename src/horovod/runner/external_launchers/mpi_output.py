@@ -10,8 +10,7 @@ from horovod.runner.agent.messages import Exited
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.endings import Endings
 
-# Open MPI's --tag-output prints `[1,0]<stdout>: text`, without the space before version 5. Hydra's -l prints `[0]
-# text`.
+# Open MPI's --tag-output prints `[1,0]<stdout>: text` (before version 5 without the space), Hydra's -l `[0] text`.
 _TAG = re.compile(rb"\[\d+,(\d+)\]<(?:stdout|stderr)>: ?|\[(\d+)\] ")
 _END = re.compile(rb"(?<=[\r\n])")
 # Hydra prints its tag before each write of a process, so a tag can directly follow another process's progress bar.
@@ -29,8 +28,9 @@ class Lines:
         """Create a splitter. `ranks` contains all valid ranks of the job."""
         self._ranks = ranks
         self._rest = b""
-        self._last: int | None = None  # The rank that wrote the beginning of the current line, or None.
-        self._bar = False  # True if the current line contains a progress bar.
+        # Rank that wrote the beginning of the current line, or None
+        self._last: int | None = None
+        self._bar = False  # True if the current line contains a progress bar
 
     def feed(self, data: bytes) -> Iterator[tuple[int | None, bytes]]:
         """Yield (rank, line) for each complete line or progress-bar update.
