@@ -29,11 +29,11 @@ from horovod.runner.remote.heartbeats import Heartbeats, silent
 # not answer for too long. A ZeroMQ proxy echoes each request without running Python code, so a program can hold the
 # interpreter lock for any time without being considered lost.
 
-# Name of a worker's ZeroMQ socket: a letter and the worker's number. The letter is necessary, because ZeroMQ reserves
-# names that begin with a zero byte.
+# Name of a worker's ZeroMQ socket. The number alone could begin with a zero byte, which ZeroMQ reserves.
 _NAME = struct.Struct("!cI")
 _MARK = b"w"
-_LONGEST = 1024  # Maximum size of a message, including those of the handshake (bytes)
+# Maximum size of a message in bytes, including the messages of the handshake
+_LONGEST = 1024
 _QUEUED = 4  # Maximum number of unanswered heartbeat requests to a worker
 
 
@@ -68,8 +68,9 @@ class HeartbeatServer:
         try:
             self._authenticator = ClientAuthenticator(self._context, job_key)
             self._socket = server_socket(self._context, job_key, _LONGEST, _QUEUED)
-            self._socket.router_handover = True  # A new connection with a worker's name replaces its old connection.
-            self._socket.router_mandatory = True  # Sending to a worker that is not connected raises an error.
+            # A new connection with a worker's name replaces its old one. Sending to an absent worker raises an error.
+            self._socket.router_handover = True
+            self._socket.router_mandatory = True
             self._accepts = AcceptControl(self._socket, [listener])
         except BaseException:
             self._context.destroy(linger=0)
@@ -182,9 +183,11 @@ class HeartbeatClient:
 
 _LABEL = "lifeline"
 _PURPOSE = 127
-_HANDSHAKE = 5.0  # Time within which a peer must authenticate (s)
-_SILENT = 1.0  # Time within which a peer must send its first bytes if other peers are waiting (s)
-_UNAUTHENTICATED = 64  # Maximum number of connected peers that are not authenticated yet; others wait in the backlog.
+# Seconds within which a peer must authenticate
+_HANDSHAKE = 5.0
+# Seconds within which a peer must send its first bytes if other peers are waiting
+_SILENT = 1.0
+_UNAUTHENTICATED = 64  # Maximum number of unauthenticated connections. Other connections wait in the listen backlog.
 _CLOSE = 5.0
 
 

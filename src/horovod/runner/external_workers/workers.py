@@ -108,8 +108,7 @@ class ExternalWorkers:
             ValueError: If the limit of open files is too low for all workers.
         """
         self._known[number] = worker.public
-        # Try to raise the limit on open files for the connections of all workers. Raise an error only if it is too low
-        # for the workers that have not connected yet.
+        # Raise the open-file limit for all workers if possible. It must suffice for those that are not connected yet.
         coming = max(1, len(self._known) - self._liveness.there)
         make_room(descriptors_for(_EACH * len(self._known)), at_least=descriptors_for(_EACH * coming))
         where = self._address, self._key_port, self._liveness_port, self._heartbeat_port
