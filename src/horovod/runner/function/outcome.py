@@ -194,8 +194,7 @@ def worker_error(
     return error
 
 
-# WorkerError must not inherit from these exceptions, because Python handles them specially. For example, StopIteration
-# would end a loop silently.
+# WorkerError must not inherit from these exceptions: StopIteration, for example, would end a loop silently.
 _APART: tuple[type[BaseException], ...] = (SyntaxError, StopIteration, StopAsyncIteration)
 if hasattr(builtins, "BaseExceptionGroup"):  # Exception groups exist only in Python 3.11 and newer.
     _APART = (*_APART, builtins.BaseExceptionGroup)
@@ -205,8 +204,7 @@ def _of_both_classes(cause: BaseException) -> WorkerError | None:
     kind = type(cause)
     if not isinstance(cause, Exception) or isinstance(cause, (WorkerError, *_APART)) or issubclass(WorkerError, kind):
         return None
-    # Catch all exceptions, because the class of `cause` can raise any exception if it cannot be combined or
-    # constructed.
+    # Catch all exceptions, because combining or constructing the class of `cause` can raise any exception.
     try:
         joined = type(f"WorkerError({kind.__name__})", (WorkerError, kind), _native_attributes(kind))
         error: WorkerError = kind.__new__(joined, *cause.args)
