@@ -171,7 +171,7 @@ class Attempt(AgentAttempt):
         self._tell(f"store on {host}:{port}; variables for the workers: {names}")
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Stop all workers. Later calls can only shorten the grace period. `policy.Stop` describes the arguments."""
+        """Stop all workers. `policy.Stop` describes the arguments, and how a repeated call changes the grace period."""
         if not self.endings.stopping:
             self.endings.stop(self._screen.tails())
         self._stop_agents(grace, first)
@@ -222,8 +222,7 @@ class Attempt(AgentAttempt):
         )
         times = [at for at in clocks if at is not None]
         if self._stdin is not None and self._stdin.in_background:
-            # Check once per second whether the launcher is in the foreground and can read stdin, because there is no
-            # event for it.
+            # No event tells when the launcher gets into the foreground and can read stdin, so check every second.
             times.append(time.monotonic() + 1.0)
         return min(times, default=None)
 

@@ -16,9 +16,11 @@ _REPORT = re.compile(rb"chaos: (\w+)[^\n]*\n")
 _AGAIN = re.compile(AGAIN.format(r"(\d{1,9})").encode() + rb"\n")
 _LASTS = re.compile(rb" for=(\S+)")
 _NOT_COUNTED = (b"(not done", b"(the other end")
-_LATE = 1.0  # Seconds after the end of a fault up to which a failure is attributed to the fault
-_NOBODY = -1  # Replaces the worker number of a fault that no longer affects any worker
-_REST = 400  # Maximum number of bytes that are kept of an incomplete line
+# Seconds after the end of a fault up to which a failure is attributed to the fault
+_LATE = 1.0
+# Worker number of a fault that no longer affects any worker
+_NOBODY = -1
+_REST = 400  # Maximum number of bytes to keep of an incomplete line of output
 
 
 class ChaosLog:
@@ -33,11 +35,14 @@ class ChaosLog:
     def __init__(self, planned: Iterable[Event] = ()) -> None:
         """Create a log. The report will list those `planned` faults that no rank announced."""
         self._silent = [str(event) for event in planned]
-        self._outcomes: list[tuple[int, Outcome]] = []  # (affected worker, fault) pairs
+        # (affected worker, outcome of the fault) pairs
+        self._outcomes: list[tuple[int, Outcome]] = []
         self._again: int | None = None  # Number of steps that ranks had to repeat, or None if unknown
         self._rests: dict[int, bytes] = {}
-        self._epoch = 0  # Number of the current epoch, or 0 if no epoch is running
-        self._members: frozenset[int] = frozenset()  # Worker numbers of the last epoch
+        # Number of the current epoch, or 0 if no epoch is running
+        self._epoch = 0
+        # Worker numbers of the last epoch's members
+        self._members: frozenset[int] = frozenset()
         self._over: float | None = None  # Time when the last epoch ended, or None while an epoch is running
 
     def wrote(self, worker: int, data: bytes, now: float) -> None:

@@ -81,7 +81,7 @@ class ElasticAttempt(AgentAttempt):
         self._results: dict[int, bytearray] = {}
         self._end: End | None = None
         self._stopping = False
-        self._launched = False  # True once a worker has been started
+        self._launched = False
         # Next deadline of `_membership`, computed before the last wait for events.
         self._due: float | None = None
         self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
@@ -112,7 +112,6 @@ class ElasticAttempt(AgentAttempt):
         """Do nothing, because workers start when their hosts are found."""
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Stop all workers. Later calls can only shorten the grace period. `policy.Stop` describes the arguments."""
         if not self._stopping:
             self._stopping = True
             self.endings.stop(self._screen.tails())
@@ -127,7 +126,6 @@ class ElasticAttempt(AgentAttempt):
         self._standstill = Standstill(time.monotonic())
 
     def _postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, because the launcher was suspended for that long."""
         self._membership.postpone(seconds)
         self._hosts.postpone(seconds)
         self._stopped.postpone(seconds)
@@ -167,8 +165,7 @@ class ElasticAttempt(AgentAttempt):
     def next_time(self) -> float | None:
         clocks = [self._fleet.next_time(), self._uninitialized.next_time()]
         if not self._stopping:
-            # Use the time of the last tick instead of the current time. Otherwise, a deadline that passed since the
-            # last tick would be skipped.
+            # Use the time of the last tick, not the current time, to include deadlines that have passed since then.
             self._due = self._membership.next_time(self._ticked)
             clocks += [self._due, self._finder.next_time(), self._hosts.next_time(), self._stopped.next_time()]
         until = min((at for at in clocks if at is not None), default=None)
@@ -213,7 +210,6 @@ class ElasticAttempt(AgentAttempt):
 
     @property
     def ends(self) -> list[RankEnd]:
-        """Records of how the ranks exited, as input for `first_failure`."""
         return [] if self._end is not None and self._end.success else self._roster.ends(self.endings.ends)
 
     @property
@@ -317,7 +313,7 @@ class ElasticAttempt(AgentAttempt):
             self._form(action)
         elif isinstance(action, Kill):
             self._hosts.kill(action.worker)
-        # Keep the worker's other records. `_end_worker` removes them if the abandoned process exits later.
+        # If the abandoned process exits after all, `_end_worker` removes the worker's remaining records.
         elif isinstance(action, Abandon):
             self._roster.end(action.worker, False)
             self._stopped.goes_on(action.worker)

@@ -48,11 +48,11 @@ class MembershipServer:
         self._act = act
         # Maps the number of the last epoch to its workers' numbers, in rank order.
         self._members: dict[int, list[int]] = {}
-        # Maps the name of a store group, `formed N`, to the number of its epoch. The epoch is complete when all its
-        # workers have joined this group.
+        # Maps a store group's name, `formed N`, to its epoch. The epoch is complete once all workers are in the group.
         self._rounds: dict[str, int] = {}
-        self._number_of: dict[int, int] = {}  # Maps each epoch to the number N of its store group, `formed N`
-        self._over: dict[int, str] = {}  # Maps the last epoch to the reason why it is over.
+        # Maps each epoch to the number N of its store group, `formed N`
+        self._number_of: dict[int, int] = {}
+        self._over: dict[int, str] = {}  # Maps the last epoch to the reason why it is over
         self._last_news = 0.0
         # Workers whose last request says that their state includes all changes since the last sync
         self._in_sync: set[int] = set()
@@ -90,8 +90,7 @@ class MembershipServer:
             if epoch in self._members:  # Ignore a message about an earlier epoch.
                 self._number_of[epoch] = message.round
                 self._rounds[f"formed {message.round}"] = epoch
-                # A worker of this epoch has already exited, so the epoch cannot form. Make the other workers stop
-                # waiting for it.
+                # A worker of this epoch has exited, so make the others stop waiting for the epoch to form.
                 if epoch in self._over:
                     self._fail_round(message.round, self._over[epoch])
         elif message.silent and (epoch := self._rounds.get(message.group, 0)):

@@ -256,8 +256,7 @@ class ElasticOrders(_JobOrders):
         foreseen: Callable[[int], Slot | None] = lambda number: None,
         machine_of: Callable[[str], str] = lambda host: host,
     ) -> None:
-        # A discovery script may find other hosts later. All workers are therefore known to run on this machine only if
-        # the list of hosts is fixed.
+        # All workers are known to run here only if the hosts are fixed. A discovery script can find others later.
         here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
         super().__init__(settings, environ, key, store, payload, here)
         self._elastic = elastic
@@ -288,7 +287,6 @@ class ElasticOrders(_JobOrders):
         return StartWorker(Worker(number, encode(replace(env, **place).to_environ())))
 
     def shared_environment(self, remote: bool) -> dict[str, str]:
-        """Return the environment variables that all workers on a host share."""
         shared = super().shared_environment(remote)
         elastic = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{self._elastic.timeout:g}"}
         return without_place(shared) | elastic

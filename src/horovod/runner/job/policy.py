@@ -20,9 +20,11 @@ from enum import Enum
 # Seconds that the job waits after the first failure, so that other ranks that fail can also report their reasons. On
 # these ranks, the engine raises HorovodInternalError within 2 s.
 SETTLE = 2.0
-TERM_GRACE = 5.0  # Seconds between SIGTERM and SIGKILL
-USER_GRACE = 30.0  # Grace period in seconds for ranks to exit after the user stops the job (--grace-seconds)
-AGENT_GRACE = 12.0  # Seconds after the end of the grace periods at which remaining processes are abandoned
+# Seconds between SIGTERM and SIGKILL. USER_GRACE, the default of --grace-seconds, applies if the user stops the job.
+TERM_GRACE = 5.0
+USER_GRACE = 30.0
+# Seconds after the end of the grace periods at which remaining processes are abandoned
+AGENT_GRACE = 12.0
 LAST_WORDS = 1.0  # Seconds after which unread output is discarded once a job that the user stopped has ended
 
 

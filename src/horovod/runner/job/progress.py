@@ -12,10 +12,12 @@ from horovod.common.contract import reasons
 from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.plan.settings import LaunchSettings
 
-QUIET = 2.0  # Seconds of waiting after which the status line appears on a terminal
-FIRST = 5.0  # Seconds of waiting after which the first line appears in a log; the interval doubles with each line
+# Seconds of waiting after which the status line appears on a terminal
+QUIET = 2.0
+# Seconds of waiting after which the first line appears in a log. The interval doubles with each line.
+FIRST = 5.0
 SHOWN = 4  # Maximum number of hosts in a line
-BAR = 10  # Width of the progress bar in characters
+BAR = 10
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,7 @@ class Progress:
             return "start", missing, f"the processes of {self._host_list(state.starting)}"
         for group, (size, joined) in (state.groups or {}).items():
             if size != len(self._hosts):
-                # Skip store groups that contain only some of the ranks, because their member numbers are not ranks of
-                # the job.
+                # Skip store groups of only some ranks, because their member numbers are not ranks of the job.
                 continue
             missing_ranks = [rank for rank in range(size) if rank not in joined]
             if group == "init":

@@ -92,8 +92,7 @@ def terminal_restored(rank: int | None) -> Iterator[None]:
                 termios.tcsetattr(0, termios.TCSANOW, before)
 
 
-# The launcher sends its standard input to rank 0 in chunks. It sends the next chunk when rank 0 has consumed the last
-# one.
+# The launcher sends its stdin to rank 0 in chunks, each of them once rank 0 has consumed the previous one.
 
 PIECE = 1 << 16
 

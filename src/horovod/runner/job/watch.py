@@ -169,7 +169,6 @@ class Watch:
         return self.screen.queue.pending < QUEUE_LIMIT or bool(self.received)
 
     def _wait(self, attempt: WatchedAttempt) -> None:
-        """Wait for an event, and handle it."""
         listening = self._listening()
         if not listening:
             self.policy.reader_is_slow(time.monotonic())
