@@ -329,8 +329,7 @@ def _delete_parts(api: Api, name: str) -> None:
 
 
 def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:
-    # Delete the launcher's Job first. The cluster then deletes all objects that it owns, even if this command is
-    # interrupted.
+    # Delete the launcher's Job first, so that the cluster deletes what it owns even if this command is interrupted.
     refusals = []
     for kind, part in parts:
         try:

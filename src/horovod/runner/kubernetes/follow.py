@@ -25,8 +25,10 @@ AWAY_SECONDS = 120.0
 AGAIN = 1.0  # Seconds before a failed request is repeated
 PASSING = (410, 429, 500, 502, 503, 504)
 """HTTP statuses that can be temporary: an outdated version, or a server that is busy or restarts."""
-LAST_TRIES = 3  # Number of attempts to read the log of a terminated pod
-SETTLES = 1.0  # Seconds for which a line about waiting pods must be unchanged before it is shown
+# Number of attempts to read the log of a terminated pod
+LAST_TRIES = 3
+# Seconds for which a message about waiting pods must stay the same before it is shown
+SETTLES = 1.0
 EVENTS_EVERY = 5.0  # Seconds between two queries for events while pods are missing
 
 

@@ -115,8 +115,7 @@ def run(given: LauncherArguments, environ: dict[str, str]) -> JobResult:
         def stop(number: int, _frame: FrameType | None) -> None:
             gathering.fail(Stopped(number))
 
-        # Install handlers until SignalQueue installs its own, because the process with pid 1 in a container ignores
-        # signals for which it has no handler.
+        # Process 1 of a container ignores signals without handlers, so handle them until SignalQueue takes over.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         many = checked.size // given.slots

@@ -149,8 +149,7 @@ def _service(request: Request) -> Manifest:
         "metadata": _metadata(request, request.name),
         "spec": {
             "clusterIP": "None",
-            # Pods must be able to resolve the launcher's name as soon as the launcher listens, which is before
-            # Kubernetes reports it as ready.
+            # Pods must resolve the launcher's name before Kubernetes reports the launcher as ready.
             "publishNotReadyAddresses": True,
             "selector": {INSTANCE: request.name, COMPONENT: LAUNCHER},
             "ports": [{"name": "launcher", "port": request.port, "targetPort": request.port, "protocol": "TCP"}],
@@ -164,8 +163,7 @@ def _workers(request: Request) -> Manifest:
         "completions": request.pods,
         "parallelism": request.pods,
         "backoffLimit": RETRIES if request.elastic else 0,
-        # Kubernetes deletes the Job ttlSecondsAfterFinished seconds after it has finished. LEAST_KEEP leaves enough
-        # time to report how the job ended.
+        # Kubernetes deletes a finished Job after ttlSecondsAfterFinished. LEAST_KEEP leaves time to report its end.
         "ttlSecondsAfterFinished": max(request.keep, LEAST_KEEP),
     }
     if request.elastic:  # An evicted pod must not count as a failure, because Kubernetes delays retries after failures.
@@ -211,8 +209,7 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
         "automountServiceAccountToken": spec.get("automountServiceAccountToken", False),
         # Prevent Kubernetes from adding environment variables for all Services in the namespace.
         "enableServiceLinks": False,
-        # The launcher's pod omits other containers of the template, such as a proxy, because they would keep its Job
-        # from completing.
+        # Omit the template's other containers, such as a proxy, because the launcher's Job would never complete.
         "containers": [_container(request, component, ours, mounts), *(others if worker else [])],
     }
     lists = {

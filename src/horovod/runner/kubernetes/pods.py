@@ -295,7 +295,7 @@ class Judge:
         self._expected = expected
         self._patience = patience
         self._began = now
-        self._now = now  # The time that was passed to the last call of `outcome`.
+        self._now = now
         # Maps each condition that is true to the time when it became true.
         self._since: dict[str, float] = {}
         self._old = age > patience
@@ -383,8 +383,7 @@ class Judge:
             if each.component == LAUNCHER or able < self._expected:
                 return JobOutcome(1, (f"pod {each.name} cannot start: {each.trouble}",))
         waits = now >= self._began + self._patience
-        # If the launcher's pod is running, wait LAST_SECONDS longer, because the launcher has the same time limit and
-        # reports more details.
+        # A running launcher has the same time limit and reports more details, so wait LAST_SECONDS longer for it.
         if waits and self._lasts("late", True, now, LAST_SECONDS if runs(views) else 0.0):
             causes = not_created(events)
             text = f"waited {self._patience:g} s (--start-timeout): {waiting_line(views, self._expected)}"

@@ -34,7 +34,8 @@ from horovod.runner.kubernetes.manifests import (
 )
 from horovod.runner.kubernetes.values import token_key
 
-INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets this variable in the pods of an Indexed Job.
+# Variable that Kubernetes sets in the pods of an Indexed Job
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 EVERY = 0.5  # Seconds between two lookups of the launcher's name while it does not exist
 ANOTHER_NAME = 1.2
 """Seconds before the second name is tried.
@@ -187,8 +188,7 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
     ticket = Ticket(tuple(endpoints), network_identity(), key)
     threads = []
     for slot in range(options.slots_per_pod):
-        # If two pods choose the same random number, the launcher rejects the second pod. Its replacement chooses a new
-        # number.
+        # If two pods choose the same number, the launcher rejects the second, and its replacement chooses a new one.
         number = secrets.randbits(31) if options.elastic else index * options.slots_per_pod + slot
         parts = [f"pod {name}" if name else f"pod {index}", *([f"slot {slot}"] if options.slots_per_pod > 1 else [])]
         label = " ".join([", ".join(parts), *([f"on {node}"] if node else [])])
