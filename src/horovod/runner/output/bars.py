@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from horovod.runner.output.row import Row, cells_of, cut
 
 ERASE = b"\r\x1b[K"
-MARGIN = 3  # Number of rightmost columns that stay empty, because a terminal can show ^C or ^Z at the cursor
-LINES_LIMIT = 1000  # Maximum number of lines that a terminal is assumed to have
-FRAME = 0.05  # Minimum seconds between two redraws of the bars
+# Number of rightmost columns that stay empty, because a terminal can show ^C or ^Z at the cursor
+MARGIN = 3
+# Maximum number of lines that a terminal is assumed to have
+LINES_LIMIT = 1000
+FRAME = 0.05  # Minimum seconds between two redraws of the progress bars
 _SGR = re.compile("\x1b\\[[0-9;:]*m")
 _TO_THE_END = "\x1b[K"
 _BELOW = "\x1b[J"
@@ -139,8 +141,7 @@ class Area:
         return [row.shown(bar.prefix, columns) for bar, row in bars[:room]] + more + status
 
     def _choose_stream(self, bars: list[tuple[Bars, Row]]) -> None:
-        # Switch between stdout and stderr only while no bar is on the screen, because rows must be erased on the stream
-        # that drew them.
+        # Change the stream only while no bar is on the screen, because rows must be erased on the stream they are on.
         if not self._drawn:
             self.stream = bars[0][0].stream if bars else 2
 

@@ -35,7 +35,7 @@ class BarBoard:
         self._texts: dict[Source, StreamText] = {}
         # Maps each stream to the time at which its progress bars are considered finished or must be logged.
         self._dues: dict[Source, float] = {}
-        self._soonest = _NEVER  # Never later than the earliest time in `_dues`
+        self._soonest = _NEVER  # Lower bound for the times in `_dues`
 
     def follow(self, source: Source, text: StreamText) -> None:
         """Redraw the bars of a stream, because the stream has changed."""
@@ -203,7 +203,7 @@ class Display:
         self._queue.put(stream, self._prefix_of(ranks, stream) + line)
 
     def _take_lines(self, rank: int, stream: int, now: float, lines: list[bytes]) -> None:
-        if stream == 2 and self._collapser is None:  # A collapser would merge equal lines of all ranks itself.
+        if stream == 2 and self._collapser is None:  # If there is a collapser, it merges tracebacks like all lines.
             lines = self._farewells.add(rank, lines, now)
         if not lines:
             return

@@ -17,9 +17,12 @@ from horovod.runner.output.bars import Area, Bars, Source
 
 PIPE_PIECE = 4096  # A pipe accepts PIPE_BUF bytes without blocking if poll() reports it as writable.
 FILE_PIECE = 1 << 20
-DRAW_LIMIT = 1 << 16  # Maximum number of queued bytes with which progress bars are still drawn
-WRITE_SECONDS = 0.05  # Approximate maximum duration of a call to `write` (s)
-FULL_SECONDS = 0.01  # Seconds for which writing pauses if a terminal is full although poll() reports it as writable
+# Progress bars are not drawn while more bytes than this are queued.
+DRAW_LIMIT = 1 << 16
+# Approximate maximum duration of a call to `write` in seconds
+WRITE_SECONDS = 0.05
+# Seconds for which writing pauses if a terminal is full although poll() reports it as writable
+FULL_SECONDS = 0.01
 LEAVE_SECONDS = 1.0  # Maximum seconds for which the launcher writes queued bytes before it is suspended
 
 
@@ -129,7 +132,7 @@ class OutputSink:
         raise NotImplementedError
 
     def waiting_for(self) -> int | None:
-        """Return the descriptor to poll for POLLOUT, or None if there is nothing to write."""
+        """Return the descriptor to poll for POLLOUT, or None if no output is queued."""
         return None
 
     def write(self) -> None:
@@ -180,8 +183,7 @@ class OutputQueue(OutputSink):
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._broken_fds: set[int] = set()
-        # Maps descriptors that are shared with other programs to private non-blocking ones, which are used until
-        # `close`.
+        # Maps a descriptor that other programs share to a private non-blocking one, which is used until `close`.
         self._own: dict[int, int] = {}
         self._inside: int | None = None  # Descriptor to which only a part of a line has been written so far, or None
 
@@ -208,7 +210,6 @@ class OutputQueue(OutputSink):
         self.pending += len(data)
 
     def waiting_for(self) -> int | None:
-        """Return the descriptor to poll for POLLOUT, or None if there is nothing to write."""
         return self._queue[0][0] if self._queue else None
 
     def write(self, budget: float = WRITE_SECONDS) -> None:

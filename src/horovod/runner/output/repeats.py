@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from horovod.runner.attribution.first_failure import find_exception
 from horovod.runner.attribution.tracebacks import HEADER, shortened
 
-DELAY = 0.5  # Seconds for which a line is held, to merge it with identical lines from other ranks
-HELD_LIMIT = 1 << 20  # Maximum number of bytes of all held lines together
+# Seconds for which a line is held back, to merge it with identical lines from other ranks
+DELAY = 0.5
+# Maximum total size in bytes of the lines that are held back
+HELD_LIMIT = 1 << 20
 GROUP_LIMIT = 512  # Maximum number of different lines that are held back
 
 _Key = tuple[int, bytes]

@@ -8,8 +8,7 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-# Latin letters and the characters of progress bars occupy one column each, so text that contains only these needs no
-# lookup.
+# Latin letters and the characters of progress bars occupy one column each, so their width needs no lookup.
 _NARROW = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2500-\u259f]*")
 _NOTHING = {"Mn", "Me", "Cf", "Cc"}  # Unicode categories of combining and invisible characters
 

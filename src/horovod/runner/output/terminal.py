@@ -43,18 +43,19 @@ class LineCutter:
         return rest
 
 
-HOLD = 0.5  # Seconds without a redraw after which a progress bar is final
+# Seconds without a redraw after which a progress bar is final
+HOLD = 0.5
 ROWS_LIMIT = 64  # Maximum number of lines in the canvas; it returns older lines as final
 TRACEBACK = "Traceback (most recent call last):"
 
 _TOKEN = re.compile(
     "([^\x00-\x1f\x7f]+)"  # plain text
     "|(\n)|(\r+\n)|(\r+)|(\b+)|(\t)"
-    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # A control sequence: parameters and a final byte (ECMA-48, 5.4)
-    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # A window title or a hyperlink
-    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # Any other escape sequence or control character
+    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # control sequence, that is, parameters and a final byte (ECMA-48, 5.4);
+    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # window title or hyperlink;
+    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # any other escape sequence or control character
 )
-# Incomplete escape sequence at the end of the text
+# Matches an incomplete escape sequence at the end of a text
 _TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")
 _TORN_LIMIT = 4096
 _COLOURS = re.compile("[0-9;:]{0,256}")
@@ -296,8 +297,7 @@ class StreamText:
             return False
         if b"\x08" in data or (b"\x1b" in data and _MOVES.search(data)):
             return False
-        # Output of only newlines is not plain text. A program can print newlines to move the cursor below the progress
-        # bars of another program.
+        # Newlines alone are not plain text: a program can print them to move below another program's progress bars.
         return data[:1] != b"\n" or self._cutter.inside or bool(data.strip(b"\n"))
 
     def _contained(self, lines: list[bytes], coloured: bool = True) -> list[bytes]:
