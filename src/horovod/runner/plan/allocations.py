@@ -44,8 +44,7 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
         counts = launchers.expand_tasks(environ["SLURM_TASKS_PER_NODE"]) if environ.get("SLURM_TASKS_PER_NODE") else []
     except ValueError as error:
         raise LaunchError(f"SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE: {error}") from None
-    # If there are no usable task counts (SLURM_TASKS_PER_NODE is missing or describes a job step), assume one task per
-    # node.
+    # If SLURM_TASKS_PER_NODE is missing or describes a job step, assume one task per node.
     if len(counts) != len(nodes):
         counts = [1] * len(nodes)
     return Allocation(job, {node: max(1, count) for node, count in zip(nodes, counts, strict=True)})
@@ -90,8 +89,7 @@ def lines(nodes: Sequence[str], slots: Mapping[str, int], each: int | None) -> s
     return "".join(f"{node}:{slots.get(node, first) if each is None else each}\n" for node in nodes)
 
 
-# The formats of SageMaker's resource configuration and of Vertex AI's CLUSTER_SPEC follow the public documentation of
-# these services.
+# SageMaker's resource configuration and Vertex AI's CLUSTER_SPEC are parsed as these services document them.
 
 SAGEMAKER_FILE = "/opt/ml/input/config/resourceconfig.json"
 """File with SageMaker's resource configuration. It exists in every container, whatever the image."""

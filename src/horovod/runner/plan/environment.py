@@ -82,8 +82,7 @@ HOSTS_OWN = (
 # would print the output of this file. Rank 0's host does not have these variables, so no host gets them.
 OF_THE_SESSION = ("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SHLVL")
 
-# These variables are passed on even with --env-allow. Many programs do not start without them, and Horovod's settings
-# are not secret.
+# These variables are passed on even with --env-allow: many programs need them, and Horovod's settings are not secret.
 NEEDED = (
     "HOROVOD_*",
     "PATH",
