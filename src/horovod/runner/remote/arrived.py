@@ -26,8 +26,9 @@ class ArrivedConnection:
         self._sock = sock
         self._channel = channel
         self._rest = rest
-        self._queue = bytearray()  # Encrypted data to send.
-        self._closes = False  # True if the socket must be closed once all queued data is sent.
+        # Encrypted data that has not been sent yet
+        self._queue = bytearray()
+        self._closes = False  # True if the socket must be closed once all queued data is sent
         self.ended = False
         self.status: int | None = None
         self.stderr_tail = _BROKE
@@ -88,7 +89,7 @@ class ArrivedConnection:
                 sent = self._sock.send(memoryview(self._queue)[: 1 << 16])
             except BlockingIOError:
                 return
-            except OSError:  # Keep the connection without the unsent data, because the agent's last data is unread.
+            except OSError:  # Drop the unsent data, but keep the connection to read the agent's last messages.
                 self._queue.clear()
                 return
             del self._queue[:sent]

@@ -155,7 +155,6 @@ class ProcessConnection:
         return self._out in ready
 
     def read(self) -> bytes:
-        """Return the received bytes. Set `ended` if the stream has ended."""
         self._listen()
         try:
             data = os.read(self._out, READ_SIZE)
@@ -177,7 +176,6 @@ class ProcessConnection:
             pass
 
     def hang_up(self) -> None:
-        """Close the agent's input, so that the agent stops the job's processes on its host."""
         self._writer.broken = True
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -22,9 +22,11 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.heartbeats import Heartbeats, silent
 from horovod.runner.remote.routes import BySrun, BySsh, Reach, Routes, ThisMachine, Through
 
-TRACEBACK_LINES = 12  # Maximum number of lines of a failed agent's stderr that messages show
-FLUSH_SECONDS = 1.0  # Maximum seconds that the launcher spends on telling the agents that it will be suspended
-LOST_GRACE = 0.5  # Seconds that the ssh process of a lost host has to exit
+# Maximum number of lines of a failed agent's stderr that messages show
+TRACEBACK_LINES = 12
+# Maximum seconds that the launcher spends on telling the agents that it will be suspended
+FLUSH_SECONDS = 1.0
+LOST_GRACE = 0.5  # Seconds in which the ssh process of a lost host can exit before it is killed
 
 
 @dataclass(frozen=True)

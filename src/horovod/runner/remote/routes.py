@@ -31,8 +31,7 @@ class Routes:
     """Tree that defines, for each host, the parent host through which it is reached."""
 
     def __init__(self, hosts: Sequence[str], fanout: int) -> None:
-        # The first `fanout` hosts have no parent. The parent of any other host i is host i // fanout - 1, so each host
-        # has at most `fanout` children.
+        # The first `fanout` hosts have no parent. The parent of host i is host i // fanout - 1.
         self._parents = {hosts[i]: hosts[i // fanout - 1] for i in range(fanout, len(hosts))}
 
     def parent(self, host: str) -> str | None:

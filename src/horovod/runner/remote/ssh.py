@@ -20,17 +20,16 @@ from dataclasses import dataclass
 from horovod.common.contract import boot
 from horovod.runner.agent.messages import MAGIC
 
-CONNECT_SECONDS = 8  # Time limit for a connection attempt of ssh to an address (s)
-# The keepalive options end an ssh client whose host is lost, even if the launcher has died. While it is alive, the
-# launcher's own heartbeat detects the loss sooner.
+# Time limit in seconds for an attempt of ssh to connect to an address
+CONNECT_SECONDS = 8
+# The keepalive options end an ssh client whose host is lost, even if the launcher, with its heartbeats, has died.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 # ssh may use a connection that another ssh process of the user shares (ControlMaster). It must not share its own
 # connection, which ends with the job. Remote commands and port forwardings in the user's configuration are ignored,
 # because they are meant for interactive use.
 _PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 _UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
-# Kubernetes' MPI operator sets OMPI_MCA_plm_rsh_agent to a program that runs commands in other pods. Like ssh, the
-# program is called with a host and a command.
+# Kubernetes' MPI operator sets OMPI_MCA_plm_rsh_agent to a program that, like ssh, gets a host and a command to run.
 AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
 
 
