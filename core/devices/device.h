@@ -42,12 +42,12 @@ class Device {
 
   // Take an event from the pool. An event that has never been recorded is treated as reached.
   virtual Status take_event(Event* out) = 0;
-  // Return an event to the pool. The caller must not make any stream wait for it afterwards.
+  // Return an event to the pool. The caller must not use it afterwards.
   virtual void give_back(Event event) = 0;
   virtual Status record(Event event, Stream stream) = 0;
-  // Make later work on `stream` wait for the work before `event`.
+  // Make later work on `stream` wait until the device reaches `event`.
   virtual Status wait(Stream stream, Event event) = 0;
-  // Set `out` to true if the device has reached the event. An error means that the device has failed.
+  // Set `out` to true if the device has finished the work before the event. An error means that the device has failed.
   virtual Status reached(Event event, bool* out) = 0;
 
   // Copy memory in stream order. `from` and `to` are device memory, or host memory from pin().
@@ -74,9 +74,9 @@ class Device {
   // `on_device`. Registering and unregistering can wait for all work on the device.
   virtual Status register_host(std::byte* memory, size_t bytes, std::byte** on_device) = 0;
   virtual void unregister_host(std::byte* memory) = 0;
-  // Operations on 32-bit words in registered memory, in stream order. write_word() writes a word after all earlier work
-  // on the stream. await_word() makes later work wait until the word is at or past `value`. The difference must be
-  // below 2^31; counters can wrap around. The host can write the words too.
+  // Write a 32-bit word in registered memory after all earlier work on the stream (write_word), or make later work wait until a word is at
+  // or past `value` (await_word). Words are counters that can wrap around, so the two must differ by less than 2^31. The host can write
+  // words too.
   virtual Status write_word(std::byte* word, uint32_t value, Stream stream) = 0;
   virtual Status await_word(const std::byte* word, uint32_t value, Stream stream) = 0;
 
@@ -85,10 +85,9 @@ class Device {
   virtual Status pin(size_t bytes, std::byte** out) = 0;
   virtual void unpin(std::byte* memory) = 0;
 
-  // Load all kernels of core/kernels, so that launches never have to load one. This can wait for all work on the
-  // device, and takes seconds if the driver has to compile the kernels. Call it before anything waits for other ranks.
-  // Later calls return the result of the first call. An error explains why this driver and device cannot run the
-  // kernels.
+  // Load all kernels of core/kernels, so that launches never have to load one. Call this before anything waits for other ranks: it can wait
+  // for all work on the device, and takes seconds if the driver has to compile the kernels. Later calls return the result of the first
+  // call. An error explains why this driver and device cannot run the kernels.
   virtual Status load_kernels() = 0;
   // Launch the kernel with index `kernel` in kernels::all(), in stream order. Requires load_kernels(). The parameters
   // are copied before the call returns.

@@ -1,8 +1,7 @@
-// Pool of a device's pinned memory. It keeps memory between operations, because pinning can wait for all work on the
-// device. It never shrinks, because unpinning can wait for kernels of a collective that waits for a lost rank, which
-// would block the thread that must notify the other ranks. Users therefore limit how much memory they use at a time
-// (engine/device/host_staged_path.h), except for tensors that cannot be split. Not thread-safe. Callers must have
-// entered the device (Device::Turn).
+// Pool of a device's pinned memory. Pinning can wait for all work on the device, so blocks are kept for reuse. The pool never shrinks:
+// unpinning can wait for kernels of a collective that waits for a lost rank, and would block the thread that must notify the other ranks.
+// Users therefore limit the memory in use (engine/device/host_staged_path.h), except for tensors that cannot be split. Not thread-safe.
+// Callers must have entered the device (Device::Turn).
 #pragma once
 #include <map>
 #include <memory>

@@ -35,8 +35,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     {
       const Turn turn(*this);
-      // If the context is not usable, free nothing: the process is exiting or the context has failed, and the driver
-      // cleans up.
+      // If the context is unusable, the process is exiting or the context has failed. The driver then frees everything.
       if (!turn.status().ok()) return;
       for (Event event : events_) driver_.event_destroy(event);
       kernels_.unload();
@@ -63,8 +62,7 @@ class CudaDevice final : public Device {
   Status capturing(Stream stream, bool* out) override {
     int status = 0;
     const int code = driver_.stream_is_capturing(stream, &status);
-    // If the default stream cannot be queried, treat it as being captured. The query fails while another stream that
-    // synchronizes with the default stream is being captured.
+    // Treat a default stream that cannot be queried as being captured: another stream that synchronizes with it is.
     *out = status != 0 || code == CudaDriver::kLegacyStreamUnusable;
     return *out ? Status() : driver_.check(code, "cuStreamIsCapturing");
   }
