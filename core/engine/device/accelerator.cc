@@ -10,7 +10,7 @@ Status Accelerator::open(const Place& place, std::shared_ptr<Device>* out) {
   if (!device_) {
     HVD_RETURN_IF_ERROR(open_cuda_device(cuda_library_, place.ordinal, &device_));
     const Device::Turn turn(*device_);
-    // Ignore a failure to load the kernels here. Operations that need kernels will report it.
+    // Ignore a failure to load the kernels; the operations that need them report it.
     if (kernels_ && turn.status().ok()) static_cast<void>(device_->load_kernels());
   }
   if (device_->ordinal() != place.ordinal) {
@@ -73,8 +73,8 @@ Status SingleRankPath::start(const Response& r, const std::vector<OperationPtr>&
     if (!stream_) HVD_RETURN_IF_ERROR(device.make_stream(&stream_));
     HVD_RETURN_IF_ERROR(device.wait(stream_, op.on_device->ready));
     if (op.in != op.out) HVD_RETURN_IF_ERROR(device.copy(op.out, op.in, bytes, stream_));
-    // Record the completion even if the result stays in place. Another stream that waits for the result must also wait
-    // for the program's earlier work.
+    // Record the completion even if the result stays in place: another stream that waits for the result must also wait for the program's
+    // work before the operation.
     HVD_RETURN_IF_ERROR(Completion::record(op.on_device->device, stream_, &op.on_device->completion));
   }
   return {};

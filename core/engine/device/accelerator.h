@@ -22,13 +22,12 @@ struct Place {
 
 class Accelerator {
  public:
-  // If `kernels` is true, the engine can launch its own kernels, and loads them when it opens the device. Loading them
-  // later could exceed the timeouts of other ranks that wait, because a driver that compiles the kernels takes seconds.
+  // `kernels` is true if the engine can launch its own kernels. They are then loaded when the device is opened, because a driver can take
+  // seconds to compile them, which would later exceed the timeouts of waiting ranks.
   Accelerator(std::string cuda_library, bool kernels) : cuda_library_(std::move(cuda_library)), kernels_(kernels) {}
 
-  // Record an event on the caller's stream that the operation must wait for. Call this from the caller's thread. An
-  // error explains why the tensor cannot be used: no device is available, the tensor is on a different device than
-  // earlier tensors, or its stream is being captured.
+  // Record an event on the caller's stream, for which the operation must wait. Call this on the caller's thread. An error explains why the
+  // tensor cannot be used: no device is available, an earlier tensor was on another device, or the stream is being captured.
   Status mark(const Place& place, Operation* op);
   // Copy the output of a completed operation to device memory, in stream order. The output stays alive until the copy
   // is done.

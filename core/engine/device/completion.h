@@ -40,16 +40,14 @@ class Completion {
     HVD_RETURN_IF_ERROR(passed(out));
     return *out ? failure() : Status();
   }
-  // Set `out` to true if the device has passed the event and no longer uses the operation's memory. This also works for
-  // failed operations, whose launched work continues until it ends or is aborted. An error means that the state is
-  // unknown.
+  // Set `out` to true if the device has reached the event and no longer uses the operation's memory. This also holds for a failed
+  // operation, whose launched work runs until it ends or is aborted. An error means that the state is unknown.
   Status passed(bool* out) const {
     const Device::Turn turn(*device_);
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->reached(event_, out);
   }
-  // Mark the result as failed, even if the device later reaches the event. Call this once, before doing anything that
-  // allows the device to reach the event.
+  // Mark the result as failed, whether or not the device reaches the event. Call this once, before anything that lets the device reach it.
   void fail(Status why) const {
     why_ = std::move(why);
     failed_.store(true, std::memory_order_release);
@@ -64,13 +62,12 @@ class Completion {
   mutable Status why_;
 };
 
-// Leak the memory on purpose, because the device might still use it and there is no completion to wait for. Leak
-// checkers still see the memory as reachable.
+// Leak memory that the device might still use, if no completion tells when it stops. Leak checkers see the memory as reachable.
 void leave_behind(std::shared_ptr<void> memory);
 
 class DeferredRelease {
  public:
-  // Keep `memory` alive until the event of `until` has occurred on the device. Callable from any thread.
+  // Keep `memory` alive until the device has reached the event of `until`. Callable from any thread.
   void keep(std::shared_ptr<const Completion> until, std::shared_ptr<void> memory);
   // Release memory that the device no longer uses, oldest first. An error means that the device has failed.
   Status sweep();

@@ -38,7 +38,7 @@ Status Compute::scale(DType dtype, std::byte* to, const std::byte* from, uint64_
 }
 
 Status Compute::pack(DType from, DType to, std::span<const Move> moves, const Scale& scale, Device::Stream stream) {
-  // True if the copies involve no conversion and no scaling, so that a kernel can copy plain bytes.
+  // Without conversion and scaling, a kernel copies plain bytes.
   const bool plain = from == to && scale.identity();
   const auto kernel = plain ? kernels::pack_bytes_of() : kernels::pack_of(from, to);
   if (!kernel) {

@@ -30,9 +30,8 @@ class Compute {
   // True if there is a kernel for the operation. Only Adasum has none.
   static bool reduces(ReduceOp op) { return kernels::op_of(op).has_value(); }
 
-  // Combine elements [begin, end) of all sources, scale them, and store them at the same positions in each destination.
-  // For an average, `op` is sum and `scale` holds the divisor. A destination can be one of the sources, but must not
-  // partly overlap a source.
+  // Combine elements [begin, end) of all sources, scale them, and store them at the same positions in each destination. An average is a sum
+  // whose `scale` has a divisor. A destination can be one of the sources, but must not partly overlap a source.
   Status reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
                 uint64_t begin, uint64_t end, const Scale& scale, Device::Stream stream);
 

@@ -70,9 +70,8 @@ Status HierarchicalNcclPath::eligible(const Response& r, Comm& comm, const std::
 
 namespace {
 
-// Return the factor by which values are divided before the sum and multiplied afterwards. Without it, sums of 16-bit
-// floats would often overflow even if their average does not. The factor is a power of two, so it changes no bits
-// except in denormals.
+// Return a factor by which values are divided before the sum, so that the sum of 16-bit floats does not overflow if their average does not.
+// The sum is multiplied by it. The factor is a power of two, so only denormals change.
 double reserve(const Response& r, const Comm& comm) {
   const bool needed = r.op == ReduceOp::average && r.dtype == DType::float16;
   return needed ? static_cast<double>(std::bit_ceil(static_cast<unsigned>(comm.size))) : 1;
@@ -80,7 +79,7 @@ double reserve(const Response& r, const Comm& comm) {
 
 }  // namespace
 
-// Return the reduction to use within a host. It applies no scaling, because only the full sum over all hosts is scaled.
+// Return the reduction within a host. The caller scales the full sum over all hosts.
 nccl::Reduction HierarchicalNcclPath::reduction(const Set& set, const Response& r, const Comm& comm) const {
   nccl::Question q;
   q.element = nccl::element_of(r.dtype);
@@ -122,8 +121,8 @@ Status HierarchicalNcclPath::begin(const Response& r, const Comm& comm, Flight* 
   const Device::Stream stream = sets_.stream();
   for (const OperationPtr& op : flight->operations) HVD_RETURN_IF_ERROR(device_->wait(stream, op->on_device->ready));
   const size_t element = size_of(r.dtype), members = static_cast<size_t>(flight->members);
-  // If the program did not name the operation, add a number to the name that the schedule uses for it, because several
-  // such operations with the same name can be in flight.
+  // Add a number to the name of an unnamed operation. A schedule repeats generated names, so several operations in flight can have the same
+  // one.
   const bool unnamed = flight->operations.front()->request.unnamed;
   flight->name = r.names.front() + (unnamed ? "/hosts." + std::to_string(++begun_[r.set]) : "/hosts");
   flight->between.fence = flight->operations.front()->request.fence;
@@ -166,7 +165,7 @@ std::byte* HierarchicalNcclPath::part_of(const Flight& flight, const PartPlan& p
   return flight.buffer->data() + (plan.first + static_cast<size_t>(flight.me) * plan.part) * size_of(flight.between.dtype);
 }
 
-// Copy this rank's part to pinned memory, in stream order after the reduction.
+// Copy this rank's part to pinned memory once NCCL has reduced it. Prepare the host operation for the part.
 Status HierarchicalNcclPath::bring(Flight& flight, Part* part) {
   const size_t bytes = part->plan.part * size_of(flight.between.dtype);
   HVD_RETURN_IF_ERROR(part->reduced->order(down_));
@@ -186,13 +185,12 @@ Status HierarchicalNcclPath::bring(Flight& flight, Part* part) {
   return {};
 }
 
-// State of one call of advance(), which checks all operations in flight, oldest first.
+// State of one call of advance(), which visits all operations in flight, oldest first.
 struct HierarchicalNcclPath::Look {
   bool moved = false;
-  // True if no pinned memory was left for a part. Later parts must then wait, so that all ranks serve the oldest part
-  // first.
+  // True if there was no pinned memory for a part. Later parts must then wait, so that all ranks process the oldest part first.
   bool full = false;
-  // True if a copy has not completed. Later copies on the same stream then cannot have completed either.
+  // True if a copy is unfinished. Later copies on the same stream are then unfinished too.
   bool copying = false;
 };
 
@@ -225,7 +223,7 @@ Status HierarchicalNcclPath::look(Flight& flight, Look* how) {
     if (how->full) break;
     if (Status s = pool_->take(bytes, &part.pinned); !s.ok()) {
       if (used == 0) return s;
-      // Stop copying, because no more pinned memory is available.
+      // Copy nothing more until pinned memory is free again.
       staged_memory_ = used;
       how->full = true;
       break;
@@ -248,8 +246,8 @@ Status HierarchicalNcclPath::look(Flight& flight, Look* how) {
   return {};
 }
 
-// Called when a part has been reduced across hosts. All ranks of a host complete these operations in the same order, so
-// they also launch NCCL calls in the same order.
+// Gather a part that has been reduced across hosts. All ranks of a host complete host operations in the same order, so they also launch
+// NCCL calls in the same order.
 void HierarchicalNcclPath::arrived(Operation& op, void* context) {
   if (!context) return;
   Part& part = *static_cast<Part*>(context);
@@ -289,7 +287,7 @@ Status HierarchicalNcclPath::finish(Flight& flight) {
   std::shared_ptr<const Completion> completion;
   HVD_RETURN_IF_ERROR(Completion::record(device_, sets_.stream(), &completion));
   for (const OperationPtr& op : flight.operations) op->on_device->completion = completion;
-  // Release the buffer early. This is safe because its next user runs on the same stream.
+  // Release the buffer now: its next user runs on the same stream, so it waits for this work.
   flight.buffer.reset();
   launched_.add(std::move(completion), flight.what);
   return {};
@@ -305,8 +303,7 @@ std::vector<OperationPtr> HierarchicalNcclPath::take_all() {
   std::vector<OperationPtr> out;
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
-  // The device can access the operations' memory until the work on all three streams is done. NCCL's work is aborted
-  // first.
+  // Keep the memory of all operations until the work on all three streams is done.
   std::shared_ptr<const Completion> down, up, all;
   const Device::Stream stream = sets_.stream();
   const bool known = turn.status().ok() && pool_ && stream && Completion::record(device_, down_, &down).ok() && down->order(stream).ok() &&

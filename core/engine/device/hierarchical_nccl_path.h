@@ -36,19 +36,19 @@ namespace hvd {
 
 class HierarchicalNcclPath {
  public:
-  // `staged_memory` is the maximum number of bytes of pinned memory in use at a time. At least one part is always
-  // allowed. If less memory is available, the limit shrinks. The caller, not this class, checks `options.by_hosts`.
+  // `staged_memory` is the maximum number of bytes of pinned memory in use at a time, but one part is always allowed. The limit shrinks if
+  // less memory is available. The caller, not this class, checks `options.by_hosts`.
   HierarchicalNcclPath(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common, size_t staged_memory,
                        Submissions* submissions, const Observers* observers)
       : wanted_(options.kinds[static_cast<size_t>(Kind::allreduce)]), host_(host), log_(log), sets_(options, host, std::move(log), common),
         staged_memory_(staged_memory), submissions_(submissions), observers_(observers) {}
   ~HierarchicalNcclPath() { take_all(); }
 
-  // True if the response itself permits the use of this path. It does not, for example, while a rank has joined.
-  // Whether the process set and the devices permit it is decided by eligible().
+  // True if the response permits this path; it does not, for example, after a rank has called join(). eligible() decides whether the
+  // process set and the devices permit it.
   bool fits(const Response& response, const Comm& comm) const;
-  // Decide whether the response uses this path. All ranks of the set must call this for the same responses in the same
-  // order, and only for responses for which fits() is true. An error ends the job.
+  // Decide whether a response for which fits() is true uses this path. All ranks of the set must call this for the same responses in the
+  // same order. An error ends the job.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
   // True if the process set can never use this path. All ranks of the set return the same answer.
   bool gives_up(uint32_t set) const {
@@ -79,7 +79,7 @@ class HierarchicalNcclPath {
 
  private:
   enum class Eligibility : uint8_t { unsettled, yes, no };
-  // State of a process set, agreed on by the ranks of all hosts.
+  // State of a process set, equal on all of its ranks.
   struct Set {
     Eligibility eligibility = Eligibility::unsettled;
     // NCCL version and compute capability, each the minimum over all ranks.
@@ -91,11 +91,11 @@ class HierarchicalNcclPath {
     HierarchicalNcclPath* self = nullptr;
     Flight* flight = nullptr;
     PartPlan plan;
-    // Completion of NCCL's reduction within the host. Reset to null once the part has been copied to host memory.
+    // Completion of NCCL's reduction within the host. Null once the copy of the part to host memory is queued.
     std::shared_ptr<const Completion> reduced;
     std::shared_ptr<PinnedPool::Block> pinned;
     OperationPtr host;
-    // Event recorded after the copy to the host. Null once the data have arrived.
+    // Event after the copy to host memory. Null once the device has reached it.
     Device::Event copied = nullptr;
   };
   struct Flight {
@@ -104,7 +104,7 @@ class HierarchicalNcclPath {
     std::string what;
     // NCCL communicator of the set's ranks on this host.
     std::shared_ptr<nccl::Communicator> communicator;
-    // Request submitted for each part, to reduce the part across hosts.
+    // Request that reduces a part across hosts, the same for all parts except for the shape.
     Request between;
     // Name of the host operation for the first part. The names of the other parts are derived from it.
     std::string name;
@@ -112,8 +112,8 @@ class HierarchicalNcclPath {
     std::shared_ptr<GpuMemory::Block> buffer;
     std::vector<Part> parts;
     uint64_t carrier = 0;
-    // Progress of the parts: number copied to host memory (brought), number submitted for the reduction across hosts
-    // (submitted), and number not yet gathered within the host (open).
+    // Numbers of parts: copied to host memory (brought), submitted for the reduction across hosts (submitted), and not yet gathered within
+    // the host (open).
     size_t brought = 0, submitted = 0, open = 0;
     Status status;
     Clock::time_point begun = Clock::now();
@@ -134,7 +134,7 @@ class HierarchicalNcclPath {
   const bool wanted_;
   Backend* const host_;
   const LogSink log_;
-  // Process sets and their NCCL communicators, each of which connects the ranks on this host.
+  // NCCL communicators of the process sets, each of which connects the set's ranks on this host.
   NcclSets sets_;
   size_t staged_memory_;
   Submissions* const submissions_;

@@ -45,8 +45,8 @@ Status HostStagedPath::start(const Response& r, const Comm& comm, std::vector<Op
   if (status.ok()) status = open();
   if (!status.ok()) return status.with(device_->description());
   flight.carrier = new_carrier(flight.operations);
-  // If the program did not name the operation, add a number to the name that the schedule uses for it, because several
-  // such operations with the same name can be in flight.
+  // Add a number to the name of an unnamed operation. A schedule repeats generated names, so several operations in flight can have the same
+  // one.
   const bool unnamed = flight.operations.front()->request.unnamed;
   const std::string suffix = unnamed ? "/staged." + std::to_string(begun_[r.set]) : "/staged";
   if (divisible(r)) {
@@ -77,8 +77,8 @@ HostStagedPath::Part& HostStagedPath::add_part(Request request, const Operation&
   part.load = flight->loads.size() - 1;
   ++flight->loads.back().end;
   ++flight->loads.back().open;
-  // Keep parts of different windows (sets of tensors that are copied together) from being fused. Operations are fused
-  // only if their fences are equal, so store the window's number in the lower bits of the fence.
+  // Write the number of the window (tensors that are copied together) to the lower bits of the fence, so that parts of different windows
+  // are not fused: fused operations must have equal fences.
   constexpr uint64_t kWeak = (uint64_t{1} << kWeakFenceBits) - 1;
   request.fence = (op.request.fence & ~kWeak) | (window_ & kWeak);
   part.host = host_part(std::move(request), std::move(name), flight->carrier);
@@ -104,7 +104,7 @@ void HostStagedPath::plan_pieces(const Response& r, bool from, const std::string
   }
 }
 
-// Plan the copies of a tensor that must not be split into pieces.
+// Plan the copies of a tensor that must not be split, and its host operation.
 void HostStagedPath::plan_whole(const Response& r, const Comm& comm, Operation& op, const std::string& name, Flight* flight) {
   const size_t bytes = op.request.bytes();
   const auto& shape = op.request.shape;
@@ -139,11 +139,10 @@ void HostStagedPath::plan_whole(const Response& r, const Comm& comm, Operation& 
   }
 }
 
-// True if the parts of this batch can be copied now: their pinned memory stays within the limit, or no other memory of
-// the pool is in use.
+// True if the parts of this batch can be copied now: the pinned memory in use stays within the limit, or none is in use.
 bool HostStagedPath::room(const Loaded& load) const { return pool_->used() == 0 || pool_->used() + load.bytes <= memory_; }
 
-// Start copies in order until no pinned memory is left.
+// Start the copies of all operations, oldest first, until no pinned memory is left.
 Status HostStagedPath::bring_all() {
   HVD_RETURN_IF_ERROR(deferred_.sweep());
   for (Flight& flight : flights_) {
@@ -152,7 +151,7 @@ Status HostStagedPath::bring_all() {
       if (!room(load)) return {};
       if (Status s = pool_->take(load.bytes, &load.block); !s.ok()) {
         if (pool_->used() == 0) return s;
-        // Stop copying, because no more pinned memory is available.
+        // Copy nothing more until pinned memory is free again.
         memory_ = pool_->used();
         return {};
       }
@@ -163,8 +162,7 @@ Status HostStagedPath::bring_all() {
 }
 
 Status HostStagedPath::bring(Flight& flight, Loaded& load) {
-  // Start the copies in the order of the operations, because the input of one can depend on the results of earlier
-  // ones.
+  // Wait for the input of all operations first, because the input of one can depend on the result of an earlier one.
   if (flight.brought == 0) {
     for (const OperationPtr& op : flight.operations) HVD_RETURN_IF_ERROR(device_->wait(down_, op->on_device->ready));
   }
@@ -199,8 +197,8 @@ bool HostStagedPath::advance(std::vector<Done>* done, Status* status) {
   return moved;
 }
 
-// Check whether the copies of an operation have completed. If any of them has not, set `copying` to true. Later copies
-// on the same stream then need no check, because they cannot have completed.
+// Submit the parts of an operation whose copies have completed, and launch the copies back of those whose host operation is done. `copying`
+// becomes true at the first incomplete copy: later copies on the same stream need no check.
 Status HostStagedPath::look(Flight& flight, bool* moved, bool* copying) {
   for (Part& part : flight.parts) {
     if (part.load >= flight.brought) break;
@@ -258,8 +256,7 @@ std::vector<OperationPtr> HostStagedPath::take_all() {
   std::vector<OperationPtr> out;
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
-  // Copies can be in flight in both directions and can access the program's memory. Make the program wait for an event
-  // that follows the work of both streams.
+  // Copies in both directions can still access the program's memory. Give the operations an event that follows the work of both streams.
   std::shared_ptr<const Completion> down, both;
   const bool known = turn.status().ok() && pool_ && Completion::record(device_, down_, &down).ok() && down->order(up_).ok() &&
                      Completion::record(device_, up_, &both).ok();
@@ -301,9 +298,9 @@ OperationPtr host_part(Request request, std::string name, uint64_t carrier) {
   q.group_size = 0;
   q.unnamed = false;
   op->carries = carrier;
-  // A user thread might already be waiting for the operation, so the engine should negotiate without delay.
+  // A caller might already wait for the device operation, so negotiate without delay.
   op->awaited = true;
-  // No caller waits for this operation directly, so the watchdog must check it.
+  // No caller waits for a part itself. The callback makes the watchdog check it.
   op->on_done = [](Operation&, void*) {};
   return op;
 }

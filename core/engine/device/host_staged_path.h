@@ -15,19 +15,18 @@
 
 namespace hvd {
 
-// Return a new number that links the user's operations to the host operations (parts) that carry them out. It is stored
-// in OnDevice::carried of the user's operations and in Operation::carries of the parts.
+// Return a new number that links device operations of the program to the host operations (parts) that carry them out. Device operations
+// store it in OnDevice::carried, and parts in Operation::carries.
 uint64_t new_carrier(const std::vector<OperationPtr>& operations);
 
-// Create a part with this request and name. The part inherits the fence of the user's operation. The caller sets
-// `in` and `out`, and calls Submissions::expect().
+// Create a part: a host operation that carries out a device operation, or a piece of it. The caller sets `in` and `out`, and calls
+// Submissions::expect().
 OperationPtr host_part(Request request, std::string name, uint64_t carrier);
 
-// Submit a part whose data are ready. If the engine rejects it, the part completes immediately with the error.
+// Submit a part (host_part()) whose data are ready. If the engine rejects it, the part completes immediately with the error.
 void submit_host_part(const OperationPtr& part, Submissions* submissions, const Observers& observers);
 
-// Return the maximum number of seconds to sleep before checking copies again. The oldest copy in flight started at
-// `begun`.
+// Return the maximum seconds to sleep between two checks of copies, of which the oldest was started at `begun`.
 double resting_seconds_after(Clock::time_point begun);
 
 // Host-staged path, which executes device operations through host memory. It works for every device and interconnect.
@@ -41,20 +40,19 @@ double resting_seconds_after(Clock::time_point begun);
 //   3. When "NAME/staged" is complete, the result is copied back. The program's operation counts as done once the copy
 //      is launched.
 //
-// Devices are ready at different times. The negotiation of the host operation waits for all of them, with timeouts,
-// stall warnings and the detection of lost ranks. Large allreduces and broadcasts are split into pieces, so that copies
-// in both directions overlap with the reduction. Each tensor is copied separately, regardless of fusion, and in the
-// same order on every rank. The host operations then repeat when the program does, become part of schedules, and are
-// fused again on the host.
+// Devices are ready at different times. The negotiation of the host operation waits for all of them, with timeouts, stall warnings and the
+// detection of lost ranks. Large allreduces and broadcasts are split into pieces, so that copies in both directions overlap with the
+// reduction. Each tensor is copied separately, regardless of fusion, and in the same order on every rank. The host operations are therefore
+// equal in every step, so they become part of schedules and are fused again.
 //
-// New copies start only while pinned memory is available, up to a limit. All ranks process operations in the same
-// order, so the memory in use is always released eventually.
+// New copies start only while pinned memory is available, up to a limit. All ranks process operations in the same order, so memory in use
+// always becomes free eventually.
 //
 // Not thread-safe; used only by the thread that runs the engine's progress loop.
 class HostStagedPath {
  public:
-  // `memory` is the maximum number of bytes of pinned memory in use at a time. If less is available, the limit shrinks.
-  // The limit must exceed what one bucket of a schedule needs, because the bucket would otherwise wait forever.
+  // `memory` is the maximum number of bytes of pinned memory in use at a time. The limit shrinks if less is available. It must exceed the
+  // need of one bucket of a schedule, which would otherwise wait forever.
   HostStagedPath(size_t memory, Submissions* submissions, const Observers* observers)
       : memory_(memory), submissions_(submissions), observers_(observers) {}
   ~HostStagedPath();
@@ -64,11 +62,10 @@ class HostStagedPath {
   // ends the job.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
-  // Delete the state of a process set. Called for a new set, because an earlier set with the same id might have had
-  // other ranks.
+  // Delete the state of a process set, when a new set gets the same id, possibly with other ranks.
   void forget(uint32_t set) { begun_.erase(set); }
 
-  // Operations of one response whose results have been launched, or that have failed with `status`.
+  // Operations of one response that are launched completely, or that have failed with `status`.
   struct Done {
     std::vector<OperationPtr> operations;
     Status status;
@@ -92,26 +89,25 @@ class HostStagedPath {
   };
   // Host-memory operation that carries out the user's operation, or a piece of it.
   struct Part {
-    // Index in Flight::loads of the batch that contains this part. A batch is several parts that are copied together.
+    // Index in Flight::loads of the part's batch: parts that are copied together.
     size_t load = 0;
     OperationPtr host;
     static constexpr size_t kNone = SIZE_MAX;
-    // Byte offsets of the input, output and residual within the pinned memory that the parts of a batch share.
+    // Byte offsets of input, output and residual in the pinned memory of the batch.
     size_t in = 0, out = kNone, residual = kNone;
     std::vector<Copy> come, back;
-    // Event recorded after the copies of all parts of the batch. Null once the data have arrived. Only the first part
-    // of a batch has an event.
+    // Event after the copies of the whole batch, stored in its first part. Null once the device has reached it.
     Device::Event copied = nullptr;
-    // The user's operation, which receives the sizes and the output of `host`.
+    // Operation of the program that gets the sizes and output of `host`, or null.
     Operation* for_output = nullptr;
     bool submitted = false, launched = false;
   };
   // Batch: several parts that are copied together, and the pinned memory that they share.
   struct Loaded {
     size_t bytes = 0;
-    // Indices [first, end) in Flight::parts of the parts of this batch.
+    // The batch consists of the parts [first, end) of Flight::parts.
     size_t first = 0, end = 0;
-    // Number of parts of this batch that have not been launched.
+    // Number of parts of this batch whose copies back have not been launched.
     size_t open = 0;
     Block block;
   };
@@ -123,8 +119,8 @@ class HostStagedPath {
     size_t brought = 0;
     uint64_t carrier = 0;
     Status status;
-    // Number of parts not yet launched. It starts at 1, so that the operation does not look complete before its parts
-    // are known.
+    // Number of parts whose copies back have not been launched. Initially 1, so that the operation does not look complete before it is
+    // planned.
     size_t open = 1;
     Clock::time_point begun = Clock::now();
   };
@@ -153,8 +149,7 @@ class HostStagedPath {
   std::deque<Flight> flights_;
   // Number of responses started so far in each process set.
   std::map<uint32_t, uint64_t> begun_;
-  // Number of the current fusion window. A window covers a limited number of bytes that are copied together. Parts of
-  // different windows are never fused.
+  // Number of the current window: host operations whose tensors have a limited total size. Operations of different windows are never fused.
   uint64_t window_ = 0;
   size_t window_bytes_ = 0;
   DeferredRelease deferred_;

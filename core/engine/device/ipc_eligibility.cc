@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-// Seconds to wait for unfinished work of an earlier job.
+// Maximum seconds to wait for unfinished work of an earlier job.
 constexpr double kStuckFor = 3;
 // Maximum number of ranks per host. SegmentHeader::let_go has one bit per rank.
 constexpr int kMaxLocals = 64;
@@ -74,8 +74,7 @@ Status IpcPath::ask(Set* set, Comm& comm) {
   std::vector<Hello> all;
   HVD_RETURN_IF_ERROR(say(comm, mine, &all));
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.has_device; }))
-    // A rank that has called join() has no device. Postpone the choice between GPU and host until a later operation of
-    // the set.
+    // A rank that has called join() might not have a device. Decide at a later operation of the set.
     return {};
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.wanted; })) {
     set->state = State::host;
@@ -118,8 +117,7 @@ Status IpcPath::offer(Set* set, Comm& comm) {
   std::vector<Offer> offers;
   HVD_RETURN_IF_ERROR(say(comm, mine, &offers));
   Verdict verdict{};
-  // If any rank has failed, all ranks stop here. Otherwise, every rank now has the description (Card) of every other
-  // rank's memory.
+  // If any rank has failed, all ranks stop here. If not, each rank has a description (Card) of every other rank's memory.
   const bool all_can = std::all_of(offers.begin(), offers.end(), [](const Offer& o) { return !o.why_not.bytes[0]; });
   if (all_can) {
     if (const Status s = meet(comm, offers); !s.ok()) verdict.why_not.set(s.message());

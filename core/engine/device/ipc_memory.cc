@@ -35,7 +35,7 @@ void write_pattern(const Whereabouts& where, int local_rank, std::byte* to) {
   std::memcpy(to, words, sizeof words);
 }
 
-// True if the other process no longer exists. False if it exists, or if its PID belongs to another PID namespace.
+// True if the process has ended. False if it is alive, or if its PID belongs to another PID namespace.
 bool gone(const Whereabouts& other) {
   return other.namespace_of_ids == whereabouts().namespace_of_ids && ::kill(other.process, 0) != 0 && errno == ESRCH;
 }
@@ -51,8 +51,8 @@ Whereabouts whereabouts() {
   return {token, ids.st_ino, ::getpid()};
 }
 
-// Resources left over after a job has ended (Exchange::retire). They are released in two steps: the peers' memory is
-// closed once this rank's device has finished, and this rank's memory is freed once the peers have closed it.
+// Resources of an ended job (Exchange::retire). First, this rank's device finishes, and the rank closes the peers' memory. Then, once all
+// peers have closed this rank's memory, it is freed.
 struct Exchange::Retired {
   std::shared_ptr<Segment> segment;
   std::shared_ptr<Device> device;
@@ -241,7 +241,7 @@ void Exchange::retire(bool release) {
   const Device::Turn turn(*device_);
   // Leak the memory, because the device has failed.
   if (!turn.status().ok()) return leave_behind(std::move(left.words));
-  // Record events after the pending work on both streams. If that fails, the resources are never released.
+  // Record an event after all work on both streams. If that fails, the resources are never released.
   std::shared_ptr<const Completion> probed;
   const bool known = Completion::record(device_, probing_, &probed).ok() && probed->order(stream_).ok() &&
                      Completion::record(device_, stream_, &left.last).ok();
@@ -253,7 +253,7 @@ void Exchange::retire(bool release) {
 bool Exchange::sweep() {
   const std::lock_guard lock(aside_mutex());
   bool waits = false;
-  // Close all memory before freeing any. Ranks in the same process can wait for each other to close theirs.
+  // Close all memory before freeing any: ranks in this process can wait for each other.
   for (Retired& left : aside()) {
     left.let_go();
     waits |= !left.closed;
@@ -262,7 +262,7 @@ bool Exchange::sweep() {
   return waits;
 }
 
-// Registration of the host's shared memory with the device. A process can register the memory only once.
+// Registration of the host's shared memory with a device. Ranks in one process share it, because memory can be registered only once.
 struct StreamCounters::Registered {
   std::shared_ptr<Segment> segment;
   std::shared_ptr<Device> device;

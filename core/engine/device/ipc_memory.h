@@ -18,16 +18,15 @@ class StreamCounters {
   // Maximum number of counters of one rank.
   static constexpr size_t kMax = 8;
 
-  // Open the counters of one rank on this host. Ranks that are threads of this process share the registration of the
-  // memory. The call can wait for work on the device.
+  // Open the counters of one rank on this host. This can wait for work on the device. Ranks that are threads of one process share the
+  // registration of the memory.
   static Status open(std::shared_ptr<Segment> segment, const std::shared_ptr<Device>& device, int local_rank,
                      std::unique_ptr<StreamCounters>* out);
   StreamCounters(const StreamCounters&) = delete;
 
   Status tell(size_t word, Device::Stream stream);
   Status await(int local_rank, size_t word, Device::Stream stream);
-  // Release all streams that wait for a counter. Repeat this while any stream waits, because a released stream can
-  // still write to its counter.
+  // Release all streams that wait for a counter. A released stream can still write to its counter, so repeat this while any stream waits.
   void release() const;
   void release(int local_rank, size_t word) const;
 
@@ -86,13 +85,11 @@ class Exchange {
   };
   // Indices of a rank's counters in shared memory.
   enum Word : size_t {
-    // Number of windows whose data are in the rank's buffer. One counter per slot. A window is a part of the tensors
-    // that fits in one slot.
+    // Number of windows (parts of the tensors that fit in a slot) whose data are in the rank's buffer. One counter per slot.
     kReady,
-    // Number of windows that the rank has finished: it has written all results and no longer reads other ranks' slots.
-    // One counter per slot.
+    // Number of windows for which the rank has written all results and no longer reads other ranks' slots. One counter per slot.
     kDone = kReady + kSlots,
-    // Counter that becomes 1 once the rank has written its test pattern.
+    // Becomes 1 once the rank has written its test pattern.
     kWritten = kDone + kSlots,
     kWords,
   };
@@ -115,9 +112,8 @@ class Exchange {
   ~Exchange();
   Exchange(const Exchange&) = delete;
 
-  // Create this rank's buffer, at most once. `out` receives the description of the buffer (card). The call can wait for
-  // the device. If memory is short, the slots are smaller than requested; the card contains their size. An error
-  // describes the failure.
+  // Create this rank's buffer, at most once. `out` receives its description. If memory is short, the slots are smaller than requested; the
+  // description contains their size. The call can wait for the device.
   Status prepare(const std::shared_ptr<Device>& device, Card* out);
   // Free the buffer that prepare() created. Allowed only while no peer has opened the memory.
   void discard();
@@ -128,8 +124,7 @@ class Exchange {
   Status meet(int rank, const Card& card);
 
   std::byte* slot(const Peer& peer, uint64_t window) const { return peer.memory + window % kSlots * peer.slot_bytes; }
-  // tell() publishes a counter (kReady or kDone) for the window's slot, and await() waits for a peer's counter. Both
-  // act in stream order.
+  // Publish (tell) or wait for (await) the counter of the window's slot, in stream order. `word` is kReady or kDone.
   Status tell(Word word, uint64_t window) { return counters_->tell(word + window % kSlots, stream_); }
   Status await(const Peer& peer, Word word, uint64_t window) { return counters_->await(peer.local_rank, word + window % kSlots, stream_); }
   const Peer& me() const { return me_; }
@@ -138,9 +133,8 @@ class Exchange {
   // True if the device did not have enough memory for slots of the requested size. Valid after prepare().
   bool scarce() const { return scarce_; }
 
-  // Retire this exchange at the end of the job. All resources are kept until the device has finished the work on the
-  // stream and the peers have closed this rank's memory. They are then released. With `release`, a stream that waits
-  // for a lost rank continues with invalid data.
+  // Retire this exchange at the end of the job. Its resources are released by sweep() once the device has finished the work on the stream
+  // and the peers have closed this rank's memory. With `release`, streams no longer wait for a lost rank, and continue with invalid data.
   void retire(bool release);
   // Release the resources of retired exchanges in this process. Return true if devices still use some of them, possibly
   // forever.

@@ -10,13 +10,13 @@
 
 namespace hvd {
 
-// The response being executed, with its operations.
+// Response that is being executed, with this rank's operations.
 struct IpcPath::Job {
   const Response& response;
   Comm& comm;
   const std::vector<OperationPtr>& operations;
   Sharing sharing;
-  // Index of the response's first window among the windows of all responses of the process set.
+  // Number of the response's first window, counted over all responses of the process set.
   uint64_t first;
   std::vector<Window> windows;
   size_t element;
@@ -28,8 +28,8 @@ struct IpcPath::Job {
   size_t elements(size_t window) const { return windows[window].bytes / element; }
 };
 
-// Return the copies to make between the shared slot and the tensors for one window. A window is a part of the tensors
-// that fits in one slot. A rank that has called join() has no tensors and contributes zeros.
+// Return the copies between the tensors and the shared slot for one window (a part of the tensors that fits in a slot). A rank that has
+// called join() has no tensors and contributes zeros.
 template <class Memory>
 std::vector<Compute::Move> moves_of(const Window& window, std::byte* slot, size_t element, bool into_slot, const Memory& memory) {
   std::vector<Compute::Move> moves;
@@ -137,7 +137,7 @@ Status IpcPath::reduce(const Job& job, size_t window) {
   return compute_->reduce(r.dtype, r.op, sources, destinations, mine.begin, mine.end, scale_after(r, job.comm.size), exchange_->stream());
 }
 
-// Reduce each rank's part of each tensor directly to the output of that rank.
+// Reduce this rank's part of each tensor directly to its output.
 Status IpcPath::scatter(const Job& job, size_t window) {
   if (job.joined()) return {};
   const Response& r = job.response;
@@ -152,8 +152,8 @@ Status IpcPath::scatter(const Job& job, size_t window) {
     const size_t end = begin + scattered_elements(shape[0], row, job.comm.size, job.comm.rank);
     const size_t from = std::max(begin, part.first), to = std::min(end, part.first + part.count);
     if (from >= to) continue;
-    // The kernel uses the same element index for the buffers and for the output. Pass an output address that is shifted
-    // back by the difference between the two positions.
+    // The kernel uses one element index for sources and output, so pass an output address that is shifted back by the index of the first
+    // source element.
     const size_t first = part.at / job.element + from - part.first;
     const uintptr_t out = reinterpret_cast<uintptr_t>(job.operations[part.tensor]->out) + (from - begin) * job.element;
     std::byte* const destination[] = {reinterpret_cast<std::byte*>(out - first * job.element)};
@@ -165,7 +165,7 @@ Status IpcPath::scatter(const Job& job, size_t window) {
 
 Status IpcPath::take(const Job& job, size_t window) {
   const uint64_t number = job.number(window);
-  // No rank has accessed this rank's buffer, so there is nothing to wait for.
+  // No other rank accesses this rank's buffer, so there is nothing to wait for.
   if (job.broadcasts() && !job.is_root()) return {};
   const bool one = job.response.kind == Kind::allreduce && job.sharing == Sharing::by_turns;
   for (int rank = 0; rank < job.comm.size; ++rank) {

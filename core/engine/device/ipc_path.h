@@ -59,8 +59,8 @@ class IpcPath {
 
   // Delete the state of a process set that was created or removed.
   void forget(uint32_t set) { sets_.erase(set); }
-  // Shut down the path after the job has ended with the error `why`. `well` is true if all ranks have launched the
-  // unfinished work, so that it will complete, and false if the work has failed.
+  // Shut down the path after the job has ended with the error `why`. `well` is true if all ranks have launched the unfinished work, which
+  // will then complete. If not, that work fails.
   void end(const Status& why, bool well);
   // Wait up to two seconds until this rank's device is idle and the peers' memory is closed.
   void await_end();
@@ -71,7 +71,7 @@ class IpcPath {
   struct Set {
     State state = State::unasked;
     Sharing sharing = Sharing::by_slices;
-    // Size of a window in bytes. All ranks have room for one window per slot.
+    // Size of a window in bytes. Every rank's slots are at least this large.
     size_t window = 0;
     // Number of windows that the process set has processed.
     uint64_t windows = 0;

@@ -74,8 +74,7 @@ Status NcclSets::ask(Set* set, Comm& comm) {
   std::vector<Record> all(static_cast<size_t>(comm.size));
   std::memcpy(all.data(), bytes.data(), bytes.size());
   const auto every = [&all](uint8_t Record::* what) { return std::ranges::all_of(all, [what](const Record& r) { return r.*what != 0; }); };
-  // A rank that has called join() has no device. Postpone the choice between GPU and host until a later operation of
-  // the set.
+  // A rank that has called join() might not have a device. Decide at a later operation of the set.
   if (!every(&Record::device)) return {};
   warn_of_sharing(comm, all);
   set->capability = std::ranges::min_element(all, {}, &Record::capability)->capability;
@@ -106,8 +105,8 @@ std::string NcclSets::why_not(const Comm& comm, const std::vector<Record>& all) 
   return "";
 }
 
-// Warn that ranks share a GPU, usually because the program does not select a different GPU for each rank. Whichever
-// path is used, such ranks take turns on the GPU. The warning is not repeated if a rank has logged it for another set.
+// Warn that ranks share a GPU, usually because the program does not select a different one for each rank. Such ranks take turns, with any
+// path. Warn only once, even if several process sets are affected.
 void NcclSets::warn_of_sharing(const Comm& comm, const std::vector<Record>& all) {
   constexpr size_t kMaxNamed = 8;
   std::string ranks;

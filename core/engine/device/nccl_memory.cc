@@ -11,9 +11,8 @@ namespace {
 
 constexpr size_t kLeast = size_t{64} << 10, kGrain = 512;
 
-// Return the size to allocate for a block of `bytes` bytes: one of two size classes per power of two. Size classes
-// limit the waste when the requested sizes grow slowly: all blocks together then take less than four times the size of
-// the last one.
+// Return the size of the block to allocate: one of two size classes per power of two. If requested sizes grow slowly, all blocks together
+// then take less than four times the size of the last one.
 size_t class_of(size_t bytes) {
   const size_t step = std::bit_floor(std::max(bytes, kLeast)) / 2;
   return (std::max(bytes, kLeast) + step - 1) / step * step;
@@ -23,7 +22,7 @@ size_t class_of(size_t bytes) {
 
 GpuMemory::~GpuMemory() {
   const Device::Turn turn(*device_);
-  // Do not free the memory, because the device has failed or the process is ending.
+  // Do not free memory if the device has failed or the process is ending.
   if (!turn.status().ok()) return;
   for (const auto& [size, blocks] : free_) {
     for (std::byte* block : blocks) device_->free(block);

@@ -11,8 +11,8 @@ namespace hvd {
 
 namespace {
 
-// True if NCCL can execute the response. Compressed values and reductions across hosts must use host memory. So must a
-// minimum, maximum or product in which a rank that has called join() takes part, because NCCL would add zeros for it.
+// True if NCCL can execute the response. It cannot execute compressed allreduces, those across hosts, and minima, maxima and products for
+// which a rank that has called join() would contribute zeros.
 bool fits(const Response& r) {
   return r.kind != Kind::allreduce || (r.wire == WireFormat::none && !r.across_hosts && !(r.partial && needs_neutral(r)));
 }
@@ -25,8 +25,8 @@ Status NcclPath::eligible(const Response& r, Comm& comm, const std::shared_ptr<D
   *yes = set_ && fits(r) && kinds_[static_cast<size_t>(r.kind)];
   if (!*yes || (r.kind != Kind::allreduce && r.kind != Kind::reducescatter)) return {};
   const nccl::Reduction how = reduction(*set_, r, comm);
-  // Scaling that NCCL cannot do is done by the engine's kernels, in the output memory. Scaling before a reduction is
-  // therefore possible only if each output is as large as its input.
+  // The engine's kernels do the scaling that NCCL cannot do, in the output memory. They can thus scale before a reduction only if each
+  // output is as large as its input.
   const bool before = how.before.identity() || (set_->kernels && r.kind == Kind::allreduce);
   *yes = how.possible() && before && (how.after.identity() || set_->kernels);
   return {};
@@ -64,7 +64,7 @@ void NcclPath::end(const Status& why, bool all_take_part) {
   launched_.clear();
 }
 
-// The part of the NCCL path that launches the individual kinds of operations.
+// Launch functions for the individual kinds of operations.
 
 namespace {
 
@@ -157,7 +157,7 @@ Status NcclPath::reducescatter(const NcclSet& set, const Response& r, const Comm
   return {};
 }
 
-// Launch one NCCL group: the packed tensors as a single tensor, then the others.
+// Launch one NCCL group, with all small tensors packed into one.
 Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
   const nccl::Reduction how = reduction(set, r, comm);
   std::vector<size_t> counts, bytes;
@@ -166,8 +166,7 @@ Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& co
   if (operations.empty()) return allreduce_zeros(set, how, counts, size_of(r.dtype), packing);
 
   std::shared_ptr<GpuMemory::Block> buffer;
-  // `in` lists the copies made before the reduction: into the fusion buffer, or directly to the results. `out` lists
-  // the copies made after it, from the buffer to the results.
+  // Copies before the reduction (in), to the fusion buffer or directly to the results, and from the buffer to the results after it (out).
   std::vector<Compute::Move> in, out;
   std::vector<nccl::Piece> pieces;
   if (packing.bytes > 0) {
@@ -189,12 +188,12 @@ Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& co
   Compute& compute = sets_.compute();
   if (!in.empty()) HVD_RETURN_IF_ERROR(compute.pack(r.dtype, r.dtype, in, scale_of(how.before), stream()));
   HVD_RETURN_IF_ERROR(nccl::allreduce(*set.communicator, stream(), how, pieces));
-  // Release the buffer early. This is safe because its next user runs on the same stream.
+  // The buffer is released here: its next user runs on the same stream, so it waits for this work.
   return out.empty() ? Status() : compute.pack(r.dtype, r.dtype, out, scale_of(how.after), stream());
 }
 
-// Launch zeros for a rank that has called join(). Use one NCCL group, as the other ranks do, because NCCL can reorder
-// calls within a group.
+// Contribute zeros for a rank that has called join(), in one NCCL group like the other ranks, because NCCL can reorder calls within a
+// group.
 Status NcclPath::allreduce_zeros(const NcclSet& set, const nccl::Reduction& how, std::span<const size_t> counts, size_t element,
                                  const Packing& packing) {
   std::vector<size_t> parts;

@@ -43,9 +43,9 @@ class NcclPath {
 
   // Delete the state of a process set that was created or removed.
   void forget(uint32_t set) { sets_.forget(set); }
-  // Shut down the path after the job has ended with the error `why`. Communicators are destroyed if `why` is
-  // Code::shutdown and all ranks take part in the launched work (`all_take_part`). Otherwise, they are aborted on a
-  // separate thread. Unfinished work then fails: its events fire, but the data are invalid.
+  // Shut down the path after the job has ended with the error `why`. If `why` is Code::shutdown and all ranks take part in the launched
+  // work (`all_take_part`), communicators are destroyed. If not, they are aborted on a separate thread, and unfinished work fails: its
+  // events fire, but its data are invalid.
   void end(const Status& why, bool all_take_part);
   // Wait a few seconds for the communicators to shut down, because the process must not exit while NCCL is running.
   void await_end() { sets_.await_end(); }

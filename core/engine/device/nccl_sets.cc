@@ -15,7 +15,7 @@ namespace {
 constexpr double kEndWithin = 5;
 constexpr double kAbortWithin = 2;
 
-// Hooks that set the device's context around calls on NCCL's helper threads.
+// Hooks that enter and leave the device around NCCL calls on a helper thread.
 struct Around {
   std::shared_ptr<Device> device;
   static inline thread_local int mode = 0;
@@ -23,7 +23,7 @@ struct Around {
   static void leave(void* self) { static_cast<Around*>(self)->device->leave(mode); }
 };
 
-// Return the functions that NCCL's helper threads call to enter and leave the device. They live as long as the process.
+// Return the hooks for a device. NCCL's helper threads use them as long as the process runs.
 nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
   static std::mutex& mutex = *new std::mutex;
   static auto& all = *new std::map<Device*, Around>;
@@ -34,9 +34,8 @@ nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
 // A rank's progress in creating a communicator.
 enum class Made : uint8_t { not_yet, yes, failed, late };
 
-// Return this rank's progress in creating communicator `c`. Until `first`, the communicator that is warmed up, is
-// ready, a new communicator does not count as created, because kernels of other communicators must not run during the
-// warm-up.
+// Return this rank's progress in creating communicator `c`. While `first` warms up, no other communicator counts as created, because its
+// kernels must not run during the warm-up.
 Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool late) {
   using State = nccl::Communicator::State;
   const bool waits = c.state() == State::making || (c.state() == State::ready && first.state() == State::making);
@@ -44,9 +43,8 @@ Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool 
   return c.state() == State::ready ? Made::yes : Made::failed;
 }
 
-// True if the ranks of the set should tell each other again, at the set's n-th response, how far they are in creating
-// the communicator. Each exchange costs a host collective, so it takes place at every response in the beginning and
-// less often later.
+// True if the ranks of a set exchange their progress in creating the communicator at the set's n-th response. An exchange costs a host
+// collective, so it happens at every response in the beginning and less often later.
 bool asks_again(uint64_t n) {
   constexpr uint64_t kOften = 32, kMax = 64;
   return n % std::clamp<uint64_t>(std::bit_floor(n) / kOften, 1, kMax) == 0;
@@ -86,10 +84,9 @@ Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, ncc
   }
   if (!common_->stream) HVD_RETURN_IF_ERROR(device_->make_stream(&common_->stream));
   if (warm_up) {
-    // Ranks launch the warm-up of a communicator at different times relative to other operations, and kernels that wait
-    // for each other in different orders can deadlock. The warm-up therefore has a separate stream, and runs only if
-    // there are no other communicators. Communicators of later sets connect at their first operation, which waits until
-    // the warm-up is over (made_of).
+    // Use a separate stream, because each rank launches the warm-up at another point in the order of operations. Kernels that wait for each
+    // other in different orders can deadlock, so only the first communicator runs a warm-up. Others connect at their first operation, which
+    // waits until the warm-up is over (made_of).
     first->bytes = nccl::warm_up_bytes(comm.size);
     HVD_RETURN_IF_ERROR(device_->make_stream(&first->stream));
     HVD_RETURN_IF_ERROR(memory_->take(first->bytes, &warmed_.emplace_back()));
@@ -145,8 +142,7 @@ Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
   return {};
 }
 
-// Warn that the communicator is not ready. The exact cause is unknown. Usually, a rank is waiting for a connection from
-// another rank.
+// Warn that the communicator is not ready. Usually, a rank waits for a connection from another rank, but the cause is unknown here.
 void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<std::byte>& made) {
   set->warned = true;
   std::string ranks;
@@ -196,7 +192,7 @@ void NcclSets::forget(uint32_t id) {
   const auto it = sets_.find(id);
   if (it == sets_.end()) return;
   Set& set = it->second;
-  // Destroying a communicator waits for the other ranks. If some of them might still be creating it, abort it instead.
+  // Destruction waits for the other ranks. If some of them might still be creating the communicator, abort it.
   if (set.communicator && set.state == State::nccl) {
     destroy({std::move(set.communicator)});
   } else if (set.communicator) {
@@ -226,15 +222,13 @@ void NcclSets::await_end() {
     l.ending->wait();
     if (!l.ending->leaked()) continue;
     all_over = false;
-    // Abort the communicators, because their kernels might wait for another rank forever and block the freeing of
-    // memory.
+    // Abort kernels that might wait for another rank forever, because freeing memory waits for them.
     if (!l.aborted)
       abort(l.communicators,
             Status(Code::timeout, "NCCL did not end its communicators within " + std::to_string(std::lround(kEndWithin)) + " s"));
   }
   leaving_.clear();
-  // Keep the memory if a communicator has not ended. Freeing waits for the device, whose kernels might wait for other
-  // ranks forever.
+  // Leak the memory if a communicator has not ended: freeing it would wait for kernels that might wait for other ranks forever.
   if (!all_over)
     leave_behind(std::make_shared<std::pair<std::shared_ptr<GpuMemory>, std::vector<std::shared_ptr<GpuMemory::Block>>>>(
         std::move(memory_), std::move(warmed_)));

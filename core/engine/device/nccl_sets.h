@@ -42,8 +42,8 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
     const bool pinned_;
   };
 
-  // Take a block of at least `bytes` bytes with undefined contents. Release the block only once the device no longer
-  // uses it, unless the work that uses it next is queued on the same stream.
+  // Take a block of at least `bytes` bytes with undefined contents. Release it only once the device no longer uses it, or if its next user
+  // is on the same stream.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
   // Return the number of bytes of pinned host memory, both used and free.
   size_t pinned() const { return pinned_; }
@@ -92,8 +92,7 @@ struct NcclSet {
 struct NcclCommon {
   // Stream for the work of all communicators.
   Device::Stream stream = nullptr;
-  // First communicator that this rank created. Only this one runs a warm-up, because warm-up kernels and kernels of
-  // other communicators could deadlock.
+  // First communicator of this rank, the only one with a warm-up. Warm-up kernels could deadlock with kernels of other communicators.
   std::shared_ptr<nccl::Communicator> first;
   // True once this rank has logged a warning about ranks that share a GPU.
   bool warned_of_sharing = false;
@@ -180,21 +179,19 @@ class NcclSets {
   std::vector<Leaving> leaving_;
 };
 
-// Launched NCCL operations that might be unfinished. They are polled periodically, because NCCL errors do not wake up
-// the thread.
+// Launched NCCL operations that might be unfinished. They must be polled, because NCCL errors wake no thread.
 class LaunchedOperations {
  public:
   // Add a launched operation. `what` describes the operation in error messages.
   void add(std::shared_ptr<const Completion> completion, std::string what);
   bool empty() const { return all_.empty(); }
 
-  // Return the interval, in seconds, at which to call look(), which returns the error of an operation or an
-  // asynchronous NCCL error of a process set.
+  // Return the interval in seconds for calls of look(). look() returns the error of an operation, or an asynchronous NCCL error.
   static double resting_seconds() { return kLook; }
   Status look(const NcclSets& sets);
 
-  // Mark unfinished operations as failed at the end of the job, regardless of their events. Call this before NCCL is
-  // aborted. `why` is the error with which the job has ended.
+  // Mark unfinished operations as failed with `why`, the error that ended the job, whatever their events say. Call this before NCCL is
+  // aborted.
   void fail(const Status& why);
   void clear() { all_.clear(); }
 

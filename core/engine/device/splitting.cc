@@ -31,7 +31,7 @@ size_t window_aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignme
 
 std::vector<Window> windows_of(std::span<const size_t> elements, size_t element_bytes, size_t bytes) {
   std::vector<Window> windows;
-  // Byte offset of the next part in the current window.
+  // Byte offset of the next part in the window.
   size_t at = bytes;
   for (size_t tensor = 0; tensor < elements.size(); ++tensor) {
     for (size_t first = 0; first < elements[tensor];) {

@@ -19,26 +19,24 @@ struct Piece {
   size_t number = 0;
   // Byte range of the piece in its tensor.
   size_t first = 0, bytes = 0;
-  // Byte offset of the piece in the memory of its Load, the batch of pieces that are copied together.
+  // Byte offset of the piece in the memory of its Load.
   size_t at = 0;
 };
 
-// Batch of pieces that are copied together.
+// Pieces that are copied together, and the size of their memory in bytes.
 struct Load {
   std::vector<Piece> pieces;
   size_t bytes = 0;
 };
 
-// Split tensors of these sizes, in order, into batches of at most `most` bytes. `most` must be a multiple of 64, the
-// alignment of pieces. Each tensor is always split in the same way, because its pieces are operations that must repeat
-// in every step, even if other tensors are fused with it. An empty tensor also has one piece, because the ranks must
-// negotiate it.
+// Split tensors of these sizes, in order, into pieces, grouped in batches of at most `most` bytes. `most` must be a multiple of 64, the
+// alignment of pieces. The pieces of a tensor do not depend on the tensors fused with it, because they are operations that must repeat in
+// every step. An empty tensor has one piece, because the ranks must negotiate it.
 std::vector<Load> cut(std::span<const size_t> tensors, size_t most);
 
-// Plan for moving tensors through buffers of fixed size that all ranks of a set can access, and for sharing the work.
-// All ranks compute the same plan.
+// Plan for reducing tensors through buffers of fixed size that all ranks of a set can access. All ranks compute the same plan.
 
-// Window: those parts of the tensors that are in a buffer at the same time.
+// Window: parts of tensors that are in a buffer at the same time.
 struct Window {
   // Elements [first, first + count) of a tensor, located at byte offset `at` of the buffer.
   struct Part {
@@ -54,20 +52,19 @@ struct Window {
 // 256. Empty tensors are skipped.
 std::vector<Window> windows_of(std::span<const size_t> elements, size_t element_bytes, size_t bytes);
 
-// Rule for sharing the work of a reduction between ranks. On a single device, one rank reduces a whole window and the
-// ranks take turns, because their kernels would be serialized anyway. On several devices, each rank reduces a slice,
-// even if some ranks share a device.
+// How ranks share the work of a reduction. On a single device, kernels run one after another anyway, so ranks take turns and reduce a whole
+// window each. On several devices, each rank reduces a slice, even if some ranks share a device.
 enum class Sharing : uint8_t { by_turns, by_slices };
 using Uuid = std::array<uint8_t, 16>;
 Sharing sharing_of(std::span<const Uuid> devices);
 
-// Return the range of elements that `rank` reduces in a window. `size` is the number of ranks, and `window` is the
-// number of the window, counted from the set's first operation.
+// Return the range of elements that `rank` reduces in a window. `size` is the number of ranks. Windows are numbered from the set's first
+// operation on.
 kernels::Slice reduced_by(Sharing sharing, int rank, int size, uint64_t window, size_t elements, size_t element_bytes);
 
-// Plan for splitting concatenated tensors so that each rank of a host gets a part of its host's sum.
+// Plan for an allreduce in which each rank of a host gets a part of the host's sum.
 
-// Range of elements of the concatenated tensors, split into one equal part per rank of the host.
+// Range of elements of the concatenated tensors. Each rank of the host gets an equal part of it.
 struct PartPlan {
   // Index of the first element in the range.
   size_t first = 0;
@@ -83,9 +80,8 @@ std::vector<PartPlan> plan_parts(size_t total, size_t members, size_t element, s
 // Plan of which tensors of a response are packed into one buffer for NCCL, and which are reduced in place. All ranks
 // compute the same plan.
 //
-// Packing costs two launches and two more passes over the data, but each tensor in an NCCL group has a cost, too. The
-// plan therefore packs many small tensors, but leaves large tensors and small numbers of tensors unpacked. The limits
-// are estimates, not measurements.
+// Packing costs two launches and two more passes over the data, but each tensor in an NCCL group has a cost, too. Only small tensors are
+// packed, and only if there are many. The limits are estimates, not measurements.
 struct Packing {
   // Indices of the tensors that are packed, and of those that are not.
   std::vector<size_t> packed, apart;
