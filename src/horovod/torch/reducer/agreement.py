@@ -243,7 +243,7 @@ class Weighing:
     """Weighting of one optimizer's gradients, for example by the number of samples."""
 
     def __init__(self, given: Any, op: int, compression: Any) -> None:
-        """Prepare weighting. No gradients are weighted yet. ``given`` is the optimizer's argument ``weight``."""
+        """Store the settings. Nothing is weighted yet. ``given`` is the optimizer's argument ``weight``."""
         self._given = given
         self._op = op
         self._compressed = compression not in (Compression.none, Compression.bf16, Compression.wire_bf16)

@@ -135,10 +135,10 @@ class GradientReducer(backward.PassState):
 
     @property
     def _adds(self) -> bool:
-        """True if the next backward pass adds to reduced gradients, and reducing them again would change them.
+        """True if gradients that are already reduced must not be reduced again after the next backward pass.
 
-        Reduced gradients are equal on all ranks, so averaging them again does not change them. A sum or a weighted
-        average does, and so does an average if a rank has joined and contributes zeros.
+        Reduced gradients are equal on all ranks, so an average over ranks with equal weights leaves them unchanged. A
+        sum or a weighted average changes them, and so does an average if a joined rank contributes zeros.
         """
         return self.options.op != Average or ((self._some_joined or self._weighing.on) and self._rounds > 0)
 
@@ -348,7 +348,7 @@ class GradientReducer(backward.PassState):
         self._members.take_in(self)
         left_out = self.coverage.left_out()
         if left_out:
-            # Treat these gradients as if a backward pass had just produced them.
+            # Treat the left-out gradients as if a backward pass had just produced them.
             self._notes.number += 1
             for slot in left_out:
                 slot.seen = self._notes.number

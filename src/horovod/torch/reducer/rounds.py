@@ -208,8 +208,8 @@ class Bucketing:
         if bucket_bytes:
             self._resize(BucketSizes(bucket_bytes, small_bytes), proposal.buckets)
             return
-        # `came[i]` is the 1-based position at which parameter i's gradient arrived on the set's first rank, or 0 if it
-        # did not arrive. `wishes[i]` is the number of ranks that want to dissolve bucket i.
+        # `came[i]` is the 1-based position at which parameter i's gradient arrived on the process set's first rank, or
+        # 0 if it did not arrive. `wishes[i]` is the number of ranks that want to dissolve bucket i.
         came, wishes = rest[: proposal.slots], rest[proposal.slots :]
         # Break up the buckets that a rank wants to dissolve. In the next round, their gradients are reduced separately,
         # and their flags in that round determine whether they can share a bucket again.
