@@ -344,7 +344,7 @@ def park(work: Any, keep: Any) -> None:
 
 
 def _sweep() -> None:
-    # Iterate over a copy, because another thread can call park() meanwhile.
+    # Iterate over a copy, because another thread can call park() at the same time.
     for number, (work, _) in list(_parked.items()):
         if not _uses_memory(work):
             _parked.pop(number, None)

@@ -85,7 +85,7 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def empty_like(form: Form, device: str) -> torch.Tensor:
-    """Return an uninitialized tensor with these properties, whose elements do not share memory."""
+    """Return an uninitialized tensor with the properties in ``form``, whose elements do not share memory."""
     if not form.parts:
         return torch.empty(form.shape, dtype=getattr(torch, form.dtype), device=device)
     parts = [torch.zeros(shape, dtype=getattr(torch, dtype), device=device) for dtype, shape in form.parts]
@@ -164,7 +164,8 @@ def broadcast_all(named: Iterable[tuple[str, torch.Tensor]], root_rank: int, pro
 def check_forms(operation: str, forms: dict[str, Form], complaint: str, process_set: ProcessSet, names: str) -> None:
     """Raise an error on every rank if a rank reports a problem, or if the forms (shape, dtype) of tensors differ.
 
-    Every rank of the set calls this before any tensor is sent, so that no rank waits for a rank that has failed.
+    Every rank of the process set calls this before any tensor is sent, so that no rank waits for a rank that has
+    failed.
 
     Args:
         operation: Name of the operation, with which the error message begins.
