@@ -333,7 +333,7 @@ class HorovodProcessGroup(ProcessGroup):
         works, self._coalesced = self._coalesced or [], None
         return HorovodWork("coalesced operations", self, [work.as_operation() for work in works], [])
 
-    # Aliases of these methods, which earlier versions of PyTorch call.
+    # Names under which earlier versions of PyTorch call the methods above.
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
