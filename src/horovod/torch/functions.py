@@ -100,7 +100,7 @@ def broadcast_optimizer_state(
         try:
             places = _matching(optimizer, parameters, theirs)
         except (RuntimeError, ValueError) as error:
-            # This rank might lack the device of one of the root's tensors, or enough free memory on it.
+            # For example, this rank lacks the device of a tensor of the root, or enough free memory on it.
             complaint = f"{type(error).__name__}: {error}"
     check_forms("broadcast_optimizer_state", {}, complaint, process_set, "optimizer_state.check")
     broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)

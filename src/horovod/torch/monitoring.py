@@ -102,7 +102,7 @@ class Progress:
         except Exception:
             self.steps.restart()
             raise
-        # Do not warn inside of an hvd.sync loop, in which ranks may be in different epochs.
+        # Do not warn in an hvd.sync loop, in which ranks may be in different epochs.
         differ = readiness.max_epoch != readiness.min_epoch and current.batch is None
         if differ and training.watched and not training.reported_epochs:
             training.reported_epochs = True
