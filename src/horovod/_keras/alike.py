@@ -69,7 +69,7 @@ class _Comparison:
         try:
             x, y = (np.asarray(one if isinstance(one, np.ndarray) else self._to_numpy(one)) for one in (a, b))
             return x.dtype == y.dtype and bool(np.array_equal(x, y, equal_nan=x.dtype.kind in "fc"))
-        except Exception:  # The values cannot be compared, for example because they are symbolic tensors.
+        except Exception:  # Values such as symbolic tensors cannot be compared.
             return False
 
     def _same_object(self, a: Any, b: Any, depth: int) -> bool:

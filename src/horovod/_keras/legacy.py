@@ -70,7 +70,7 @@ class ReducedMarks:
         tensors = [part for grad in grads for part in _parts(grad) if not _is_symbolic(part)]
         ids = {id(tensor) for tensor in tensors}
         same = [watched for watched in self._eager if watched.holds(ids)]
-        # It is unknown from which of the watched gradients these were computed. Assume the oldest ones, because
+        # The watched gradients from which these gradients were computed are unknown. Assume the oldest ones, because
         # programs apply gradients in order.
         made = [] if same or not record.should_record_backprop(tensors) else self._eager[:1]
         for watched in same or made:
