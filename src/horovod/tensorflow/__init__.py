@@ -37,7 +37,7 @@ from horovod.tensorflow.util import _executing_eagerly, refs_to_vars, vars_to_re
 _LegacyOptimizer = _tf.compat.v1.train.Optimizer
 """Class that ``_DistributedOptimizer`` wraps; other software imports both."""
 
-# Import these modules lazily, because they import Keras or are rarely used.
+# Public names that are imported lazily, because their modules import Keras or are rarely used.
 _LAZY = {
     "DistributedGradientTape": "gradient_tape",
     "DistributedOptimizer": "optimizer",

@@ -31,7 +31,7 @@ __all__ = [
     "sync",
 ]
 
-# Random generators store their state in these unsigned dtypes. Broadcast them as signed integers of the same size.
+# Random generators have unsigned state. It is broadcast as signed integers of the same size.
 _STAND_INS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 

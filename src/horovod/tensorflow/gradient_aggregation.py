@@ -215,7 +215,7 @@ class LocalGradientAggregationHelper:
                 f"{self.backward_passes_per_step} sums up only with sparse_as_dense=True"
             )
         if gradient is None and key_of(variable) in self._sums:
-            # Use zeros, because the variable has an accumulator from an earlier pass in which it had a gradient.
+            # Use zeros, because the variable had a gradient in an earlier pass and therefore has an accumulator.
             total = self._sums[key_of(variable)]
             return tf.zeros(total.shape, total.dtype)
         return dense(gradient)

@@ -58,7 +58,7 @@ def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = 
         joined = tf.reduce_sum(all_squares + counts * tf.square(means - mean), 0)
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
-            # Sum the gradients of all ranks, because every rank's loss depends on these statistics.
+            # Sum the gradients of all ranks, because every rank's loss depends on the shared statistics.
             own = tf.stack([of_mean, of_variance])
             with tf.compat.v1.name_scope(None):
                 summed = _allreduce(own, unused(f"{name}.gradient"), op=Sum)
