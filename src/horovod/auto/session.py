@@ -40,7 +40,7 @@ class Session:
         self.seed = 0
         self.started = time.time()
         self.touched: collections.Counter[str] = collections.Counter()
-        # Nesting depth of Keras training. Above 0, Keras' own calls to PyTorch stay unpatched.
+        # Number of nested Keras training calls. While it is above 0, Keras' own calls to PyTorch are not changed.
         self.suspended = 0
 
     @property
