@@ -276,5 +276,5 @@ class Mpi:
 
 
 def mpi_missing(prefix: str) -> str:
-    """Return why MPI cannot be measured in this process, or "" if it can."""
+    """Return the reason why MPI cannot be measured in this process, or "" if it can."""
     return "" if mpi_tools(prefix) else "no mpiexec with mpi4py was found"

@@ -132,7 +132,7 @@ def to_json(machine: dict[str, Any], results: Sequence[Result], model: dict[str,
 
 # Plots require matplotlib (``pip install horovod[benchmark]``).
 
-_BANDS = 4  # plots with more columns show no bands, because the bands would cover each other
+_BANDS = 4  # With more columns than this, plots show no bands, because they would cover each other.
 MISSING = "no picture: matplotlib is not installed (pip install 'horovod[benchmark]')"
 
 

@@ -40,7 +40,7 @@ class Session:
         self._basics = HorovodBasics("benchmark")
         self._basics.init()
         self.rank, self.size = self._basics.rank(), self._basics.size()
-        self._cores = sorted(os.sched_getaffinity(0))  # usable cores, before any thread is pinned to one of them
+        self._cores = sorted(os.sched_getaffinity(0))  # Cores of this process, before any thread is pinned to one.
         self._notes: list[str] = []
         self._node_of, self._one_host = self._nodes()
         self._ours = EngineColumn(OURS, {}, self._node_of)
