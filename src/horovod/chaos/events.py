@@ -270,7 +270,7 @@ def acting(event: Event, ranks: Ranks) -> tuple[int, ...]:
 
 
 def why_not(event: Event, ranks: Ranks) -> str:
-    """Return why no rank can inject this network fault, or "" if nothing is known to prevent it."""
+    """Return the reason why no rank can inject this network fault, or "" if none is known."""
     if event.kind is Kind.CUT:
         if event.pick is not None and event.lasts is None:
             return "random faults cut hosts off only where kinds= names it"
