@@ -180,7 +180,7 @@ def steps(left: Intervals, ranks: int) -> int:
 
 
 def extra(left: Intervals, rank: int, ranks: int) -> int | None:
-    """Return the position that a rank visits twice if other ranks visit one position more, or None."""
+    """Return the position that a rank visits twice because its part is shorter than others', or None."""
     mine = run(left, rank, ranks)
     if count(mine) == steps(left, ranks):
         return None
