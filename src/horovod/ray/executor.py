@@ -175,7 +175,7 @@ class RayExecutor:
             if executable_cls is not None:
                 workers.call("start_executable", *made)
         except BaseException:
-            self._end(workers)  # Stop these workers, not `self._workers`, which another thread could have replaced.
+            self._end(workers)  # Do not use `self._workers`, which another thread could have replaced.
             raise
 
     def run(

@@ -309,7 +309,7 @@ class _Run:
         """Kill a worker. A later event reports its exit."""
         if number in self._actors:
             ray.kill(self._actors[number], no_restart=True)
-            # Report the exit here, because this worker does not have a liveness connection yet that could report it.
+            # Report the exit here, because the worker has no liveness connection yet that would report it.
             if number not in self._joined:
                 self._box.put(LostWorker(number))
 

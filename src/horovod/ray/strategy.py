@@ -79,7 +79,7 @@ def within(bundles: Sequence[Resources], workers: int, cpus: int, gpus: int) -> 
 
 
 def fitting(has: Resources, cpus: int, gpus: int) -> int:
-    """Return how many workers with these CPUs and GPUs fit into the available resources ``has``."""
+    """Return how many workers with the given CPUs and GPUs fit into the resources ``has``."""
     return _times(resources(cpus, gpus), has)
 
 
@@ -89,7 +89,7 @@ def _times(bundle: Resources, has: Resources) -> int:
 
 
 def lacking(plan: PlacementPlan, nodes: Sequence[Resources]) -> str:
-    """Return an error message if the plan does not fit on the nodes even when idle, or else an empty string."""
+    """Return an error message if the plan would not fit even on idle nodes, or an empty string."""
     rooms = [_times(plan.bundles[0], node) for node in nodes]
     if plan.strategy == "STRICT_SPREAD":
         room = sum(1 for one in rooms if one)
