@@ -140,7 +140,7 @@ def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> An
         return df.repartition(files)
     row = F.xxhash64(F.lit(seed), *hashed)
     number = F.row_number().over(Window.partitionBy(row).orderBy(row))
-    place = "_" * (1 + max(map(len, names)))  # Name for a temporary column, longer than all others and thus unique
+    place = "_" * (1 + max(map(len, names)))  # Longer than all other names, and thus different from them.
     placed = df.select(*(F.col(_quoted(name)) for name in kinds), F.xxhash64(row, number).alias(place))
     return placed.repartition(files, place).sortWithinPartitions(place).drop(place)
 
