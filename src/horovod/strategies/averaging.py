@@ -67,7 +67,7 @@ class GossipRounds:
         """Parameters after the last round. None while ``weight`` is 1."""
 
     def before_step(self) -> None:
-        """Prepare for a local update. The first call broadcasts the parameters of the set's first rank."""
+        """Prepare for a local update. The first call broadcasts the parameters of the process set's first rank."""
         if not self._started:
             values = self.vector.read()
             root = self.process_set.ranks[0] if self.process_set.ranks else 0
@@ -218,7 +218,7 @@ class Rounds:
         self._thread: ThreadPoolExecutor | None = None
 
     def before_step(self) -> None:
-        """Prepare for a local update. The first call broadcasts the parameters of the set's first rank."""
+        """Prepare for a local update. The first call broadcasts the parameters of the process set's first rank."""
         if self._shared is None:
             shared = self.vector.read()
             root = self._first_rank()

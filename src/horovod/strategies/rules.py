@@ -287,7 +287,7 @@ class Progress:
         return stale
 
     def updated_by_all(self, workers: Iterable[int]) -> None:
-        """Record one update of the parameters that consumed one step of each of these workers."""
+        """Record an update of the parameters that used one gradient from each of the given workers."""
         for worker in workers:
             self.histogram[self.version - self._read.get(worker, self.version)] += 1
             if worker in self._clocks:

@@ -355,7 +355,7 @@ class _Loop:
         self._left = 0
 
     def run(self, workers: Sequence[int]) -> None:
-        """Serve these workers until they are done. Raise the first failure."""
+        """Serve the given workers until they are done, or raise the first failure."""
         for worker in workers:
             name = f"horovod-server-{worker}"
             threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True).start()
