@@ -52,7 +52,7 @@ def made_for(file: str) -> str:
 
 
 def obstacle(found: str | None, there: Sequence[str], folder: str, running: Running) -> str | None:
-    """Return why the extension cannot be loaded, or None if the file names show no reason.
+    """Return the reason why the extension cannot be loaded, or None if the file names show none.
 
     Args:
         found: File that Python would load, or None.

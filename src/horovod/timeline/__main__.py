@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print_summary(traces, chosen.json, chosen.tensors)
         else:
             _view(traces, chosen.port, not chosen.no_browser)
-    except BrokenPipeError:  # raised if the program that reads the output, such as `head`, has exited
+    except BrokenPipeError:  # The program that reads the output, such as `head`, has exited.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -163,7 +163,7 @@ class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
             self.end_headers()
         elif f"{_COOKIE}={self._token}" not in self.headers.get("Cookie", "").replace(" ", "").split(";"):
             self.send_error(HTTPStatus.FORBIDDEN, "open the address that was printed, with its token")
-        # The viewer page requests these paths when it starts and when it shows source code.
+        # Paths that the viewer page requests when it starts, and when it shows source code.
         elif url.path in ("/vizviewer_info", "/file_info"):
             self._answer(b"{}")
         elif url.path == "/localtrace":
