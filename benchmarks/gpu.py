@@ -299,7 +299,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="a file to which the figures are added")
     args = parser.parse_args()
     part = "optimizer" if args.optimizer else "continuation" if args.nccl else "allreduce"
-    # Set these variables before NCCL starts, because NCCL reads them only at startup.
+    # Set NCCL's variables before it starts, because NCCL reads them only at startup.
     if args.nccl:
         os.environ["NCCL_HOSTID"] = os.environ.get("HOROVOD_RANK", "0")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")

@@ -34,7 +34,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def missing(job: str, mpi_prefix: str) -> str:
-    """Return why this job cannot run on this machine, or an empty string if it can."""
+    """Return the reason why this job cannot run on this machine, or an empty string if it can."""
     if job.startswith("horovod") and not importlib.util.find_spec("horovod"):
         return "horovod is not installed"
     if job == "limit":

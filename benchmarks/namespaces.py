@@ -25,7 +25,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def missing() -> str:
-    """Return why hosts cannot be simulated on this machine, or an empty string if they can."""
+    """Return the reason why hosts cannot be simulated on this machine, or an empty string."""
     absent = [program for program in PROGRAMS if not shutil.which(program)]
     if os.geteuid() != 0:
         return "network namespaces need root"
