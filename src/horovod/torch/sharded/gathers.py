@@ -37,15 +37,15 @@ class Flat(Protocol):
 class Gathers:
     """Gathers of the parameters of one optimizer, bucket by bucket.
 
-    If ``tracked`` is not None, gathers continue during the next forward pass. It contains the parameters that the
-    forward pass waits for (``track``), in the order in which it uses them.
+    If ``tracked`` is not None, gathers continue during the next forward pass. ``tracked`` contains the parameters that
+    the forward pass waits for (``track``), in the order of their use.
     """
 
     def __init__(
         self, buckets: Sequence[Flat], process_set: ProcessSet, tracked: Sequence[torch.Tensor] | None = None
     ) -> None:
         place = {p: i for i, p in enumerate(tracked or ())}
-        # In order of first use. Buckets with untracked parameters come first, because step() waits for them.
+        # Order buckets by first use. Those with untracked parameters come first, because step() waits for them.
         self._buckets = sorted(buckets, key=lambda bucket: min(place.get(p, -1) for p in bucket.members))
         self._process_set, self._overlaps = process_set, tracked is not None
         self._bucket_of = {p: bucket for bucket in buckets for p in bucket.members}
@@ -152,7 +152,7 @@ class Gathers:
             _unfinished.append(self)
 
 
-# Objects with gathers in flight or an error. Models do not refer to them, because they cannot be copied.
+# Objects with gathers in flight or an error. They cannot be copied, so models do not refer to them.
 _unfinished: list[Gathers] = []
 # True once torch.compile has traced a module that waits for parameters.
 _compiled = False
