@@ -333,7 +333,7 @@ class Bucket:
         """Copy all gradients to the bucket in one native call, and make them views of it.
 
         Return False, with nothing changed, if some gradient is missing, has changed, or needs the general path. The
-        native code makes the checks of ``detect_change`` and ``_take_all`` too, faster.
+        native code also makes the checks of ``detect_change`` and ``_take_all``, but faster.
         """
         if self.waiting_for or self.streams is not None or not (_exchange and _mark_modified):
             return False

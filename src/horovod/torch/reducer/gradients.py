@@ -312,9 +312,8 @@ class GradientReducer(backward.PassState):
     def synchronize(self, only_new: bool = False) -> None:
         """Reduce all gradients that have not been reduced yet.
 
-        All ranks of the process set must call this at least once per step. It does nothing if no rank needs it, that
-        is, if this rank has completed a reduction round since its last step and has run no pass afterwards, and no
-        other rank is waiting for it.
+        All ranks of the process set must call this at least once per step. After a reduction round, it does nothing
+        unless this rank has run another pass or another rank is waiting for it.
 
         Args:
             only_new: Skip gradients that no backward pass has produced since the last round. If False, and this rank

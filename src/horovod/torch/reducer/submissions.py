@@ -329,8 +329,8 @@ class Submissions:
         if self.norms is not None:
             self.norms.add(grad)
         if self._in_place and (slot is None or bucket is None):
-            # Resubmit the operation of the previous step, the fast path for most gradients. It needs no compression,
-            # and only contiguous tensors are accepted.
+            # Fast path for most gradients: resubmit the operation of the previous step. It supports only contiguous
+            # tensors and no compression.
             known = (name, group_size, self._wire)
             again = self._submit_again(known, grad, self.op, options.prescale, options.postscale)
             if again is not None:
@@ -392,7 +392,7 @@ class Submissions:
     def _submit_again(
         self, known: Any, tensor: torch.Tensor, op: int, prescale: float, postscale: float
     ) -> Repeat | None:
-        """Reduce ``tensor`` in place by the operation of the previous step. Return None if there is none that fits."""
+        """Reduce ``tensor`` in place with the operation of the previous step, or return None if none matches."""
         repeat = repeats.submit(known, tensor, tensor, op, prescale, postscale, self._options.process_set)
         if repeat is not None and tracing.state._is_profiler_enabled:
             tracing.record_submission(repeat.work)
