@@ -239,7 +239,7 @@ class Steps:
         """Discard the gradients of the failed step.
 
         Each gradient becomes None or zeros, according to ``kinds``. ``kinds`` is the result of ``gradients`` on the
-        rank whose state all ranks take over.
+        rank whose state all ranks adopt.
         """
         for one in self._optimizers():
             reducer = _reducer(one)
