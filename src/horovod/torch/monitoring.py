@@ -477,5 +477,5 @@ def _read_tensor(tensor: torch.Tensor) -> Any:
     flat = plain(tensor.cpu().resolve_conj()).reshape(-1)
     size = flat.numel() * flat.element_size()
     data = (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
-    # Return a bound method. It keeps the memory of the tensor `flat` alive until the values are read.
+    # Return a bound method, which keeps the tensor `flat` alive until the values are read.
     return in_sync.Array(dtype, shape, data, flat.tolist)

@@ -154,7 +154,7 @@ def DistributedOptimizer(
 
 
 def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
-    """Return the size limit in bytes for a gradient to share a bucket, or 0 if buckets are disabled."""
+    """Return the maximum size in bytes of a gradient that can share a bucket, or 0 if buckets are disabled."""
     # Allow buckets only for compressors that treat each value separately. All other compressors use neighboring values,
     # so buckets would change their results.
     known = Compression
