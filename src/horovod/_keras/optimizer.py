@@ -369,8 +369,7 @@ def _count_samples(keras: Any) -> None:
         control = getattr(getattr(self, "optimizer", None), "_hvd", None)
         sample_weight = args[0] if args else options.get("sample_weight")
         tracker = getattr(self, "_loss_tracker", None)
-        # Remove the replacement of the method `update_state` that `_leave_copies_out` has set, in case the last
-        # training step did not call it.
+        # Undo `_leave_copies_out`, in case the previous training step did not call the replaced `update_state`.
         getattr(tracker, "__dict__", {}).pop("update_state", None)
         if control is not None and control.reduction.weight == "batch" and options.get("training", True):
             count = control.reduction.batch = _samples(keras, self, y_pred, sample_weight)
