@@ -19,7 +19,7 @@ from horovod.tensorflow.reduction import Reduce, dense, key_of, name_of
 
 
 class PassCounter:
-    """Counter of the backward passes since the last update, which TensorFlow evaluates when a step runs.
+    """Counter of the backward passes since the last update, kept in a TensorFlow variable.
 
     Attributes:
         variable: Number of completed passes of the current cycle, 0 after the last pass. It is an int32 variable, or

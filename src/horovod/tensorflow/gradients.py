@@ -147,9 +147,9 @@ def _scaled(gathered: Any, scale: Any) -> Any:
 
 
 def _gathered(op: Any, gradients: list[Any]) -> list[Any]:
-    """Gather the output gradients of all ranks. The result is the gradient of a reducescatter.
+    """Gather the output gradients of all ranks, which is the gradient of a reducescatter.
 
-    When it is differentiated again, this gather sums its output gradients. The public allgather averages them.
+    The gradient of this gather is a sum over the ranks. That of the public allgather is an average.
     """
     naming = _naming(op)
     again = {**naming, "name": naming["name"] and naming["name"] + ".gradient"}

@@ -173,7 +173,7 @@ def __getattr__(name: str) -> argparse.Namespace:
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             return parser.parse_args()
-    except SystemExit:  # Do not exit, because the process that imports this can have other arguments.
+    except SystemExit:  # Do not exit, because a process that only imports this module can have other arguments.
         raise AttributeError(
             f"parsed_args: the arguments of this process must be those of a process of the compute side, got "
             f"{sys.argv[1:]}: {output.getvalue().strip()!r}"
