@@ -89,7 +89,7 @@ def rows(items: Any, rank: int, size: int) -> Any:
 
 # The code below reweights losses that are not means over samples: sums, and means over tokens or weighted classes.
 #
-# A backward pass multiplies gradients by this rank's fraction of the samples, which is correct only for other losses.
+# Backward passes scale gradients by the rank's fraction of the samples. This is correct only for means over samples.
 
 _SCALAR = {"AddBackward0", "SubBackward0", "MulBackward0", "NegBackward0", "ToCopyBackward0", "ViewBackward0"}
 _MEAN, _SUM = 1, 2  # PyTorch's codes of reduction="mean" and reduction="sum" in loss functions
