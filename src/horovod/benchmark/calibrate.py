@@ -151,8 +151,8 @@ def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> 
     """Return the value of the tuned setting, given the times measured in its sweep."""
     if len(sweep.values) > 2:
         return candidate(sweep, times, default)
-    # ``direct_bytes`` is the limit for two ranks (see allreduce_shm), so convert a limit for n ranks. With the maximum
-    # value, the direct algorithm is always used.
+    # The limit is measured with n ranks, but ``direct_bytes`` is the limit for two ranks (see allreduce_shm). With the
+    # maximum value, the direct algorithm is always used.
     if sweep.name == "direct_bytes":
         return threshold(sweep, times, default, lambda size: min(size * len(node_of) // 2, sweep.values[1]))
     return threshold(sweep, times, default)
