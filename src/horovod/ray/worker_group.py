@@ -339,7 +339,7 @@ class WorkerGroup:
         self._over = True
         if ray.is_initialized():  # If Ray has shut down, it has removed the workers.
             self._release_workers()
-        # Another thread may hold this lock while it waits for workers. Its wait ends soon, because they were killed.
+        # Another thread may hold this lock while it waits for workers. Its wait ends soon: the workers were killed.
         mine = self._turn.acquire(timeout=_END)
         try:
             self._close(mine)
