@@ -77,7 +77,7 @@ def _number(conf: Mapping[str, str], key: str) -> int | None:
 
 # -- explanations of Spark's failures, derived from its messages -----------------------------------------------------
 
-_LINES = 12  # Maximum number of lines that error messages show of Spark's own message.
+_LINES = 12  # Maximum number of lines of Spark's message to show in an error message.
 
 _KNOWN = (
     (

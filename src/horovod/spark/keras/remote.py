@@ -217,8 +217,8 @@ def _take_gpu(backend: str, local_rank: int) -> None:
 def _keeper(plan: TrainingPlan, given: dict[str, Any], keras: Any) -> Any:
     """Return an object that saves the model to the store after each epoch.
 
-    If the user passed a checkpoint_callback, such as one that keeps the best model, the model that it has saved is used
-    instead.
+    If the user has passed a checkpoint_callback, the store gets the model that the callback has saved, such as the best
+    one.
     """
     users = given["checkpoint_callback"]
     folder = plan.remote.get_local_output_dir()
