@@ -168,7 +168,7 @@ WIRES = {None: "none", "fp16": "wire_fp16", "bf16": "wire_bf16", "int8": "wire_i
 class Rounds:
     """State of local SGD or DiLoCo on one rank.
 
-    The shared parameters are equal on all ranks. They start as the parameters of the set's first rank.
+    The shared parameters are equal on all ranks. They start as the parameters of the process set's first rank.
 
     Args:
         vector: The trained arrays.

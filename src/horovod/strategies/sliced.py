@@ -66,7 +66,7 @@ def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving
     """Copy the servers' optimizer state to a rank's wrapped optimizer."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if strategy.mode == "easgd":
-        return  # In this mode, each worker keeps its own optimizer state.
+        return  # In "easgd" mode, each worker keeps its own optimizer state.
     for snapshot in snapshots:
         for index, low, high, entries in snapshot["state"]:
             p = parameters[index]
