@@ -64,7 +64,7 @@ class AbsentModules:
 
 
 def _only_looked_for() -> bool:
-    """Return True if the import system is searching for ``importlib.util.find_spec`` instead of an import statement."""
+    """Return True if ``importlib.util.find_spec`` has called the finder, and False for an import statement."""
     # Skip two frames, which belong to importlib. The next frame is in importlib.util if find_spec() was called.
     frame = sys._getframe(1).f_back
     asker = frame.f_back if frame is not None else None

@@ -72,8 +72,7 @@ def _keep(name: str | None, entry: tuple[Any, ...]) -> None:
     if len(_idle) < _LIMIT:
         _idle[name] = entry
     if entry[1] is not frontend.engine:
-        # Check the engine after the insertion, because another thread could call shutdown(), which first resets the
-        # engine.
+        # Meanwhile, another thread may have called shutdown(), which resets the engine before it clears this table.
         forget()
 
 
