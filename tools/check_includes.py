@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check that files of the C++ core include only headers of their own and lower layers.
+"""Check that files of the C++ core include only headers of their own layer and of lower layers.
 
 The layers, lowest first, are in ``DIRECT``. The core must not include headers of Python, frameworks, MPI or accelerator
 libraries. Python and framework headers belong in the bindings, and the core loads other libraries with dlopen. Prints
@@ -35,7 +35,7 @@ FOREIGN = re.compile(
     r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|cuda)"
 )
 INCLUDE = re.compile(r"""\s*#\s*include\s*(?P<open>["<])(?P<path>[^">]+)[">]""")
-# Layers whose code must have results that depend only on arguments, without threads, locks, waits or system calls.
+# Layers of pure functions, which use no threads, locks, waits or system calls.
 PURE = {"agree", "kernels"}
 ACTING = re.compile(
     r"(thread|mutex|shared_mutex|atomic|condition_variable|future|semaphore|chrono|fstream|[a-z_]+\.h|sys/.*)$"
