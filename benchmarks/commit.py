@@ -44,7 +44,7 @@ class Cost:
 
 
 def cost(without: Sequence[float], with_commit: Sequence[float], calls: Sequence[float]) -> Cost:
-    """Compute the cost of a commit from the durations of steps without and with it, and of its calls."""
+    """Compute the cost of a commit from the durations of steps with and without it, and of ``commit()`` itself."""
     more = [b - a for a, b in zip(without, with_commit, strict=True)]
     low, _, high = statistics.quantiles(more, n=4)
     return Cost(statistics.median(without), statistics.median(calls), statistics.median(more), low, high)

@@ -41,7 +41,7 @@ WINDOWS = (0.0, 0.1, 1.0, 5.0)
 
 
 def settings() -> dict[str, tuple[int, float]]:
-    """Return thresholds and windows by label: all thresholds with the default window, and all windows."""
+    """Return pairs (threshold, window) by label. In each pair, at least one value is the default."""
     pairs = [(threshold, 1.0) for threshold in THRESHOLDS]
     pairs += [(THRESHOLDS[-1], window) for window in WINDOWS if window != 1.0]
     return {

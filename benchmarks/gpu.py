@@ -143,7 +143,7 @@ def measure(nbytes: int, place: Place) -> Seconds:
 
 
 def call_seconds(nbytes: int, place: Place) -> float:
-    """Return the median time, in seconds, that calling an asynchronous operation takes while the GPU is busy."""
+    """Return the median duration in seconds of calls that start an asynchronous operation while the GPU is busy."""
     x = torch.zeros(max(1, nbytes // 4), device=place.device)
     taken = []
     for _ in range(40):

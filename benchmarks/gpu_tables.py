@@ -65,7 +65,7 @@ def steps(run: dict[str, Any]) -> str:
 
 
 def continuations(run: dict[str, Any]) -> str:
-    """Return a table of the time that the engine adds to NCCL's.
+    """Return a table of the time that the engine adds to the time of NCCL.
 
     Only the difference is meaningful, because two ranks share one GPU.
     """

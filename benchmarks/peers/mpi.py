@@ -1,4 +1,4 @@
-"""Benchmark of mpi4py, to compare Horovod with. It reduces NumPy arrays in place."""
+"""Benchmark of mpi4py, for comparison with Horovod. It reduces NumPy arrays in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmarks of torch.distributed (with gloo or the backend hvd), DDP and FSDP2, to compare Horovod with."""
+"""Benchmarks of torch.distributed (gloo or the hvd backend), DDP and FSDP2, for comparison with Horovod."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 Wrap = Callable[[nn.Module, torch.optim.Optimizer], tuple[nn.Module, torch.optim.Optimizer]]
 
-# Characters per window, as in the example.
+# Characters per window, as in examples/pytorch/char_gpt.py.
 CONTEXT = 64
 
 
