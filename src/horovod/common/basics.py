@@ -335,7 +335,7 @@ def _prepare_faults(text: str) -> Callable[[Job], None] | None:
 
 
 def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float | None]:
-    """Return a function that looks up a link's measured bandwidth in bytes/s, or None."""
+    """Return a function that returns a link's measured bandwidth in bytes/s, or None if it is unknown."""
 
     def ask() -> float | None:
         from horovod.common.bootstrap import calibration

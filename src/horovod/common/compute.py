@@ -147,7 +147,7 @@ class ComputeClient:
         self._verbose = verbose
         self.here = ""
         """This host's address on the route to the service. Other members of the service can use it."""
-        # Try loopback addresses last. On this host they denote this host, not the host that has published them.
+        # Try loopback addresses last, because here they refer to this host instead of the service's host.
         self._store = self._connect(sorted(places, key=lambda place: place[0].startswith("127.")), key)
 
     def dispatchers(self) -> int:
@@ -220,8 +220,7 @@ class ComputeClient:
         Args:
             number: Number of the dispatcher.
             expected: Number of readers to wait for.
-            patience: How many seconds a reader can go without registering or sending a heartbeat. After that, the wait
-            ignores the reader and logs a warning.
+            patience: Seconds without a registration or heartbeat after which a reader is ignored, with a warning.
         """
         begun = time.monotonic()
         # Last heartbeat of each reader, with its arrival time.

@@ -271,7 +271,7 @@ def _names(pid: int) -> set[str]:
     found = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # raised if another thread has just closed the descriptor
+            with contextlib.suppress(OSError):  # another thread may have just closed the descriptor
                 if match := _MEMFD.fullmatch(os.readlink(f"/proc/{pid}/fd/{number}")):
                     found.add(match[1])
     return found
@@ -316,7 +316,7 @@ class Stopping:
         """Number of the last received signal, or 0 if there was none."""
         # Time at which the stop signal in ``received`` first arrived.
         self._since = 0.0
-        # Previous handlers, by signal number.
+        # Original handlers, by signal number. They are called too, and restored in forked processes.
         self._before: dict[int, Any] = {}
         self.listens = False
         """True if handlers are installed, even if the list of signals is empty."""

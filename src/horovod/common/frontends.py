@@ -230,7 +230,7 @@ class Frontend(Access):
 
 
 TORCH = Frontend("torch", 0)
-# bindings/tensorflow/call.h defines the same number for TensorFlow.
+# The number of the TensorFlow frontend must equal the one in bindings/tensorflow/call.h.
 TENSORFLOW = Frontend("tensorflow", 1)
 # Keras uses this frontend only with the JAX backend. With other backends, Keras uses the backend framework's frontend.
 KERAS = Frontend("keras", 2)
