@@ -158,7 +158,7 @@ class Session:
         from horovod.common.autotune import results
 
         model = int(self._engine.stats()["period_hash"])
-        if model:  # the model is identified by the hash of its repeating operations, which is 0 until steps repeat
+        if model:  # the hash of repeating operations identifies the model, and is 0 until steps repeat
             self._key = results.Key(f"{model:016x}", list(self._job.hosts), self._agreed)
         if _kept is not None or not self._settings.flag("HOROVOD_AUTOTUNE_REUSE"):
             return _kept
