@@ -174,9 +174,9 @@ COLLECTIVES: Final = ("allreduce", "allgather", "broadcast", "alltoall", "reduce
 
 
 class NcclOperations(NamedTuple):
-    """Which collectives run with NCCL.
+    """Selection of the collectives that run with NCCL.
 
-    The engine runs the others itself, and also the operations that NCCL does not support.
+    The engine itself runs all other collectives, and operations that NCCL does not support.
     """
 
     allreduce: bool = True

@@ -32,8 +32,8 @@ _BLAME = (
     "its program goes on after a HorovodInternalError, though every operation fails; it must let the error pass to "
     "hvd.elastic.run"
 )
-# How many seconds the engine has to detect lost workers itself after the launcher has ended the epoch. The engine's
-# error is more detailed than the launcher's.
+# Seconds for the engine to detect lost workers itself after the launcher has ended the epoch. The engine's error has
+# more details than the launcher's.
 AT_ONCE = 0.05
 # Initial and maximum delay before reconnecting, in seconds.
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
@@ -255,7 +255,7 @@ class Listening:
             return
         # Drop the reference to the old engine, because the next engine needs its memory.
         ended, epoch.engine = epoch.engine.ended(), None
-        if ended is not None and ended[0] != "left":  # a worker that leaves the job reports this to the launcher itself
+        if ended is not None and ended[0] != "left":  # a worker that leaves the job tells the launcher itself
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
             epoch.stubborn = IgnoredFailure(epoch.signal.failures(), time.monotonic())
 

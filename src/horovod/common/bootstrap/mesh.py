@@ -248,7 +248,7 @@ class MeshBuilder:
             sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
             code = sock.connect_ex(where)
-        except OSError as error:  # raised if this process has no free descriptor or this host has no IPv6
+        except OSError as error:  # for example, no file descriptor is free, or this host has no IPv6
             self._failed(link, target, error.strerror or str(error))
             return
         if code not in (0, errno.EINPROGRESS):
@@ -387,7 +387,7 @@ class MeshBuilder:
 
     def _failed(self, link: Link | None, target: Target, reason: str, silent: bool = False) -> None:
         if link is None or target in ("", _INVITED):
-            return  # only the peer can retry a connection that it has opened
+            return  # the peer opened the connection, so this rank cannot retry it
         dialer = self._dialers[link]
         dialer.failed(target, reason, time.monotonic(), silent)
         self._next_due = min(self._next_due, dialer.next_due())

@@ -53,7 +53,7 @@ def keep_links() -> None:
     """Duplicate a stopping engine's control connections, to detect lost peers during MPI_Finalize."""
     _close_links()
     for label, descriptor in _links:
-        with contextlib.suppress(OSError):  # ignore running out of descriptors: the launcher detects lost ranks too
+        with contextlib.suppress(OSError):  # if no descriptor is free, only the launcher detects lost ranks
             _kept.append((label, os.dup(descriptor)))
     _links.clear()
 
@@ -162,7 +162,7 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
         if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("info"):
             make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))(LOG_LEVELS.index("info"), text)
     else:
-        try:  # this call raises an error if MPI is already finalized
+        try:  # mpi_start raises an error if MPI has already been finalized
             info = _core.mpi_start(_begun[0].path, "", False, 0.0)
         except Exception as error:
             raise ValueError(f"{OPERATIONS} is 'mpi': {error}") from None
