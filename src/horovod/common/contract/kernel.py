@@ -195,7 +195,7 @@ def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> flo
     """
     quota, _, period = cpu_max.strip().partition(" ") if cpu_max.strip() else (quota_us.strip(), "", period_us.strip())
     if not (quota.isascii() and quota.isdecimal() and period.isascii() and period.isdecimal()) or int(period) == 0:
-        return None  # no limit is "max" in version 2 and -1 in version 1
+        return None  # control groups represent "no limit" as "max" in version 2, and as -1 in version 1
     return int(quota) / int(period)
 
 

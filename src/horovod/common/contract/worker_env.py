@@ -197,7 +197,7 @@ class WorkerEnv:
         """Stop child programs from inheriting the key's descriptor."""
         take_job_key()
         if self.key_fd is not None:
-            with contextlib.suppress(ValueError):  # raised if a wrapper program has closed the descriptor
+            with contextlib.suppress(ValueError):  # a wrapper program may have closed the descriptor
                 read_key_fd(self.key_fd)
 
     def given_key(self) -> Secret | None:
