@@ -77,7 +77,7 @@ def driver_error(environ: Mapping[str, str]) -> str:
 
 
 class Search(NamedTuple):
-    """Where the engine looks for NCCL on first use, when frameworks have already loaded their own libraries."""
+    """Locations in which the engine looks for NCCL when it is first used, after frameworks have been imported."""
 
     chosen: str
     """Library that the user has chosen. If not empty, no other library is tried."""
