@@ -95,7 +95,7 @@ def _register() -> None:
 
         # `_register_atexit` is private in Python. Without it, `_wait` runs too late to upload checkpoints to a URL.
         register = getattr(threading, "_register_atexit", atexit.register)
-        with contextlib.suppress(RuntimeError):  # raised if the interpreter is already exiting
+        with contextlib.suppress(RuntimeError):  # the interpreter may already be exiting
             register(_wait)
         _registered = True
 
@@ -111,7 +111,7 @@ Load = Callable[[IO[bytes]], Any]
 
 
 class Loaded(NamedTuple):
-    """Checkpoint returned by ``Checkpoint.load``: its step and value."""
+    """Step and value of a checkpoint that ``Checkpoint.load`` has loaded."""
 
     step: int
     value: Any

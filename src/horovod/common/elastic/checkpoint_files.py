@@ -105,7 +105,7 @@ class Trust:
         return hmac.new(self.key, b"horovod checkpoint of step %d\0" % step, "sha256")
 
     def check_end(self, magic: bytes, name: str) -> None:
-        """Raise UntrustedCheckpointError if the MAC is missing, or if there is a MAC but no key is configured."""
+        """Raise UntrustedCheckpointError if a key is configured but the MAC is missing, or vice versa."""
         if magic == SEALED and self.key is None:
             raise UntrustedCheckpointError(f"{name} is sealed with a key; {_KEY_FILE} has to name the file with it")
         if magic == PLAIN and self.key is not None:
