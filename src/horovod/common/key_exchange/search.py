@@ -68,7 +68,7 @@ def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, ke
     sock = dial(context, *candidate, curve_pair(key, "client"), curve_pair(key, "server")[0], _LONGEST)
     # Ignore the content: any answer proves that this is the store.
     question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))
-    with contextlib.suppress(zmq.Again):  # raised if a service other than the store listens at the address
+    with contextlib.suppress(zmq.Again):  # a service other than the store may listen at the address
         sock.send(question, zmq.NOBLOCK)
     return sock
 
