@@ -157,8 +157,7 @@ class Listeners:
 def free_port() -> int:
     """Return a free TCP port for a program that will listen on it later.
 
-    The port is outside the range from which the kernel chooses ports for outgoing connections, so no outgoing
-    connection can take it in the meantime.
+    The port is outside the kernel's range for outgoing connections, so no outgoing connection can take it meanwhile.
     """
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
