@@ -51,7 +51,7 @@ def available() -> dict[str, str]:
 
     found: dict[str, str] = {}
     for path in [*_loaded(), *_SONAMES]:
-        with contextlib.suppress(ValueError):  # raised if the library is missing or its version is unsuitable
+        with contextlib.suppress(ValueError):  # the library may be missing, or its version may be unsuitable
             for name in _core.ciphers(path):
                 found.setdefault(name, path)
         if len(found) == len(NAMES):
