@@ -135,7 +135,7 @@ class StoreClient:
             request = Get(self._peeks[name], [name], 0.0)
             try:
                 self._socket.send_multipart(frames(msgspec.msgpack.encode(request)), zmq.NOBLOCK)
-            except zmq.Again:  # raised when ZeroMQ has given up connecting to the store
+            except zmq.Again:  # ZeroMQ has given up connecting to the store
                 del self._peeks[name]
                 return None
         while self._peeks[name] not in self._peeked and self._socket.poll(0):

@@ -137,10 +137,9 @@ class MembershipRequests:
     # The methods below are called by the launcher.
 
     def place(self, worker: int, value: bytes) -> Replies:
-        """Send a waiting worker its rank in an epoch. From then on, the worker can receive events.
+        """Send a waiting worker its rank in an epoch, and let it receive events from now on.
 
-        This has no effect if the worker is not waiting. Its process is then gone, which another part of the launcher
-        detects.
+        Has no effect if the worker is not waiting, because its process is then gone.
         """
         waiting = self._coming.pop(worker, None)
         if waiting is None:

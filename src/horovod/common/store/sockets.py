@@ -300,7 +300,7 @@ class ThreadedServer:
 
         Args:
             name: Name of the thread.
-            seconds: How many seconds ``close`` waits for the thread to finish.
+            seconds: Maximum seconds for which ``close`` waits for the thread to finish.
         """
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._seconds = seconds
@@ -321,5 +321,5 @@ class ThreadedServer:
         os.eventfd_write(self._stop, 1)
         if self._thread.ident is not None:
             self._thread.join(timeout=self._seconds)
-        if not self._thread.is_alive():  # a thread that is still running might use the descriptor
+        if not self._thread.is_alive():  # if the thread is still running, it might use the descriptor
             os.close(self._stop)
