@@ -293,9 +293,9 @@ def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
-# Seconds until sending the text to the peer times out.
+# Time limit in seconds for sending the explanation to the peer.
 _PATIENCE = 5.0
-# How long shutdown waits, in seconds, for an answer that is in progress.
+# Maximum seconds for which the shutdown waits until the current answer has been sent.
 _LEAVING = 2.0
 
 

@@ -27,11 +27,11 @@ _PAUSE, _LEAST_PAUSE = 20, 500_000_000
 _REMEMBERED = 101
 # Maximum number of sampled steps that wait for reports of other ranks.
 _WAITING = 4096
-# Approximate maximum number of stored reports about steps that some ranks have not reported, and perhaps never will.
+# Approximate maximum number of stored reports about steps for which reports of other ranks are missing.
 _TOLD = 1 << 16
 # Number of recent comparisons that the statistics named "lately" cover.
 _LATELY = 200
-# Significance threshold in standard deviations.
+# A rank comes last significantly often if its count exceeds the expected one by this many standard deviations.
 _BEYOND_CHANCE = 3
 # Minimum lateness that is considered significant, as a fraction of a step and in ns.
 _LATE, _LEAST_LATE = 0.02, 50_000

@@ -274,7 +274,7 @@ class Telemetry:
 
 # Seconds between two messages to the launcher.
 INTERVAL = 1.0
-# How many seconds an operation must have waited before the live page shows it.
+# Seconds of waiting after which the live page shows an operation.
 _AGE = 0.5
 # Maximum number of unread bytes in the pipe. The rest of its 64 KiB is reserved for other reports.
 _ROOM = 32 << 10

@@ -154,7 +154,7 @@ def _differences(notes: Notes) -> list[str]:
 def _alike(mine: Sequence[float], theirs: Sequence[float] | None) -> bool:
     if theirs is None or len(mine) != len(theirs):
         return False
-    # This check does not report NaN, which is a different problem.
+    # Treat NaN as equal to everything, because NaN is not a sign of different parameters.
     if mine == theirs or any(x != x for x in (*mine, *theirs)):
         return True
     length = max(sum(x * x for x in mine), sum(x * x for x in theirs))
