@@ -112,8 +112,8 @@ class Training:
     def nothing_averaged(self) -> bool:
         """Return True if the program has apparently never averaged gradients.
 
-        The result is True if only non-distributed optimizers have taken steps, and all operations since the first step
-        have transferred fewer bytes than one set of gradients.
+        In this case, only non-distributed optimizers have taken steps, and all operations since the first step have
+        transferred fewer bytes than one set of gradients.
         """
         return self.steps == 0 and self.plain_steps > 1 and self._traffic() - self._begun < self.plain_bytes
 
