@@ -64,7 +64,7 @@ def gather() -> HostFacts:
 def _interfaces() -> list[Interface]:
     try:
         return scan()
-    except OSError:  # A sandbox may forbid listing the interfaces. Ranks that need one raise an error later.
+    except OSError:  # A sandbox may forbid listing the interfaces. Ranks that need an interface raise an error later.
         return []
 
 

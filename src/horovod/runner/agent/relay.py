@@ -51,7 +51,7 @@ class Streams:
         self._streams: dict[int, _Stream] = {}
         self._listener: socket.socket | None = None
         self._next = 1
-        self._limit = 0  # Maximum number of simultaneous connections
+        self._limit = 0  # Maximum number of simultaneous connections to the store
 
     def listen(self, workers: int, each: int = EACH) -> tuple[str, int]:
         """Accept workers' connections to the store on a loopback address.

@@ -25,7 +25,7 @@ from enum import Enum
 TERM_GRACE = 5.0
 # Seconds to wait for processes after SIGKILL. An unreachable network disk, for example, can block their exit.
 GIVE_UP = 5.0
-LINGER = 0.2  # Seconds that children of exited workers, such as multiprocessing helpers, have to exit on their own
+LINGER = 0.2  # Grace period in seconds for children of exited workers, such as multiprocessing helpers
 
 
 class HostPhase(Enum):
@@ -62,7 +62,7 @@ class HostState:
         self.phase = HostPhase.WAITING
         self._started = False
         self._lasting = False
-        self._linger_until: float  # Time until which the child processes of exited workers may exit on their own
+        self._linger_until: float  # End of the grace period for child processes of exited workers
         self._kill_at: float | None = None
         # Pids of the processes that have received SIGTERM
         self._asked: set[int] = set()

@@ -38,7 +38,7 @@ STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
 STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
 # Seconds within which a repeated warning signal is ignored
 ONE_WARNING = 10.0
-# Seconds in which the children of an exited worker can exit on their own, in elastic jobs
+# Grace period in seconds for the children of an exited worker, in elastic jobs
 LEFTOVERS = 1.0
 # Maximum number of bytes to read after a worker has exited, because one of its children could keep writing
 DRAIN_LIMIT = 1 << 20
