@@ -91,7 +91,7 @@ _CHAINED = (
 )
 # Python prints "Exception ignored" for errors in destructors, which do not end the process.
 _IGNORED = "Exception ignored"
-_THREAD = "Exception in thread"  # Python prints this for exceptions that end only a thread, not the process.
+_THREAD = "Exception in thread"  # Python prints "Exception in thread" if an exception ends only a thread.
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
 # TensorFlow raises UnknownError if a Horovod operation loses its connection to another rank, but also for unrelated
 # errors. The error is attributed to Horovod only if its message contains the text _OURS.
