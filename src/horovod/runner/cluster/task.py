@@ -150,7 +150,7 @@ ROUNDS_SECONDS = 2 * HANDSHAKE_SECONDS
 PAUSE = 0.2
 # If more bytes than this are queued in one direction, the relay stops reading.
 QUEUE_LIMIT = 4 << 20
-# Seconds in which an agent that has lost its launcher must end its workers
+# Grace period in seconds for an agent that has lost its launcher to stop its workers
 END_SECONDS = 15.0
 READ_SIZE = 1 << 16
 
