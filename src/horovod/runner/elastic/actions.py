@@ -221,10 +221,10 @@ Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End
 # If other ranks report a lost connection to a rank, it is killed unless it shows within this many seconds that it is
 # alive. A healthy rank's engine raises an error within this time.
 ACCUSED = 2.0
-# Maximum seconds that new workers that are ready wait for other new workers that are still starting. They can then join
-# together, which interrupts the training only once.
+# Maximum seconds for which new workers wait for others that are still starting. If they join together, training is
+# interrupted only once.
 TOGETHER = 5.0
-# Seconds that a dismissed worker has to exit before it is killed
+# Grace period in seconds before a dismissed worker is killed
 LEAVING = 10.0
 # Seconds after SIGKILL after which a worker that still exists is abandoned
 CERTAIN = 10.0
