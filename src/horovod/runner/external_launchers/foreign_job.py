@@ -29,7 +29,7 @@ from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan import hosts
 from horovod.runner.plan.settings import LaunchSettings
 
-_DRAIN = 5.0  # Time limit for the remaining output, because orphaned processes can keep the pipe open (s)
+_DRAIN = 5.0  # Seconds for reading the remaining output. Orphaned processes can keep the pipe open longer.
 _READ = 1 << 16
 
 
@@ -83,7 +83,7 @@ class ForeignAttempt:
         self._lines = {1: mpi_output.Lines(self.hosts), 2: mpi_output.Lines(self.hosts)}
         self._term_at: float | None = None  # Time at which mpirun gets SIGTERM and stops its ranks, or None
         self._kill_at: float | None = None
-        # Time until which the remaining output is read after the other launcher has exited, or None before that
+        # Deadline for reading the remaining output, set when the other launcher has exited
         self._drain_until: float | None = None
         self._output_ended = False
         parent = os.getpid()
