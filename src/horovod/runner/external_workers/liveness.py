@@ -61,7 +61,7 @@ class HeartbeatServer:
             job_key: The job's secret key.
             silence: Seconds without an answer after which a worker is considered lost.
         """
-        # Time (monotonic, s) of each worker's last answer. Before the first answer, it is the time of `begin`.
+        # Time (monotonic, s) of each worker's last answer, or of the call of `begin` before the first answer.
         self._last_heard: dict[int, float] = {}
         self._come: set[int] = set()  # Numbers of the workers that have connected.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
