@@ -54,7 +54,7 @@ class MembershipServer:
         self._number_of: dict[int, int] = {}
         self._over: dict[int, str] = {}  # Maps the last epoch to the reason why it is over
         self._last_news = 0.0
-        # Workers whose last request says that their state includes all changes since the last sync
+        # Workers whose last request says that their state includes all changes since the last synchronization
         self._in_sync: set[int] = set()
 
     def serve(self, now: float) -> None:

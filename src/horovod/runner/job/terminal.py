@@ -116,7 +116,7 @@ class StdinSource:
             return False
         try:
             return os.tcgetpgrp(self._fd) != os.getpgrp()
-        except OSError:  # This is not the controlling terminal, so the launcher can read it even in the background.
+        except OSError:  # A background process can read stdin if it is not the controlling terminal.
             return False
 
     def waiting_for(self) -> int | None:
