@@ -138,7 +138,7 @@ def main() -> int:
     except Stopped as error:
         _say(str(error))
         return 128 + error.number
-    except (AgentError, ArrivalError, OSError, ValueError) as error:  # OSError includes TimeoutError.
+    except (AgentError, ArrivalError, OSError, ValueError) as error:
         _say(f"error: {error}")
         return 1
     if result.message:
