@@ -203,7 +203,7 @@ class Display:
         self._queue.put(stream, self._prefix_of(ranks, stream) + line)
 
     def _take_lines(self, rank: int, stream: int, now: float, lines: list[bytes]) -> None:
-        if stream == 2 and self._collapser is None:  # If there is a collapser, it merges tracebacks like all lines.
+        if stream == 2 and self._collapser is None:  # A collapser already merges all lines, including tracebacks.
             lines = self._farewells.add(rank, lines, now)
         if not lines:
             return

@@ -94,8 +94,8 @@ _EXTENDED = {38, 48, 58}  # Color codes that are followed by 5;index or 2;red;gr
 class Colours:
     """Active text colors in one output stream of a rank.
 
-    They are switched off at the end of each line, and on again at the start of the next line, so that they never affect
-    prefixes or lines of other ranks.
+    Each line ends by switching the colors off, and the next line starts by switching them on. Otherwise, the colors
+    would affect prefixes and lines of other ranks.
     """
 
     def __init__(self) -> None:
