@@ -41,7 +41,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpu_affinity: bool = False
 
     def with_settings(self, checked: Settings) -> WorkerOptions:
-        """Return a copy whose fields that are named after a setting hold the value of that setting."""
+        """Return a copy in which each field that is named after a setting has the setting's value."""
         values: dict[str, Any] = {}
         for name in self.__struct_fields__:
             variable = f"HOROVOD_{name.upper()}"
