@@ -5,7 +5,7 @@
 docs/where-to-change.md gets a row for each package: its purpose, from the docstring, and its tests.
 docs/architecture.md gets a graph of the imports between packages, without those that follow from others, and without
 imports within functions. `make lint` runs this without ``--write``: the exit status is 1 if a page is not current, or
-if docs/where-to-change.md names a source file that does not exist.
+if docs/where-to-change.md or docs/design/details-by-package.md names a source file that does not exist.
 """
 
 import ast
@@ -18,6 +18,8 @@ from check_imports import Graph, graph_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "horovod"
+SHARED = {"_arrays": "numpy", "_jax": "jax", "_keras": "keras"}
+"""Packages tested through a frontend that uses them."""
 
 
 def purpose(package: Path) -> str:
@@ -28,10 +30,10 @@ def purpose(package: Path) -> str:
 
 def tests_of(package: Path) -> str:
     """Return the folder of ``tests`` that mirrors a package, or the nearest folder above it."""
-    part = package.relative_to(PACKAGE)
+    part = Path(SHARED.get(package.name, package.relative_to(PACKAGE)))
     while not (ROOT / "tests" / part).is_dir():
         part = part.parent
-    return f"`tests/{part}`" if part.parts else "`tests`"
+    return f"`tests/{part}`"
 
 
 def rows() -> str:
@@ -75,12 +77,12 @@ def picture(graph: Graph) -> str:
     return "\n".join([*lines, "```"])
 
 
-def missing_files() -> list[str]:
-    """Return the names of source files in docs/where-to-change.md that do not exist."""
+def missing_files(page: Path) -> list[str]:
+    """Return the names of source files in a page that do not exist."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
     ends = {name[start:] for name in listed for start in [0, *(m.end() for m in re.finditer("/", name))]}
-    text = (ROOT / "docs" / "where-to-change.md").read_text(encoding="utf-8")
-    return [name for name in re.findall(r"`([\w./-]+\.(?:py|cc|h))`", text) if ends and name not in ends]
+    names = re.findall(r"`([\w./-]+\.(?:py|cc|h))`", (ROOT / page).read_text(encoding="utf-8"))
+    return [name for name in names if ends and name not in ends]
 
 
 def main() -> int:
@@ -99,9 +101,10 @@ def main() -> int:
         elif new != path.read_text(encoding="utf-8"):
             print(f"docs/{page} is not current: python tools/package_map.py --write")
             status = 1
-    for name in missing_files():
-        print(f"docs/where-to-change.md names {name}, which does not exist")
-        status = 1
+    for page in ("docs/where-to-change.md", "docs/design/details-by-package.md"):
+        for name in missing_files(Path(page)):
+            print(f"{page} names {name}, which does not exist")
+            status = 1
     return status
 
 
