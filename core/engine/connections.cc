@@ -17,13 +17,12 @@ int index_of(const std::vector<int>& v, int x) { return static_cast<int>(std::fi
 SpinPolicy spin_policy(const Settings& settings) {
   SpinPolicy policy;
   policy.spins = settings.spins;
-  // If there are more ranks than cores, spinning takes CPU time from the peer that this rank waits for. Yield instead.
+  // With more ranks than cores, spinning takes CPU time from the peer that this rank waits for, so yield.
   if (settings.spins == 0) policy.yields = 200;
   return policy;
 }
 
-// Interval between checks, as a fraction of the heartbeat timeout. A host can be declared lost up to one interval too
-// early.
+// Interval between checks for silent hosts, as a fraction of the heartbeat timeout. A host can be declared lost one interval early.
 constexpr double kLook = 0.1;
 
 }  // namespace

@@ -30,13 +30,13 @@ class Connections {
   Waiter& waiter() { return waiter_; }
   WakeupEvent wakeup() const { return wakeups_[local_rank_]; }
   WakeupEvent wakeup_of(int local_rank) const { return wakeups_[local_rank]; }
-  // Return an error that names a rank if its host has not acknowledged data within the heartbeat timeout. Cheap to call
-  // often, because connections are checked only at intervals.
+  // Return an error that names a rank whose host has not acknowledged data within the heartbeat timeout. Cheap to call often, because the
+  // links are checked only at intervals.
   Status look_for_silence();
-  // Return how soon, in seconds, look_for_silence() must be called again while this rank waits for peers.
+  // Return the seconds until look_for_silence() must be called again while this rank waits for peers.
   double between_looks() const { return look_every_ > 0 && !one_node_ ? look_every_ : kForever; }
   const std::vector<int>& locals() const { return locals_; }
-  // Return the child of rank 0 whose subtree of the control tree contains `rank`.
+  // Return rank 0's neighbour in the control tree through which it reaches `rank`.
   int below_root(int rank) const;
 
   // Add or remove a process set. Every rank must call these functions at the same point in the order of operations.

@@ -33,7 +33,7 @@ Control::Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::m
     n->number = static_cast<uint32_t>(children_.size());
     children_.push_back(std::move(n));
   }
-  // Up to this many children, calling recv(2) on each is cheaper than one epoll_wait(2) for all.
+  // Number of children up to which one recv(2) per child is cheaper than one epoll_wait(2) for all.
   constexpr size_t kMany = 2;
   if (children_.size() <= kMany) return;
   for (auto& child : children_) child->watched = !child->link->in_memory() && watch_.add(child->link->fd(), child->number);
@@ -77,8 +77,7 @@ void Control::flood(FrameType type, const std::string& payload) {
   for (auto& child : children_) queue(*child, frame);
 }
 
-// Sockets must be polled for writability. Shared-memory rings need no polling, because the reader wakes this rank after
-// freeing space.
+// Poll sockets for writability. Shared-memory rings need no polling, because the reader wakes this rank after freeing space.
 short Control::events_of(const Neighbour& n) const {
   return static_cast<short>(POLLIN | (n.out.empty() || n.link->in_memory() ? 0 : POLLOUT));
 }
@@ -86,8 +85,7 @@ short Control::events_of(const Neighbour& n) const {
 void Control::flush(Neighbour& n) {
   while (!n.broken && n.sent < n.out.size()) {
     const int64_t moved = n.link->try_send({reinterpret_cast<const std::byte*>(n.out.data()) + n.sent, n.out.size() - n.sent});
-    // Ignore the error here. receive() reports a broken pipe, after it has read the peer's last message, such as a
-    // goodbye.
+    // receive() reports a broken link, after it has read the peer's last message, such as a goodbye.
     if (moved <= 0) break;
     n.sent += static_cast<size_t>(moved);
   }

@@ -1,7 +1,6 @@
-// The control plane is a tree of links over which ranks request operations, agree on their order, and report failures.
-// Rank 0 is the root. The first rank of each node is a child of the root and the parent of the node's other ranks, so
-// the root's work grows with the number of nodes, not ranks. These first ranks relay frames to the root. Frames from
-// the root go to all ranks. pump() never blocks.
+// Control plane: a tree of links over which ranks request operations, agree on their order, and report failures. Rank 0 is the root. The
+// first rank of each node is a child of the root and the parent of the node's other ranks, so the root's work grows with the number of
+// nodes, not ranks. Frames from the root go to all ranks, and frames to the root are relayed by these first ranks. pump() never blocks.
 #pragma once
 #include <poll.h>
 #include <sys/epoll.h>
@@ -30,7 +29,7 @@ class SocketSet {
   }
   SocketSet(const SocketSet&) = delete;
 
-  // Watch a socket for incoming data. Return false on failure; the caller must then poll the socket itself.
+  // Watch a socket for incoming data. If this returns false, the caller must poll the socket itself.
   bool add(int socket, uint32_t number) {
     if (socket < 0) return false;
     if (epoll_ < 0) epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
@@ -40,8 +39,7 @@ class SocketSet {
   void want_room(int socket, uint32_t number, bool wanted) { (void)change(EPOLL_CTL_MOD, socket, number, wanted); }
   void remove(int socket) { (void)change(EPOLL_CTL_DEL, socket, 0, false); }
 
-  // Call see(number) for each socket that is readable or writable. A call might not report every ready socket; the next
-  // call then reports the remaining ones.
+  // Call see(number) for each socket that is readable or writable. Sockets that one call leaves out are reported by the next.
   template <class See>
   void look(See see) {
     if (epoll_ < 0) return;
@@ -56,7 +54,7 @@ class SocketSet {
   int fd() const { return epoll_; }
 
  private:
-  // Maximum number of epoll rounds per look(). Without a limit, a peer that never stops sending would block the caller.
+  // Maximum number of epoll rounds per look(), so that a peer that never stops sending cannot block the caller.
   static constexpr unsigned kRounds = 16;
 
   bool change(int what, int socket, uint32_t number, bool room) {
@@ -93,7 +91,7 @@ enum class FrameType : uint8_t {
   abort = 9,
   // Message to a neighbour that acknowledges its bye or abort. The sender will send nothing more.
   ack = 10,
-  // Message from rank 0 to all ranks that lists the operations waiting at rank 0.
+  // Message from rank 0 to all ranks that lists the operations for which it still waits.
   stalled = 11,
   // Message from an observer on the sending rank to the observers on rank 0.
   observer_message_up = 12,
@@ -108,7 +106,7 @@ struct Frame {
   std::string payload;
 };
 
-// True for frames that only travel towards rank 0. Floods and acknowledgements travel in any direction.
+// True for frames that travel only towards rank 0. Flooded frames and acknowledgements travel in any direction.
 constexpr bool goes_up(FrameType t) {
   return t == FrameType::request || t == FrameType::ready || t == FrameType::revoke || t == FrameType::settled ||
          t == FrameType::observer_message_up;
@@ -153,19 +151,18 @@ class Control {
   // Send and receive without blocking, relay frames, and fill the inbox. take_lost() reports each neighbour whose link
   // has broken.
   void pump();
-  // Check that the neighbours connected through shared memory are alive, because pump() would not notice their death.
-  // Costs one system call.
+  // Check that neighbours with shared-memory links are alive, because pump() does not notice their death. Costs one system call.
   void probe();
   bool pop(Frame* frame);
   // Pop a goodbye or abort from the inbox, to handle it before all other frames.
   bool pop_urgent(Frame* frame);
   bool inbox_empty() const { return inbox_.empty(); }
-  // True if every neighbour is gone or has received all frames from this rank, including the flooded frame that ended
-  // the job. Closing a socket while messages are unread would reset the connection and lose the last frames.
+  // True if every neighbour is gone or has received all frames from this rank. Closing a socket earlier, with unread messages, would reset
+  // the connection and lose the last frames, which end the job.
   bool parted() const;
   bool unsent() const;
-  // True if shared memory has work for pump(): messages to read, or space for messages to send. Call this only after
-  // setting the sleep state to sleeping, so that any later change triggers the wakeup event.
+  // True if shared memory has work for pump(): messages to read, or space for messages to send. Set the sleep state to sleeping before this
+  // call, so that any later change triggers the wakeup event.
   bool work_in_memory() const;
 
   struct Lost {
@@ -194,12 +191,11 @@ class Control {
     // Bytes received so far of an incomplete frame.
     std::string in;
     bool broken = false;
-    // True once the neighbour has acknowledged this rank's bye or abort.
+    // True once the neighbour has acknowledged this rank's goodbye or abort.
     bool acked = false;
     // Index of this neighbour in children_.
     uint32_t number = 0;
-    // `watched` is true if watch_ monitors the neighbour's socket. `awaits_room` is true if it also monitors whether
-    // the socket is writable.
+    // `watched` is true if watch_ watches the neighbour's socket, and `awaits_room` if it does so for writability, too.
     bool watched = false, awaits_room = false;
   };
   short events_of(const Neighbour& n) const;

@@ -1,5 +1,5 @@
-// Counters of an engine's work since it started, implemented as an Observer. To add a counter, add a line to the table
-// below and update it in counters.cc. Engine.stats() in Python and other readers iterate over the table.
+// Counters of an engine's work, implemented as an Observer. To add a counter, add a line to the table below and update it in counters.cc.
+// Engine.stats() in Python and other readers iterate over the table.
 #pragma once
 #include <cstdint>
 

@@ -53,8 +53,7 @@ uint64_t cpu_ns() {
 }  // namespace
 
 bool Driver::step(bool flush) {
-  // Measure only every kTimed-th turn of the progress loop, because reading the clock takes long compared with an
-  // operation of 300 ns.
+  // Measure only every kTimed-th turn, because reading the clock takes long compared with an operation of 300 ns.
   constexpr uint64_t kTimed = 64;
   timing_ = ++turns_ % kTimed == 0;
   if (!timing_) return turn(flush);
@@ -75,8 +74,7 @@ Status Driver::carry_out(const Response& response, const std::vector<Operation*>
 
 bool Driver::turn(bool flush) {
   observers_->refresh();
-  // Check for dead neighbours only on the engine's own thread. A waiting caller, for which `flush` is true, never runs
-  // the progress loop for long.
+  // Check for dead neighbours only on the engine's own thread. A waiting caller (`flush`) never runs the progress loop for long.
   if (!flush) control_.probe();
   if (!flush && !shutdown_state_.over()) watch();
   if (!flush && awaits_peers()) {
@@ -97,8 +95,7 @@ bool Driver::turn(bool flush) {
   if (schedule_sync_) {
     moved |= run_schedule();
     if (shutdown_state_.over()) return true;
-    // On one node, a running schedule needs no sockets, so a caller that runs the progress loop does not check them.
-    // Meanwhile, the engine's thread sleeps on the sockets.
+    // In a schedule on one node, only the engine's thread handles the sockets, on which it sleeps. A caller needs none of them.
     if (schedule_sync_ && connections_.one_node() && flush && !shutdown_state_.leaving()) return moved;
   }
   moved |= send_requests(flush);
@@ -133,8 +130,8 @@ bool Driver::send_requests(bool flush) {
   std::vector<OperationPtr> later;
   for (OperationPtr& op : to_request_) {
     Request& q = op->request;
-    // A device operation is negotiated twice (engine/device/host_staged_path.h). A join, or the removal of the set,
-    // waits until such operations are done, because their second negotiation would otherwise fail.
+    // A device operation is negotiated a second time, as a host operation (engine/device/host_staged_path.h). Joins and removals of the set
+    // must wait for it, because that second negotiation would otherwise fail.
     if (q.kind == Kind::join ? submissions_->on_devices()
                              : q.kind == Kind::remove_set && submissions_->on_devices(static_cast<uint32_t>(q.splits.at(0)))) {
       later.push_back(std::move(op));
@@ -160,8 +157,7 @@ bool Driver::send_requests(bool flush) {
 // ---- Execution of agreed operations ---------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
-  // Do not start an operation in which a rank that has left the job takes no part. That rank's goodbye has already been
-  // handled, so nothing would interrupt a wait inside the operation.
+  // Start no operation that a departed rank takes no part in. Its goodbye is already handled, so nothing would end the operation's wait.
   while (!order_.empty() && !shutdown_state_.over() && !schedule_sync_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();
@@ -190,7 +186,7 @@ Status Driver::check(const Response& response, const std::vector<Operation*>& op
   if (response.names.empty())
     return Status(Code::internal, "rank 0's decision about " + std::string(name_of(response.kind)) + " names no operation");
   const Comm* comm = connections_.comm(response.set);
-  // Nothing to do, because this rank is not in the process set.
+  // This rank is not in the process set.
   if (!comm) return {};
   std::vector<const Request*> requests;
   for (const Operation* op : ops) requests.push_back(op ? &op->request : nullptr);
@@ -211,8 +207,7 @@ void Driver::execute(Response response) {
     OperationPtr op = std::move(it->second);
     joins_.erase(it);
     op->sizes = response.sizes;
-    // Restart the numbering of unnamed operations on all ranks, because ranks that called join() early have numbered
-    // fewer operations.
+    // Restart the numbering of unnamed operations: a rank that called join() early has numbered fewer of them than others.
     submissions_->restart_unnamed(0, response.frontend);
     finish({op.get()}, {});
     return;
@@ -251,8 +246,7 @@ void Driver::execute(Response response) {
     if (!on_device) finish(ops, status);
     return;
   }
-  // On failure, store the operations in pending_, so that collective_failed() completes them together with all other
-  // unfinished operations.
+  // Put the operations back, so that collective_failed() completes them together with all other unfinished operations.
   for (OperationPtr& op : keep) pending_[key_of(op->request)] = std::move(op);
   collective_failed(status);
 }

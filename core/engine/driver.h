@@ -59,15 +59,14 @@ class Driver {
   // collectives.
   bool step(bool flush);
 
-  // Functions to call before a sleep. They return the events that must wake the thread, the maximum sleep time in
-  // seconds, and true if there is work to do instead.
+  // Conditions for a sleep of the thread: the events that must wake it, the maximum time in seconds, and true if there is work to do now.
   SleepState resting_sleep_state() const;
   double resting_seconds() const;
   bool work_waiting() const;
   // True if unsent control messages are waiting for space in a socket's send buffer.
   bool unsent() const { return control_.unsent(); }
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
-  // True while a guarded operation is in flight, which can only advance when a message from a peer arrives.
+  // True while a guarded operation is in flight, because only a message from a peer can advance it.
   bool awaits_peers() const { return !shutdown_state_.over() && readiness_vote_.under_way(); }
 
   // Leave the job: send a goodbye with `reason`, fail pending operations, and wait briefly until the neighbours have
@@ -77,9 +76,9 @@ class Driver {
   // thread.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
-  // Change the fusion threshold and the size thresholds (`tuning`) of all ranks. Callable from any thread, but only on
-  // rank 0. All ranks leave a running schedule at the same position. The fusion threshold applies to all later
-  // decisions. The size thresholds apply from the next schedule on.
+  // Change the fusion threshold and the size thresholds (`tuning`) of all ranks. Only on rank 0; callable from any thread. A running
+  // schedule ends, at the same position on all ranks. The size thresholds apply from the next schedule on, the fusion threshold to all
+  // later decisions.
   void retune(size_t fusion_threshold, const Tuning& tuning);
 
   Connections& connections() { return connections_; }
@@ -99,7 +98,7 @@ class Driver {
   void send_observer_messages();
   void look_for_stalls();
   void on_frame(const Frame& frame);
-  // Handle one message. Return false if the sender is not allowed to send it to this rank.
+  // Handle one message. Return false if the sender may not send it to this rank.
   bool on(int from, ReadyRequests& message);
   bool on(int from, Decisions& message);
   bool on(int from, ReadyUpTo& message);
@@ -140,16 +139,16 @@ class Driver {
   void lost(int rank, const Status& why);
   // End the job if the launcher, or other code outside the engine, has asked for it (AbortRequest).
   void check_abort_request();
-  // True if a rank has left and the operations that it takes part in are done.
+  // True if some rank has left, and all operations in which it takes part are done.
   bool past_goodbye() const;
   bool all_take_part() const;
-  // True if this rank takes no part in the running schedule and therefore does not count the schedule's operations.
+  // True if no operation of the running schedule belongs to this rank, so that this rank does not count the schedule's operations.
   bool has_no_part() const;
   void watch();
-  // Return the stall error `end`. If a report on the ranks' activity was written, append its path to the message.
+  // Return the error `end` of a stall, with the path of the report on the ranks' activity, if one was written.
   Status with_report(const Status& end) const;
-  // True while the end of a stalled job is delayed, so that a report on the ranks' activity can be written. The first
-  // call requests the report. The delay is at most a few seconds.
+  // True while the end of a stalled job waits, for at most a few seconds, for a report on the ranks' activity. The first call requests the
+  // report.
   bool awaits_report();
   bool anything_waits() const;
   void collective_failed(const Status& status);
@@ -178,8 +177,7 @@ class Driver {
   const bool hosts_first_;
   IpcPath ipc_path_;
   SingleRankPath single_rank_path_;
-  // Operations that were launched (launched_) or failed to launch (unlaunched_), and whose callers have not been
-  // notified. A failed launch ends the job.
+  // Device operations whose callers have not been notified yet, launched (launched_) or failed to launch (unlaunched_), which ends the job.
   std::vector<HostStagedPath::Done> launched_, unlaunched_;
   // Coordinator of rank 0; null on other ranks.
   std::unique_ptr<Coordinator> coordinator_;
@@ -204,12 +202,12 @@ class Driver {
   std::unique_ptr<ScheduleSync> schedule_sync_;
   ReadinessVote readiness_vote_;
   RecentRequests recent_;
-  // Message that ends a schedule which this rank has not entered yet. It is kept until this rank enters the schedule.
+  // Message that ends a schedule, kept until this rank enters the schedule.
   std::optional<Revoked> early_revoked_;
 
   // Description of the operation being executed, for error messages.
   std::string busy_;
-  // Bucket of the schedule that this rank is executing, or null. Used in error messages.
+  // Bucket of a schedule that is being executed, or null. Used in error messages.
   const Schedule::Bucket* in_bucket_ = nullptr;
   ShutdownState shutdown_state_;
   std::atomic<bool> stopping_{false};

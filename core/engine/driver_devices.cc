@@ -6,8 +6,7 @@
 
 namespace hvd {
 
-// Start `ops` and remove them from `keep`. look_at_devices() completes them later. If starting them fails, the job
-// ends, and they are completed with the error.
+// Launch device operations and take them out of `keep`. look_at_devices() completes them later. A failed launch ends the job.
 Status Driver::launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
   std::vector<OperationPtr> mine;
   auto at = keep->begin();
@@ -21,15 +20,15 @@ Status Driver::launch(const Response& response, const std::vector<Operation*>& o
   return status.with(label(rank_));
 }
 
-// Choose the path for an operation. All ranks of the set evaluate the same conditions for the same responses, so they
-// choose the same path.
+// Choose the path for a device operation. All ranks of the set evaluate the same conditions in the same order, so they choose the same
+// path.
 Status Driver::choose_path(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, DevicePath* path) {
   bool yes = false;
   const bool among_hosts = hierarchical_path_.fits(response, comm);
   if (among_hosts && hosts_first_) HVD_RETURN_IF_ERROR(hierarchical_path_.eligible(response, comm, device, &yes));
   if (yes) *path = DevicePath::hierarchical_nccl;
-  // Use host memory until hierarchical_path_ has decided whether it handles the operations of this set. Otherwise, NCCL
-  // might create a communicator that is never used.
+  // Use host memory until the hierarchical path has decided whether it serves this set. NCCL might otherwise create a communicator that is
+  // never used.
   const bool hosts_later = among_hosts && hosts_first_ && !hierarchical_path_.gives_up(response.set);
   if (yes || hosts_later || comm.size == 1) return {};
   HVD_RETURN_IF_ERROR(nccl_path_.eligible(response, comm, device, &yes));
@@ -65,7 +64,7 @@ Status Driver::start_on_path(const Response& response, Comm& comm, std::vector<O
   return status;
 }
 
-// Poll launched operations. Return false if any of them ended the job.
+// Poll launched operations. Return false if an error has ended the job.
 bool Driver::look_at_launched() {
   if (shutdown_state_.over()) return true;
   Status status = nccl_path_.in_flight() ? nccl_path_.look() : Status();
@@ -75,8 +74,8 @@ bool Driver::look_at_launched() {
   return status.ok();
 }
 
-// Finish the device operations before this rank sends its goodbye. Other ranks might wait on their devices for work
-// launched here, and would hang if this process ended first.
+// Wait for launched device operations before this rank sends its goodbye. The devices of other ranks might wait for them, and would hang if
+// this process ended first.
 void Driver::drain_devices() {
   const Deadline deadline = Deadline::after(settings_.timeout);
   while (!shutdown_state_.over() && all_take_part() && any_in_flight()) {

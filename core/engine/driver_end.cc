@@ -20,7 +20,7 @@ bool names_a_rank(const Message& message, int size) {
 
 }  // namespace
 
-// True if a request has no response yet, or if this rank has asked to leave a schedule that has not ended.
+// True if a request of this rank has no response, or if this rank has asked to leave a schedule that has not ended yet.
 bool Driver::anything_waits() const { return !pending_.empty() || !joins_.empty() || (schedule_sync_ && schedule_sync_->frozen()); }
 
 void Driver::watch() {
@@ -30,8 +30,7 @@ void Driver::watch() {
   const auto age = [this](Clock::time_point t) { return std::chrono::duration<double>(t - start_).count(); };
   std::vector<LocalStallCheck::Waiting> waiting;
   for (const auto& [key, op] : pending_) waiting.push_back({key, describe(*op), age(op->requested)});
-  // A join waits while other ranks execute operations, so measure its wait from the time of the last executed
-  // operation.
+  // A join waits while other ranks execute operations, so count its waiting time from the last executed operation.
   for (const auto& [frontend, op] : joins_)
     waiting.push_back({key_of(0, frontend, kJoinName), "join", std::max(age(op->requested), last_executed_)});
   std::string why;
@@ -58,8 +57,7 @@ Status Driver::hook() {
   hear_urgent();
   if (shutdown_state_.over()) return submissions_->ended();
   if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
-  // A rank that has said goodbye still takes part in all operations up to the number in its message. Those operations
-  // complete; later ones fail.
+  // A departed rank still takes part in all operations up to the number in its goodbye. Later operations fail.
   if (shutdown_state_.beyond(executed_)) return shutdown_state_.why();
   return connections_.look_for_silence();
 }
@@ -91,14 +89,14 @@ void Driver::hear_urgent() {
 
 bool Driver::has_no_part() const { return schedule_sync_ && submissions_->progress().ready == kNoPart; }
 
-// False if some rank has left the job without launching an operation that this rank has launched.
+// False if some rank has left the job without taking part in all operations that this rank has launched.
 bool Driver::all_take_part() const { return !shutdown_state_.beyond(executed_); }
 
 bool Driver::past_goodbye() const { return shutdown_state_.leaving() && shutdown_state_.past(executed_, has_no_part()); }
 
 void Driver::collective_failed(const Status& status) {
-  // A closed data link is only a symptom. Wait up to 0.5 s, which an overloaded machine might need, for the control
-  // plane to report which rank is gone and why.
+  // A closed data link is only a symptom. The control plane will report which rank is gone, and why: wait for it, up to 0.5 s on an
+  // overloaded machine.
   const Deadline patience = Deadline::after(0.5);
   while (status.code() == Code::peer_lost && !shutdown_state_.over() && !shutdown_state_.beyond(executed_) && !patience.passed()) {
     connections_.waiter().nap(Deadline::after(0.005));
@@ -107,12 +105,11 @@ void Driver::collective_failed(const Status& status) {
     hear_urgent();
   }
   if (!shutdown_state_.over() && stopping_.load(std::memory_order_seq_cst)) {
-    // Do not count the failed operation as executed: the number of executed operations is announced in this rank's
-    // goodbye.
+    // Do not count the failed operation, because this rank's goodbye announces the number of executed operations.
     --executed_;
     fail(status, false);
   } else if (!shutdown_state_.over() && shutdown_state_.beyond(executed_)) {
-    // Do not notify the other ranks, because they receive the goodbye directly from the rank that left.
+    // The other ranks get the goodbye from the departed rank itself, so do not notify them.
     fail(shutdown_state_.why(), false);
   } else {
     fail(status, true);
@@ -144,21 +141,19 @@ void Driver::end_devices(const Status& why) {
 
 void Driver::lost(int rank, const Status& why) { fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true); }
 
-// Call this after the messages of other ranks have been handled, because an error reported by a rank is more specific
-// than a request from outside the engine.
+// End the job on request from outside the engine. Messages of other ranks are handled first, because their errors are more specific.
 void Driver::check_abort_request() {
   if (abort_request_->requested() && !shutdown_state_.over()) fail(abort_request_->why(), true);
 }
 
 void Driver::fail(Status why, bool tell) {
   if (shutdown_state_.over()) {
-    // The job ended while a collective was running. The collective has now returned, so complete its operations with
-    // the error.
+    // The job has ended while a collective was running. Now that it has returned, complete its operations with the error.
     for (OperationPtr& op : take_unfinished()) op->complete(shutdown_state_.error());
     return;
   }
   shutdown_state_.end(why);
-  // Complete the device operations that have already finished, so that they do not fail with the others.
+  // Complete device operations that have already finished, so that they do not fail.
   look_at_devices();
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
@@ -203,8 +198,7 @@ void Driver::leave(const std::string& reason) {
     observers_->refresh();
     observers_->tell(&Observer::ended, why);
   }
-  // After an abort request, wait only briefly: the neighbours are probably unresponsive, and the other ranks receive
-  // the same abort request.
+  // After an abort request, wait only briefly: neighbours probably do not respond, and all ranks get the request anyway.
   const Deadline deadline = Deadline::after(1.0), soon = Deadline::after(0.1);
   const auto enough = [&] { return deadline.passed() || (abort_request_->requested() && soon.passed()); };
   for (control_.pump(); !control_.parted() && !enough(); control_.pump()) {

@@ -38,7 +38,7 @@ bool Driver::hear() {
 }
 
 void Driver::look_for_stalls() {
-  // Seconds for which operations with the same name but different arguments can wait for each other before they fail.
+  // Seconds after which operations with the same name but different kinds, requested by different ranks, fail.
   constexpr double kDivergence = 2.0;
   Negotiator& negotiator = coordinator_->negotiator();
   if (now() - last_divergence_check_ > kDivergence / 4) {
@@ -62,14 +62,13 @@ bool Driver::awaits_report() {
     report_asked_ = now();
     observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
   }
-  // Send the keys of all waiting operations to the other ranks. A rank that gets no report of a stall from rank 0 would
-  // end the job itself.
+  // Tell the other ranks which operations rank 0 knows to wait. Without this, a rank might end the job itself before the report is written.
   broadcast(control_, StalledKeys{coordinator_->epoch(), coordinator_->negotiator().keys()});
   return now() - report_asked_ < kPatience;
 }
 
 void Driver::decide() {
-  // Read the epoch before decide(), which advances it: the message must carry the old epoch.
+  // The message must carry the epoch before decide(), which can advance it.
   const uint64_t epoch = coordinator_->epoch();
   std::vector<Response> responses = coordinator_->decide();
   if (responses.empty()) return;
@@ -82,8 +81,7 @@ void Driver::decide() {
 void Driver::send_observer_messages() {
   bool asked = false;
   for (ObserverMessage& message : message_bus_->take(&asked)) {
-    // Send the message only to its receiver. An observer can send a separate message to each rank, and broadcasting all
-    // of them would be expensive in a large job.
+    // Send a message only to its receiver, because broadcasts of messages for single ranks would be expensive in a large job.
     if (coordinator_ && message.to >= 0) {
       const int to = message.to;
       if (to < connections_.size())
@@ -144,9 +142,8 @@ bool Driver::on(int from, ObserverMessageUp& message) {
 // ---- Messages received from rank 0 ----------------------------------------------------------------------------------
 bool Driver::on(int, Decisions& message) {
   observers_->tell(&Observer::agreed, message.responses);
-  // If an unnamed operation has failed, skip its number even on ranks that have not submitted it, so that the next
-  // unnamed operation has the same name on all ranks. Do this for the whole message before any operation completes with
-  // an error, because its caller might submit the next operation immediately.
+  // If an unnamed operation has failed, skip its number on ranks that have not submitted it, so that later unnamed operations get equal
+  // names on all ranks. Do this before any operation of the message completes, because its caller might submit the next one immediately.
   for (const Response& response : message.responses) {
     if (response.error.ok()) continue;
     for (const std::string& name : response.names) {
@@ -166,8 +163,8 @@ bool Driver::on(int, Revoked& message) {
   if (schedule_sync_ && schedule_sync_->id() == message.schedule) {
     schedule_sync_->on_revoked(message.position);
   } else {
-    // Keep this message, because the schedule that it ends might still be in the queue order_. An early GoUpTo message
-    // can be ignored, because the next one replaces it.
+    // The schedule that this message ends might still be queued in order_, so keep the message. An early GoUpTo needs no such care, because
+    // the next one replaces it.
     early_revoked_ = message;
   }
   return true;

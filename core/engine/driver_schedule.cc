@@ -30,8 +30,8 @@ void Driver::adopt(const Response& response) {
     }
     members.push_back(set->second);
   }
-  // A rank takes part in all operations of its process sets. If recent_ no longer has this rank's request for an
-  // operation, use a request that matches nothing. The rank then leaves the schedule instead of contributing zeros.
+  // A rank takes part in all operations of its process sets. If this rank's request for one of them is unknown, use a request that matches
+  // nothing: the rank then leaves the schedule instead of contributing zeros.
   static const Request kUnknown = [] {
     Request q;
     q.kind = Kind::adopt_schedule;
@@ -42,8 +42,8 @@ void Driver::adopt(const Response& response) {
     const Request* known = recent_.find(key_of(entry.set, entry.frontend, entry.name));
     requests.push_back(!connections_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
-  // If rank 0's response for a bucket does not fit this rank's requests, replace the requests with kUnknown, so that
-  // this rank leaves the schedule as soon as it submits one of them.
+  // If rank 0's response for a bucket does not fit this rank's requests, use requests that match nothing, so that this rank leaves the
+  // schedule as soon as it submits one of them.
   for (const auto& bucket : schedule->buckets) {
     const Comm* comm = connections_.comm(bucket.set());
     if (!comm) continue;
@@ -82,9 +82,8 @@ void Driver::retune(size_t fusion_threshold, const Tuning& tuning) {
   retuning_requested_.store(true, std::memory_order_seq_cst);
 }
 
-// Apply new settings that retune() has stored. Do nothing while the ranks adopt or leave a schedule; a later iteration
-// of the progress loop applies the settings. A schedule that this rank has not adopted was built with the old settings.
-// The last position of a schedule is not known while it ends.
+// Apply the settings of retune(), unless the ranks are adopting or leaving a schedule; a later turn then applies them. A schedule that is
+// being adopted was built with the old settings, and one that is ending has no known last position yet.
 void Driver::apply_retuning() {
   if (!coordinator_ || coordinator_->epoch() != epoch_ || (schedule_sync_ && schedule_sync_->frozen())) return;
   std::optional<Retuning> wanted;
@@ -122,14 +121,13 @@ bool Driver::run_schedule() {
 }
 
 bool Driver::run_bucket() {
-  // Do not execute buckets after the last operation in which a departed rank takes part, even if they are ready.
+  // A departed rank takes no part in this bucket or any later one, so do not execute them even if they are ready.
   if (past_goodbye()) {
     fail(shutdown_state_.why(), false);
     return false;
   }
   std::vector<Operation*> ops;
-  // Keep the operations alive while they run. If the job ends inside the collective, their memory must not be released
-  // before the collective returns.
+  // Owners of the operations. If the job ends inside the collective, their memory must live until the collective returns.
   std::vector<OperationPtr> keep;
   const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
   ++executed_;
@@ -139,19 +137,18 @@ bool Driver::run_bucket() {
   in_bucket_ = nullptr;
   if (status.ok()) {
     observers_->tell(&Observer::bucket_done, *bucket);
-    // Do not complete device operations here. They are still in flight and complete later.
+    // Device operations are still in flight and complete later.
     std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });
     finish(ops, status);
     return true;
   }
-  // After an error, put the operations into the request queue. collective_failed() then completes them together with
-  // all other unfinished operations.
+  // Put the operations back into a queue, so that collective_failed() completes them together with all other unfinished operations.
   for (OperationPtr& op : keep) to_request_.push_back(std::move(op));
   collective_failed(status);
   return false;
 }
 
-// Execute the responses of a bucket. They count as one operation, because they complete together.
+// Execute the responses of a bucket, which together count as one operation.
 Status Driver::carry_out(const Schedule::Bucket& bucket, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
   const auto one = [&](const Response& part, const std::vector<Operation*>& of_it) {
     return part.device == DeviceKind::host ? carry_out(part, of_it) : launch(part, of_it, keep);

@@ -14,7 +14,7 @@ SleepState Driver::resting_sleep_state() const {
 }
 
 double Driver::resting_seconds() const {
-  // Limit the sleep. Local NCCL or GPU errors do not trigger a wakeup, so they must be polled.
+  // Local NCCL and GPU errors trigger no wakeup, so they must be polled.
   double seconds = resting_seconds_of_the_host();
   if (nccl_path_.in_flight()) seconds = std::min(seconds, NcclPath::resting_seconds());
   if (hierarchical_path_.in_flight()) seconds = std::min(seconds, LaunchedOperations::resting_seconds());

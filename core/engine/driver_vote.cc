@@ -3,8 +3,7 @@
 
 namespace hvd {
 
-// Vote on whether this rank's next bucket is executed. Return idle if the vote is still in progress, or if there is no
-// bucket to vote on.
+// Vote on the execution of this rank's next bucket. Return idle if the vote is in progress, or if there is nothing to vote on.
 Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
   if (!readiness_vote_.under_way()) {
     const bool leave = schedule_sync_->frozen();
@@ -13,10 +12,10 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
     if (!leave) submissions_->peek_bucket(&ops);
     readiness_vote_.begin(schedule_sync_->schedule(), p.executed, leave ? p.executed : p.ready, ops);
   }
-  // Apply the timeout only after a rank has asked to leave the schedule, because all votes should then arrive soon.
-  // Without such a request, a rank's program can be arbitrarily late.
+  // Apply the timeout only after a rank has asked to leave the schedule, because all votes are then due. Without such a request, a program
+  // can be arbitrarily late.
   if (const Status status = readiness_vote_.advance(schedule_sync_->frozen(), moved); !status.ok()) {
-    // Count the failed operation as well, because operations count as executed as soon as they start.
+    // Count the failed operation, too: operations count as executed once they start.
     ++executed_;
     collective_failed(status);
     return Vote::ended;

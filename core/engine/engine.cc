@@ -88,7 +88,7 @@ Status Engine::submit_unattended(Request request, const std::byte* in, std::byte
   HVD_RETURN_IF_ERROR(enqueue(op, &wake));
   waits_->unattended();
   watchdog_.start();
-  // Wake the engine's thread, because no caller waits for this operation, so none runs the progress loop.
+  // No caller waits and runs the progress loop, so wake the engine's thread.
   if (wake) waker_.notify_now();
   return {};
 }
@@ -104,8 +104,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   if (op->use_count() == 1) {
     (*op)->reuse();
   } else {
-    // Create a new operation if something else still refers to the old one, such as the driver, which might be about to
-    // release it.
+    // Something else still refers to the old operation, such as the driver, which might be about to release it.
     auto fresh = std::make_shared<Operation>();
     fresh->request = (*op)->request;
     if (fresh->request.unnamed) fresh->request.name.clear();
@@ -121,7 +120,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   Status status = submissions_.submit_again(*op, &wake);
   if (!status.ok()) {
     observers_.tell_submission(&Observer::refused, **op, status);
-    // The operation was rejected, so complete it here: its state is pending, and nothing else would complete it.
+    // A rejected operation is still pending, and nothing else would complete it.
     (*op)->complete(status);
   }
   if (wake && !blocking) waker_.notify_soon();
@@ -157,8 +156,8 @@ bool Engine::drive(Operation& op, Deadline deadline) {
 }
 
 bool Engine::wait(Operation& op, Deadline deadline) {
-  // After a fork, the child must not use the engine of its parent. It must not take a lock either, because another
-  // thread of the parent might have held the lock at the time of the fork.
+  // A forked child must not use the engine of its parent, nor take a lock, which another thread of the parent might have held during the
+  // fork.
   if (abandoned_) return op.sleep_until(deadline);
   if (drive(op, deadline)) return true;
   const Waits::Blocked blocked(*waits_, false);
@@ -166,8 +165,7 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   while (!op.done()) {
     if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) waker_.notify();
     if (deadline.passed()) return false;
-    // Sleep in short slices, and call nudge() after each one, because the operation can also get stuck in a schedule
-    // that starts later.
+    // Sleep in short slices, because the operation can also get stuck in a schedule that starts later.
     const Deadline slice = Deadline::after(0.1);
     op.sleep_until(slice.when() < deadline.when() ? slice : deadline);
   }
@@ -189,7 +187,7 @@ void Engine::run(int cpu) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
-    // Ignore errors: if the thread cannot be bound to the core, it runs on any core.
+    // A thread that cannot be bound to the core runs on any core.
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);
   }
   progress_lock_->run();
@@ -197,8 +195,8 @@ void Engine::run(int cpu) {
 
 // ---- Shutdown of the engine -----------------------------------------------------------------------------------------
 
-// A forked child inherits the descriptors but not the thread. While the child holds the sockets open, peers cannot
-// detect the death of the parent. Close the child's copies and touch nothing else.
+// Close a forked child's copies of the descriptors, and touch nothing else: the child has no engine thread. As long as the child has the
+// sockets open, peers cannot detect the death of the parent.
 void Engine::abandon_in_child() {
   abandoned_ = true;
   for (int fd : fds_) ::close(fd);

@@ -46,7 +46,7 @@ size_t bytes_of(const Response& r, const Comm& comm) {
       for (size_t from = 0; from < n; ++from)
         elements += static_cast<size_t>(r.sizes[from * n + static_cast<size_t>(comm.rank)]) * elements_of(r.shapes[0], 1);
       break;
-    // A barrier has no elements, although its shape is that of a scalar.
+    // A barrier has the shape of a scalar, but no elements.
     default: break;
   }
   return elements * element;
@@ -61,7 +61,7 @@ Status Executor::run(const Response& response, const std::vector<Operation*>& op
   Status status;
   try {
     status = dispatch(*comm, response, operations);
-    // There is not enough memory for the result, whose size depends on all ranks.
+    // The size of a result can depend on all ranks, so there may be too little memory for it.
   } catch (const std::bad_alloc&) {
     status =
         Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
@@ -89,7 +89,7 @@ Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Opera
 Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   if (r.across_hosts && !comm.local)
     return Status(Code::internal, "a reduction within hosts first needs hosts with several ranks, but no two ranks share a host");
-  // Return if this rank owns no slice of the data, because another host has fewer ranks than this one.
+  // This rank owns no slice of the data, because another host has fewer ranks than this one.
   if (r.across_hosts && !comm.cross) return {};
   Comm& among = r.across_hosts ? *comm.cross : comm;
   pieces_.clear();

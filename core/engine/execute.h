@@ -1,5 +1,4 @@
-// Executes one negotiated operation: find the memory, prescale, call the backend, postscale. Only this class turns
-// requests into backend calls.
+// Executor of agreed operations: find the memory, prescale, call the backend, postscale. Only this class turns requests into backend calls.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,19 +12,18 @@ namespace hvd {
 
 class Executor {
  public:
-  // `number` points to the sequence number of the current operation, which is the same on all ranks; see
-  // Execution::number.
+  // `number` points to the number of the current operation (Execution::number).
   Executor(Connections* connections, Backend* backend, const Observers* observers, const uint64_t* number)
       : connections_(connections), backend_(backend), observers_(observers), number_(number) {}
 
-  // Execute `response` with this rank's operations, in the order of response.names. A null operation means that this
-  // rank has called join(). It then contributes values that do not change the result, such as zeros for sums; see
-  // neutral(). The caller completes the operations. An error ends the job.
+  // Execute `response` with this rank's operations, in the order of response.names. A null operation means that this rank has called
+  // join(), and contributes values that do not change the result, such as zeros for sums (neutral()). The caller completes the operations.
+  // An error ends the job.
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
-  // The two halves of a guarded allreduce (engine/schedule_sync.h). stage() writes this rank's contribution to
-  // `values`: staged_count() elements of the accumulation type. deliver() writes the results from the reduced values.
-  // For a barrier, nothing is staged, and deliver() only notifies the observers.
+  // The steps of a guarded allreduce (engine/schedule_sync.h) before and after the reduction. stage() writes this rank's contribution to
+  // `values`: staged_count() elements of the accumulation type. deliver() distributes the reduced values. For a barrier, there are no
+  // values, and deliver() only notifies the observers.
   size_t staged_count(const Response& response) const;
   void stage(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
   void deliver(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
@@ -53,8 +51,7 @@ class Executor {
   std::vector<Segments::Piece> pieces_;
   std::vector<float*> residuals_;
   std::vector<size_t> sizes_, more_sizes_;
-  // Split of several allgathers or reducescatters into those that are packed together and those that are executed
-  // alone. Operations are given as tensor indices.
+  // Indices of the allgathers or reducescatters of a response that are packed together, and of those that are executed alone.
   struct Parts {
     std::vector<size_t> packed, alone;
     size_t packed_bytes = 0;
@@ -70,7 +67,7 @@ std::string described(const Response& response);
 // Return the product of the dimensions, starting at index `from`.
 size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0);
 
-// Return the size of the response in bytes, which is reported to observers as Execution::bytes.
+// Return the size of the response in bytes, as in Execution::bytes.
 size_t bytes_of(const Response& response, const Comm& comm);
 
 // Return the reduction that the backend must perform. An average is computed as a sum and divided afterwards.
@@ -84,8 +81,8 @@ bool sums_exactly(const Response& response);
 // True if a rank that has called join() must contribute values other than zeros to this response.
 bool needs_neutral(const Response& response);
 
-// Return the number of elements of rank `index` when `rows` rows of `row` elements are split among n ranks. The first
-// (rows mod n) ranks get one row more.
+// Return the number of elements that rank `index` gets when `rows` rows of `row` elements are split among n ranks. The first (rows mod n)
+// ranks get one row more.
 size_t scattered_elements(int64_t rows, size_t row, int n, int index);
 
 }  // namespace hvd

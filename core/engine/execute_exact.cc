@@ -41,8 +41,8 @@ bool needs_neutral(const Response& r) {
   return r.kind == Kind::allreduce && (r.op == ReduceOp::min || r.op == ReduceOp::max || r.op == ReduceOp::product);
 }
 
-// Return neutral elements, as many as the longest tensor of the response has elements. For a minimum, for example,
-// min(x, neutral) = x for every x.
+// Return elements that do not change the result: for a minimum, min(x, neutral) = x for every x. There are as many as in the longest tensor
+// of the response.
 const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   size_t n = 0;
   for (const auto& shape : r.shapes) n = std::max(n, elements_of(shape));
@@ -61,7 +61,7 @@ const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   }
 }
 
-// Reduce the tensors of the current operation exactly, so that sums of integers cannot overflow.
+// Reduce the tensors of the current operation in wider words, so that sums of integers do not overflow.
 Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& after) {
   size_t total = 0;
   for (const Segments::Piece& piece : pieces_) total += piece.count;
@@ -82,8 +82,8 @@ Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& 
   return {};
 }
 
-// Reduce-scatter without overflow in integer sums. `counts` has the number of elements that each rank receives. Each
-// pass processes a block that contains elements for all ranks.
+// Reduce-scatter without overflow in integer sums. `counts` holds the number of elements that each rank receives. The data are processed in
+// blocks, each of which contains elements for all ranks.
 Status Executor::reducescatter_exactly(Comm& comm, const Response& r, const Operation& op, const std::vector<size_t>& counts) {
   const size_t element = size_of(r.dtype), each = words_of(r.dtype), n = counts.size(), me = static_cast<size_t>(comm.rank);
   const size_t largest = *std::max_element(counts.begin(), counts.end()), most = std::min(largest, std::max<size_t>(kBlock / n, 1));

@@ -1,5 +1,5 @@
-// Allgather and reducescatter of one or several tensors. Small tensors are packed into one operation to reduce latency.
-// Large tensors are executed alone, because packing and unpacking them would take longer than the latency saved.
+// Allgather and reducescatter of one or several tensors. Small tensors are packed into one operation, which saves latency. Large tensors
+// are executed alone, because packing and unpacking would take longer than that.
 #include <cstring>
 #include <numeric>
 
@@ -9,12 +9,12 @@
 namespace hvd {
 namespace {
 
-// Maximum size in bytes of a packed tensor: the result of an allgather, or the input of a reducescatter. All ranks know
-// these sizes, so they pack the same tensors.
+// Maximum size in bytes of a tensor to pack: the result of an allgather, or the input of a reducescatter. All ranks know these sizes, so
+// they pack the same tensors.
 constexpr size_t kSmall = 128u << 10;
-// Maximum bytes that are packed together. The memory is kept between operations.
+// Maximum total size in bytes of packed tensors, because the memory is kept between operations.
 constexpr size_t kMaxPacked = 4u << 20;
-// Slots of Comm::scratch that the backend and its algorithms do not use.
+// Slots of Comm::scratch, which no backend or algorithm uses.
 constexpr int kSlotIn = 7, kSlotOut = 9;
 
 }  // namespace
@@ -31,7 +31,7 @@ void Executor::Parts::add(size_t index, size_t bytes) {
 }
 
 void Executor::Parts::settle() {
-  // Execute a single tensor alone, because there is nothing to pack it with.
+  // A single small tensor is executed alone, because it has nothing to be packed with.
   if (packed.size() != 1) return;
   alone.push_back(packed.front());
   packed.clear();
@@ -60,7 +60,7 @@ Status Executor::allgather(Comm& comm, const Response& r, const std::vector<Oper
   return {};
 }
 
-// In the packed message, the contributions of one rank to all tensors are contiguous.
+// Execute several allgathers as one. In the message, a rank's contributions to all tensors are contiguous.
 Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const size_t n = static_cast<size_t>(comm.size), me = static_cast<size_t>(comm.rank);
   const auto part = [&](size_t i, size_t rank) {
@@ -80,7 +80,7 @@ Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vect
   enter(Phase::carry);
   HVD_RETURN_IF_ERROR(backend_->allgather(comm, mine, const_cast<std::byte*>(all), sizes_));
   enter(Phase::copy_out);
-  // For each result, the number of bytes that have been unpacked so far.
+  // Number of bytes unpacked so far for each tensor.
   more_sizes_.assign(ops.size(), 0);
   for (size_t rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {
@@ -128,7 +128,7 @@ Status Executor::reducescatter(Comm& comm, const Response& r, const std::vector<
   return {};
 }
 
-// In the packed message, the parts of all tensors for one rank are contiguous.
+// Execute several reducescatters as one. In the message, the parts of all tensors for one rank are contiguous.
 Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const int n = comm.size;
   const size_t element = size_of(r.dtype);
@@ -138,7 +138,7 @@ Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::
   enter(Phase::copy_in);
   std::byte* packed = comm.scratch->get(kSlotIn, total * element);
   sizes_.assign(static_cast<size_t>(n), 0);
-  // Number of elements of each tensor that are already packed.
+  // Number of elements packed so far for each tensor.
   more_sizes_.assign(ops.size(), 0);
   std::byte* to = packed;
   for (int rank = 0; rank < n; ++rank) {

@@ -1,5 +1,5 @@
-// The two halves of a guarded allreduce. They perform the same steps as allreduce() and the backend, in the same order
-// and with the same types, so the results are bitwise identical.
+// The steps of a guarded allreduce before and after the reduction. They match those of allreduce() and the backend in order and types, so
+// the results are bitwise identical.
 #include <cstring>
 
 #include "collectives/reduce.h"
@@ -8,13 +8,13 @@
 namespace hvd {
 namespace {
 
-// Scratch slot for 16-bit floats, before they are converted to float32 and after they are converted back.
+// Scratch slot for 16-bit floats, which are converted to float32 for the reduction and back.
 constexpr int kNarrowSlot = 8;
 
 }  // namespace
 
 size_t Executor::staged_count(const Response& r) const {
-  // Return 0, because a barrier has no elements, although its shape is that of a scalar.
+  // A barrier has the shape of a scalar, but no elements.
   if (r.kind != Kind::allreduce) return 0;
   size_t total = 0;
   for (const auto& shape : r.shapes) total += elements_of(shape);

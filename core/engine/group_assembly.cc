@@ -20,8 +20,7 @@ void GroupAssembly::erase(Groups::iterator group) {
   groups_.erase(group);
 }
 
-// True if the caller has given up on the group and started it again. In that case, `q` has a name that was already
-// submitted for the group.
+// True if the caller gave up the group and now starts it again: `q` has a name that the group already had.
 bool GroupAssembly::begins_anew(const Group& group, const Request& q) {
   return (!group.refused.ok() || group.given_out) && !q.unnamed && group.names.count(q.name) != 0;
 }

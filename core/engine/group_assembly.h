@@ -1,6 +1,6 @@
-// Assembly of groups whose operations this rank submits one by one. It holds the operations until the last one arrives,
-// so that the rest of the engine never sees part of a group. If one operation is rejected, the whole group is.
-// Operations that arrive after others were released pass through without being held. Not thread-safe.
+// Assembly of groups, whose operations this rank submits one by one. They are held until the last one arrives, so that the rest of the
+// engine never sees part of a group. If one operation is rejected, the whole group is. If a group was released incomplete, its remaining
+// operations are not held. Not thread-safe.
 #pragma once
 #include <compare>
 #include <map>
@@ -16,16 +16,16 @@ class GroupAssembly {
  public:
   static bool concerns(const Request& q) { return q.group_size > 1 && !q.group.empty(); }
 
-  // If the group of `q` was rejected, return its error, so that the group's remaining operations fail too. Return ok if
-  // the caller starts the group again, by submitting an operation that was already seen.
+  // Return the error of the group of `q` if it was rejected, so that its remaining operations fail too. Return ok if the caller starts the
+  // group again, by submitting an operation that was already seen.
   Status refusal(const Request& q);
-  // Add an operation to its group. Return all operations in order if the group is now complete, only this one if the
-  // earlier ones were already released, and nothing otherwise.
+  // Add an operation to its group. If this completes the group, return all of its operations in order. If the group was released
+  // incomplete, return only this operation. Otherwise, return nothing.
   std::vector<OperationPtr> add(const OperationPtr& op);
-  // Record that `q` was rejected. Return the earlier operations of its group, none of which has been passed on yet.
+  // Record that `q` was rejected. Return the operations of its group that are held here.
   std::vector<OperationPtr> refuse(const Request& q, const Status& why);
 
-  // Remove and return the operations of the group that contains `op`. Return nothing if `op` is in no group held here.
+  // Remove and return all operations of the group that contains `op`, or nothing if `op` is not held here.
   std::vector<OperationPtr> take_with(const Operation& op);
   std::vector<OperationPtr> take_all();
   // Return the oldest operation for which no caller is waiting, or null if there is none.
@@ -47,7 +47,7 @@ class GroupAssembly {
     Status refused;
     // True once the group was released incomplete, because a caller waited for one of its operations.
     bool given_out = false;
-    // Names of the group's operations, set once the group is rejected or released. Unnamed operations are not included.
+    // Names of the group's named operations, set once the group is rejected or released.
     std::set<std::string> names;
   };
   using Groups = std::map<Key, Group>;
@@ -59,7 +59,7 @@ class GroupAssembly {
   void erase(Groups::iterator group);
 
   Groups groups_;
-  // Last result of find(), cached because the operations of a group usually arrive one after another.
+  // Last result of find(). The operations of a group usually arrive one after another.
   Groups::iterator last_ = groups_.end();
 };
 

@@ -5,10 +5,9 @@
 // A negotiated operation goes through the events submitted, requested, agreed, started and finished. An operation of a
 // schedule goes only through submitted, started and finished, between schedule_begun and schedule_ended.
 //
-// The submitting threads call submitted() and refused(), possibly at the same time. The thread that drives the engine
-// (the engine's own or a waiting caller) calls all other functions. These calls never overlap, and each call sees the
-// effects of the one before. Callbacks must not throw, wait for an operation, or keep a reference, because arguments
-// live only until the call returns.
+// Submitting threads call submitted() and refused(), possibly at the same time. All other functions are called by the thread that runs the
+// progress loop, so these calls never overlap, and each sees the effects of the one before. Callbacks must not throw, wait for an
+// operation, or keep a reference to an argument, which lives only until the call returns.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -21,7 +20,7 @@
 
 namespace hvd {
 
-// An operation on which all ranks have agreed and which this rank executes. It can cover several tensors.
+// Agreed operation, possibly of several tensors, that this rank executes.
 struct Execution {
   const Response& response;
   // This rank's operations, in the order of response.names. A null entry means that this rank has called join() and
@@ -32,23 +31,22 @@ struct Execution {
   // Total size in bytes of this rank's tensors: the input of an allreduce, broadcast or reducescatter, or the output of
   // an allgather or alltoall.
   uint64_t bytes = 0;
-  // True if the data were sent together with the readiness vote (engine/schedule_sync.h). Such an execution is reported
-  // only after all ranks have voted for it.
+  // True if the data traveled with the readiness vote (engine/schedule_sync.h). The execution is then reported after the vote.
   bool guarded = false;
   // Position in the order of operations that all ranks share, counted from 1. All responses of a bucket
   // (Schedule::Bucket) have the same number.
   uint64_t number = 0;
 
-  // Return the name of the algorithm, for example "shm" or "ring". The name is "none" for a rank that is alone, and
-  // "guarded" if the data were sent together with the readiness vote. The name is computed on demand.
+  // Return the name of the algorithm, for example "shm" or "ring". It is "none" for a rank that is alone, and "guarded" if the data
+  // traveled with the readiness vote. Computed on demand.
   std::string_view algorithm() const;
 };
 
 enum class Phase : uint8_t {
   allocate_output,
-  // Phase in which the inputs are copied: several tensors are packed, or values are prescaled.
+  // Copying the inputs, to pack several tensors or to prescale values.
   copy_in,
-  // Phase in which the backend executes the operation.
+  // Execution of the operation by the backend.
   carry,
   copy_out,
 };
@@ -57,14 +55,12 @@ class Observer {
  public:
   virtual ~Observer() = default;
 
-  // True if the observer needs submitted() and refused(). If no observer needs them, they cost nothing when an
-  // operation is submitted. The value must not change.
+  // True if the observer needs submitted() and refused(), which cost nothing if no observer needs them. The value must not change.
   virtual bool wants_submissions() const { return false; }
   // True if the observer needs Operation::submitted_ticks, for which each submission must read a clock. The value must
   // not change.
   virtual bool wants_submission_times() const { return false; }
-  // Called just before an operation is queued. Other threads cannot access the operation yet, and if it is unnamed, its
-  // name has not been generated yet.
+  // Called just before an operation is queued. No other thread can access it yet, and an unnamed operation has no generated name yet.
   virtual void submitted(const Operation&) {}
   // Called when an operation is rejected. Its caller gets the error.
   virtual void refused(const Operation&, const Status&) {}
@@ -79,40 +75,37 @@ class Observer {
   // Called when the next operations for all ranks have arrived from the coordinator.
   virtual void agreed(std::span<const Response>) {}
   virtual void started(const Execution&) {}
-  // Called when the most recently started execution enters a phase. A phase ends at the next one or at finished().
+  // Called when the latest execution enters a phase. A phase ends at the next one or at finished().
   virtual void entered(const Execution&, Phase) {}
   // Called when the execution has finished. An error means that the job is over; see ended().
   virtual void finished(const Execution&, const Status&) {}
-  // Called when the operations of the response fail on all ranks with the response's error. The job continues.
+  // Called when all ranks fail the operations of a response with its error. The job continues.
   virtual void failed(const Response&) {}
 
   virtual void schedule_begun(const Schedule&) {}
-  // Called when a bucket has been executed. By then, started() and finished() have been called once for each of its
-  // responses.
+  // Called when a bucket has been executed, after started() and finished() for each of its responses.
   virtual void bucket_done(const Schedule::Bucket&) {}
   // Called when the ranks have returned to negotiation, with the number of buckets executed since schedule_begun().
   virtual void schedule_ended(const Schedule&, uint64_t) {}
 
-  // Rank 0 only: called for operations that wait for ranks which have not submitted them. `now` uses the same clock as
-  // Waiting::requested. Each stall warning reports only the operations past the warning time. A request (see
-  // MessageBus::ask_who_waits()) reports all waiting operations, with `asked` true.
+  // Rank 0 only: called for operations that wait for ranks which have not submitted them. `now` is a time of the same clock as
+  // Waiting::requested. A stall warning reports only the operations past the warning time. A request of an observer (`asked`, see
+  // MessageBus::ask_who_waits()) reports all waiting operations.
   virtual void waiting(std::span<const Negotiator::Waiting>, double /*now*/, bool /*asked*/) {}
-  // Called when this rank warns about a long wait on this rank, because rank 0 has not reported it (agree/stall.h).
-  // `silent` lists the ranks that are known not to respond.
+  // Called when this rank warns about its own long wait, which rank 0 has not reported (agree/stall.h). `silent` lists the ranks that are
+  // known not to respond.
   virtual void unnoticed(std::string_view /*text*/, std::span<const int> /*silent*/) {}
   // Called when a message from an observer of rank `from` has arrived; see MessageBus.
   virtual void received(int /*from*/, uint32_t /*topic*/, std::string_view /*body*/) {}
 
-  // Called before the engine's thread, or a caller that runs the progress loop, sleeps. The argument is the maximum
-  // sleep in seconds. Callers can run the loop while the engine's thread sleeps, so other events can occur before
-  // awake(). An observer that was added in between receives only awake().
+  // Called before the thread that runs the progress loop sleeps, with the maximum sleep in seconds. While the engine's thread sleeps,
+  // callers can run the loop, so other events can occur before awake(). An observer that was added in between receives only awake().
   virtual void asleep(double) {}
   virtual void awake() {}
-  // Called with an estimate of the CPU time in nanoseconds spent outside collectives, extrapolated from a sample of the
-  // iterations of the progress loop.
+  // Called with the estimated CPU time in nanoseconds that the progress loop spends outside collectives. It is measured for a sample of the
+  // iterations.
   virtual void worked(uint64_t) {}
-  // Called once, when the job ends on this rank. For an operation that is being executed at that time, finished() is
-  // called afterwards.
+  // Called once, when the job ends on this rank. If an operation is being executed then, finished() follows.
   virtual void ended(const Status&) {}
 };
 

@@ -1,5 +1,5 @@
-// Observers of an engine. With only the counters attached, each event costs the progress loop one call of an empty or
-// short function. It costs a submitting thread one memory load.
+// Observers of an engine. If only the counters are attached, an event costs the progress loop one call of a short function, and a
+// submission costs one memory load.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -16,15 +16,14 @@ namespace hvd {
 
 class Observers {
  public:
-  // Add or remove an observer. Callable from any thread at any time, even inside an observer call. The driver applies
-  // changes at its next iteration. Until then, a new observer can miss events, and a removed observer can still receive
-  // events and is kept alive.
+  // Add or remove an observer. Callable from any thread at any time, even by an observer. Changes apply at the next turn of the progress
+  // loop. Until then, a new observer misses events, and a removed observer still receives them and is kept alive.
   void add(std::shared_ptr<Observer> observer);
   void remove(const Observer* observer);
 
   // ---- Functions called by the driver, which holds the progress lock ------------------------------------------------
 
-  // Apply pending changes to the list of observers. Called at the beginning of each iteration of the progress loop.
+  // Apply pending changes to the list of observers, at the beginning of a turn of the progress loop.
   void refresh() {
     if (changed_.load(std::memory_order_acquire)) follow();
   }
@@ -52,18 +51,17 @@ class Observers {
   // All registered observers, guarded by mutex_.
   std::vector<std::shared_ptr<Observer>> all_;
   std::atomic<bool> changed_{false}, submissions_wanted_{false}, times_wanted_{false};
-  // Copy of all_. Only the driver uses it, so no lock is needed.
+  // Copy of all_ for the thread that holds the progress lock, so no other lock is needed.
   std::vector<std::shared_ptr<Observer>> followed_;
 };
 
-// Message bus between observers of different ranks, routed through rank 0. The engine carries these messages alongside
-// its own, in the order of submission, and does not read them. Observer::received() receives them.
+// Message bus between observers of different ranks, routed through rank 0. The engine sends these messages along with its own, in the order
+// of submission, without reading them. Observer::received() receives them.
 //
 // The bus is meant for short, occasional messages, such as reports about a waiting rank. Messages submitted during a
 // collective are sent after it. Messages submitted after the end of the job are dropped.
 struct ObserverMessage {
-  // Receiving rank, or -1 for all ranks including rank 0. Only rank 0 uses this field, because other ranks always send
-  // to rank 0.
+  // Receiving rank, or -1 for all ranks including rank 0. Used only on rank 0, because other ranks send only to rank 0.
   int32_t to;
   uint32_t topic;
   std::string body;
@@ -82,16 +80,15 @@ class MessageBus {
     any_.store(true, std::memory_order_seq_cst);
     return true;
   }
-  // On rank 0, report all waiting operations to the observers; see Observer::waiting(). Callable from any thread.
+  // Ask for a report of all waiting operations to the observers of rank 0 (Observer::waiting()). Callable from any thread.
   void ask_who_waits() {
     std::lock_guard lock(mutex_);
     asked_ = true;
     any_.store(true, std::memory_order_seq_cst);
   }
 
-  // Record where a report on the ranks' activity was written, so that the error of a stall timeout can name it. An
-  // empty `where` means that no report exists yet, but an observer will write one when it receives the waiting
-  // operations. Callable from any thread.
+  // Record where a report on the ranks' activity was written, so that the error of a stall can name it. An empty `where` means that an
+  // observer will write a report when it receives the waiting operations. Callable from any thread.
   void set_report(std::string where) {
     std::lock_guard lock(mutex_);
     report_ = std::move(where);
@@ -118,8 +115,8 @@ class MessageBus {
  private:
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;
-  // Queued messages (waiting_). For the report on the ranks' activity: its path (report_), and true if an observer
-  // writes such reports (reports_). True if ask_who_waits() was called (asked_). All are guarded by mutex_.
+  // Members guarded by mutex_: the queued messages (waiting_), the path of the report on the ranks' activity (report_), and whether an
+  // observer writes reports (reports_) and ask_who_waits() was called (asked_).
   std::vector<ObserverMessage> waiting_;
   std::string report_;
   bool reports_ = false;

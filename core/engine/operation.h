@@ -33,15 +33,13 @@ class Output {
 // State of an operation whose tensor is on a device.
 struct OnDevice {
   std::shared_ptr<Device> device;
-  // Event that the caller has recorded on its stream. Once the device reaches it, the input is ready and the output can
-  // be overwritten.
+  // Event on the caller's stream. Once the device has reached it, the input is ready and the output can be overwritten.
   Device::Event ready = nullptr;
-  // Event that shows when the device has finished the operation. It is set when the work is launched; the operation is
-  // then marked as done. It is also set if the operation fails while the device still uses its memory. Null if there
-  // was nothing to do.
+  // Completion of the work on the device, or null if there is none. Set when the work is launched, which is when the operation is done, or
+  // when the operation fails while the device still uses its memory.
   std::shared_ptr<const Completion> completion;
-  // Number that links this operation to the host-memory operations that carry it out, which store it in
-  // Operation::carries. It is 0 until they are created.
+  // Number that links this operation to the host operations that carry it out, which have it in Operation::carries. 0 until they are
+  // created.
   std::atomic<uint64_t> carried{0};
   ~OnDevice() {
     if (ready) device->give_back(ready);
@@ -53,17 +51,17 @@ class Operation {
   Request request;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  // Device state of the operation, or null if the CPU reads and writes `in`, `out` and `residual`.
+  // State on the device, or null if the tensors are in host memory.
   std::unique_ptr<OnDevice> on_device;
   // Quantization residual, which is added to the next contribution (collectives/collectives.h). If null, the
   // quantization error is discarded.
   float* residual = nullptr;
   // Position of the operation in this rank's order of submission.
   uint64_t sequence = 0;
-  // Number that gives an unnamed operation its name if the operation has to be negotiated.
+  // Number in the generated name of an unnamed operation, used if the operation is negotiated.
   uint64_t unnamed_number = 0;
-  // Nonzero for the engine's own host-memory operations that carry out a device operation
-  // (engine/device/host_staged_path.h). Submissions does not overwrite the fence in their request.
+  // Number that links this host operation to the device operation that it carries out (engine/device/host_staged_path.h), or 0. The fence
+  // of such an operation is not overwritten.
   uint64_t carries = 0;
   Clock::time_point submitted{};
   // Time at which the operation was first requested.
@@ -72,8 +70,8 @@ class Operation {
   std::atomic<int64_t> first_poll{0};
   // True once a caller blocks on the operation. From then on, requests are sent without batching.
   std::atomic<bool> awaited{false};
-  // Callback that replaces a waiting caller. It is called once, when the operation is done, on the thread that runs the
-  // progress loop. It can submit operations but must not wait.
+  // Callback for a caller that does not wait. It is called once, when the operation is done, on the thread that runs the progress loop. It
+  // can submit operations but must not wait.
   void (*on_done)(Operation& op, void* context) = nullptr;
   void* context = nullptr;
 
@@ -83,17 +81,14 @@ class Operation {
   // Results of the operation, valid once it is done.
   std::vector<int64_t> sizes;
   std::shared_ptr<Output> output;
-  // Function that allocates outputs, or returns null if there is not enough memory. If the function is empty, outputs
-  // are allocated on the heap.
+  // Function that allocates the output, or returns null if memory is short. Without a function, the output is allocated on the heap.
   std::function<std::shared_ptr<Output>(size_t bytes)> outputs;
 
-  // The fields from `schedule` to `held` belong to Submissions and are guarded by its lock. `schedule` is the id of the
-  // schedule that contains the request, or 0, and `entry` is the request's index in it. `held` keeps the operation
-  // alive while the schedule stores a pointer to it.
+  // The fields from `schedule` to `held` belong to Submissions and are guarded by its lock. `schedule` is the id of the schedule that
+  // contains the request, or 0, and `entry` its index there. `held` keeps the operation alive while the schedule stores a pointer to it.
   uint64_t schedule = 0;
   uint32_t entry = 0;
-  // True while a schedule uses the operation's name: from the time the operation is offered to the schedule until
-  // Submissions::release().
+  // True while a schedule uses the operation's name: from its submission to the schedule until Submissions::release().
   bool scheduled = false;
   std::shared_ptr<Operation> held;
 

@@ -15,7 +15,7 @@
 
 namespace hvd {
 
-// Tunable settings of an engine. For settings that must be equal on all ranks, those of rank 0 apply.
+// Settings of an engine. Where they must be equal on all ranks, those of rank 0 apply.
 struct Settings {
   // Maximum size of a fused operation in bytes; 0 disables fusion.
   size_t fusion_threshold = 128u << 20;
@@ -45,14 +45,13 @@ struct Settings {
   size_t staged_memory = 256u << 20;
 };
 
-// Operations that NCCL can execute, and where to find its library (see nccl::Search).
+// Settings for NCCL: the kinds of operations that it may execute, and where to find its library (nccl::Search).
 struct NcclOptions {
-  // True for each Kind that NCCL can execute.
+  // True for each Kind that NCCL may execute.
   std::array<bool, 6> kinds{true, true, true, true, true, true};
   std::string library;
   std::vector<std::string> candidates;
-  // Time limits in seconds for creating a communicator. A warning is logged after `slow`, and the creation fails after
-  // `patience`.
+  // Seconds for creating a communicator, until a warning is logged (slow) and until the creation fails (patience).
   double slow = 10, patience = 120;
   // True to suppress the warning about ranks that share a GPU.
   bool sharing_is_meant = false;
@@ -62,11 +61,10 @@ struct NcclOptions {
   bool wanted() const { return std::find(kinds.begin(), kinds.end(), true) != kinds.end(); }
 };
 
-// CUDA IPC settings. CUDA IPC lets ranks on one host access each other's GPU memory.
+// Settings for CUDA IPC, with which ranks on one host access each other's GPU memory.
 struct IpcOptions {
   bool wanted = true;
-  // Number of bytes of tensors that are exchanged at a time; a multiple of 2 MiB. The buffer on the GPU has twice this
-  // size.
+  // Number of bytes of tensors that are exchanged at a time; a multiple of 2 MiB. Each rank's GPU buffer has twice this size.
   size_t window = 32u << 20;
 };
 
@@ -77,7 +75,7 @@ struct EngineOptions {
   std::vector<int> node_of;
   // Label of each rank, for error messages.
   std::vector<std::string> labels;
-  // Shared memory of the node. If null, the rank is alone on its node, and private memory is allocated.
+  // Shared memory of the node. Null on a rank that is alone on its node; the engine then allocates private memory.
   std::shared_ptr<Segment> segment;
   // Wakeup eventfd of each rank on this node. The engine owns these descriptors.
   std::vector<int> event_fds;

@@ -11,14 +11,13 @@ namespace hvd {
 
 namespace {
 
-// Time that a caller keeps running the progress loop without progress. It then leaves the loop to the engine's thread
-// and sleeps.
+// Time without progress after which a caller leaves the progress loop to the engine's thread and sleeps.
 constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
-// Number of turns of the progress loop without progress before the clock is first read. Most waits are shorter.
+// Number of turns without progress after which the clock is first read. Most waits are shorter.
 constexpr int kUntimedTurns = 16;
-// If the engine's next check is due within this many seconds, a caller that stops running the progress loop wakes the
-// engine's thread, which then sleeps only until the check is due.
+// If the next check is due within this many seconds, a caller that stops running the progress loop wakes the engine's thread, which then
+// sleeps only until the check.
 constexpr double kLongRest = 60;
 
 }  // namespace
@@ -27,7 +26,7 @@ ProgressLock::ProgressLock(Driver* driver, Observers* observers, ThreadWaker* wa
     : driver_(driver), observers_(observers), waker_(waker), watchdog_(watchdog), spin_(spin), spin_window_(kDriveSpin) {}
 
 void ProgressLock::run() {
-  // Set the floating-point mode of this thread, because threads inherit the mode of their creator.
+  // Set the floating-point mode, because a thread inherits the mode of its creator.
   const DefaultFloatMode floats;
   mutex_.lock();
   while (!stopping()) {
@@ -45,8 +44,8 @@ void ProgressLock::stop() {
 
 bool ProgressLock::drive(Operation& op, Deadline deadline) {
   if (!mutex_.try_lock() && !lock_soon(op)) return op.done();
-  // Peers must not wake the sleeping thread while this caller runs the progress loop. Change the sleep state only if
-  // necessary, because peers read it several times per operation.
+  // While this caller runs the progress loop, peers must not wake the engine's thread. Write the sleep state only if it changes, because
+  // peers read it several times per operation.
   if (driver_ && waker_->sleep_state() == SleepState::waiting) waker_->set_sleep_state(SleepState::awake);
   waker_->cancel_notify();
   int idle_turns = 0;
@@ -69,7 +68,7 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
     if (spin_ ? now - idle_since > (peers ? spin_window_ : kDriveSpin)
               : idle_turns > kDriveYields || (peers && spin_window_ < kDriveSpin)) {
       if (!peers || !doze(op, Deadline::at(std::min(deadline.when(), stay)))) break;
-      // Spin longer only if recent messages arrived quickly, because spinning pays off only for short waits.
+      // Spinning pays off only for short waits, so spin longer only if the last messages arrived quickly.
       const bool soon = Clock::now() - idle_since <= kDriveSpin;
       spin_window_ = soon ? kDriveSpin : spin_window_ / 2;
       continue;
@@ -80,13 +79,12 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
   return op.done();
 }
 
-// Try for a short time to get the lock from the engine's thread, which might hold it only to handle one message. This
-// is cheaper than sleeping.
+// Try for a short time to get the lock, which the engine's thread might hold only to handle one message. This is cheaper than sleeping.
 bool ProgressLock::lock_soon(const Operation& op) {
   const auto begin = Clock::now();
   do {
     if (op.done() || !spin_ || Clock::now() - begin > kDriveSpin) return false;
-    // Yield to the engine's thread, because it might need this core to make progress.
+    // The engine's thread might need this core to make progress.
     ::sched_yield();
   } while (!mutex_.try_lock());
   return true;
@@ -111,14 +109,13 @@ bool ProgressLock::doze(Operation& op, Deadline deadline) {
   }
   waker_->set_sleep_state(SleepState::awake);
   if (!polls[0].revents && !polls[1].revents) return true;
-  // Reset the wakeup event. This can consume a wakeup that was meant for the engine's thread, which sleeps on the same
-  // event; release() then triggers the event again.
+  // Reset the wakeup event. The wakeup can have been meant for the engine's thread, which sleeps on the same event; release() then triggers
+  // the event again.
   waker_->drain();
   return true;
 }
 
-// Release the lock. Wake the thread if its sleep state is outdated, or if there is pending work for which no peer will
-// wake it.
+// Release the lock. Update the sleep state of the engine's thread, and wake the thread if there is work for which no peer will wake it.
 void ProgressLock::release() {
   const bool ring = driver_ && parked_;
   bool work = false;
@@ -159,8 +156,8 @@ void ProgressLock::park() {
 
 namespace {
 
-// Seconds between checks of operations for which no caller waits. A rank leaves a schedule if its program computes for
-// longer than this between two operations of one bucket.
+// Seconds between checks of operations for which no caller waits. If a program computes for longer than this between two operations of one
+// bucket, its rank leaves the schedule.
 constexpr double kWatch = 1;
 
 }  // namespace
@@ -180,14 +177,13 @@ void Watchdog::start() {
 
 void Watchdog::look() {
   uint64_t drained;
-  // Return if the timer has not expired yet.
+  // The timer has not expired yet.
   if (::read(timer_, &drained, sizeof drained) < 0) return;
   running_.store(false, std::memory_order_seq_cst);
   bool waiting = false;
-  // If an operation cannot complete in the schedule, this rank leaves the schedule in the next turn of the progress
-  // loop.
+  // An operation that cannot complete in the schedule makes this rank leave the schedule in the next turn of the progress loop.
   (void)submissions_->nudge_unattended(kWatch, kImpatientAfter, &waiting);
-  // Check again later while a schedule or an incomplete group contains operations for which no caller waits.
+  // Check again while a schedule or an incomplete group contains operations for which no caller waits.
   if (waiting) start();
 }
 

@@ -24,8 +24,7 @@ class Watchdog {
   }
   // Return a file descriptor that becomes readable when the next check is due.
   int fd() const { return timer_; }
-  // If a check is due, check the operations for which no caller waits. Leave a schedule, or release a group, that
-  // cannot complete.
+  // If a check is due, look for operations without a waiting caller that cannot complete, and leave their schedule or release their group.
   void look();
 
   void close();
@@ -36,19 +35,18 @@ class Watchdog {
   std::atomic<bool> running_{false};
 };
 
-// Seconds after which a waiting or polling caller makes this rank return from a schedule to negotiation. Other ranks
-// might never submit the operation, and only negotiation can report which ranks are missing.
+// Seconds of waiting or polling after which a rank returns from a schedule to negotiation. If other ranks never submit the operation, only
+// negotiation can report which ones are missing.
 inline constexpr double kImpatientAfter = 2;
 
-// Lock that decides whether the engine's thread or a waiting caller "drives" the engine (runs its progress loop). A
-// caller that does so saves the several microseconds that waking the thread takes.
+// Lock that decides whether the engine's thread or a waiting caller runs the engine's progress loop ("drives" the engine). A caller that
+// does so saves the several microseconds that waking the thread takes.
 //
-// The engine's thread stays in run(). It runs iterations of the progress loop (turns) as long as there is progress.
-// Then park() releases the lock and sleeps until the wakeup event, a message or a timeout. A caller in drive() runs
-// turns until its operation is done. After some time without progress, it leaves the loop to the thread and sleeps
-// until its operation is done. While only a peer's message is missing, it can sleep in doze() with the lock held.
+// The engine's thread runs turns of the progress loop (run()) as long as there is progress. It then releases the lock and sleeps until the
+// wakeup event, a message or a timeout (park()). A waiting caller runs turns until its operation is done (drive()). After some time without
+// progress, it leaves the loop to the thread and sleeps. While only a peer's message is missing, it can sleep with the lock held (doze()).
 //
-// A thread that releases the lock sets the new sleep state, and wakes the engine's thread if work is left.
+// A thread that releases the lock updates the sleep state, and wakes the engine's thread if work is left.
 class ProgressLock {
  public:
   // `spin` is true if every rank has its own core.
@@ -56,13 +54,12 @@ class ProgressLock {
 
   // Run the progress loop on the engine's thread until stop() is called.
   void run();
-  // Run the progress loop on the calling thread, which waits for `op`. Return true if the operation is done. Return
-  // false if the caller has reached `deadline` or should sleep instead; the engine's thread then completes the
-  // operation.
+  // Run the progress loop on the calling thread, which waits for `op`. Return true if the operation is done. Return false after `deadline`,
+  // or if the caller should sleep until the engine's thread has completed the operation.
   bool drive(Operation& op, Deadline deadline);
   // Make run() return, and wake all sleeping threads. Callable from another thread.
   void stop();
-  // Call `last` with the lock held. Afterwards, no thread runs the progress loop again.
+  // Call `last` with the lock held. No thread runs the progress loop afterwards.
   template <class Last>
   void retire(Last last) {
     std::lock_guard progress_lock(mutex_);
@@ -88,13 +85,12 @@ class ProgressLock {
   bool parked_ = false;
   // Maximum length of a sleep in seconds; guarded by the lock.
   double rest_ = 0;
-  // Time that a caller running the progress loop spins before it sleeps; guarded by the lock.
+  // Time for which a caller spins in the progress loop before it sleeps; guarded by the lock.
   Clock::duration spin_window_;
   std::atomic<bool> stop_{false};
 };
 
-// Seconds after which a caller that waits for an operation of a schedule checks whether the operation can still
-// complete.
+// Seconds after which a waiting caller checks whether its operation can still complete in the schedule.
 inline constexpr double kNudgeAfter = 2e-3;
 
 }  // namespace hvd

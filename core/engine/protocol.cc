@@ -53,7 +53,7 @@ class Reading {
       case FrameType::observer_message_down: return observer_message_down();
       case FrameType::bye: return shutdown_state<Goodbye>();
       case FrameType::abort: return shutdown_state<Abort>();
-      // Acknowledgements have no payload to decode, because the control plane handles them itself.
+      // The control plane handles acknowledgements itself; they have no payload.
       case FrameType::ack: break;
     }
     return std::nullopt;

@@ -25,8 +25,7 @@ struct Decisions {
   std::vector<Response> responses;
 };
 
-// Progress of a running schedule. With ReadyUpTo, this rank is ready for all positions below `position`. With GoUpTo,
-// every rank is ready for them.
+// Progress of a running schedule. ReadyUpTo: the sender is ready for all positions below `position`. GoUpTo: every rank is ready for them.
 struct ReadyUpTo {
   static constexpr FrameType kType = FrameType::ready;
   uint64_t schedule, position;
@@ -37,7 +36,7 @@ struct GoUpTo {
   uint64_t schedule, position;
 };
 
-// Messages that end a schedule. With Revoke, a rank asks to leave it. With Revoked, every rank leaves it at `position`.
+// Messages that end a schedule. Revoke: a rank asks to leave it. Revoked: every rank leaves it at `position`.
 struct Revoke {
   static constexpr FrameType kType = FrameType::revoke;
   uint64_t schedule;
@@ -62,9 +61,8 @@ struct StalledKeys {
   std::vector<std::string> keys;
 };
 
-// End of the job. `executed` is the number of operations in which the rank has taken part, in the order that all ranks
-// share. `why.rank()` is the rank that caused the end, or -1 if none did. If a rank leaves on purpose, it is the
-// sender.
+// End of the job. `executed` is the number of operations in which the sender has taken part, in the order that all ranks share.
+// `why.rank()` is the rank that caused the end, or -1. For a goodbye, it is the sender.
 struct Goodbye {
   static constexpr FrameType kType = FrameType::bye;
   uint64_t executed;

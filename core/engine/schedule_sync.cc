@@ -14,7 +14,7 @@ ScheduleSync::ScheduleSync(std::shared_ptr<const Schedule> schedule, std::vector
     : schedule_(std::move(schedule)), members_(std::move(members)), connections_(connections), control_(control),
       mode_(mode_for(*connections, *schedule_)) {}
 
-// Choose the implementation. Every rank makes the same choice.
+// Choose the implementation of schedule synchronization. Every rank makes the same choice.
 ScheduleSync::Mode ScheduleSync::mode_for(const Connections& connections, const Schedule& schedule) {
   if (connections.one_node()) return Mode::shared;
   const bool all_take_part = std::all_of(schedule.buckets.begin(), schedule.buckets.end(), [](const auto& b) { return b.set() == 0; });
@@ -25,8 +25,7 @@ ScheduleWord ScheduleSync::word(int local_rank) const {
   return {connections_->segment().set_line(0, local_rank).schedule.load(std::memory_order_seq_cst)};
 }
 
-// Publish this rank's position in the schedule in shared memory, and wake local ranks that are sleeping until it
-// changes.
+// Publish this rank's position in the schedule in shared memory, and wake local ranks whose sleep state is `sleep_state` or higher.
 void ScheduleSync::tell(bool frozen, SleepState sleep_state) {
   connections_->segment()
       .set_line(0, connections_->local_rank())

@@ -1,11 +1,9 @@
-// Tracks the progress of a running schedule on one rank. This class publishes up to which position this rank is ready,
-// determines up to which position all ranks are ready, and lets all ranks leave the schedule together. There are three
-// implementations behind one interface:
+// Progress of a running schedule on one rank. This class publishes the position below which this rank is ready, determines the position
+// below which all ranks are ready, and lets all ranks leave the schedule together. There are three implementations behind one interface:
 //   - If all ranks are on one node, each rank has a word in shared memory (schedule id, frozen, position). To leave, a
 //     rank freezes its word; the others see this and freeze theirs. Frozen words no longer change, so all ranks compute
 //     the same last position.
-//   - With several nodes, ranks send their positions to the coordinator. It answers how far to go and decides the last
-//     position.
+//   - With several nodes, ranks send their positions to the coordinator. It answers how far to go and decides the last position.
 //   - If every rank is alone on its node and all buckets are on the global set, ranks vote on each position
 //     (ReadinessVote). The result is either how far to go or that the schedule ends here. The coordinator only reports
 //     that a rank wants to leave. Ranks with nothing to vote on then vote against the position.
@@ -41,23 +39,22 @@ class ScheduleSync {
   bool may_run(uint64_t position) const;
   bool must_publish(uint64_t position) const { return !guarded() && !frozen_ && (!published_ || position != position_); }
   bool frozen() const { return frozen_; }
-  // Return the time at which this rank started to leave the schedule: it stopped advancing its position and started to
-  // wait for the other ranks' answers.
+  // Return the time at which this rank started to leave the schedule. From then on, its position is frozen, and it waits for the answers of
+  // other ranks.
   Clock::time_point frozen_since() const { return frozen_since_; }
   // Ask to leave the schedule, because this rank cannot follow it or another rank wants to leave.
   void revoke(bool stuck);
   // True if another rank wants to leave and this rank has not answered yet.
   bool leaving_elsewhere() const;
-  // Get the position at which the schedule ends. Return false while any rank does not know the position yet.
+  // Get the position at which the schedule ends. Return false as long as it is unknown.
   bool final_position(uint64_t* position) const;
 
-  // While a schedule is ending, return the ranks that have not answered yet, as numbers (silent) or as text
-  // (waits_for). Both are empty if this rank does not know which ranks those are.
+  // While a schedule is ending, return the ranks that have not answered yet, as numbers (silent) or as text (waits_for). The result is
+  // empty if they are unknown to this rank.
   std::vector<int> silent() const;
   std::string waits_for() const;
 
-  // Handle messages from the coordinator. If guarded(), the result of a vote determines where the schedule ends, and
-  // on_revoked() ignores `position`.
+  // Handle messages from the coordinator. In guarded mode, a vote determines where the schedule ends, so on_revoked() ignores `position`.
   void on_go(uint64_t position) { go_ = position; }
   void on_revoked(uint64_t position);
   // Handle the result of a vote in guarded mode. If agreed > position, every rank is ready for all positions below
@@ -85,33 +82,30 @@ class ScheduleSync {
   int64_t final_ = -1;
 };
 
-// Readiness vote on a bucket of a schedule, for jobs in which every rank is alone on its node. In a guarded allreduce
-// (collectives/guarded.h), all ranks vote on whether to execute the bucket at a position. A rank votes once it has
-// submitted its part of the bucket, or when it wants to leave the schedule. A small allreduce, or a barrier, completes
-// with the vote. Every other operation is executed after the vote.
+// Readiness vote on a bucket, for jobs in which every rank is alone on its node. In a guarded allreduce (collectives/guarded.h), all ranks
+// vote on whether to execute the bucket. A rank votes once it has submitted its operations of the bucket, or when it wants to leave the
+// schedule. Small allreduces and barriers complete with the vote; other operations are executed after it.
 //
-// A vote completes only when the slowest rank's program has submitted its operations, so these functions never block.
-// The timeout applies only after every rank has been asked to leave the schedule.
+// A vote completes only when the slowest program has submitted its operations, so these functions never block. The timeout applies only
+// once every rank has been asked to leave the schedule.
 class ReadinessVote {
  public:
   // `timeout` is in seconds. The vote fails if a rank that was asked to leave makes no progress for that long.
   ReadinessVote(Connections* connections, Backend* backend, Executor* executor, double timeout)
       : connections_(connections), backend_(backend), executor_(executor), timeout_(timeout) {}
 
-  // Start the vote on `position` of `schedule`. If ready > position, this rank is ready for all positions below
-  // `ready`. If not, this rank wants to leave the schedule. `operations` are the operations of the bucket. They are
-  // needed only if this rank is ready.
+  // Start the vote on `position` of `schedule`. If ready > position, this rank is ready for all positions below `ready`; `operations` are
+  // then its operations of the bucket. If not, this rank wants to leave the schedule.
   void begin(const Schedule& schedule, uint64_t position, uint64_t ready, const std::vector<Operation*>& operations);
-  // Make progress on the vote without blocking. If `hurry` is true, every rank has been asked to vote, so the timeout
-  // applies. An error ends the job.
+  // Make progress on the vote without blocking. `hurry` means that every rank has been asked to vote, so that the timeout applies. An error
+  // ends the job.
   Status advance(bool hurry, bool* moved);
   bool under_way() const { return vote_.under_way(); }
 
-  // Return the position that is voted on, and the result of the vote. agreed() is valid once under_way() is false.
+  // Return the position of the vote, and its result, which is valid once under_way() is false.
   uint64_t position() const { return vote_.position(); }
   uint64_t agreed() const { return vote_.agreed(); }
-  // True if the messages of the vote include the bucket's data. If all ranks agree, the caller then only has to call
-  // deliver().
+  // True if the vote's messages include the bucket's data, so that deliver() is the only step left if all ranks agree.
   bool carries() const { return carries_; }
   void deliver(const Response& response, const std::vector<Operation*>& operations) { executor_->deliver(response, operations, values_); }
 
@@ -128,7 +122,7 @@ class ReadinessVote {
   std::byte* values_ = nullptr;
   bool carries_ = false;
   bool hurry_ = false;
-  // Time at which the vote last made progress, or at which the timeout started. Only valid while hurry_ is true.
+  // Time of the last progress of the vote, or of the start of the timeout. Valid only while hurry_ is true.
   Clock::time_point since_{};
 };
 

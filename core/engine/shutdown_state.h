@@ -1,12 +1,9 @@
 // Shutdown state of this rank. It records which ranks have left, the last operation in which each took part, and why
 // the job ended. It does no I/O; engine/driver_end.cc acts on it.
 //
-// At first, no rank has left. A goodbye message changes the state to "leaving". Once all operations up to the number in
-// the message are done, the state becomes "over". It becomes "over" immediately if a rank is lost, a collective fails,
-// or this program leaves.
-// While a rank is leaving, operations up to the number in its goodbye message still complete. Later operations are not
-// started, or are abandoned.
-// started, or are abandoned.
+// At first, no rank has left. A goodbye message changes the state to "leaving": operations up to the number in the message still complete,
+// later ones are not started or are abandoned. Once those operations are done, the state becomes "over". It becomes "over" immediately if a
+// rank is lost, a collective fails, or this program leaves.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -25,28 +22,25 @@ class ShutdownState {
  public:
   // ---- State of the other ranks -------------------------------------------------------------------------------------
 
-  // Record that `rank` has left, so that its closed links are not treated as the loss of the rank.
+  // Record that `rank` has left, so that its closed links do not count as a lost rank.
   void parted(int rank) { parted_.insert(rank); }
   bool has_parted(int rank) const { return parted_.count(rank) != 0; }
-  // Record a goodbye message. Operations up to the number in the message still complete. If several ranks leave, the
-  // lowest number applies.
+  // Record a goodbye message. Operations up to the lowest number in any goodbye still complete.
   void add_goodbye(Goodbye goodbye) {
     if (!goodbye_ || goodbye.executed < goodbye_->executed) goodbye_ = std::move(goodbye);
   }
   bool leaving() const { return goodbye_.has_value(); }
   const Status& why() const { return goodbye_->why; }
-  // True if a rank has left and takes no part in operation number `executed`. All ranks number operations in the same
-  // way.
+  // True if a rank has left and takes no part in operation number `executed`. All ranks number operations equally.
   bool beyond(uint64_t executed) const { return goodbye_ && executed > goodbye_->executed; }
-  // True if a rank has left and all operations that it took part in are done. A rank without entries in the running
-  // schedule does not count the schedule's operations. For such a rank, return true as soon as another rank has left.
+  // True if a rank has left and all operations in which it takes part are done. `has_no_part` is true on a rank that takes no part in the
+  // running schedule and thus does not count its operations: there, the departure alone is enough.
   bool past(uint64_t executed, bool has_no_part) const { return goodbye_ && (executed >= goodbye_->executed || has_no_part); }
 
   // ---- State of this rank -------------------------------------------------------------------------------------------
 
-  // Return the number of operations to announce in this rank's goodbye: the number executed so far, even if another
-  // rank announced a higher number. A rank without entries in the running schedule does not count the schedule's
-  // operations. It announces the larger of the two numbers.
+  // Return the number of operations to announce in this rank's goodbye: the number executed so far. A rank that takes no part in the
+  // running schedule (`has_no_part`) does not count its operations, so it announces another rank's number if that is larger.
   uint64_t promise(uint64_t executed, bool has_no_part) const {
     return goodbye_ && has_no_part ? std::max(executed, goodbye_->executed) : executed;
   }
@@ -57,8 +51,7 @@ class ShutdownState {
     error_ = std::move(error);
   }
   const Status& error() const { return error_; }
-  // Store the abort message, sent or received, that ended the job. When this rank leaves, it sends the message again to
-  // neighbours that have not received it.
+  // Store the abort message that ended the job, sent or received. When this rank leaves, it sends the message to neighbours again.
   void set_final_abort(Abort abort) { final_abort_ = std::move(abort); }
   const std::optional<Abort>& final_abort() const { return final_abort_; }
 
@@ -70,9 +63,8 @@ class ShutdownState {
   Status error_;
 };
 
-// Request from outside the engine to end the job. For example, a launcher can notice the loss of a host before this
-// engine does. The driver's next turn, or the next check inside a running collective, ends the job as if a peer were
-// lost.
+// Request from outside the engine to end the job, for example from a launcher that has noticed the loss of a host. The driver's next turn,
+// or the next check inside a running collective, ends the job as if a peer were lost.
 class AbortRequest {
  public:
   // Request the end of the job. Only the first request counts. Callable from any thread.
@@ -85,7 +77,7 @@ class AbortRequest {
 
   // ---- Functions called by the driver -------------------------------------------------------------------------------
   bool requested() const { return requested_.load(std::memory_order_seq_cst); }
-  // Return the reason for the request. It is valid once requested() is true, and does not change afterwards.
+  // Return the reason for the request. Once requested() is true, it is valid and does not change.
   const Status& why() const { return why_; }
 
  private:

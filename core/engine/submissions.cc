@@ -11,7 +11,7 @@ Submissions::Submissions(int rank, int size) : rank_(rank) {
   for (int r = 0; r < size; ++r) sets_[0].push_back(r);
 }
 
-// Check everything in a request that this rank can check on its own, except the name.
+// Check a request, except for its name, as far as this rank can without others.
 Status Submissions::check(Request& q) const {
   if (!ended_.ok()) {
     failures_->fetch_add(1, std::memory_order_relaxed);
@@ -39,7 +39,7 @@ Status Submissions::check(Request& q) const {
   return check_arguments(q, members);
 }
 
-// Check the name of a request. `entry` is its entry in the running schedule.
+// Check that the name of a request is not in flight. `entry` is its entry in the running schedule, or kNoEntry.
 Status Submissions::check_name(const Request& q, uint32_t entry) const {
   if (q.unnamed) return {};
   const bool taken =
@@ -59,13 +59,13 @@ Status Submissions::submit(const OperationPtr& op, bool* wake) {
     if (status.ok()) count_on_device(*op);
     for (const OperationPtr& member : refused) forget_on_device(*member);
   }
-  // Complete the operations outside the lock, because completion callbacks can submit operations.
+  // Completion callbacks can submit operations, so the lock must not be held here.
   for (const OperationPtr& member : refused) member->complete(status.with("group '" + op->request.group + "'"));
   return status;
 }
 
-// Submit an operation while holding the lock. If it is rejected, `refused` receives the earlier operations of its
-// group, which the caller must fail as well.
+// Submit an operation; the caller holds the lock. If it is rejected, `refused` receives the earlier operations of its group, which the
+// caller must fail, too.
 Status Submissions::submit_locked(const OperationPtr& op, bool* wake, std::vector<OperationPtr>* refused) {
   Request& q = op->request;
   q.unnamed = q.name.empty();
@@ -93,15 +93,14 @@ Status Submissions::join_group(const OperationPtr& op, Status status, std::vecto
   return {};
 }
 
-// Accept an operation that does not have to wait for the rest of its group.
+// Accept an operation that does not wait for others of its group.
 void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
   Request& q = op->request;
   if (!op->carries) q.fence = fence_;
   op->sequence = next_sequence_++;
   if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.frontend, q.kind)]++;
   if (op->on_done) {
-    // Record the submission time for the watchdog, because no caller waits for an operation with a callback. For other
-    // operations, the waiting caller measures the time.
+    // The watchdog needs the submission time of operations with a callback. For others, the waiting caller measures its own time.
     last_ = op->submitted = Clock::now();
     must_watch_.store(true, std::memory_order_relaxed);
   }
@@ -148,8 +147,8 @@ bool Submissions::on_devices(uint32_t set) const {
 Status Submissions::submit_again(const OperationPtr& op, bool* wake) {
   {
     std::lock_guard lock(mutex_);
-    // Skip the full check for requests of the running schedule. The check could only find a removed set or the end of
-    // the job, and both would have ended the schedule.
+    // A request of the running schedule needs no full check. That could only find a removed set or the end of the job, both of which would
+    // have ended the schedule.
     const bool known = cursor_ && !deviated_ && !op->request.unnamed && op->schedule == cursor_->schedule().id;
     if (known && !GroupAssembly::concerns(op->request) && !cursor_->repeated(op->entry) && !cursor_->busy(op->entry)) {
       op->request.fence = fence_;
@@ -205,8 +204,7 @@ void Submissions::skip_unnamed(const Response& response, const std::string& name
 void Submissions::add_set(uint32_t id, std::vector<int> ranks) {
   std::lock_guard lock(mutex_);
   sets_[id] = std::move(ranks);
-  // Restart the numbering of the set's unnamed operations, because a removed set with other ranks might have had the
-  // same id.
+  // Number the set's unnamed operations from 0 again, because a removed set with other ranks might have had the same id.
   erase_unnamed(stream_of(id, 0, Kind{}), stream_of(id + 1, 0, Kind{}));
 }
 
@@ -245,7 +243,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
   bool reported = false;
   for (Operation* op : operations) {
     if (!op) continue;
-    // True if the completion is reported to the program rather than to the engine itself.
+    // True if the completion is reported to the program, not to the engine itself.
     const bool tells = op->on_done && !op->carries;
     if (tells && !reported) ++fence_;
     reported |= tells;
@@ -253,7 +251,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
     if (!op->scheduled || op->on_device) forget_name(*op);
     if (!op->scheduled) continue;
     op->scheduled = false;
-    // Skip this if the operation's schedule has ended. A device operation can complete after its schedule.
+    // Tell the cursor, unless the operation's schedule has ended. Device operations can complete after their schedule.
     if (cursor_ && op->schedule == cursor_->schedule().id) cursor_->finish(op->entry);
   }
 }

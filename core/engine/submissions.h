@@ -2,25 +2,23 @@
 // for checks at call time, the cursor of a running schedule (submissions_schedule.cc), and the reason why the engine
 // has shut down. One lock, which is held only briefly, guards all of this.
 //
-// An operation goes through these steps before its request is sent:
+// The steps of an operation before its request is sent:
 //   1. submit() accepts the operation. While its group is incomplete on this rank, assembly_ holds it.
 //   2. Outside a schedule, the operation goes to queue_. take() passes it to the driver, which requests it next.
-//   3. In a schedule, the operation goes to cursor_ instead. take_bucket() passes it to the driver, which executes it
-//      next.
+//   3. In a schedule, the operation goes to cursor_ instead. take_bucket() passes it to the driver, which executes it next.
 //
-// Submissions has three states, which determine whether an accepted operation goes to queue_ or to cursor_:
+// Three states determine whether an accepted operation goes to queue_ or to cursor_:
 //   - negotiating: there is no cursor_, and operations go to queue_. begin_schedule() creates cursor_, moves the queued
 //     operations that fit into it, and the state becomes following.
 //   - following: operations go to cursor_. The state becomes deviated after a submission that the schedule does not
-//     expect, or when nudge() finds an incomplete bucket (stuck_). When another rank leaves, end_schedule() ends this
-//     state.
+//     expect, or when nudge() finds an incomplete bucket (stuck_). When another rank leaves, end_schedule() ends this state.
 //   - deviated: deviated_ is set, and operations go to queue_. end_schedule() passes the operations in cursor_ and
 //     queue_ to the driver, which requests them next, and the state becomes negotiating.
 //
 // After end(), which can be called in any state, all submissions fail with the error ended_.
 //
-// A caller that waits for an operation in a schedule (cursor_) or in an incomplete group (assembly_) calls nudge(). If
-// the operation cannot complete there, a request for it is sent to rank 0, which can report the missing ranks.
+// A caller that waits for an operation in a schedule (cursor_) or in an incomplete group (assembly_) calls nudge(). If the operation cannot
+// complete there, it is negotiated instead, so that rank 0 can report the missing ranks.
 #pragma once
 #include <map>
 #include <memory>
@@ -41,17 +39,15 @@ class Submissions {
 
   // Check and accept an operation. `wake` is set to true if the driver now has something to do.
   Status submit(const OperationPtr& op, bool* wake);
-  // Accept an operation that was submitted before with the same request. If the request has already matched the running
-  // schedule, this function does not compare the request again and allocates no memory.
+  // Accept an operation that was submitted before with the same request. A request that has already matched the running schedule is not
+  // compared again, and no memory is allocated.
   Status submit_again(const OperationPtr& op, bool* wake);
-  // Separate earlier submissions from later ones with a fence, so that they are not fused. Called when the program is
-  // about to wait or poll.
+  // Keep earlier submissions from being fused with later ones, because the program is about to wait or poll.
   void fence();
 
   // ---- Functions called by the driver -------------------------------------------------------------------------------
 
-  // Return true the first time after a schedule receives operations that no caller waits for. The watchdog must then
-  // check them.
+  // Return true once after a schedule has received operations that no caller waits for. The watchdog must then check them.
   bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }
   // Take the new operations that are not part of a schedule.
   std::vector<OperationPtr> take();
@@ -60,11 +56,9 @@ class Submissions {
   bool on_devices(uint32_t set) const;
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
   Clock::time_point last_submission() const;
-  // Return the oldest operation for which no request has been sent to rank 0, because it is new or part of the running
-  // schedule. Return null if there is none.
+  // Return the oldest operation that rank 0 does not know, because it is new or part of the running schedule. Return null if there is none.
   OperationPtr oldest_unannounced() const;
-  // Announce how many host-memory operations the engine will submit to carry out device operations
-  // (Operation::carries).
+  // Announce how many host operations the engine will submit to carry out device operations (Operation::carries).
   void expect(size_t operations);
   // Free the names of operations that are about to complete, so that the names can be used again.
   void release(const std::vector<Operation*>& operations);
@@ -73,14 +67,13 @@ class Submissions {
   // by the order of their creation in the process set.
   std::string name_group(uint32_t set, uint8_t frontend, Kind kind);
 
-  // Skip the number of an unnamed operation that failed before this rank submitted it. Does nothing if the number has
-  // already been used.
+  // Skip the number of an unnamed operation that failed before this rank submitted it. Does nothing if the number was used before.
   void skip_unnamed(const Response& response, const std::string& name);
 
   void add_set(uint32_t id, std::vector<int> ranks);
   void remove_set(uint32_t id);
-  // Restart at 0 the numbering of a frontend's unnamed operations and groups in the set. Ranks can have submitted
-  // different numbers of operations, but no operation must be in flight.
+  // Number a frontend's unnamed operations and groups in the set from 0 again. Ranks can have submitted different numbers of operations,
+  // but none may be in flight.
   void restart_unnamed(uint32_t id, uint8_t frontend);
   std::map<uint32_t, std::vector<int>> sets() const;
 
@@ -90,38 +83,32 @@ class Submissions {
   // Switch from the schedule back to negotiation. Return all operations that still have to be requested, in the order
   // of submission.
   std::vector<OperationPtr> end_schedule();
-  // This rank's progress in the running schedule. All buckets at positions below `ready` are submitted, and all buckets
-  // at positions below `executed` have been taken by take_bucket().
+  // This rank's progress in the running schedule: it has submitted all buckets below position `ready`, and take_bucket() has taken all
+  // buckets below position `executed`.
   struct Progress {
     uint64_t ready = 0, executed = 0;
     bool deviated = false, stuck = false;
   };
-  // Return the progress in the schedule. Does not take the lock, because the driver calls this several times per
-  // operation.
+  // Return the progress in the schedule, without the lock, because the driver calls this several times per operation.
   Progress progress() const;
   // Return the number of buckets in the running schedule.
   size_t buckets() const;
-  // Take the operations of the next bucket, with null for entries in which this rank takes no part. Ownership of the
-  // operations moves to `keep`.
+  // Take the operations of the next bucket, with null for entries in which this rank takes no part. `keep` becomes their owner.
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
-  // Get the operations of the next bucket, like take_bucket(), but leave them in the schedule, because the schedule can
-  // end before this rank executes the bucket.
+  // Get the operations of the next bucket, but leave them in the schedule, which can end before this rank executes the bucket.
   const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
-  // Check an operation for which a caller has waited for some time. If its bucket or group is incomplete on this rank,
-  // leave the schedule or release the group, because waiting longer cannot help. For a device operation, check the host
-  // operations that carry it out, but only once the engine has submitted all of them. `impatient` means that the caller
-  // has waited so long that other ranks might never submit, which only negotiation can detect (see Stall). Return true
+  // Check an operation for which a caller has waited for some time. If its bucket or group is incomplete on this rank, waiting longer
+  // cannot help: leave the schedule or release the group. For a device operation, check the host operations that carry it out, once all of
+  // them are submitted. `impatient` means that other ranks might never submit the operation, which only negotiation can detect. Return true
   // if the driver must be woken.
   bool nudge(const Operation& op, bool impatient);
-  // Check unattended operations, which are those that no caller waits for. If one cannot complete in the schedule or in
-  // its incomplete group, leave the schedule or release the group, like nudge(). This is decided from the age of the
-  // operation and the time since the last submission, which are compared with `patience` and `impatience` (seconds).
-  // `waiting` is set to true if the schedule or an incomplete group contains unattended operations. The watchdog then
-  // checks again. Return true if the driver must be woken.
+  // Check unattended operations, for which no caller waits, as nudge() does. Their age and the time since the last submission are compared
+  // with `patience` and `impatience` (seconds). `waiting` is set to true if the schedule or an incomplete group has unattended operations,
+  // so that the watchdog must check again. Return true if the driver must be woken.
   bool nudge_unattended(double patience, double impatience, bool* waiting);
 
-  // Stop accepting operations. Later submissions fail with the error `why`. Return the operations that are queued or in
-  // the schedule. Only the first call sets the error.
+  // Stop accepting operations: later submissions fail with `why` of the first call. Return the operations that are queued or in the
+  // schedule.
   std::vector<OperationPtr> end(Status why);
   Status ended() const;
   // Return the number of operations that failed because the engine shut down, or were rejected afterwards.
@@ -152,10 +139,10 @@ class Submissions {
   std::atomic<size_t> queued_{0};
   // Number of unfinished device operations, for each process set.
   std::map<uint32_t, size_t> on_devices_;
-  // Number of operations that were announced by expect() but have not been submitted yet.
+  // Number of operations announced by expect() and not submitted yet.
   size_t expected_ = 0;
-  // Names of operations outside the schedule, and of launched device operations, which can outlive their schedule. The
-  // cursor holds all other names.
+  // Names in flight outside the schedule, and of launched device operations, which can outlive their schedule. The cursor knows all other
+  // names.
   std::unordered_set<std::string> in_flight_;
   std::map<uint32_t, std::vector<int>> sets_;
   // Next sequence numbers of unnamed operations and of unnamed groups in each stream, keyed by stream_of().
@@ -165,8 +152,7 @@ class Submissions {
   Clock::time_point last_{};
   // Cursor of the running schedule. Only the driver changes this pointer.
   std::unique_ptr<ScheduleCursor> cursor_;
-  // Memory for the operations of one bucket, reused by take_bucket(). The elements are pointers to Operation, because
-  // the cursor stores tokens of type void*.
+  // Memory for the operations of a bucket, reused by take_bucket(). The cursor stores pointers to Operation as void*.
   std::vector<void*> tokens_;
   // Copy of cursor_->ready() that progress() reads without the lock.
   std::atomic<uint64_t> ready_{0};

@@ -1,5 +1,5 @@
-// Part of the Submissions class that moves operations into a schedule's cursor and takes them out bucket by bucket or
-// at the schedule's end. If an operation could wait forever in the schedule, it is negotiated instead.
+// Part of the Submissions class that moves operations into a schedule's cursor, and out of it bucket by bucket or at the schedule's end.
+// Operations that could wait forever in the schedule are negotiated instead.
 #include <algorithm>
 
 #include "engine/submissions.h"
@@ -13,7 +13,7 @@ bool Submissions::offer(const OperationPtr& op, uint32_t entry, bool* completed)
   return true;
 }
 
-// Add the operation to the schedule's cursor, and keep the operation alive.
+// Mark an operation as part of the running schedule, and keep it alive.
 void Submissions::keep(const OperationPtr& op, uint32_t entry) {
   op->schedule = cursor_->schedule().id;
   op->entry = entry;
@@ -46,7 +46,7 @@ void Submissions::begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const s
   queued_.store(queue_.size(), std::memory_order_seq_cst);
 }
 
-// Take the operations that the schedule holds but has not started.
+// Remove and return the operations that the schedule holds but has not started.
 std::vector<OperationPtr> Submissions::take_outstanding() {
   std::vector<OperationPtr> out;
   if (!cursor_) return out;
@@ -122,7 +122,7 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
       vain = vain || impatient || in_vain(*other);
     }
   }
-  // Store stuck_ before deviated_, because progress() reads the two variables without the lock, deviated_ first.
+  // Store stuck_ first: progress() reads both variables without the lock, deviated_ first.
   if (vain) deviated_ = stuck_ = true;
   return vain;
 }
@@ -130,13 +130,12 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
 // True if an operation of the schedule waits for operations that only the program can submit.
 bool Submissions::in_vain(const Operation& op) const {
   if (!cursor_->stuck(&op)) return false;
-  // If the engine itself submits the missing operations, wait until it has submitted all of them and no bucket is about
-  // to start.
+  // The missing operations might be ones that the engine itself submits. Wait until it has submitted all of them and no bucket is about to
+  // start.
   return !op.carries || (expected_ == 0 && cursor_->ready() == cursor_->executed());
 }
 
-// Release the incomplete group that holds `op`, so that its operations are negotiated. Rank 0 then reports that they
-// wait for the missing operations.
+// Release the incomplete group that holds `op`, so that its operations are negotiated and rank 0 reports what they wait for.
 bool Submissions::release_part(const Operation& op) {
   bool wake = false;
   for (const OperationPtr& member : assembly_.take_with(op)) {

@@ -10,9 +10,8 @@
 namespace hvd {
 namespace {
 
-// Nanoseconds between a submission and the wakeup of the sleeping thread. Within this time, a program that submits and
-// then waits starts to run the progress loop itself. Waking the thread earlier, perhaps on the same core, would only
-// slow the program down.
+// Nanoseconds from a submission to the wakeup of the sleeping thread. In this time, a program that submits and then waits starts to run the
+// progress loop itself. An earlier wakeup, perhaps on the same core, would only slow it down.
 constexpr long kRingAfterNs = 30'000;
 
 void drain_fd(int fd) {
@@ -23,7 +22,7 @@ void drain_fd(int fd) {
 
 }  // namespace
 
-// If the timer cannot be created, submissions trigger the wakeup event directly.
+// Without a timer, submissions trigger the wakeup event directly.
 ThreadWaker::ThreadWaker() : timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {}
 
 void ThreadWaker::attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory) {
@@ -36,9 +35,8 @@ void ThreadWaker::close() {
   if (timer_ >= 0) ::close(timer_);
 }
 
-// The caller must publish its work before the call. The function then reads the sleep state and timer_set_, which is
-// true while a delayed wakeup is pending. A thread that clears timer_set_ checks for new work afterwards, so no work is
-// missed.
+// Trigger a delayed wakeup, unless one is already pending (timer_set_). The caller must publish its work before. A thread that clears
+// timer_set_ checks for new work afterwards, so no work is missed.
 void ThreadWaker::notify_soon() {
   if (wakeup_.word()->sleep_state.load(std::memory_order_seq_cst) < static_cast<uint32_t>(SleepState::idle)) return;
   if (timer_set_.load(std::memory_order_seq_cst)) return;

@@ -1,5 +1,4 @@
-// Waker of an engine's sleeping thread. For submissions, it triggers the thread's wakeup event, either immediately or
-// by a timer after a short delay.
+// Waker of an engine's sleeping thread. It triggers the thread's wakeup event, either immediately or, for submissions, after a short delay.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -15,15 +14,14 @@ class ThreadWaker {
   ThreadWaker();
   ~ThreadWaker() { close(); }
   ThreadWaker(const ThreadWaker&) = delete;
-  // Switch to this wakeup event. The descriptor is duplicated, and the event's memory is kept alive.
+  // Use this wakeup event from now on. Its descriptor is duplicated, and its memory is kept alive.
   void attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory);
 
   // ---- Functions called after work was published with a seq_cst store -----------------------------------------------
   void notify() const { wakeup_.notify(); }
   // Wake the engine from any sleep.
   void wake() const { wakeup_.wake(SleepState::idle); }
-  // Wake the thread if it sleeps, but first give the caller some microseconds to start running the progress loop
-  // itself.
+  // Wake the sleeping thread after a short delay, in which the caller can start to run the progress loop itself.
   void notify_soon();
   // Wake the thread immediately if it is asleep. One wakeup covers many submissions, because the woken thread handles
   // all of them.
@@ -33,10 +31,9 @@ class ThreadWaker {
   void set_sleep_state(SleepState sleep_state) {
     wakeup_.word()->sleep_state.store(static_cast<uint32_t>(sleep_state), std::memory_order_seq_cst);
   }
-  // Return the sleep state. Only the thread that holds the progress lock changes it, except in notify_now(), which
-  // wakes the thread.
+  // Return the sleep state. Only the thread with the progress lock changes it, and notify_now(), which wakes the engine's thread.
   SleepState sleep_state() const { return static_cast<SleepState>(wakeup_.word()->sleep_state.load(std::memory_order_seq_cst)); }
-  // Cancel a pending delayed wakeup, because the calling thread runs the progress loop and finds new work itself.
+  // Cancel a delayed wakeup. The calling thread runs the progress loop, so it finds new work itself.
   void cancel_notify();
   // Return the file descriptors that become readable when the thread is woken.
   int wakeup_fd() const { return wakeup_.fd(); }

@@ -1,6 +1,6 @@
-// Measures how long callers are blocked in wait(). This time is communication that is not hidden behind computation.
-// Waiting for a completed operation costs nothing, and a blocking wait costs two clock readings. If several threads
-// wait at the same time, only one of them is measured.
+// Meter of the time for which callers are blocked in wait(): communication that is not hidden behind computation. Waiting for a completed
+// operation costs nothing, and a blocking wait costs two clock readings. If several threads wait at the same time, only one of them is
+// measured.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -35,8 +35,7 @@ class Waits {
     uint64_t begin_ = 0;
   };
 
-  // Count an operation whose caller does not call wait(), so that the time for which the program waits for it is
-  // unknown.
+  // Count an operation for which no caller calls wait(), so that the program's waiting time for it is unknown.
   void unattended() {
     unattended_.fetch_add(1, std::memory_order_relaxed);
     arrival_.store(ticks(), std::memory_order_relaxed);
