@@ -100,7 +100,7 @@ def broadcast_optimizer_state(
         try:
             places = _matching(optimizer, parameters, theirs)
         except (RuntimeError, ValueError) as error:
-            # For example, this rank lacks the device of a tensor of the root, or enough free memory on it.
+            # Reasons include a tensor whose device this rank lacks, and too little free memory on the device.
             complaint = f"{type(error).__name__}: {error}"
     check_forms("broadcast_optimizer_state", {}, complaint, process_set, "optimizer_state.check")
     broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)
