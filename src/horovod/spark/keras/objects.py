@@ -178,7 +178,7 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
             try:
                 return keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
             except (TypeError, ValueError, AttributeError):
-                pass  # Load without compiling instead, for example if the user's loss function is unknown here.
+                pass  # Load the model without compiling it, for example because its loss function is unknown.
         try:
             return keras.models.load_model(path, custom_objects=dict(custom_objects or {}), compile=False)
         except (TypeError, ValueError) as error:
