@@ -145,7 +145,7 @@ def endless(loader: DataLoader[Tensor], sampler: hvd.Sampler, batch_size: int) -
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, windows: list[Tensor], device: torch.device) -> float:
-    """Return the mean loss over all windows, of which each rank evaluates a part."""
+    """Return the mean loss over all windows. Each rank evaluates a part of the windows."""
     loss = hvd.Metric("mean")
     for batch in windows:
         loss.update(next_character_loss(model, batch.to(device)).item(), len(batch))
