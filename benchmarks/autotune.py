@@ -90,8 +90,8 @@ def compare(args: argparse.Namespace, folder: Path, run: Callable[[list[str], En
 
     def job(steps: int, **environment: str) -> tuple[float, str]:
         sizes = ["--steps", str(steps), "--seconds", str(args.seconds)]
-        words = [sys.executable, str(HERE), args.workload, "--rank", str(out), *sizes]
-        text = run(words, {"XDG_CACHE_HOME": str(folder), **environment})
+        argv = [sys.executable, str(HERE), args.workload, "--rank", str(out), *sizes]
+        text = run(argv, {"XDG_CACHE_HOME": str(folder), **environment})
         return json.loads(out.read_text()), text
 
     candidates = {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": str(args.candidates)}
@@ -139,14 +139,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as temporary:
         folder = Path(temporary)
         if not args.hosts:
-            compare(args, folder, lambda words, more: here(args.ranks, words, more, args.timeout))
+            compare(args, folder, lambda argv, more: here(args.ranks, argv, more, args.timeout))
             return
         if why := namespaces.missing():
             sys.exit(f"benchmarks/autotune.py: {why}")
         with namespaces.Hosts(args.hosts, args.rate, incoming=True, delay_ms=args.delay) as hosts:
-            compare(
-                args, folder, lambda words, more: run_on_hosts(hosts, args.hosts, words, folder, args.timeout, more)
-            )
+            compare(args, folder, lambda argv, more: run_on_hosts(hosts, args.hosts, argv, folder, args.timeout, more))
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ def steps_for(ranks: int) -> int:
 
 def measure(program: Path, ranks: int, per_host: int, schedules: bool, tensors: int = TENSORS) -> Figures:
     """Run one case and return its results. Raises CalledProcessError or TimeoutExpired."""
-    words = [str(program), *map(str, (ranks, per_host, int(schedules), tensors, steps_for(ranks)))]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
+    command = [str(program), *map(str, (ranks, per_host, int(schedules), tensors, steps_for(ranks)))]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
     found: Figures = json.loads(done.stdout)
     return found
 
@@ -90,12 +90,12 @@ def table(cases: Iterable[Figures]) -> list[str]:
     ]
     for c in cases:
         per_host = round(c["ranks"] / c["hosts"])
-        root, others = c["rank0"], busy(c["last"])
+        root, rest = c["rank0"], busy(c["last"])
         lines.append(
             f"| {c['ranks']:,} | {c['hosts']:,} | {'yes' if c['schedules'] else 'no'}"
             f" | {of_root(c, 'received'):,.0f}, {of_root(c, 'sent'):,.0f}"
             f" | {of_root(c, 'received_bytes') / 1024:,.1f}, {of_root(c, 'sent_bytes') / 1024:,.1f}"
-            f" | {busy(root) / 1000:.2f} | {others / 1000:.2f} | {c['messages'] + c['votes']:,.0f}"
+            f" | {busy(root) / 1000:.2f} | {rest / 1000:.2f} | {c['messages'] + c['votes']:,.0f}"
             f" | {delays(c['ranks'], per_host, c['schedules'])}"
             f" | {c['engine_cpu_us'] / 1000:.2f} ms, {c['first_step_s']:.3f} s |"
         )

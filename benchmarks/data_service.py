@@ -53,20 +53,20 @@ def measure(workers: int, options: list[str], folder: str) -> float:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
     environ = {**os.environ, **quiet}
     configfile = os.path.join(folder, f"compute-{workers}.json")
-    words = [sys.executable, __file__, *options, "--train", configfile if workers else ""]
+    command = [sys.executable, __file__, *options, "--train", configfile if workers else ""]
     side = None
     if workers:
         compute = [sys.executable, "-m", "horovod.tensorflow.data.compute_worker", configfile]
         side = subprocess.Popen([sys.executable, "-m", "horovod.runner", "-np", str(workers), *compute], env=environ)
     try:
-        told = subprocess.run(words, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=SECONDS)
+        done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=SECONDS)
         if side is not None:
             side.wait(SECONDS)
     finally:
         if side is not None:
             side.terminate()
             side.wait()
-    return float(told.stdout.split()[-1])
+    return float(done.stdout.split()[-1])
 
 
 def main() -> None:
@@ -76,13 +76,13 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=0.005, help="seconds of a step; default: 0.005")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="how many; default: 0 1 2")
     parser.add_argument("--train", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.train is not None:
-        print(train(given.elements, given.slow, given.step, given.train or None))
+    args = parser.parse_args()
+    if args.train is not None:
+        print(train(args.elements, args.slow, args.step, args.train or None))
         return
-    options = ["--elements", str(given.elements), "--slow", str(given.slow), "--step", str(given.step)]
+    options = ["--elements", str(args.elements), "--slow", str(args.slow), "--step", str(args.step)]
     with tempfile.TemporaryDirectory() as folder:
-        for workers in given.workers:
+        for workers in args.workers:
             print(f"{workers} data workers: {measure(workers, options, folder):.2f} s", flush=True)
 
 

@@ -64,7 +64,7 @@ class Kills:
 # -- one of 4 ranks is killed ------------------------------------------------------------------------------------------
 
 
-def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
+def kill_ours(folder: Folder, count: int, drawn: random.Random, kills: Kills) -> None:
     """Kill workers in several jobs, with only a few kills per job.
 
     Each wait rereads the workers' entire event files, so more kills in one job would take too long.
@@ -75,12 +75,12 @@ def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> 
         job = jobs.ours(where, jobs.worker("horovod", where), f"localhost:{RANKS}", flags)
         try:
             for _ in range(min(KILLS_A_JOB, count - first)):
-                kill_one(job, made, drawn)
+                kill_one(job, kills, drawn)
         finally:
             job.close()
 
 
-def kill_torchrun(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
+def kill_torchrun(folder: Folder, count: int, drawn: random.Random, kills: Kills) -> None:
     where = folder("torchrun")
     job = jobs.torchrun(where, RANKS, count + 1)
     try:
@@ -88,20 +88,20 @@ def kill_torchrun(folder: Folder, count: int, drawn: random.Random, made: Kills)
             there = job.until_train(RANKS)
             at = strike(drawn.choice(sorted(there)), drawn)
             new = job.until_train(RANKS, 1, but=there)
-            note(made, job.lines(), set(new), at)
+            note(kills, job.lines(), set(new), at)
     finally:
         job.close()
 
 
-def kill_one(job: jobs.Job, made: Kills, drawn: random.Random) -> None:
+def kill_one(job: jobs.Job, kills: Kills, drawn: random.Random) -> None:
     """Kill a worker, and wait until the others continue and a new worker has joined."""
     there = job.until_train(RANKS)
     victim = drawn.choice(sorted(there))
     rest = set(there) - {victim}
     at = strike(victim, drawn)
-    note(made, job.until(lambda lines: recovery(lines, rest, at) is not None, "going on"), rest, at)
+    note(kills, job.until(lambda lines: recovery(lines, rest, at) is not None, "going on"), rest, at)
     lines = job.until(lambda lines: pause(lines, rest, at, RANKS) is not None, "a newcomer")
-    made.pauses.append(pause(lines, rest, at, RANKS) or 0.0)
+    kills.pauses.append(pause(lines, rest, at, RANKS) or 0.0)
 
 
 def strike(victim: int, drawn: random.Random) -> float:
@@ -112,9 +112,9 @@ def strike(victim: int, drawn: random.Random) -> float:
     return at
 
 
-def note(made: Kills, lines: list[Line], who: set[int], at: float) -> None:
-    made.recoveries.append(recovery(lines, who, at) or 0.0)
-    made.lost.append(lost(lines, who, at))
+def note(kills: Kills, lines: list[Line], who: set[int], at: float) -> None:
+    kills.recoveries.append(recovery(lines, who, at) or 0.0)
+    kills.lost.append(lost(lines, who, at))
 
 
 def kill(folder: Folder, options: argparse.Namespace) -> list[str]:
@@ -134,9 +134,9 @@ def kill(folder: Folder, options: argparse.Namespace) -> list[str]:
                 print(error, file=sys.stderr)
     rows = [row(f"kill -9 of one of {RANKS} ranks: {name}", kills.cell()) for name, kills in found.items()]
     if "horovod" in found and found["horovod"].recoveries:
-        mine = quantile(found["horovod"].recoveries, 0.5)
+        horovod_median = quantile(found["horovod"].recoveries, 0.5)
         if "torchrun" in found and found["torchrun"].recoveries:
-            times = f"{quantile(found['torchrun'].recoveries, 0.5) / mine:.0f}x"
+            times = f"{quantile(found['torchrun'].recoveries, 0.5) / horovod_median:.0f}x"
             rows.append(row("how much longer torchrun takes (p50)", times))
         rows.append(row("pause while a newcomer joins, small state", spread(found["horovod"].pauses)))
     return rows
@@ -189,15 +189,15 @@ PARTS: dict[str, Callable[[Folder, Any], list[str]]] = {"kill": kill, "join": jo
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="some of them (default: all)")
-    made.add_argument("--kills", type=int, default=20, help="kills of ranks of Horovod (default: %(default)s)")
-    made.add_argument("--peer-kills", type=int, default=3, help="kills under torchrun (default: %(default)s)")
-    made.add_argument("--state", type=int, default=GB, help="bytes that a newcomer gets (default: 1 GiB)")
-    made.add_argument("--workers", type=int, default=64, help="processes of the part many (default: %(default)s)")
-    made.add_argument("--repeats", type=int, default=1, help="repeats of the part many (default: %(default)s)")
-    made.add_argument("--seed", type=int, default=7, help="seed of random choices (default: %(default)s)")
-    return made
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="some of them (default: all)")
+    result.add_argument("--kills", type=int, default=20, help="kills of ranks of Horovod (default: %(default)s)")
+    result.add_argument("--peer-kills", type=int, default=3, help="kills under torchrun (default: %(default)s)")
+    result.add_argument("--state", type=int, default=GB, help="bytes that a newcomer gets (default: 1 GiB)")
+    result.add_argument("--workers", type=int, default=64, help="processes of the part many (default: %(default)s)")
+    result.add_argument("--repeats", type=int, default=1, help="repeats of the part many (default: %(default)s)")
+    result.add_argument("--seed", type=int, default=7, help="seed of random choices (default: %(default)s)")
+    return result
 
 
 def main() -> None:

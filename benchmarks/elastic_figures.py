@@ -29,8 +29,8 @@ def parse(pid: int, text: str) -> list[Line]:
     """Parse the events of one worker, ignoring a last line left incomplete by a kill."""
     found = []
     for line in text.split("\n")[:-1]:
-        at, what, *words = line.split()
-        found.append(Line(float(at), pid, what, tuple(words)))
+        at, what, *fields = line.split()
+        found.append(Line(float(at), pid, what, tuple(fields)))
     return found
 
 

@@ -61,7 +61,7 @@ class Job:
 
     def processes(self) -> set[int]:
         """Return the ids of all live processes of this job, including those outside of its process tree."""
-        wanted, found = f"{_MARK}={self._mark}".encode(), set()
+        expected, found = f"{_MARK}={self._mark}".encode(), set()
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
                 variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
@@ -69,7 +69,7 @@ class Job:
             except OSError:
                 # Skip a process that has already ended.
                 continue
-            if wanted in variables and not zombie:
+            if expected in variables and not zombie:
                 found.add(int(name))
         return found
 
@@ -130,9 +130,9 @@ def folders() -> Iterator[Callable[[str], Path]]:
     with tempfile.TemporaryDirectory(prefix="hvd-elastic-") as top:
 
         def make(name: str) -> Path:
-            made = Path(top) / f"{name}.{uuid.uuid4().hex[:6]}"
-            made.mkdir()
-            return made
+            folder = Path(top) / f"{name}.{uuid.uuid4().hex[:6]}"
+            folder.mkdir()
+            return folder
 
         yield make
 
@@ -163,5 +163,5 @@ def torchrun(folder: Path, count: int, restarts: int) -> Job:
     program = worker("torchrun", folder, "--snapshot", str(folder / "snapshot"))[1:]
     # Without this variable, torch 2.13 reads stale addresses of earlier processes from the launcher's store and fails
     # after every restart.
-    told = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return Job(folder, [*launcher, "--max-restarts", str(restarts), "--monitor-interval", "0.1", *program], told)
+    variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return Job(folder, [*launcher, "--max-restarts", str(restarts), "--monitor-interval", "0.1", *program], variables)

@@ -16,8 +16,8 @@ class Notes:
     def __init__(self, folder: Path) -> None:
         self._file = (folder / f"{os.uname().nodename}-{os.getpid()}.lines").open("ab", buffering=0)
 
-    def say(self, *words: Any) -> None:
-        self._file.write((" ".join(map(str, (time.monotonic(), *words))) + "\n").encode())
+    def say(self, *fields: Any) -> None:
+        self._file.write((" ".join(map(str, (time.monotonic(), *fields))) + "\n").encode())
 
 
 # -- the model, which is the same for all peers ----------------------------------------------------------------------

@@ -71,14 +71,14 @@ class Place:
 
 def timed(run: Callable[[], Any], place: Place, times: int) -> list[float]:
     """Return the seconds that each operation takes, from its call until its result is available."""
-    taken = []
+    seconds = []
     for _ in range(times):
         place.wait()
         start = time.perf_counter()
         run()
         place.wait()
-        taken.append(time.perf_counter() - start)
-    return taken
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
@@ -122,9 +122,9 @@ def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
 
 def ways(nbytes: int, place: Place) -> dict[str, Callable[[], Any]]:
     count = max(1, nbytes // 4)
-    ours, gloo = torch.zeros(count, device=place.device), torch.zeros(count, device=place.device)
+    tensor, gloo = torch.zeros(count, device=place.device), torch.zeros(count, device=place.device)
     return {
-        "horovod": lambda: hvd.allreduce_(ours, op=hvd.Sum, name=f"gpu.{nbytes}"),
+        "horovod": lambda: hvd.allreduce_(tensor, op=hvd.Sum, name=f"gpu.{nbytes}"),
         "gloo": lambda: dist.all_reduce(gloo),
     }
 
@@ -145,17 +145,17 @@ def measure(nbytes: int, place: Place) -> Seconds:
 def call_seconds(nbytes: int, place: Place) -> float:
     """Return the median duration in seconds of calls that start an asynchronous operation while the GPU is busy."""
     x = torch.zeros(max(1, nbytes // 4), device=place.device)
-    taken = []
+    times = []
     for _ in range(40):
         if place.cuda:
             # Keep the GPU busy for about a millisecond.
             torch.cuda._sleep(2_000_000)
         start = time.perf_counter()
         handle = hvd.allreduce_async_(x, op=hvd.Sum, name=f"call.{nbytes}")
-        taken.append(time.perf_counter() - start)
+        times.append(time.perf_counter() - start)
         hvd.synchronize(handle)
         place.wait()
-    return statistics.median(taken[10:])
+    return statistics.median(times[10:])
 
 
 def slowest(ranks: list[Seconds]) -> Seconds:
@@ -194,10 +194,10 @@ def continuation(place: Place, quick: bool) -> dict[str, Any]:
     Times are measured from the call until the stream proceeds to the next operation.
     """
     meet("nccl" if place.cuda else "gloo")
-    ours, theirs = (torch.zeros(KIB, device=place.device) for _ in range(2))
+    horovod, nccl = (torch.zeros(KIB, device=place.device) for _ in range(2))
     every: dict[str, Callable[[], Any]] = {
-        "horovod": lambda: hvd.allreduce_(ours, op=hvd.Sum, name="continuation"),
-        "NCCL alone": lambda: dist.all_reduce(theirs),
+        "horovod": lambda: hvd.allreduce_(horovod, op=hvd.Sum, name="continuation"),
+        "NCCL alone": lambda: dist.all_reduce(nccl),
     }
     inner, rounds, warm_up = (5, 3, 20) if quick else (30, 5, 200)
     medians: Seconds = {name: [] for name in every}

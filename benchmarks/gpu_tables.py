@@ -40,10 +40,10 @@ def share_of_memory(nbytes: int, seconds: float, run: dict[str, Any]) -> str:
 
 def row(case: dict[str, Any], run: dict[str, Any]) -> str:
     nbytes, link = case["bytes"], run["bare copies"]["both at once"]
-    ours, gloo = (statistics.median(case[name]) for name in ("horovod", "gloo"))
-    cells = [microseconds(case["horovod"]), microseconds(case["gloo"]), f"{gloo / ours:.1f}x"]
-    cells += [f"{1e6 * case['call']:,.0f}", f"{nbytes / ours / 1e9:.2f}", f"{100 * nbytes / ours / link:.0f} %"]
-    return f"| {size_label(nbytes)} | {' | '.join(cells)} | {share_of_memory(nbytes, ours, run)} |"
+    horovod, gloo = (statistics.median(case[name]) for name in ("horovod", "gloo"))
+    cells = [microseconds(case["horovod"]), microseconds(case["gloo"]), f"{gloo / horovod:.1f}x"]
+    cells += [f"{1e6 * case['call']:,.0f}", f"{nbytes / horovod / 1e9:.2f}", f"{100 * nbytes / horovod / link:.0f} %"]
+    return f"| {size_label(nbytes)} | {' | '.join(cells)} | {share_of_memory(nbytes, horovod, run)} |"
 
 
 def copies(run: dict[str, Any]) -> str:
@@ -69,11 +69,11 @@ def continuations(run: dict[str, Any]) -> str:
 
     Only the difference is meaningful, because two ranks share one GPU.
     """
-    ours, theirs = (run["seconds"][name] for name in ("horovod", "NCCL alone"))
-    added = 1e6 * (statistics.median(ours) - statistics.median(theirs))
+    horovod, nccl = (run["seconds"][name] for name in ("horovod", "NCCL alone"))
+    added = 1e6 * (statistics.median(horovod) - statistics.median(nccl))
     how = "by NCCL" if run["by nccl"] else "NOT by NCCL"
     head = f"| 4 KiB, until the stream goes on | horovod ({how}), us | NCCL alone, us | added, us |\n|---|---|---|---|"
-    return f"{head}\n| allreduce | {microseconds(ours)} | {microseconds(theirs)} | {added:+,.0f} |"
+    return f"{head}\n| allreduce | {microseconds(horovod)} | {microseconds(nccl)} | {added:+,.0f} |"
 
 
 TABLES = {"allreduce": allreduces, "optimizer": steps, "continuation": continuations}

@@ -67,9 +67,9 @@ def environments(
     result = []
     for rank in range(size):
         host, local = divmod(rank, ranks)
-        made = {"OMP_NUM_THREADS": "1"}
+        environment = {"OMP_NUM_THREADS": "1"}
         if column.kind == OURS:
-            made |= {
+            environment |= {
                 "HOROVOD_RANK": str(rank),
                 "HOROVOD_SIZE": str(size),
                 "HOROVOD_LOCAL_RANK": str(local),
@@ -82,12 +82,12 @@ def environments(
                 "HOROVOD_KEY_FILE": key_file,
             }
         elif column.kind == GLOO:
-            made |= {"MASTER_ADDR": namespaces.address(0), "MASTER_PORT": "41500", "GLOO_SOCKET_IFNAME": "eth0"}
-            made |= {"RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": str(size)}
+            environment |= {"MASTER_ADDR": namespaces.address(0), "MASTER_PORT": "41500", "GLOO_SOCKET_IFNAME": "eth0"}
+            environment |= {"RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": str(size)}
         else:
             addresses = ",".join(namespaces.address(r // ranks) for r in range(size))
-            made |= {"BENCH_RANK": str(rank), "BENCH_SIZE": str(size), "BENCH_ADDRESSES": addresses}
-        result.append(made | column.environ)
+            environment |= {"BENCH_RANK": str(rank), "BENCH_SIZE": str(size), "BENCH_ADDRESSES": addresses}
+        result.append(environment | column.environ)
     return result
 
 
@@ -139,7 +139,7 @@ class HostJobs:
         def processes(path: str) -> list[tuple[list[str], dict[str, str]]]:
             pin = [] if self._args.pin else ["--no-pin"]
             worker = [sys.executable, str(HERE / "worker.py"), *pin, "--socket", path, "--peer", _PEERS[column.kind]]
-            return [(self._hosts.inside(rank // self._args.ranks, worker), made) for rank, made in enumerate(extra)]
+            return [(self._hosts.inside(rank // self._args.ranks, worker), env) for rank, env in enumerate(extra)]
 
         return self._stack.enter_context(HostJob(column.name, len(extra), processes))
 
@@ -154,7 +154,7 @@ class Cell:
 
 def line(label: str, hosts: int, nbytes: int, cells: dict[str, Cell]) -> str:
     """Return a table row: median and percentiles in ms, bus bandwidth, CPU time, and ratios to Horovod."""
-    ours = cells.get(OURS)
+    horovod = cells.get(OURS)
     texts = []
     for name, cell in cells.items():
         if not cell.seconds:
@@ -163,11 +163,11 @@ def line(label: str, hosts: int, nbytes: int, cells: dict[str, Cell]) -> str:
         low, median, high = (quantile(cell.seconds, q) for q in (0.1, 0.5, 0.9))
         cpu = quantile(cell.cpu, 0.5)
         text = f"{median * 1e3:.3f} ({low * 1e3:.3f}-{high * 1e3:.3f}), {gbit(hosts, nbytes, median):.2f}"
-        if ours and ours.seconds and name != OURS:
-            text += f" **{median / quantile(ours.seconds, 0.5):.2f}x**"
+        if horovod and horovod.seconds and name != OURS:
+            text += f" **{median / quantile(horovod.seconds, 0.5):.2f}x**"
         text += f"; cpu {cpu * 1e3:.3f}"
-        if ours and ours.seconds and name != OURS:
-            text += f" {cpu / quantile(ours.cpu, 0.5):.2f}x"
+        if horovod and horovod.seconds and name != OURS:
+            text += f" {cpu / quantile(horovod.cpu, 0.5):.2f}x"
         texts.append(text)
     return f"| {label} | " + " | ".join(texts) + " |"
 

@@ -55,8 +55,8 @@ def commands(
     common = {"OMP_NUM_THREADS": "1", "PYTHONPATH": search}
     if job == "mpi":
         mpiexec, python = mpi_tools(mpi_prefix, _MPI) or ("mpiexec", sys.executable)
-        words, extra = mpi_command(mpiexec, np, [python, *worker, "mpi"])
-        return [(list(words), {**common, **extra})]
+        argv, extra = mpi_command(mpiexec, np, [python, *worker, "mpi"])
+        return [(list(argv), {**common, **extra})]
     if job == "torch":
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0]), "WORLD_SIZE": str(np)}
         command = [sys.executable, *worker, "torch_dist"]

@@ -61,10 +61,10 @@ def optimizer_of(name: str, model: nn.Module, rate: float) -> torch.optim.Optimi
     if name in ("LARS", "LAMB"):
         import pytorch_optimizer
 
-        made: torch.optim.Optimizer = getattr(pytorch_optimizer, name.replace("LAMB", "Lamb"))(
+        optimizer: torch.optim.Optimizer = getattr(pytorch_optimizer, name.replace("LAMB", "Lamb"))(
             model.parameters(), lr=rate, weight_decay=0.0
         )
-        return made
+        return optimizer
     return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9 if "momentum" in name else 0.0)
 
 

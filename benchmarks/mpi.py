@@ -115,11 +115,11 @@ def work(column: str, options: argparse.Namespace) -> None:
                 call()
             each = (time.perf_counter() - begun) / LEAST
             count = agreed(column, max(LEAST, min(MOST, int(options.seconds / each))))
-            made = times.setdefault(f"{dtype} {size_label(size)}", [])
+            samples = times.setdefault(f"{dtype} {size_label(size)}", [])
             for _ in range(count):
                 begun = time.perf_counter()
                 call()
-                made.append(time.perf_counter() - begun)
+                samples.append(time.perf_counter() - begun)
     if rank == 0:
         print("TIMES " + json.dumps(times), flush=True)
     if column != BARE:
@@ -135,7 +135,7 @@ def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
     folder = Path(options.launcher).absolute().parent.parent
     packages = next(folder.glob("lib/python3.*/site-packages"))
     library = os.environ.get("HOROVOD_MPI_LIBRARY") or next(str(path) for path in folder.glob("lib/libmpi.so.*"))
-    made = {
+    environment = {
         **COLUMNS[column],
         **FABRICS[options.fabric],
         "HOROVOD_MPI_LIBRARY": library,
@@ -144,29 +144,29 @@ def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
         "PYTHONPATH": f"{ROOT}:{packages}",
     }
     if options.apart:
-        made["HOROVOD_TRANSPORT"] = "tcp"
+        environment["HOROVOD_TRANSPORT"] = "tcp"
     # Disable busy-waiting, because ranks on different simulated hosts cannot tell that they share this machine's cores.
     if options.ranks > (os.cpu_count() or 1):
-        made["HOROVOD_SPIN"] = "0"
-    return made
+        environment["HOROVOD_SPIN"] = "0"
+    return environment
 
 
-def command(options: argparse.Namespace, column: str, given: dict[str, str]) -> list[str]:
+def command(options: argparse.Namespace, column: str, environ: dict[str, str]) -> list[str]:
     """Return the command that starts the job for one column of the results table."""
     open_mpi = (Path(options.launcher).parent / "prterun").exists()
-    words = [str(Path(options.launcher).absolute())]
+    argv = [str(Path(options.launcher).absolute())]
     if open_mpi:
-        words += ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-    words += ["-np", str(options.ranks)]
+        argv += ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    argv += ["-np", str(options.ranks)]
     names = ",".join(f"host{number}:1" for number in range(1, options.hosts + 1))
     if options.hosts and open_mpi:
         prefix = str(Path(options.launcher).absolute().parent.parent)
-        words += ["--prefix", prefix, "--mca", "plm_rsh_agent", "ssh", "-H", names]
-        words += [word for name in given for word in ("-x", name)]
+        argv += ["--prefix", prefix, "--mca", "plm_rsh_agent", "ssh", "-H", names]
+        argv += [argument for name in environ for argument in ("-x", name)]
     elif options.hosts:
-        words += ["-hosts", names]
-    words += [sys.executable, __file__, "--worker", column, "--seconds", str(options.seconds)]
-    return [*words, "--sizes", options.sizes, "--types", options.types]
+        argv += ["-hosts", names]
+    argv += [sys.executable, __file__, "--worker", column, "--seconds", str(options.seconds)]
+    return [*argv, "--sizes", options.sizes, "--types", options.types]
 
 
 Run = Callable[[list[str], dict[str, str]], "subprocess.CompletedProcess[str]"]
@@ -176,8 +176,8 @@ Run = Callable[[list[str], dict[str, str]], "subprocess.CompletedProcess[str]"]
 def place(options: argparse.Namespace) -> Iterator[Run]:
     """Yield a function that runs commands on this host, or on the first simulated host."""
     if not options.hosts:
-        yield lambda words, given: subprocess.run(
-            words, env={**os.environ, **given}, capture_output=True, text=True, timeout=DEADLINE
+        yield lambda argv, environ: subprocess.run(
+            argv, env={**os.environ, **environ}, capture_output=True, text=True, timeout=DEADLINE
         )
         return
     sys.path.insert(0, str(ROOT))
@@ -186,21 +186,21 @@ def place(options: argparse.Namespace) -> Iterator[Run]:
     cluster = Cluster(options.hosts)
     try:
         # Keep the path short, because it becomes part of Open MPI's socket paths, whose length is limited.
-        yield lambda words, given: cluster.launcher.run(words, env={**given, "TMPDIR": "/var/tmp"}, timeout=DEADLINE)
+        yield lambda argv, environ: cluster.launcher.run(argv, env={**environ, "TMPDIR": "/var/tmp"}, timeout=DEADLINE)
     finally:
         cluster.close()
 
 
 def job(run: Run, options: argparse.Namespace, column: str) -> dict[str, list[float]]:
     """Run the job for a table column and return its results. Raise RuntimeError with its output if it fails."""
-    given = variables(options, column)
-    words = command(options, column, given)
-    done = run(words, given)
+    environ = variables(options, column)
+    argv = command(options, column, environ)
+    done = run(argv, environ)
     line = next((line for line in done.stdout.splitlines() if line.startswith("TIMES ")), None)
     if done.returncode != 0 or line is None:
-        raise RuntimeError(f"{' '.join(words)} has failed:\n{done.stdout}{done.stderr}")
-    made: dict[str, list[float]] = json.loads(line[6:])
-    return made
+        raise RuntimeError(f"{' '.join(argv)} has failed:\n{done.stdout}{done.stderr}")
+    times: dict[str, list[float]] = json.loads(line[6:])
+    return times
 
 
 def tenth(times: list[float]) -> float:
@@ -239,8 +239,8 @@ def main() -> None:
     with place(options) as run:
         for _ in range(options.rounds):
             for column in COLUMNS:
-                for name, made in job(run, options, column).items():
-                    times[column].setdefault(name, []).extend(made)
+                for name, seconds in job(run, options, column).items():
+                    times[column].setdefault(name, []).extend(seconds)
                 loads.append(os.getloadavg()[0])
     where = f"{options.hosts} hosts" if options.hosts else "one host" + (", apart" if options.apart else "")
     print(f"{options.ranks} ranks, {where}, {options.fabric}, {os.cpu_count()} cores, ", end="")

@@ -115,8 +115,8 @@ class Hosts:
         else:
             run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
             run("ip", "link", "set", port, "master", "bridge0", "up")
-        for words in (["addr", "add", f"{address(host)}/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):
-            run(*self.inside(host, ["ip", *words]))
+        for arguments in (["addr", "add", f"{address(host)}/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):
+            run(*self.inside(host, ["ip", *arguments]))
         run(*self.inside(host, ["ip", "link", "set", "lo", "up"]))
         if self._rate is not None and not self._delay:
             run(*self.inside(host, ["tc", "qdisc", "add", "dev", "eth0", *shaping(self._rate)]))

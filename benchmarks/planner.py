@@ -118,9 +118,9 @@ def run(
         key_file.write_bytes(key)
         ranks = []
         for rank, extra in enumerate(environments(Column(OURS, OURS), count, 1, server.address, str(key_file))):
-            words = hosts.inside(rank, command)
+            argv = hosts.inside(rank, command)
             environment = {**os.environ, **extra, **more}
-            ranks.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+            ranks.append(subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
         try:
             outputs = [process.communicate(timeout=timeout)[0].decode() for process in ranks]
         finally:

@@ -76,13 +76,13 @@ class Switches:
 
 def run(step: Step, steps: int) -> list[float]:
     """Run steps and return their durations in seconds."""
-    taken = []
+    times = []
     for _ in range(steps):
         start = time.perf_counter()
         step()
         hvd.step()
-        taken.append(time.perf_counter() - start)
-    return taken
+        times.append(time.perf_counter() - start)
+    return times
 
 
 def walk(switches: Switches, name: str, step: Step, settle: int, steps: int) -> list[float]:
@@ -136,7 +136,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
     return median(ordered), ordered[left_out], ordered[n - 1 - left_out]
 
 
-def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches) -> dict[str, list[list[float]]]:
+def measure(case: str, options: argparse.Namespace, peer: Peer, switches: Switches) -> dict[str, list[list[float]]]:
     """Measure all comparisons on this rank.
 
     Returns:
@@ -150,18 +150,18 @@ def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches
     run(step, 60)
     usual = hvd.broadcast_object(median(run(step, 10)), root_rank=0)
     run(step, 60)
-    steps = max(3, round(given.block / usual))
+    steps = max(3, round(options.block / usual))
     names = list(COMPARISONS)
     found: dict[str, list[list[float]]] = {name: [] for name in names}
-    if given.realtime:
+    if options.realtime:
         go_first(os.SCHED_RR)
-    for i in range(given.rounds):
+    for i in range(options.rounds):
         for name in names[i % len(names) :] + names[: i % len(names)]:
             found[name].append(walk(switches, name, step, max(2, steps // 10), steps))
-    if given.realtime:
+    if options.realtime:
         go_first(os.SCHED_OTHER)
     for name in names:
-        found[name].append([background(switches, name, step, max(1, round(given.background / usual)))])
+        found[name].append([background(switches, name, step, max(1, round(options.background / usual)))])
     switches.turn(DEFAULTS)
     return found
 

@@ -83,28 +83,28 @@ def cluster(workers: int) -> tuple[Cluster, Any]:
     The last raylet has half of the CPUs.
     """
     first, last = 1, workers // 2
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": first, "include_dashboard": False})
-    made.add_node(num_cpus=workers - first - last)
-    node = made.add_node(num_cpus=last)
-    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
-    return made, node
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": first, "include_dashboard": False})
+    cluster.add_node(num_cpus=workers - first - last)
+    node = cluster.add_node(num_cpus=last)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    return cluster, node
 
 
 def start(runs: int, workers: int) -> None:
-    made, _ = cluster(workers)
-    rays, ours, loads = [], [], []
+    cluster_, _ = cluster(workers)
+    rays, horovod_times, loads = [], [], []
     # Warm up, so that files are cached when the measurement starts.
     by_ray(workers), by_horovod(workers)
     for _ in range(runs):
-        for measure, values in ((by_ray, rays), (by_horovod, ours)):
+        for measure, values in ((by_ray, rays), (by_horovod, horovod_times)):
             time.sleep(REST)
             values.append(measure(workers))
             loads.append(os.getloadavg()[0])
     ray.shutdown()
-    made.shutdown()
-    beyond = [mine - its for mine, its in zip(ours, rays, strict=True)]
+    cluster_.shutdown()
+    beyond = [horovod - its for horovod, its in zip(horovod_times, rays, strict=True)]
     print(f"start, {workers} workers, s (median of {runs}, least to most), at a load of {_range(loads)}:")
-    for name, values in (("Ray alone", rays), ("to the first allreduce", ours), ("beyond Ray's own", beyond)):
+    for name, values in (("Ray alone", rays), ("to the first allreduce", horovod_times), ("beyond Ray's own", beyond)):
         print(f"  {name:24} {statistics.median(values):6.2f}  {min(values):6.2f} to {max(values):6.2f}")
 
 
@@ -131,26 +131,26 @@ def steps() -> None:
 
 
 def kill_one() -> tuple[float, float]:
-    made, victim = cluster(4)
+    cluster_, victim = cluster(4)
     try:
-        heard: list[dict[str, float]] = []
+        losses: list[dict[str, float]] = []
         settings = ElasticRayExecutor.create_settings(min_num_proc=2, num_proc=4, elastic_timeout=60, verbose=0)
         executor = ElasticRayExecutor(settings)
         executor.start()
-        training = threading.Thread(target=executor.run, args=[steps, [heard.append]])
+        training = threading.Thread(target=executor.run, args=[steps, [losses.append]])
         training.start()
-        while len(heard) < 20:
+        while len(losses) < 20:
             time.sleep(0.05)
         pid = victim.all_processes["raylet"][0].process.pid
         killed = time.time()
         os.kill(pid, signal.SIGKILL)
         training.join(120)
-        last = max(one["time"] for one in heard if one["size"] == 4)
-        again = min(one["time"] for one in heard if one["size"] == 2)
+        last = max(one["time"] for one in losses if one["size"] == 4)
+        again = min(one["time"] for one in losses if one["size"] == 2)
         return last - killed, again - killed
     finally:
         ray.shutdown()
-        made.shutdown()
+        cluster_.shutdown()
 
 
 def kill(kills: int) -> None:

@@ -151,17 +151,17 @@ def main() -> None:
     wait_for(lambda: context._jsc.sc().statusTracker().getExecutorInfos(), SECONDS)
     # Warm up, so that the executors have already started their Python workers.
     measure_start(context, options.ranks)
-    told: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for _ in range(options.repeats):
         for name, seconds in measure_start(context, options.ranks).items():
-            told.setdefault(name, []).append(seconds)
+            times.setdefault(name, []).append(seconds)
     for _ in range(options.repeats):
         for name, seconds in measure_loss(options.ranks).items():
-            told.setdefault(name, []).append(seconds)
+            times.setdefault(name, []).append(seconds)
     context.stop()
     print(f"{options.ranks} ranks, {options.master}, {options.repeats} times; load {os.getloadavg()[0]:.1f}; seconds")
     print(f"{'':36}median   least   most")
-    for name, values in told.items():
+    for name, values in times.items():
         print(f"{name:36}{statistics.median(values):6.2f}  {min(values):6.2f} {max(values):6.2f}")
 
 

@@ -61,9 +61,9 @@ def write(folder: str, megabytes: int) -> int:
     store, files = LocalStore(folder), 8
     os.mkdir(f"{folder}/lists")
     for part in range(files):
-        made = list(batches(rows // files))
-        list(write_part(iter(made), store, [f"{folder}/reader"], columns, part))
-        table = pa.Table.from_batches(made)
+        results = list(batches(rows // files))
+        list(write_part(iter(results), store, [f"{folder}/reader"], columns, part))
+        table = pa.Table.from_batches(results)
         parquet.write_table(table, f"{folder}/lists/{part}.parquet", row_group_size=1000, use_dictionary=["label"])
     one_row_group(f"{folder}/lists", f"{folder}/group")
     return rows // files * files
@@ -86,9 +86,9 @@ def plain(folder: str, rank: int, ranks: int) -> Iterator[Any]:
     number = 0
     for path in sorted(glob.glob(f"{folder}/lists/*.parquet")):
         with parquet.ParquetFile(path) as file:
-            mine = [group for group in range(file.num_row_groups) if (number + group) % ranks == rank]
+            groups = [group for group in range(file.num_row_groups) if (number + group) % ranks == rank]
             number += file.num_row_groups
-            for batch in file.iter_batches(BATCH, row_groups=mine):
+            for batch in file.iter_batches(BATCH, row_groups=groups):
                 values = batch.column("features").flatten().to_numpy().reshape(-1, WIDTH)
                 yield {"features": values, "label": batch.column("label").to_numpy()}
 

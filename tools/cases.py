@@ -74,12 +74,12 @@ def commands_of(path: Path) -> list[str]:
         line, before = re.sub(r"\s*\[[^\[\]]*\]", "", line), line
         if line == before:
             break
-    words = []
-    for word in line.replace("KERAS_BACKEND=...", f"KERAS_BACKEND={BACKENDS}").split():
-        name, equals, value = word.rpartition("=")
+    argv = []
+    for argument in line.replace("KERAS_BACKEND=...", f"KERAS_BACKEND={BACKENDS}").split():
+        name, equals, value = argument.rpartition("=")
         alternatives = value.split("|") if re.fullmatch(r"[\w.-]+(\|[\w.-]+)+", value) else [value]
-        words.append([name + equals + each for each in alternatives])
-    return list(dict.fromkeys(" ".join(choice) for choice in itertools.product(*words)))
+        argv.append([name + equals + each for each in alternatives])
+    return list(dict.fromkeys(" ".join(choice) for choice in itertools.product(*argv)))
 
 
 def launcher_of(text: str) -> str:
@@ -168,7 +168,7 @@ def telling(lines: list[str], most: int = 12) -> list[str]:
     return [line[:400] for line in chosen[-most:]]
 
 
-def cases_in(folder: Path, only: str, given: dict[str, list[str]]) -> list[tuple[Path, list[str]]]:
+def cases_in(folder: Path, only: str, commands: dict[str, list[str]]) -> list[tuple[Path, list[str]]]:
     """Return the cases of a folder whose path contains ``only``, each with its commands.
 
     The commands are those in ``given`` if the case is listed there, and otherwise those in the case's header.
@@ -176,7 +176,7 @@ def cases_in(folder: Path, only: str, given: dict[str, list[str]]) -> list[tuple
     files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".py", ".sh")]
     imported = {(p.parent, m) for p in files for m in re.findall(r"^import (\w+)", p.read_text(errors="replace"), re.M)}
     return [
-        (path, given.get(path.name, commands_of(path)))
+        (path, commands.get(path.name, commands_of(path)))
         for path in files
         if (path.parent, path.stem) not in imported and only in str(path.relative_to(folder))
     ]
@@ -193,7 +193,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if not arguments.folder.is_dir():
         parser.error(f"FOLDER must be a folder of cases, got {str(arguments.folder)!r}")
-    given = tomllib.loads(arguments.commands.read_text()) if arguments.commands else {}
+    overrides = tomllib.loads(arguments.commands.read_text()) if arguments.commands else {}
     # PR_SET_CHILD_SUBREAPER makes a case's orphaned processes children of this process.
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     outcomes = []
@@ -202,7 +202,7 @@ def main() -> int:
         # Let other users read the folder, because some cases run commands as another user.
         scratch.chmod(0o755)
         prepare(arguments.folder, scratch)
-        for path, commands in cases_in(scratch / "cases", arguments.only, given):
+        for path, commands in cases_in(scratch / "cases", arguments.only, overrides):
             for command in commands:
                 name = str(path.relative_to(scratch / "cases"))
                 outcomes.append(run(path, name, command, scratch, arguments.timeout))

@@ -35,8 +35,8 @@ def graph_of(package: Path, lazy: bool = True) -> Graph:
             for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.If) and "TYPE" in ast.unparse(node.test)):
                     node.body = [ast.Pass()]
-        wanted = {_module_of(full, set(files)) for full in _imported(tree, name, path.name == "__init__.py")}
-        graph[name] = {found for found in wanted if found is not None} - {name}
+        imported = {_module_of(full, set(files)) for full in _imported(tree, name, path.name == "__init__.py")}
+        graph[name] = {found for found in imported if found is not None} - {name}
     return graph
 
 

@@ -90,7 +90,7 @@ def found(root: Path) -> dict[str, list[str]]:
 
 def main(arguments: list[str]) -> int:
     """Print the rules whose count differs from the budget, or all places with `--list`. Return the exit code."""
-    roots = [word for word in arguments if word != "--list"]
+    roots = [argument for argument in arguments if argument != "--list"]
     places = found(Path(roots[0]) if roots else Path(__file__).resolve().parents[1])
     if "--list" in arguments:
         print(*(f"{name}: {place}" for name, where in places.items() for place in where), sep="\n")

@@ -77,9 +77,9 @@ class Nvrtc:
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
         try:
-            words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            arguments = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             try:
-                self._call("nvrtcCompileProgram", program, len(options), words)
+                self._call("nvrtcCompileProgram", program, len(options), arguments)
             except CompileError as error:
                 raise CompileError(f"{error}\n{self._text(program, 'ProgramLog')}") from None
             return self._text(program, "PTX")

@@ -155,8 +155,8 @@ class Peer:
     """Second process of a measurement. It exchanges lines of text with the first process."""
 
     def __init__(self, part: str, path: str) -> None:
-        words = [sys.executable, __file__, "--driver", path, "--part", part]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        command = [sys.executable, __file__, "--driver", path, "--part", part]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def say(self, text: str) -> None:
         assert self.process.stdin
@@ -183,17 +183,17 @@ def part_memory(path: str, megabytes: int) -> dict[str, Any]:
     """Check that another process can read and write this process's GPU memory."""
     cuda = Cuda(path)
     stream, memory, handle = cuda.stream(), cuda.allocate(SHARED), Handle()
-    mine = (ctypes.c_char * SHARED)(*(bytes(range(256)) * (SHARED // 256)))
-    cuda.up(memory, mine, SHARED, stream)
+    local = (ctypes.c_char * SHARED)(*(bytes(range(256)) * (SHARED // 256)))
+    cuda.up(memory, local, SHARED, stream)
     cuda.wait(stream)
     cuda.call("cuIpcGetMemHandle", ctypes.byref(handle), memory)
     peer = Peer("memory peer", path)
     peer.say(text_of(handle))
     read = peer.hear()
-    cuda.down(mine, memory, SHARED, stream)
+    cuda.down(local, memory, SHARED, stream)
     cuda.wait(stream)
     peer.say("end")
-    return {"read by another process": read == "same", "written by it": mine.raw == b"\x2a" * SHARED}
+    return {"read by another process": read == "same", "written by it": local.raw == b"\x2a" * SHARED}
 
 
 def part_memory_peer(path: str, megabytes: int) -> None:
@@ -216,22 +216,22 @@ def part_events(path: str, megabytes: int) -> dict[str, Any]:
     In each turn, a process copies 4 KiB and records an event.
     """
     cuda = Cuda(path)
-    stream, mine, handle, theirs = cuda.stream(), cuda.event(2 | 4), Handle(), ctypes.c_void_p()
+    stream, local, handle, remote = cuda.stream(), cuda.event(2 | 4), Handle(), ctypes.c_void_p()
     here, there = cuda.allocate(4096), cuda.allocate(4096)
-    cuda.call("cuEventRecord", mine, stream)
-    cuda.call("cuIpcGetEventHandle", ctypes.byref(handle), mine)
+    cuda.call("cuEventRecord", local, stream)
+    cuda.call("cuIpcGetEventHandle", ctypes.byref(handle), local)
     peer = Peer("events peer", path)
     peer.say(text_of(handle))
-    cuda.call("cuIpcOpenEventHandle", ctypes.byref(theirs), handle_of(peer.hear()))
+    cuda.call("cuIpcOpenEventHandle", ctypes.byref(remote), handle_of(peer.hear()))
     found: dict[str, Any] = {}
     for label in ("first turns, us each", "later turns, us each"):
         start = time.perf_counter()
         for _ in range(TURNS):
             cuda.call("cuMemcpyDtoDAsync_v2", there, here, ctypes.c_size_t(4096), stream)
-            cuda.call("cuEventRecord", mine, stream)
+            cuda.call("cuEventRecord", local, stream)
             peer.say("recorded")
             peer.hear()
-            cuda.call("cuStreamWaitEvent", stream, theirs, ctypes.c_uint(0))
+            cuda.call("cuStreamWaitEvent", stream, remote, ctypes.c_uint(0))
         cuda.wait(stream)
         found[label] = round(1e6 * (time.perf_counter() - start) / TURNS, 1)
     return found
@@ -239,17 +239,17 @@ def part_events(path: str, megabytes: int) -> dict[str, Any]:
 
 def part_events_peer(path: str, megabytes: int) -> None:
     cuda = Cuda(path)
-    stream, mine, handle, theirs = cuda.stream(), cuda.event(2 | 4), Handle(), ctypes.c_void_p()
+    stream, local, handle, peer = cuda.stream(), cuda.event(2 | 4), Handle(), ctypes.c_void_p()
     here, there = cuda.allocate(4096), cuda.allocate(4096)
-    cuda.call("cuIpcOpenEventHandle", ctypes.byref(theirs), handle_of(input()))
-    cuda.call("cuEventRecord", mine, stream)
-    cuda.call("cuIpcGetEventHandle", ctypes.byref(handle), mine)
+    cuda.call("cuIpcOpenEventHandle", ctypes.byref(peer), handle_of(input()))
+    cuda.call("cuEventRecord", local, stream)
+    cuda.call("cuIpcGetEventHandle", ctypes.byref(handle), local)
     say(text_of(handle))
     for _ in range(2 * TURNS):
         input()
-        cuda.call("cuStreamWaitEvent", stream, theirs, ctypes.c_uint(0))
+        cuda.call("cuStreamWaitEvent", stream, peer, ctypes.c_uint(0))
         cuda.call("cuMemcpyDtoDAsync_v2", there, here, ctypes.c_size_t(4096), stream)
-        cuda.call("cuEventRecord", mine, stream)
+        cuda.call("cuEventRecord", local, stream)
         say("recorded")
     cuda.wait(stream)
 
@@ -280,10 +280,10 @@ def part_values_peer(path: str, megabytes: int) -> None:
     _turns_by_values(cuda, stream, memory.value, 1, 0)
 
 
-def _turns_by_values(cuda: Cuda, stream: ctypes.c_void_p, base: int, mine: int, theirs: int) -> float:
+def _turns_by_values(cuda: Cuda, stream: ctypes.c_void_p, base: int, local: int, peer: int) -> float:
     start = time.perf_counter()
     for turn in range(1, TURNS + 1):
-        here, there = ctypes.c_uint64(base + 4 * mine), ctypes.c_uint64(base + 4 * theirs)
+        here, there = ctypes.c_uint64(base + 4 * local), ctypes.c_uint64(base + 4 * peer)
         at_least = ctypes.c_uint(0)
         cuda.call("cuStreamWriteValue32_v2", stream, here, ctypes.c_uint(turn), ctypes.c_uint(0))
         cuda.call("cuStreamWaitValue32_v2", stream, there, ctypes.c_uint(turn), at_least)
@@ -304,8 +304,8 @@ NEEDED = ("device", "copies, GB/s", "calls, us")
 
 
 def run_part(name: str, path: str, megabytes: int, seconds: float) -> Any:
-    words = [sys.executable, __file__, "--driver", path, "--megabytes", str(megabytes), "--part", name]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    argv = [sys.executable, __file__, "--driver", path, "--megabytes", str(megabytes), "--part", name]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     # Kill the whole session, including the peer process.
     killer = threading.Timer(seconds, lambda: os.killpg(process.pid, 9))
     killer.start()

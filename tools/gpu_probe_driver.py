@@ -72,9 +72,9 @@ class Cuda:
 
 def microseconds(run: Callable[[], Any], times: int = 300) -> float:
     """Return the median time per call of a function, in microseconds."""
-    taken = []
+    durations = []
     for _ in range(times):
         start = time.perf_counter()
         run()
-        taken.append(time.perf_counter() - start)
-    return round(1e6 * statistics.median(taken), 2)
+        durations.append(time.perf_counter() - start)
+    return round(1e6 * statistics.median(durations), 2)

@@ -134,11 +134,11 @@ def alone(cuda: Cuda, lib: Nccl, memory: ctypes.c_uint64, stream: ctypes.c_void_
 
 
 def run(driver: str, path: str) -> dict[str, Any]:
-    words = [sys.executable, __file__, "--driver", driver, "--nccl", path, "--rank"]
+    command = [sys.executable, __file__, "--driver", driver, "--nccl", path, "--rank"]
     quiet = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_DEBUG": "WARN"}
     ranks = [
         subprocess.Popen(
-            [*words, str(me)],
+            [*command, str(me)],
             env={**os.environ, **quiet, "NCCL_HOSTID": f"host{me}", "NCCL_DEBUG_FILE": "/dev/stderr"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -49,11 +49,11 @@ def shared_file(rank: int, folder: str, nbytes: int) -> int:
     """
     note = Path(folder, "memory")
     if rank == 0:
-        made = os.memfd_create("bench-limit")
-        os.ftruncate(made, nbytes)
-        note.with_suffix(".new").write_text(f"/proc/{os.getpid()}/fd/{made}")
+        descriptor = os.memfd_create("bench-limit")
+        os.ftruncate(descriptor, nbytes)
+        note.with_suffix(".new").write_text(f"/proc/{os.getpid()}/fd/{descriptor}")
         note.with_suffix(".new").rename(note)
-        return made
+        return descriptor
     deadline = time.monotonic() + SECONDS
     while not note.exists():
         if time.monotonic() > deadline:

@@ -86,10 +86,10 @@ def main() -> None:
     for epoch in range(1, args.epochs + 1):
         order = np.random.default_rng([args.seed, epoch]).permutation(len(labels))
         # Horovod: select this rank's shard of the data.
-        mine = order[hvd.rank() :: hvd.size()]
+        shard = order[hvd.rank() :: hvd.size()]
         losses = []
         for i in range(steps):
-            batch = mine[i * args.batch_size : (i + 1) * args.batch_size]
+            batch = shard[i * args.batch_size : (i + 1) * args.batch_size]
             params, state, loss = step(params, state, images[batch], labels[batch])
             losses.append(loss)
         # Horovod: average the loss over all ranks.

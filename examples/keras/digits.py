@@ -61,7 +61,7 @@ def main() -> None:
     (images, labels), test = load_data()
     # Horovod: train each worker on a different part of the data. All parts have the same size.
     most = len(images) // hvd.size() * hvd.size()
-    mine = slice(hvd.rank(), most, hvd.size())
+    shard = slice(hvd.rank(), most, hvd.size())
 
     model = build_model()
     # Horovod: scale the learning rate by the number of workers, and wrap the optimizer.
@@ -81,7 +81,7 @@ def main() -> None:
         hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2),
     ]
     history = model.fit(
-        images[mine], labels[mine], batch_size=args.batch_size, epochs=args.epochs, callbacks=callbacks, verbose=0
+        images[shard], labels[shard], batch_size=args.batch_size, epochs=args.epochs, callbacks=callbacks, verbose=0
     ).history
     if hvd.rank() == 0:
         for epoch, (loss, accuracy) in enumerate(zip(history["loss"], history["accuracy"], strict=True), 1):

@@ -42,8 +42,8 @@ def main() -> None:
     digits = load_digits()
     # Horovod: give each worker a part of the data. The worker's rank is the seed, so that workers draw different
     # batches.
-    mine = slice(hvd.rank(), None, hvd.size())
-    images, labels = digits.data[mine] / 16, digits.target[mine]
+    shard = slice(hvd.rank(), None, hvd.size())
+    images, labels = digits.data[shard] / 16, digits.target[shard]
     random = np.random.default_rng(hvd.rank())
 
     centres, _ = kmeans_plusplus(images, args.clusters, random_state=0)

@@ -41,15 +41,15 @@ def main() -> None:
     hvd.init()
     (images, labels), (test_images, test_labels) = load_data()
     # Horovod: train each worker on part of the data.
-    mine = slice(hvd.rank(), None, hvd.size())
+    shard = slice(hvd.rank(), None, hvd.size())
 
     model = SGDClassifier(loss="log_loss", alpha=args.alpha, random_state=hvd.rank())
     for epoch in range(1, args.epochs + 1):
-        model.partial_fit(images[mine], labels[mine], classes=np.arange(10))
+        model.partial_fit(images[shard], labels[shard], classes=np.arange(10))
         # Horovod: continue with the average of all workers' weights.
         hvd.grouped_allreduce_([model.coef_, model.intercept_])
         # Horovod: average the metric over the images of all workers.
-        accuracy = float(hvd.allreduce(model.score(images[mine], labels[mine]), weight=len(labels[mine])))
+        accuracy = float(hvd.allreduce(model.score(images[shard], labels[shard]), weight=len(labels[shard])))
         if hvd.rank() == 0:
             print(f"epoch {epoch:2}/{args.epochs}  accuracy {accuracy:.4f}")
 

@@ -56,9 +56,9 @@ def train(epochs: int, lr: float, batch_size: int) -> float:
     def loop(state: Any) -> None:
         loss = torch.tensor(float("nan"))
         while state.epoch < epochs:
-            for index, (batch, wanted) in enumerate(loader):
+            for index, (batch, labels) in enumerate(loader):
                 optimizer.zero_grad()
-                loss = F.cross_entropy(model(batch), wanted)
+                loss = F.cross_entropy(model(batch), labels)
                 loss.backward()
                 optimizer.step()
                 state.sampler.record_batch(index, batch_size)
@@ -75,9 +75,9 @@ def train(epochs: int, lr: float, batch_size: int) -> float:
     return accuracy()
 
 
-def show(told: dict[str, Any]) -> None:
+def show(last: dict[str, Any]) -> None:
     print(
-        "epoch {epoch:3d}  loss {loss:.4f}  held-out accuracy {accuracy:.4f}  {ranks} ranks".format(**told), flush=True
+        "epoch {epoch:3d}  loss {loss:.4f}  held-out accuracy {accuracy:.4f}  {ranks} ranks".format(**last), flush=True
     )
 
 

@@ -76,8 +76,8 @@ def train(config: dict[str, Any]) -> None:
             if hvd.rank() == 0:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
                 torch.save(state, Path(folder, "state.pt"))
-            made = ray.train.Checkpoint.from_directory(folder) if hvd.rank() == 0 else None
-            ray.train.report(metrics, checkpoint=made)
+            stored = ray.train.Checkpoint.from_directory(folder) if hvd.rank() == 0 else None
+            ray.train.report(metrics, checkpoint=stored)
 
 
 def main() -> None:
@@ -107,10 +107,10 @@ def main() -> None:
             run_config=ray.train.RunConfig(storage_path=folder, failure_config=ray.train.FailureConfig(max_failures=1)),
             datasets={"train": ray.data.from_items(training)},
         )
-        told = trainer.fit().metrics
+        last = trainer.fit().metrics
     print(
-        f"final held-out accuracy {told['accuracy']:.4f} on {told['images']} images after epoch {told['epoch']}, "
-        f"begun at epoch {told['begun_at']}"
+        f"final held-out accuracy {last['accuracy']:.4f} on {last['images']} images after epoch {last['epoch']}, "
+        f"begun at epoch {last['begun_at']}"
     )
     ray.shutdown()
 

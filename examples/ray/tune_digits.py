@@ -46,9 +46,9 @@ def train(config: dict[str, Any]) -> None:
     loader = DataLoader(train_set, config["batch_size"], sampler=sampler)
     for epoch in range(config["epochs"]):
         sampler.set_epoch(epoch)
-        for batch, wanted in loader:
+        for batch, target in loader:
             optimizer.zero_grad()
-            F.cross_entropy(model(batch), wanted).backward()
+            F.cross_entropy(model(batch), target).backward()
             optimizer.step()
         with torch.no_grad():
             logits = model(test_images)

@@ -43,10 +43,10 @@ def session() -> Iterator[SparkSession]:
 
 
 @contextlib.contextmanager
-def store_in(given: str | None) -> Iterator[str]:
+def store_in(path: str | None) -> Iterator[str]:
     """Yield the store's folder: the given one, or a temporary folder that is removed at the end."""
-    if given:
-        yield given
+    if path:
+        yield path
         return
     with tempfile.TemporaryDirectory(prefix="digits-") as folder:
         yield folder

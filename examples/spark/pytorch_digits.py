@@ -36,7 +36,7 @@ def train(epochs: int, batch: int, learning_rate: float, elastic: bool) -> tuple
     images = torch.tensor(digits.images, dtype=torch.float32).flatten(1) / 16.0
     labels = torch.tensor(digits.target)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
-    held_out, ours = order[:360], order[360:]
+    held_out, training = order[:360], order[360:]
 
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
@@ -45,12 +45,12 @@ def train(epochs: int, batch: int, learning_rate: float, elastic: bool) -> tuple
 
     def loop(state: Any) -> None:
         while state.epoch < epochs:
-            shuffled = ours[torch.randperm(len(ours), generator=torch.Generator().manual_seed(state.epoch))]
+            shuffled = training[torch.randperm(len(training), generator=torch.Generator().manual_seed(state.epoch))]
             # Use parts of equal size, so that all ranks run the same number of steps.
             share = len(shuffled) // hvd.size()
-            mine = shuffled[hvd.rank() * share : (hvd.rank() + 1) * share]
+            shard = shuffled[hvd.rank() * share : (hvd.rank() + 1) * share]
             model.train()
-            for part in mine.split(max(1, batch // hvd.size())):
+            for part in shard.split(max(1, batch // hvd.size())):
                 optimizer.zero_grad()
                 F.cross_entropy(model(images[part]), labels[part]).backward()
                 optimizer.step()

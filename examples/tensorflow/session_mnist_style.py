@@ -100,8 +100,8 @@ def main() -> None:
 
     (train_images, train_labels), test = load_data()
     # Horovod: each worker reads its part of the data, in a different order.
-    mine = slice(hvd.rank(), None, hvd.size())
-    dataset = tf.data.Dataset.from_tensor_slices((train_images[mine], train_labels[mine]))
+    shard = slice(hvd.rank(), None, hvd.size())
+    dataset = tf.data.Dataset.from_tensor_slices((train_images[shard], train_labels[shard]))
     dataset = dataset.shuffle(2000, seed=hvd.rank()).repeat().batch(args.batch_size)
     images, labels = tf.data.make_one_shot_iterator(dataset).get_next()
 

@@ -40,9 +40,9 @@ THREADS = 8
 
 def default_cache() -> Path:
     """Return the cache folder for built programs and images."""
-    given = os.environ.get("HOROVOD_KUBERNETES_BED")
+    configured = os.environ.get("HOROVOD_KUBERNETES_BED")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(given) if given else Path(base, "horovod/kubernetes-bed")
+    return Path(configured) if configured else Path(base, "horovod/kubernetes-bed")
 
 
 def install_packages() -> None:
@@ -72,8 +72,8 @@ def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
     because niceness has an effect only within one cgroup.
     """
     name = f"{prefix}{os.getpid()}"
-    made = [each / name for each in sorted(CGROUPS.iterdir()) if (each / "cgroup.procs").exists()]
-    for path in made:
+    created = [each / name for each in sorted(CGROUPS.iterdir()) if (each / "cgroup.procs").exists()]
+    for path in created:
         for each in (path, *(path / node for node in nodes)):
             each.mkdir()
             for setting in ("cpuset.cpus", "cpuset.mems"):
@@ -85,7 +85,7 @@ def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
         yield f"/{name}"
     finally:
         until = time.monotonic() + 20
-        for path in made:
+        for path in created:
             while not _remove(path):
                 if time.monotonic() > until:
                     print(f"kubernetes_bed: {path} cannot be removed", file=sys.stderr)
@@ -134,7 +134,7 @@ def entering(name: str) -> Callable[[], None]:
     return enter
 
 
-def run(words: Sequence[str], environ: Mapping[str, str], enter: Callable[[], None]) -> int:
+def run(argv: Sequence[str], environ: Mapping[str, str], enter: Callable[[], None]) -> int:
     """Run a command that is killed when this process dies, and return the command's exit code.
 
     Args:
@@ -145,7 +145,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], enter: Callable[[], No
     Raises:
         OSError, SubprocessError: If the command cannot be started.
     """
-    process = subprocess.Popen(words, env=environ, preexec_fn=enter)
+    process = subprocess.Popen(argv, env=environ, preexec_fn=enter)
     try:
         while True:
             with contextlib.suppress(KeyboardInterrupt):
@@ -161,14 +161,14 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 2, 3), help="how many there are (1)")
     parser.add_argument("--logs", type=Path, help="a folder for what the cluster's programs write")
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    given = parser.parse_args()
+    args = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit(f"kubernetes_bed: user {os.geteuid()} may make no nodes; run it as root")
     install_packages()
     cache = default_cache()
     subprocess.run([HERE / "build.sh", cache], check=True)
     subprocess.run([HERE / "image.sh", cache / "images"], check=True)
-    command = given.command[1:] if given.command[:1] == ["--"] else given.command
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     with open(cache / "bed.lock", "w") as lock, contextlib.ExitStack() as stack:
@@ -179,23 +179,23 @@ def main() -> int:
         clear(work)
         stack.callback(clear, work)
         work.mkdir()
-        with cgroups(prefix, [name_of(number + 1) for number in range(given.nodes)]) as name:
-            words = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child"]
-            words += ["--mount-proc", "catatonit", "--", sys.executable, "-m", "tools.kubernetes_bed.inside"]
-            words += [
+        with cgroups(prefix, [name_of(number + 1) for number in range(args.nodes)]) as name:
+            argv = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child"]
+            argv += ["--mount-proc", "catatonit", "--", sys.executable, "-m", "tools.kubernetes_bed.inside"]
+            argv += [
                 str(work),
                 str(cache),
-                str(given.nodes),
+                str(args.nodes),
                 name,
                 "--",
                 *(command or [os.environ.get("SHELL", "bash")]),
             ]
             environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
             try:
-                return run(words, environ, entering(name))
+                return run(argv, environ, entering(name))
             finally:
-                if given.logs:
-                    _save(work, given.logs)
+                if args.logs:
+                    _save(work, args.logs)
 
 
 def _save(work: Path, logs: Path) -> None:

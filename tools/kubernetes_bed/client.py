@@ -17,10 +17,10 @@ ADMIN = "token-of-admin"
 class Refused(RuntimeError):
     """Error response of the API server, with the HTTP `status` and Kubernetes' `reason`."""
 
-    def __init__(self, status: int, told: dict[str, Any]) -> None:
-        super().__init__(told.get("message", f"HTTP {status}"))
+    def __init__(self, status: int, reply: dict[str, Any]) -> None:
+        super().__init__(reply.get("message", f"HTTP {status}"))
         self.status = status
-        self.reason = told.get("reason", "")
+        self.reason = reply.get("reason", "")
 
 
 def connect(seconds: float = SECONDS) -> http.client.HTTPSConnection:
@@ -44,17 +44,17 @@ class Client:
             self._kept = self._kept or connect()
             try:
                 self._kept.request(method, path, data, headers)
-                answer = self._kept.getresponse()
-                told = json.loads(answer.read() or b"{}")
+                response = self._kept.getresponse()
+                reply = json.loads(response.read() or b"{}")
             except (OSError, http.client.HTTPException):
                 self._kept.close()
                 self._kept = None
                 if last or method == "POST":  # Never retry a POST, because the first attempt might have succeeded.
                     raise
                 continue
-            if answer.status >= 300:
-                raise Refused(answer.status, told)
-            return told  # type: ignore[no-any-return]
+            if response.status >= 300:
+                raise Refused(response.status, reply)
+            return reply  # type: ignore[no-any-return]
         raise AssertionError
 
     def patch(self, path: str, change: Any) -> dict[str, Any]:
@@ -80,10 +80,10 @@ class Client:
         connection = connect(WATCH_SECONDS + SECONDS)
         try:
             connection.request("GET", f"{path}?{urlencode(query)}", headers=self._headers)
-            answer = connection.getresponse()
-            if answer.status >= 300:
-                raise Refused(answer.status, json.loads(answer.read()))
-            for line in answer:
+            response = connection.getresponse()
+            if response.status >= 300:
+                raise Refused(response.status, json.loads(response.read()))
+            for line in response:
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     return

@@ -135,11 +135,11 @@ class Controller:
     def _create(self, job: dict[str, Any], number: int | None) -> bool:
         namespace = job["metadata"]["namespace"]
         try:
-            made = self._client.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod_of(job, number))
+            pod = self._client.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod_of(job, number))
         except Refused as error:
             self._event(job, "FailedCreate", f"Error creating: {error}")
             return False
-        self._pods.setdefault(made["metadata"]["uid"], made)
+        self._pods.setdefault(pod["metadata"]["uid"], pod)
         return True
 
     def _release(self, pod: dict[str, Any]) -> None:
@@ -163,8 +163,8 @@ class Controller:
         there = before.get("conditions") or []
         if plan.condition and plan.condition[0] not in {each["type"] for each in there}:
             kind, reason, message = plan.condition
-            made = {"type": kind, "status": "True", "reason": reason, "message": message}
-            status["conditions"] = [*there, {**made, "lastTransitionTime": now(), "lastProbeTime": now()}]
+            condition = {"type": kind, "status": "True", "reason": reason, "message": message}
+            status["conditions"] = [*there, {**condition, "lastTransitionTime": now(), "lastProbeTime": now()}]
             if kind == "Complete":
                 status["completionTime"] = now()
         if status:

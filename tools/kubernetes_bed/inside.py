@@ -118,11 +118,13 @@ def start(work: Path, cache: Path, nodes: range, cgroup: str) -> dict[str, str]:
     subject += ["-days", "1", "-keyout", certificate, "-out", f"{certificate}.crt"]
     node.run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject)
     node.run("sh", "-c", f"cat {certificate}.crt >> {certificate}")
-    words = [sys.executable, "-u", "-m", "tools.kubernetes_bed.played", node.DNS, str(PROXY_PORT), certificate]
-    played = Process("what is played", words, work / "control/played.log", ROOT)
+    command = [sys.executable, "-u", "-m", "tools.kubernetes_bed.played", node.DNS, str(PROXY_PORT), certificate]
+    played = Process("what is played", command, work / "control/played.log", ROOT)
     images = [cache / "images" / f"{name}.tar" for name in ("pause", "app")]
-    made = [node.Node(n, work / f"node{n}", cache / f"node{n}", binaries, f"{cgroup}/{node.name_of(n)}") for n in nodes]
-    for each in made:
+    started = [
+        node.Node(n, work / f"node{n}", cache / f"node{n}", binaries, f"{cgroup}/{node.name_of(n)}") for n in nodes
+    ]
+    for each in started:
         each.connect(nodes)
         each.start_containers(images)
         each.start_kubelet()

@@ -137,12 +137,12 @@ def _ignored(pod: Pod, policy: dict[str, Any]) -> bool:
 def _create(spec: dict[str, Any], indexed: bool, there: list[Pod], record: Record, plan: Plan, now: float) -> None:
     most = spec.get("parallelism", 1)
     if indexed:
-        taken = {index_of(each) for each in there} | record.done
-        wanted: list[int | None] = [n for n in range(spec["completions"]) if n not in taken]
+        used = {index_of(each) for each in there} | record.done
+        indices: list[int | None] = [n for n in range(spec["completions"]) if n not in used]
     else:
-        wanted = [None] * (spec.get("completions", 1) - len(record.done) - len(there))
-    wanted = wanted[: max(0, most - len(there))]
-    if not wanted:
+        indices = [None] * (spec.get("completions", 1) - len(record.done) - len(there))
+    indices = indices[: max(0, most - len(there))]
+    if not indices:
         return
     wait = 0.0
     if record.streak:
@@ -150,4 +150,4 @@ def _create(spec: dict[str, Any], indexed: bool, there: list[Pod], record: Recor
     if wait > 0:
         plan.wake = wait
     else:
-        plan.create = wanted
+        plan.create = indices

@@ -54,10 +54,10 @@ def patched(change: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
         return change
     after = {name: value for name, value in {**fields(job), **found}.items() if value is not None}
     rest = {name: value for name, value in spec.items() if name not in FIELDS}
-    made = {**change, "metadata": _annotated(change.get("metadata") or {}, json.dumps(after)), "spec": rest}
+    result = {**change, "metadata": _annotated(change.get("metadata") or {}, json.dumps(after)), "spec": rest}
     if not rest:
-        del made["spec"]
-    return made
+        del result["spec"]
+    return result
 
 
 def _annotated(metadata: dict[str, Any], text: str) -> dict[str, Any]:

@@ -60,15 +60,15 @@ class Names:
 
     def answer(self, query: dns.message.Message, now: float) -> dns.message.Message:
         """Return the DNS response to a query with one question."""
-        answer = dns.message.make_response(query)
-        answer.flags |= dns.flags.AA | dns.flags.RA
+        response = dns.message.make_response(query)
+        response.flags |= dns.flags.AA | dns.flags.RA
         question = query.question[0]
         found = sorted(self.addresses(question.name.to_text(), now))
         if not found:
-            answer.set_rcode(dns.rcode.NXDOMAIN)
+            response.set_rcode(dns.rcode.NXDOMAIN)
         elif question.rdtype == dns.rdatatype.A:
-            answer.answer.append(dns.rrset.from_text_list(question.name, TTL, "IN", "A", found))
-        return answer
+            response.answer.append(dns.rrset.from_text_list(question.name, TTL, "IN", "A", found))
+        return response
 
 
 def serve(address: str, port: int = 53) -> None:
@@ -88,7 +88,7 @@ def serve(address: str, port: int = 53) -> None:
                 print(f"names: {error}", flush=True)
                 time.sleep(1)
 
-    def answer() -> None:
+    def reply() -> None:
         while True:
             data, asker = sock.recvfrom(4096)
             try:
@@ -97,5 +97,5 @@ def serve(address: str, port: int = 53) -> None:
             except Exception as error:  # Ignore an invalid query, because an exception would end the thread.
                 print(f"names: {type(error).__name__}: {error}", flush=True)
 
-    for target in (follow, answer):
+    for target in (follow, reply):
         threading.Thread(target=target, daemon=True).start()

@@ -34,11 +34,11 @@ def token_of(number: int) -> str:
     return f"token-of-node-{number}"
 
 
-def run(*words: str, seconds: float = 60) -> str:
+def run(*argv: str, seconds: float = 60) -> str:
     """Run a command and return its output. Raises RuntimeError or TimeoutExpired if it fails."""
-    done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds)
     if done.returncode:
-        raise RuntimeError(f"{shlex.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-2000:]}")
+        raise RuntimeError(f"{shlex.join(argv)}: exit code {done.returncode}: {done.stderr.strip()[-2000:]}")
     return done.stdout
 
 
@@ -160,17 +160,17 @@ class Node:
         lines += [f"hostname {self.name}", "ip link set lo up", f"touch {self.home}/ready", "exec sleep infinity"]
         # Create a network namespace for every node except the first, which shares that of the control plane.
         own = ["--net"] if self.number > 1 else []
-        words = ["unshare", "--mount", "--uts", "--propagation", "private", *own, "bash", "-c", "\n".join(lines)]
-        holder = Process(f"node {self.number}", words, self.home / "node.log")
+        argv = ["unshare", "--mount", "--uts", "--propagation", "private", *own, "bash", "-c", "\n".join(lines)]
+        holder = Process(f"node {self.number}", argv, self.home / "node.log")
         wait_until(lambda: (self.home / "ready").exists(), 10, f"{self.name}'s namespaces", holder)
         return holder
 
-    def inside(self, *words: str) -> list[str]:
+    def inside(self, *argv: str) -> list[str]:
         """Return a command line that runs a command inside the node's namespaces."""
         names = ["--mount", "--uts", *(["--net"] if self.number > 1 else [])]
-        return ["nsenter", "-t", str(self._holder.pid), *names, "--", *words]
+        return ["nsenter", "-t", str(self._holder.pid), *names, "--", *argv]
 
-    def connect(self, others: range) -> None:
+    def connect(self, nodes: range) -> None:
         """Connect the node to the bridge on the first node, and add routes to the pods on the other nodes."""
         if self.number > 1:
             port = f"node{self.number}"
@@ -179,7 +179,7 @@ class Node:
             run(*self.inside("ip", "address", "add", f"{address_of(self.number)}/24", "dev", "eth0"))
             run(*self.inside("ip", "link", "set", "eth0", "up"))
         run(*self.inside("sysctl", "-qw", "net.ipv4.ip_forward=1"))
-        for other in others:
+        for other in nodes:
             if other != self.number:
                 run(*self.inside("ip", "route", "add", f"10.244.{other}.0/24", "via", address_of(other)))
 
@@ -209,22 +209,22 @@ class Node:
             return False
         return True
 
-    def ctr(self, *words: str, seconds: float = 60) -> str:
+    def ctr(self, *argv: str, seconds: float = 60) -> str:
         """Run ``ctr``, containerd's client, and return its output."""
-        return run(*self.inside("ctr", "-a", f"{self.home}/containerd.sock", "-n", "k8s.io", *words), seconds=seconds)
+        return run(*self.inside("ctr", "-a", f"{self.home}/containerd.sock", "-n", "k8s.io", *argv), seconds=seconds)
 
     def start_kubelet(self) -> None:
         config, access = self.home / "kubelet.yaml", self.home / "kubelet.conf"
         config.write_text(yaml.safe_dump(kubelet_config(self.number, self.cgroup)))
         access.write_text(yaml.safe_dump(kubeconfig(API, token_of(self.number))))
-        words = [
+        argv = [
             *(str(self.binaries / "kubelet"), f"--config={config}", f"--kubeconfig={access}"),
             *("--container-runtime=remote", f"--container-runtime-endpoint=unix://{self.home}/containerd.sock"),
             *(f"--root-dir={self.home}/kubelet", f"--cert-dir={self.home}/certificates"),
             *(f"--hostname-override={self.name}", f"--node-ip={address_of(self.number)}"),
             "--pod-infra-container-image=localhost/pause:1",
         ]
-        Process(f"kubelet {self.number}", self.inside(*words), self.home / "kubelet.log")
+        Process(f"kubelet {self.number}", self.inside(*argv), self.home / "kubelet.log")
 
     def logs(self) -> list[Path]:
         return sorted(self.home.glob("*.log"))

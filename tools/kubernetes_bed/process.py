@@ -12,11 +12,11 @@ EVERY = 0.05
 class Process:
     """Background process that writes its output to the file `log`."""
 
-    def __init__(self, name: str, words: Sequence[str], log: Path, cwd: Path | None = None) -> None:
+    def __init__(self, name: str, argv: Sequence[str], log: Path, cwd: Path | None = None) -> None:
         self.name, self.log = name, log
         with open(log, "ab") as file:
             self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=cwd, start_new_session=True
+                argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=cwd, start_new_session=True
             )
         self.pid = self._process.pid
 

@@ -63,30 +63,30 @@ class Handler(BaseHTTPRequestHandler):
         if evicted and self.command == "POST":
             mark_disrupted(evicted[1])
         try:
-            answer = self._ask(body, headers)
+            response = self._ask(body, headers)
         except (OSError, http.client.HTTPException) as error:
             self._say(
                 502, {"kind": "Status", "status": "Failure", "code": 502, "message": f"the bed's server: {error}"}
             )
             return
         watches = jobs and parse_qs(parts.query).get("watch", [""])[0] in ("1", "true")
-        if answer.getheader("Content-Length") is None and answer.status == 200:
-            self._stream(answer, map(_event, answer) if watches else _pieces(answer))
+        if response.getheader("Content-Length") is None and response.status == 200:
+            self._stream(response, map(_event, response) if watches else _pieces(response))
         else:
-            found = answer.read()
-            self._give(answer.status, _answered(found) if jobs else found, answer.getheader("Content-Type") or "")
+            found = response.read()
+            self._give(response.status, _answered(found) if jobs else found, response.getheader("Content-Type") or "")
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _pass
 
     def _to_server(self, body: bytes | None, jobs: re.Match[str]) -> bytes | None:
         if not body or self.command not in ("POST", "PUT", "PATCH"):
             return body
-        told = json.loads(body)
+        content = json.loads(body)
         if self.command != "PATCH":
-            return json.dumps(kept.stored(told)).encode()
-        if isinstance(told, dict) and jobs[1]:
-            told = kept.patched(told, Client().request("GET", urlsplit(self.path).path))
-        return json.dumps(told).encode()
+            return json.dumps(kept.stored(content)).encode()
+        if isinstance(content, dict) and jobs[1]:
+            content = kept.patched(content, Client().request("GET", urlsplit(self.path).path))
+        return json.dumps(content).encode()
 
     def _ask(self, body: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
         if self._server is None:
@@ -94,8 +94,8 @@ class Handler(BaseHTTPRequestHandler):
         self._server.request(self.command, self.path, body, headers)
         return self._server.getresponse()
 
-    def _say(self, status: int, told: dict[str, Any]) -> None:
-        self._give(status, json.dumps(told).encode(), "application/json")
+    def _say(self, status: int, body: dict[str, Any]) -> None:
+        self._give(status, json.dumps(body).encode(), "application/json")
 
     def _give(self, status: int, body: bytes, content: str) -> None:
         self.send_response(status)
@@ -104,9 +104,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _stream(self, answer: http.client.HTTPResponse, pieces: Iterator[bytes]) -> None:
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.getheader("Content-Type") or "application/json")
+    def _stream(self, response: http.client.HTTPResponse, pieces: Iterator[bytes]) -> None:
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.getheader("Content-Type") or "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.wfile.flush()
@@ -122,8 +122,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._server = None
 
 
-def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    while piece := answer.read1(1 << 16):
+def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    while piece := response.read1(1 << 16):
         yield piece
 
 
@@ -135,12 +135,12 @@ def _event(line: bytes) -> bytes:
 
 
 def _answered(body: bytes) -> bytes:
-    told = json.loads(body)
-    if told.get("kind") == "Job":
-        told = kept.shown(told)
-    elif told.get("kind") == "JobList":
-        told = {**told, "items": [kept.shown(each) for each in told["items"]]}
-    return json.dumps(told).encode()
+    content = json.loads(body)
+    if content.get("kind") == "Job":
+        content = kept.shown(content)
+    elif content.get("kind") == "JobList":
+        content = {**content, "items": [kept.shown(each) for each in content["items"]]}
+    return json.dumps(content).encode()
 
 
 def mark_disrupted(path: str, reason: str = "EvictionByEvictionAPI") -> None:
@@ -148,8 +148,8 @@ def mark_disrupted(path: str, reason: str = "EvictionByEvictionAPI") -> None:
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "Eviction API: evicting"}
     client = Client()
     there = client.request("GET", path)["status"].get("conditions", [])
-    others = [each for each in there if each["type"] != condition["type"]]
-    client.patch(f"{path}/status", {"status": {"conditions": [*others, condition]}})
+    rest = [each for each in there if each["type"] != condition["type"]]
+    client.patch(f"{path}/status", {"status": {"conditions": [*rest, condition]}})
 
 
 def serve(address: str, port: int, certificate: str) -> None:

@@ -94,7 +94,7 @@ def main() -> int:
     which.add_argument("--native", action="store_true")
     options = parser.parse_args()
     start = time.monotonic()
-    made: list[Mutant] = []
+    mutants: list[Mutant] = []
     python = [t for t in targets((HERE / "modules.txt").read_text()) if options.only in t.file and not options.native]
     chosen = [c for c in by_hand.table((HERE / "by_hand.txt").read_text()) if options.only in c.file]
     chosen = [c for c in chosen if not (options.python if c.binary else options.native)]
@@ -109,22 +109,22 @@ def main() -> int:
     for group in by_hand.by_tests(chosen):
         print(f"chosen by hand: {group[0].tests}", flush=True)
         try:
-            made += by_hand.try_python(ROOT, group, options.jobs, tell)
+            mutants += by_hand.try_python(ROOT, group, options.jobs, tell)
         except RuntimeError as error:
             failed.append(str(error))
     for target in python:
         print(target.file, flush=True)
         try:
-            made += try_all(ROOT, target, options.most, options.seed, options.jobs, tell)
+            mutants += try_all(ROOT, target, options.most, options.seed, options.jobs, tell)
         except RuntimeError as error:
             # Report the error and continue with the other modules.
             failed.append(str(error))
     if native := [c for c in chosen if c.binary]:
         print("chosen by hand in C++", flush=True)
-        made += native_mutants.try_table(ROOT, ROOT / "build" / "mutants", native, options.jobs, tell)
-    print("\n".join([*summary(made, reasons), *failed]))
+        mutants += native_mutants.try_table(ROOT, ROOT / "build" / "mutants", native, options.jobs, tell)
+    print("\n".join([*summary(mutants, reasons), *failed]))
     print(f"{time.monotonic() - start:.0f} s, seed {options.seed}, at most {options.most} of a module")
-    return 0 if sum(mutant.outcome != "lives" for mutant in made) >= ENOUGH * len(made) and not failed else 1
+    return 0 if sum(mutant.outcome != "lives" for mutant in mutants) >= ENOUGH * len(mutants) and not failed else 1
 
 
 if __name__ == "__main__":

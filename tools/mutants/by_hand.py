@@ -103,9 +103,9 @@ def try_python(root: Path, group: list[Chosen], jobs: int, tell: Callable[[Mutan
 
     def attempt(entry: Chosen) -> Mutant:
         source = (root / entry.file).read_text(encoding="utf-8")
-        made = mutant(source, entry, run_tests(root, Target(entry.file, tests), mutated(source, entry), seconds))
-        tell(made)
-        return made
+        result = mutant(source, entry, run_tests(root, Target(entry.file, tests), mutated(source, entry), seconds))
+        tell(result)
+        return result
 
     with ThreadPoolExecutor(jobs) as pool:
         return list(pool.map(attempt, group))

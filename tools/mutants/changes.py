@@ -64,12 +64,12 @@ def changes_of(source: str) -> list[Change]:
     starts = [0]
     for line in data.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    made: dict[tuple[int, int, str], Change] = {}
+    changes: dict[tuple[int, int, str], Change] = {}
     for node, text in _changed(ast.parse(source)):
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
-        made.setdefault((start, end, text), Change(node.lineno, start, end, data[start:end].decode(), text))
-    return sorted(made.values(), key=lambda change: (change.start, change.end, change.text))
+        changes.setdefault((start, end, text), Change(node.lineno, start, end, data[start:end].decode(), text))
+    return sorted(changes.values(), key=lambda change: (change.start, change.end, change.text))
 
 
 def applied(source: str, change: Change) -> str:

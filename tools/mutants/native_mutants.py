@@ -22,18 +22,18 @@ def copy_changed(root: Path, copy: Path) -> None:
 
     Unchanged files keep their modification times, so that they are not compiled again.
     """
-    wanted = set()
+    changed = set()
     for part in PARTS:
         files = [root / part] if (root / part).is_file() else [f for f in (root / part).rglob("*") if f.is_file()]
         for file in files:
             to = copy / file.relative_to(root)
-            wanted.add(to)
+            changed.add(to)
             if not to.exists() or to.read_bytes() != file.read_bytes():
                 to.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, to)
     for part in PARTS:
         for file in (copy / part).rglob("*"):
-            if file.is_file() and file not in wanted:
+            if file.is_file() and file not in changed:
                 file.unlink()
 
 
@@ -84,7 +84,7 @@ def try_table(
     for native in dict.fromkeys(Chosen("", n.binary, n.tests, "", "") for n in natives):
         if build.passes(native) != "passed":
             raise RuntimeError(f"{native.binary} -tc='{native.tests}' does not pass without any change")
-    made = []
+    mutants = []
     for native in natives:
         file = build.tree / native.file
         source = file.read_text(encoding="utf-8")
@@ -94,6 +94,6 @@ def try_table(
             outcome = build.passes(native)
         finally:
             file.write_text(source, encoding="utf-8")
-        made.append(mutant(source, native, outcome))
-        tell(made[-1])
-    return made
+        mutants.append(mutant(source, native, outcome))
+        tell(mutants[-1])
+    return mutants

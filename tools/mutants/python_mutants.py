@@ -51,19 +51,19 @@ class Mutant:
     @classmethod
     def after(cls, outcome: str, file: str, line: int, change: str, source: str) -> Mutant:
         """Create a Mutant from the outcome of running its tests."""
-        words = {"passed": "lives", "failed": "killed", "hung": "hung"}
-        return cls(file, line, change, words[outcome], source.split("\n")[line - 1].strip())
+        states = {"passed": "lives", "failed": "killed", "hung": "hung"}
+        return cls(file, line, change, states[outcome], source.split("\n")[line - 1].strip())
 
 
 def targets(text: str) -> list[Target]:
     """Parse lines of the form `file tests...`. Raises ValueError for other lines."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if words and (len(words) < 2 or not words[0].endswith(".py")):
+        fields = line.partition("#")[0].split()
+        if fields and (len(fields) < 2 or not fields[0].endswith(".py")):
             raise ValueError(f"line {number} must be a Python file and its tests, got {line!r}")
-        if words:
-            found.append(Target(words[0], tuple(words[1:])))
+        if fields:
+            found.append(Target(fields[0], tuple(fields[1:])))
     return found
 
 

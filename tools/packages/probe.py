@@ -54,19 +54,19 @@ def read_index(index: str, certificates: str | None, deadline: float) -> list[st
     Raises:
         OSError: If no complete answer arrives in time.
     """
-    answers: list[list[str] | OSError] = []
+    results: list[list[str] | OSError] = []
 
     def ask() -> None:
         try:
             context = ssl.create_default_context(cafile=certificates)
-            with urllib.request.urlopen(f"{index}/torch/", timeout=deadline, context=context) as answer:
-                page = answer.read().decode(errors="replace")
+            with urllib.request.urlopen(f"{index}/torch/", timeout=deadline, context=context) as response:
+                page = response.read().decode(errors="replace")
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or error
-            answers.append(OSError(str(reason)))
+            results.append(OSError(str(reason)))
         else:
             links = re.findall(r'href="([^"#]+)', page)
-            answers.append(
+            results.append(
                 [urllib.parse.unquote(urllib.parse.urlparse(link).path).rpartition("/")[2] for link in links]
             )
 
@@ -75,10 +75,10 @@ def read_index(index: str, certificates: str | None, deadline: float) -> list[st
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(deadline)
-    answer = answers[0] if answers else TimeoutError(f"no answer within {deadline:g} s")
-    if isinstance(answer, OSError):
-        raise answer
-    return answer
+    result = results[0] if results else TimeoutError(f"no answer within {deadline:g} s")
+    if isinstance(result, OSError):
+        raise result
+    return result
 
 
 def pytorch(version: str, settings: Settings, index: str = CPU_INDEX, deadline: float = DEADLINE) -> Choice:

@@ -65,11 +65,11 @@ def uv_environment(settings: Settings, wheels: Iterable[str], environ: Mapping[s
         environ: This process's environment. Its UV_* variables take precedence over pip's settings.
     """
     # Like pip, choose the best version among all indexes and use the system's certificates.
-    said = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never"}
+    extra = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never"}
     for name, variable in _UV.items():
         if settings.get(name):
             value = "1" if name in _FLAGS else settings[name]
-            said[variable] = value.replace(" ", _SEPARATORS.get(name, " "))
+            extra[variable] = value.replace(" ", _SEPARATORS.get(name, " "))
     if wheels := list(wheels):
-        said["UV_FIND_LINKS"] = ",".join(filter(None, [said.get("UV_FIND_LINKS"), *wheels]))
-    return {**environ, **{name: value for name, value in said.items() if name not in environ or name[:3] != "UV_"}}
+        extra["UV_FIND_LINKS"] = ",".join(filter(None, [extra.get("UV_FIND_LINKS"), *wheels]))
+    return {**environ, **{name: value for name, value in extra.items() if name not in environ or name[:3] != "UV_"}}

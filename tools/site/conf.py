@@ -187,8 +187,8 @@ def _shorten(
 
     autodoc_preserve_defaults does not support functions that are bound methods.
     """
-    for pattern, words in DEFAULTS.items():
-        arguments = arguments and re.sub(pattern, words, arguments)
+    for pattern, replacement in DEFAULTS.items():
+        arguments = arguments and re.sub(pattern, replacement, arguments)
     return arguments, returns
 
 

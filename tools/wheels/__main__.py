@@ -40,24 +40,24 @@ def _arguments() -> argparse.Namespace:
 
 def _epoch() -> int:
     """Return SOURCE_DATE_EPOCH if it is set, and otherwise the time of the last commit, in seconds since 1970."""
-    given = os.environ.get("SOURCE_DATE_EPOCH")
-    if given is None:
+    value = os.environ.get("SOURCE_DATE_EPOCH")
+    if value is None:
         command = ["git", "log", "-1", "--format=%ct"]
-        given = subprocess.run(command, cwd=build.ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
-    return int(given)
+        value = subprocess.run(command, cwd=build.ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    return int(value)
 
 
 def _all(sources: Path, arches: list[str], pythons: dict[str, Path], work: Path, to: Path) -> list[Path]:
     build.empty(to)
     archive = build.sdist(sources, to)
-    made = [archive]
+    wheels = [archive]
     for arch in arches:
-        made += build.wheels(sysroot.ARCHES[arch], pythons, archive, work, to)
-    return made
+        wheels += build.wheels(sysroot.ARCHES[arch], pythons, archive, work, to)
+    return wheels
 
 
-def _differing(made: list[Path], again: list[Path]) -> list[str]:
-    pairs = zip(made, again, strict=True)
+def _differing(wheels: list[Path], again: list[Path]) -> list[str]:
+    pairs = zip(wheels, again, strict=True)
     return [
         f"{one.name}: not the same bytes when built again, in {other}"
         for one, other in pairs
@@ -65,14 +65,14 @@ def _differing(made: list[Path], again: list[Path]) -> list[str]:
     ]
 
 
-def _write_sbom(made: list[Path], arches: list[str], epoch: int) -> Path:
+def _write_sbom(wheels: list[Path], arches: list[str], epoch: int) -> Path:
     tools = {name: metadata.version(name) for name in COMPILING}
     compilers = {f"gcc ({arch})": build.compiler_version(sysroot.ARCHES[arch]) for arch in arches}
     nanobind = Path(metadata.distribution("nanobind").locate_file("nanobind"))  # type: ignore[arg-type]
     parts = sbom.linked(tools["nanobind"], sbom.robin_map_version(nanobind), compilers.values())
-    needs = sbom.asked_for(build.requirements(made[0]))
-    files = {file.name: file.read_bytes() for file in made}
-    file = made[0].parent / f"horovod-{build.version()}.cdx.json"
+    needs = sbom.asked_for(build.requirements(wheels[0]))
+    files = {file.name: file.read_bytes() for file in wheels}
+    file = wheels[0].parent / f"horovod-{build.version()}.cdx.json"
     file.write_text(sbom.document(build.version(), files, parts, needs, {**tools, **compilers}, epoch))
     return file
 
@@ -82,18 +82,18 @@ def main() -> int:
     epoch = _epoch()
     os.environ["SOURCE_DATE_EPOCH"] = str(epoch)
     try:
-        pythons = build.find_pythons([wanted.python for wanted in WANTED], arguments.python)
+        pythons = build.find_pythons([planned.python for planned in WANTED], arguments.python)
         sources = build.checkout(arguments.work / "checkout")
-        made = _all(sources, arguments.arch, pythons, arguments.work, arguments.out)
-        bad = [f"{wheel.name}: {text}" for wheel in made[1:] for text in check.complaints(wheel)]
+        wheels = _all(sources, arguments.arch, pythons, arguments.work, arguments.out)
+        bad = [f"{wheel.name}: {text}" for wheel in wheels[1:] for text in check.complaints(wheel)]
         if arguments.twice:
             again = arguments.work / "again"
-            bad += _differing(made, _all(sources, arguments.arch, pythons, again, again / "dist"))
-        made.append(_write_sbom(made, arguments.arch, epoch))
+            bad += _differing(wheels, _all(sources, arguments.arch, pythons, again, again / "dist"))
+        wheels.append(_write_sbom(wheels, arguments.arch, epoch))
     except (sysroot.Missing, build.BuildFailed) as error:
         print(error, file=sys.stderr)
         return 1
-    for file in made:
+    for file in wheels:
         print(f"{file.stat().st_size:>9,} bytes  {file}")
     print("\n".join(bad) or "wheels are as they should be", file=sys.stderr if bad else sys.stdout)
     return bool(bad)

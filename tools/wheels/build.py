@@ -44,7 +44,7 @@ def requirements(archive: Path) -> list[str]:
     return [text for text in headers.get_all("Requires-Dist", []) if "extra ==" not in text]
 
 
-def find_pythons(versions: list[str], given: list[Path]) -> dict[str, Path]:
+def find_pythons(versions: list[str], paths: list[Path]) -> dict[str, Path]:
     """Return an interpreter for each required Python version.
 
     Interpreters come from the caller, from the PATH, or from pyenv.
@@ -54,17 +54,17 @@ def find_pythons(versions: list[str], given: list[Path]) -> dict[str, Path]:
     """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = {}
-    for path in given:
+    for path in paths:
         if (actual := _python_version(path)) is None:
             raise sysroot.Missing(f"--python {path} does not run; it takes interpreters of CPython")
         found[actual] = path
-    for wanted in versions:
-        on_path = shutil.which(f"python{wanted}")
-        candidates = [*([Path(on_path)] if on_path else []), *sorted(pyenv.glob(f"{wanted}.*/bin/python"))]
-        found.setdefault(wanted, next((path for path in candidates if _python_version(path) == wanted), Path()))
-        if found[wanted] == Path():
+    for version in versions:
+        on_path = shutil.which(f"python{version}")
+        candidates = [*([Path(on_path)] if on_path else []), *sorted(pyenv.glob(f"{version}.*/bin/python"))]
+        found.setdefault(version, next((path for path in candidates if _python_version(path) == version), Path()))
+        if found[version] == Path():
             raise sysroot.Missing(
-                f"there is no Python {wanted}, for which a wheel is to be built: --python PATH names one"
+                f"there is no Python {version}, for which a wheel is to be built: --python PATH names one"
             )
     return found
 
@@ -74,10 +74,10 @@ def _python_version(path: Path) -> str | None:
         "import sys; print(f'{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}{sys.abiflags}')"
     )
     try:
-        said = subprocess.run([path, "-c", program], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([path, "-c", program], capture_output=True, text=True, timeout=60)
     except OSError:
         return None
-    return said.stdout.strip().removeprefix("cpython ") or None
+    return done.stdout.strip().removeprefix("cpython ") or None
 
 
 def run(command: list[str | Path], **options: object) -> None:
@@ -86,9 +86,9 @@ def run(command: list[str | Path], **options: object) -> None:
     Raises:
         BuildFailed: If it fails or times out.
     """
-    words = list(map(str, command))
+    argv = list(map(str, command))
     try:
-        subprocess.run(words, check=True, timeout=DEADLINE, **options)  # type: ignore[call-overload]
+        subprocess.run(argv, check=True, timeout=DEADLINE, **options)  # type: ignore[call-overload]
     except subprocess.SubprocessError as error:
         raise BuildFailed(str(error)) from error
 
@@ -122,9 +122,9 @@ def empty(folder: Path) -> None:
         BuildFailed: If the folder contains other files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("horovod-"))
-    if others:
-        raise BuildFailed(f"--out {folder} has {others[0]!r} in it; it takes a folder for releases alone")
+    extra = sorted(path.name for path in folder.iterdir() if not path.name.startswith("horovod-"))
+    if extra:
+        raise BuildFailed(f"--out {folder} has {extra[0]!r} in it; it takes a folder for releases alone")
     for path in folder.iterdir():
         path.unlink()
 
@@ -166,7 +166,7 @@ def environment(python: Path, place: Path) -> Path:
 
 
 def wheel(
-    wanted: Wanted, arch: sysroot.Arch, python: Path, source: Path, toolchain: Path, place: Path, to: Path
+    planned: Wanted, arch: sysroot.Arch, python: Path, source: Path, toolchain: Path, place: Path, to: Path
 ) -> Path:
     """Build one wheel and return its path.
 
@@ -192,13 +192,13 @@ def wheel(
         here,
         f"--config-setting=build-dir={place}",
     ]
-    run([*command, source], env=_settings(wanted, arch, toolchain))
-    (made,) = here.glob("*.whl")
-    run([sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", platform_tag(arch.name), made])
-    return Path(shutil.copy(here / wanted.file_name(version(), arch.name), to))
+    run([*command, source], env=_settings(planned, arch, toolchain))
+    (built,) = here.glob("*.whl")
+    run([sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", platform_tag(arch.name), built])
+    return Path(shutil.copy(here / planned.file_name(version(), arch.name), to))
 
 
-def _settings(wanted: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, str]:
+def _settings(planned: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, str]:
     """Return the environment for a build, without the user's variables that would affect how libraries are built."""
     flags = ("CFLAGS", "CXXFLAGS", "LDFLAGS", "CPPFLAGS", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if name not in flags}
@@ -208,7 +208,7 @@ def _settings(wanted: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, 
         "PATH": f"{tools}:{os.environ['PATH']}",
         "CMAKE_GENERATOR": "Ninja",
         "CMAKE_TOOLCHAIN_FILE": str(toolchain),
-        "SETUPTOOLS_EXT_SUFFIX": wanted.suffix(arch.name),
+        "SETUPTOOLS_EXT_SUFFIX": planned.suffix(arch.name),
         "_PYTHON_HOST_PLATFORM": f"linux-{arch.name}",
         "LC_ALL": "C.UTF-8",
     }
@@ -228,8 +228,8 @@ def wheels(arch: sysroot.Arch, pythons: dict[str, Path], archive: Path, work: Pa
     source = unpacked(archive, place / "source")
     toolchain = sysroot.make(arch, work / "sysroot" / arch.name, work)
     shutil.rmtree(place / "cmake", ignore_errors=True)
-    made = []
-    for wanted in WANTED:
-        python = environment(pythons[wanted.python], work / f"python{wanted.python}")
-        made.append(wheel(wanted, arch, python, source, toolchain, place / "cmake", to))
-    return made
+    built = []
+    for planned in WANTED:
+        python = environment(pythons[planned.python], work / f"python{planned.python}")
+        built.append(wheel(planned, arch, python, source, toolchain, place / "cmake", to))
+    return built

@@ -65,8 +65,8 @@ def has_executable_stack(library: bytes) -> bool:
     return not stacks or any(part["p_flags"] & P_FLAGS.PF_X for part in stacks)
 
 
-def _output(*words: str | Path) -> tuple[int, str]:
-    command = [sys.executable, "-m", *map(str, words)]
+def _output(*argv: str | Path) -> tuple[int, str]:
+    command = [sys.executable, "-m", *map(str, argv)]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE)
     return ended.returncode, ended.stdout
 
@@ -79,25 +79,25 @@ def complaints(wheel: Path) -> list[str]:
     """
     version = wheel.name.removeprefix("horovod-").partition("-")[0]
     arch = next((name for name in ARCHES if wheel.stem.endswith(f"_{name}")), "x86_64")
-    wanted = next((each for each in WANTED if each.file_name(version, arch) == wheel.name), None)
-    if wanted is None:
+    planned = next((each for each in WANTED if each.file_name(version, arch) == wheel.name), None)
+    if planned is None:
         names = ", ".join(each.file_name(version, "x86_64") for each in WANTED)
         raise ValueError(f"{wheel.name} is none of {names} or the like for another CPU")
     with zipfile.ZipFile(wheel) as packed:
-        bad = contents_complaints(packed.namelist(), wanted.extension(arch), wheel.stat().st_size)
+        bad = contents_complaints(packed.namelist(), planned.extension(arch), wheel.stat().st_size)
         for name in packed.namelist():
             if name.endswith(".so"):
                 library = packed.read(name)
                 bad += library_complaints(name, undefined(library), defined(library), libraries_needed(library))
                 if has_executable_stack(library):
                     bad.append(f"{name}: asks for an executable stack, with which glibc 2.41 and later do not load it")
-    _, said = _output("auditwheel", "show", wheel)
-    consistent = re.search(r"platform\s+tag:\s*\"([\w.]+)\"", " ".join(said.split()))
+    _, output = _output("auditwheel", "show", wheel)
+    consistent = re.search(r"platform\s+tag:\s*\"([\w.]+)\"", " ".join(output.split()))
     if consistent is None or platform_tag(arch) not in _and_later(consistent[1]):
-        bad.append(f"auditwheel: {' '.join(said.split())}")
-    if wanted.tag.endswith("-abi3"):
-        ended, said = _output("abi3audit", "--strict", "--report", wheel)
-        bad += [f"abi3audit: {said}"] if ended else []
+        bad.append(f"auditwheel: {' '.join(output.split())}")
+    if planned.tag.endswith("-abi3"):
+        ended, output = _output("abi3audit", "--strict", "--report", wheel)
+        bad += [f"abi3audit: {output}"] if ended else []
     return bad
 
 

@@ -83,9 +83,9 @@ def contents_complaints(names: list[str], extension: str, size: int) -> list[str
         size: Size of the wheel in bytes.
     """
     native = {name for name in names if name.endswith(".so")}
-    wanted = {extension, *LIBRARIES}
-    bad = [f"{name} is missing" for name in sorted(wanted - native)]
-    bad += [f"{name} does not belong there" for name in sorted(native - wanted)]
+    expected = {extension, *LIBRARIES}
+    bad = [f"{name} is missing" for name in sorted(expected - native)]
+    bad += [f"{name} does not belong there" for name in sorted(native - expected)]
     bad += [f"{name} does not belong there" for name in names if not name.startswith(("horovod/", "horovod-"))]
     if size > LARGEST:
         bad.append(f"{size} bytes are more than {LARGEST}")

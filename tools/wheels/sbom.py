@@ -101,7 +101,7 @@ def document(
     bom.metadata.component = horovod = _package("horovod", version, licenses=licenses)
     for name, number in sorted(tools.items()):
         bom.metadata.tools.components.add(Component(name=name, version=number, type=ComponentType.APPLICATION))
-    made = [
+    packages = [
         Component(
             name=name,
             type=ComponentType.FILE,
@@ -111,10 +111,10 @@ def document(
         for name, digest in hashes.items()
     ]
     parts, needs = list(parts), list(needs)
-    for component in [*parts, *needs, *made]:
+    for component in [*parts, *needs, *packages]:
         bom.components.add(component)
-    bom.register_dependency(horovod, [*needs, *made])
-    for file in made:
+    bom.register_dependency(horovod, [*needs, *packages])
+    for file in packages:
         if file.name.endswith(".whl"):
             bom.register_dependency(file, parts)
     text = JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
