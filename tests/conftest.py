@@ -42,9 +42,9 @@ if importlib.util.find_spec("hypothesis"):  # environments that run one framewor
 
 @pytest.fixture(scope="session")
 def fleets() -> Iterator[Fleets]:
-    made = Fleets()
-    yield made
-    made.close()
+    fleets = Fleets()
+    yield fleets
+    fleets.close()
 
 
 @pytest.fixture
@@ -102,9 +102,9 @@ def bed() -> Iterator[Cluster]:
     """
     if reason := testbed.why_not():
         pytest.skip(reason)
-    made = Cluster(4)
-    yield made
-    made.close()
+    cluster = Cluster(4)
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ class Worker:
 
     def __init__(self, number: int, key_fd: int, folder: str, kind: Kind = PLAIN) -> None:
         self.number = number
-        ours, theirs = socket.socketpair()
+        local, remote = socket.socketpair()
         self._log = os.path.join(folder, f"worker-{number}-{time.monotonic_ns()}.log")
         environ = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
         environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
@@ -112,16 +112,16 @@ class Worker:
         environ.update(kind.environ)
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.pool_worker", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=(theirs.fileno(), key_fd),
+                [sys.executable, "-m", "tests.pool_worker", str(remote.fileno()), str(os.getpid())],
+                pass_fds=(remote.fileno(), key_fd),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=environ,
                 cwd=ROOT,
             )
-        theirs.close()
-        self.connection = Connection(ours.detach())
+        remote.close()
+        self.connection = Connection(local.detach())
 
     def send(self, *message: Any) -> None:
         # A dead worker is detected when its answer is awaited.
@@ -187,10 +187,10 @@ class Fleet:
 
     def run(self, job: "Pool", message: tuple[Any, ...], timeout: float, fresh: bool) -> list[Any]:
         """Run a function on the first ranks; return its result, or a Failure, by rank."""
-        wanted = (job.size, job.environ, job.initialized)
-        if fresh or not job.initialized or self._job != wanted:  # an earlier function may have left a job running
+        requested = (job.size, job.environ, job.initialized)
+        if fresh or not job.initialized or self._job != requested:  # an earlier function may have left a job running
             self._form(job)
-            self._job = wanted
+            self._job = requested
         results = self._ask(self._workers[: job.size], message, timeout)
         if any(isinstance(result, Failure) for result in results):
             self._job = None  # the engines' state is unknown
@@ -307,9 +307,9 @@ class Fleets:
     def of(self, kind: Kind) -> Fleet:
         fleet = self._made.pop(kind, None) or Fleet(kind)
         self._made[kind] = fleet
-        others = [made for made in self._made.values() if made.kind != PLAIN]
-        for made in others[:-AWAKE]:
-            made.dismiss()
+        idle = [fleet for fleet in self._made.values() if fleet.kind != PLAIN]
+        for each in idle[:-AWAKE]:
+            each.dismiss()
         return fleet
 
     def maker(self, kind: Kind) -> Callable[..., "Pool"]:

@@ -32,11 +32,11 @@ def main() -> None:
             message = cloudpickle.loads(connection.recv_bytes())
         except (EOFError, OSError):
             break
-        connection.send_bytes(answer(message, joined))
+        connection.send_bytes(reply(message, joined))
     leave(joined)
 
 
-def answer(message: tuple[Any, ...], joined: list[Any]) -> bytes:
+def reply(message: tuple[Any, ...], joined: list[Any]) -> bytes:
     from tests.pool import Failure
 
     try:

@@ -32,10 +32,10 @@ def of(fixture: str, backend: str = "") -> Callable[..., Decorator]:
     ) -> Decorator:
         def decorate(function: Callable[..., Any]) -> Callable[..., None]:
             @functools.wraps(function)
-            def test(**given: Any) -> None:
-                make, size = given.pop(fixture), given.pop("ranks", sizes[0])
-                job = (make(given.pop("on")) if backend else make)(size, initialized, **environ)
-                job.run(function, timeout=timeout, fresh=fresh, **given)
+            def test(**arguments: Any) -> None:
+                make, size = arguments.pop(fixture), arguments.pop("ranks", sizes[0])
+                job = (make(arguments.pop("on")) if backend else make)(size, initialized, **environ)
+                job.run(function, timeout=timeout, fresh=fresh, **arguments)
 
             more = [*(["on"] if backend else []), *(["ranks"] if len(sizes) > 1 else [])]
             names = [fixture, *inspect.signature(function).parameters, *more]

@@ -32,10 +32,10 @@ def summary(seconds: Mapping[str, float], most: int) -> list[str]:
     ranked = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))[:most]
     if not ranked:
         return []
-    total, theirs = sum(seconds.values()), sum(taken for _, taken in ranked)
-    share = theirs / total if total else 0.0
-    head = f"the {len(ranked)} slowest of {len(seconds)} tests took {theirs:.1f} of {total:.1f} s, {share:.0%}:"
-    return [head, *(f"{taken:7.1f} s  {name}" for name, taken in ranked)]
+    total, slow = sum(seconds.values()), sum(duration for _, duration in ranked)
+    share = slow / total if total else 0.0
+    head = f"the {len(ranked)} slowest of {len(seconds)} tests took {slow:.1f} of {total:.1f} s, {share:.0%}:"
+    return [head, *(f"{duration:7.1f} s  {name}" for name, duration in ranked)]
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -38,8 +38,8 @@ def describe(pid: int, native: bool = False) -> str:
 
 
 def _threads(pid: int) -> dict[int, dict[str, Any]]:
-    told = _core.process_state(pid)
-    return {thread["id"]: thread for thread in json.loads(told)["threads"]} if told else {}
+    state = _core.process_state(pid)
+    return {thread["id"]: thread for thread in json.loads(state)["threads"]} if state else {}
 
 
 def _native_stacks(pid: int) -> str:

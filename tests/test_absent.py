@@ -13,12 +13,12 @@ from horovod import _absent as absent
 @pytest.mark.parametrize("name", absent.ABSENT)
 def test_an_import_says_that_the_module_does_not_exist_yet(name):
     parent, _, last = name.rpartition(".")
-    said = f"^{name} is not in this version of Horovod yet: "
+    message = f"^{name} is not in this version of Horovod yet: "
     assert find_spec(name) is None
     for module in (name, f"{name}.deeper"):
-        with pytest.raises(ModuleNotFoundError, match=said):
+        with pytest.raises(ModuleNotFoundError, match=message):
             importlib.import_module(module)
-    with pytest.raises(ImportError, match=said):
+    with pytest.raises(ImportError, match=message):
         exec(f"from {parent} import {last}")
 
 

@@ -217,9 +217,9 @@ def check(module, names, absent, parameters):
 
     for name, text in parameters.items():
         found = list(inspect.signature(operator.attrgetter(name)(hvd)).parameters.values())
-        wanted = text.split()
-        assert [written(one) for one in found[: len(wanted)]] == wanted, name
-        assert all(one.default is not one.empty for one in found[len(wanted) :]), (
+        expected = text.split()
+        assert [written(one) for one in found[: len(expected)]] == expected, name
+        assert all(one.default is not one.empty for one in found[len(expected) :]), (
             f"{name}: more may follow, with defaults"
         )
 
@@ -247,12 +247,12 @@ def names_of_numpy_and_torch():
     import horovod.numpy
     import horovod.torch
 
-    ours, theirs = horovod.numpy, horovod.torch
-    for name in set(ours.__all__) & set(theirs.__all__):
-        one, other = getattr(ours, name), getattr(theirs, name)
+    numpy, torch = horovod.numpy, horovod.torch
+    for name in set(numpy.__all__) & set(torch.__all__):
+        one, other = getattr(numpy, name), getattr(torch, name)
         if inspect.isroutine(one):
             assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters), name
-    return set(theirs.__all__) - set(ours.__all__), set(ours.__all__) - set(theirs.__all__)
+    return set(torch.__all__) - set(numpy.__all__), set(numpy.__all__) - set(torch.__all__)
 
 
 def test_plain_arrays_have_the_names_and_arguments_of_pytorch(fleets):
@@ -292,7 +292,7 @@ NO_LIBRARY = "import pathlib, horovod.common.frontends as n; n.library_path = la
 
 
 @pytest.mark.parametrize(
-    ("frontend", "broken", "said"),
+    ("frontend", "broken", "message"),
     [
         ("torch", "sys.modules['torch'] = None", "pip install torch"),
         ("tensorflow", "sys.modules['tensorflow'] = None", "pip install tensorflow"),
@@ -305,11 +305,11 @@ NO_LIBRARY = "import pathlib, horovod.common.frontends as n; n.library_path = la
         ),
     ],
 )
-def test_what_cannot_be_imported_says_why(frontend, broken, said):
+def test_what_cannot_be_imported_says_why(frontend, broken, message):
     module, _, needed = KINDS[frontend]
     need(needed, *(["torch", "keras"] if "keras" in frontend else []))
-    told = output(f"import sys\n{broken}\ntry:\n    import {module}\nexcept ImportError as error:\n    print(error)")
-    assert said in told
+    printed = output(f"import sys\n{broken}\ntry:\n    import {module}\nexcept ImportError as error:\n    print(error)")
+    assert message in printed
 
 
 BEFORE_INIT = """
@@ -334,10 +334,10 @@ print({others} & set(sys.modules))
 def test_nothing_works_before_init_and_no_other_framework_is_imported(frontend):
     module, _, needed = KINDS[frontend]
     need(needed)
-    others = {"torch", "tensorflow", "keras", "optax", "flax"} | (
+    modules = {"torch", "tensorflow", "keras", "optax", "flax"} | (
         {"jax", "ml_dtypes"} if frontend == "numpy" else set()
     )
-    assert output(BEFORE_INIT.format(module=module, others=others)).strip() == "set()"
+    assert output(BEFORE_INIT.format(module=module, others=modules)).strip() == "set()"
 
 
 def names_of_mxnet():

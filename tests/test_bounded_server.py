@@ -22,21 +22,21 @@ class Answer(HttpRequest):
 
 @pytest.fixture
 def server():
-    made = BoundedServer(("127.0.0.1", 0), Answer, most=8, patience=1.0, name="test-http")
-    yield made
-    made.close()
-    made.close()
+    server = BoundedServer(("127.0.0.1", 0), Answer, most=8, patience=1.0, name="test-http")
+    yield server
+    server.close()
+    server.close()
     eventually(lambda: not [one for one in threading.enumerate() if one.name == "test-http"], 20, "all threads ended")
 
 
 def ask(server):
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/x", timeout=20) as answer:
-        return answer.read()
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/x", timeout=20) as response:
+        return response.read()
 
 
-def stranger(server, said=b""):
+def stranger(server, data=b""):
     sock = socket.create_connection(server.server_address, timeout=20)
-    sock.sendall(said)
+    sock.sendall(data)
     return sock
 
 

@@ -45,8 +45,8 @@ def test_what_fits_is_loaded():
 
 def test_a_stable_abi_is_not_for_older_or_free_threaded_pythons():
     for running in (OLD, THREADED):
-        said = obstacle("/p/_core.abi3.so", ["_core.abi3.so"], "/p", running)
-        assert said == (
+        err = obstacle("/p/_core.abi3.so", ["_core.abi3.so"], "/p", running)
+        assert err == (
             f"Horovod's native part does not fit this Python, {running}: /p has _core.abi3.so "
             f"(for CPython 3.12 and later, with the GIL); {ANEW}"
         )
@@ -59,11 +59,9 @@ def elf(machine: int) -> bytes:
 
 def test_errors_of_the_loader():
     text = "/lib/libc.so.6: version `GLIBC_2.9' not found (...), /lib/libc.so.6: version `GLIBC_2.28' not found (...)"
-    said = explained(text, "/p/_core.so", elf(62), "2.17", NEW)
-    assert (
-        "/p/_core.so needs glibc 2.28 or later, and this system has 2.17, which is older; take a newer system" in said
-    )
-    assert "/py/python -m pip install --force-reinstall FOLDER_OF_ITS_SOURCE (the loader says: " in said
+    err = explained(text, "/p/_core.so", elf(62), "2.17", NEW)
+    assert "/p/_core.so needs glibc 2.28 or later, and this system has 2.17, which is older; take a newer system" in err
+    assert "/py/python -m pip install --force-reinstall FOLDER_OF_ITS_SOURCE (the loader says: " in err
     assert "needs glibc, and this system has another C library" in explained("?", "/p/_core.so", elf(62), "", NEW)
     assert "_core.so is for aarch64, and this is CPython 3.13 on x86_64" in explained(
         "", "_core.so", elf(183), "2.36", NEW
@@ -113,10 +111,10 @@ def test_a_system_that_is_too_old_is_named(tmp_path):
     (tmp_path / "core.c").write_text("void newest(void);\nvoid *PyInit__core(void) { newest(); return 0; }\n")
     libc = ["-Wl,-soname,libc.so.6", "-Wl,--version-script=libc.map", "libc.c", "-o", "libc.so.6"]
     file = f"horovod/_core{sysconfig.get_config_var('EXT_SUFFIX')}"
-    for words in (libc, ["core.c", "libc.so.6", "-o", file]):
-        subprocess.run(["cc", "-shared", "-fPIC", "-nostdlib", *words], cwd=tmp_path, check=True, timeout=60)
-    said = imported(tmp_path)
-    assert f"{tmp_path}/{file} needs glibc 2.99 or later, and this system has {platform.libc_ver()[1]}, which" in said
+    for part in (libc, ["core.c", "libc.so.6", "-o", file]):
+        subprocess.run(["cc", "-shared", "-fPIC", "-nostdlib", *part], cwd=tmp_path, check=True, timeout=60)
+    err = imported(tmp_path)
+    assert f"{tmp_path}/{file} needs glibc 2.99 or later, and this system has {platform.libc_ver()[1]}, which" in err
 
 
 def test_a_package_that_is_loaded_anew_finds_it_still():

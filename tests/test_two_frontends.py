@@ -58,12 +58,12 @@ def test_keras_tensorflow_and_pytorch_share_the_job():
 def test_keras_on_jax_pytorch_and_plain_arrays():
     rank = hvd_np.rank()
     for turn in range(5):
-        mine = hvd_np.allreduce_async(np.full(3, turn + rank), op=hvd_np.Sum, name="same")
+        own = hvd_np.allreduce_async(np.full(3, turn + rank), op=hvd_np.Sum, name="same")
         other = hvd_torch.allreduce_async(torch.full((4,), float(turn)), op=hvd_torch.Sum, name="same")
         third = hvd_keras.allreduce(jnp.full((2,), float(rank)), op=hvd_keras.Sum, name="same")
         assert np.asarray(third).tolist() == [1.0] * 2
         assert hvd_torch.synchronize(other).tolist() == [2.0 * turn] * 4
-        assert mine.result(60).tolist() == [2 * turn + 1] * 3
+        assert own.result(60).tolist() == [2 * turn + 1] * 3
     # Pass arrays of one library to the frontend of another.
     assert hvd_np.allreduce(jnp.ones(2), op=hvd_np.Sum).tolist() == [2.0, 2.0]
     with pytest.raises(ValueError, match=r"allreduce\.x on rank \d: .*cannot be changed in place"):

@@ -72,8 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     left = [item for item in items if tier(item.nodeid, {mark.name for mark in item.iter_markers()}) != chosen]
     if left:
-        others = set(left)
-        items[:] = [item for item in items if item not in others]
+        rest = set(left)
+        items[:] = [item for item in items if item not in rest]
         config.hook.pytest_deselected(items=left)
 
 

@@ -24,14 +24,14 @@ def check(hvd, make, add_set=None, halves=("float16",), traced=None):
         return np.asarray(hvd.allreduce(x, weight=n, **options)).astype(np.float64)
 
     for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-6), *((half, 1e-2) for half in halves)):
-        mine = make(rows[rank], dtype)
-        tolerance = max(tolerance, 1e-12 if "64" in str(mine.dtype) else 1e-6)  # JAX can have no float64
-        hvd.allreduce(mine)  # a call that NumPy repeats without further checks
-        assert str(hvd.allreduce(mine, weight=1, name="dtype").dtype).endswith(str(mine.dtype).split(".")[-1])
+        own = make(rows[rank], dtype)
+        tolerance = max(tolerance, 1e-12 if "64" in str(own.dtype) else 1e-6)  # JAX can have no float64
+        hvd.allreduce(own)  # a call that NumPy repeats without further checks
+        assert str(hvd.allreduce(own, weight=1, name="dtype").dtype).endswith(str(own.dtype).split(".")[-1])
         for numbers in ([3, 5], [0, 2.5], [10**9, 10**8]):
             expected = mean(numbers)
-            np.testing.assert_allclose(reduce(mine, numbers[rank]), expected, rtol=tolerance, atol=tolerance)
-            compressed = reduce(mine, numbers[rank], compression=hvd.Compression.fp16, name="compressed")
+            np.testing.assert_allclose(reduce(own, numbers[rank]), expected, rtol=tolerance, atol=tolerance)
+            compressed = reduce(own, numbers[rank], compression=hvd.Compression.fp16, name="compressed")
             np.testing.assert_allclose(compressed, expected, rtol=1e-2, atol=1e-2)
     large = np.full(3, 6e4) * (1 if rank else -1)  # times a weight, this overflows float16
     for options in ({}, {"compression": hvd.Compression.fp16}):

@@ -36,15 +36,15 @@ def test_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("argv", "message"),
     [
         (["--sizes", "4,zero"], "must be bytes from 1 to 16G, as in 4,64K,16M, got 'zero'"),
         (["--peers", "nccl"], "must have names of gloo, mpi, none, or all, got 'nccl'"),
     ],
 )
-def test_wrong_options_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_named(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        options.parse(words)
+        options.parse(argv)
     assert message in capsys.readouterr().err
 
 
@@ -89,12 +89,12 @@ def test_the_fit_finds_the_parameters_that_made_the_times() -> None:
 
 
 def results() -> list[report.Result]:
-    made = []
+    results = []
     for nbytes in (4, 1 << 20):
         more = {"algorithm": "shm", "order": "fixed", "formula": "a", "predicted": 5e-6}
-        ours = report.result("allreduce", nbytes, "horovod", [9e-6, 10e-6, 20e-6], 1.0, **more)
-        made += [ours, report.result("allreduce", nbytes, "gloo", [90e-6, 100e-6, 110e-6], 1.0)]
-    return made
+        horovod = report.result("allreduce", nbytes, "horovod", [9e-6, 10e-6, 20e-6], 1.0, **more)
+        results += [horovod, report.result("allreduce", nbytes, "gloo", [90e-6, 100e-6, 110e-6], 1.0)]
+    return results
 
 
 LABELS = {4: "4 B", 1 << 20: "1 MiB"}

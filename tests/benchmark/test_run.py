@@ -15,8 +15,8 @@ from tests.runner.launching import marked_environment, processes_with, run_job
 
 def test_all_collectives(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
-    words = ["--sizes", "4,64K", "--rounds", "1", "--collectives", "all", "--peers", "none", "--json", str(out)]
-    done = run_job(["-np", "2", "--benchmark", "--", *words])
+    argv = ["--sizes", "4,64K", "--rounds", "1", "--collectives", "all", "--peers", "none", "--json", str(out)]
+    done = run_job(["-np", "2", "--benchmark", "--", *argv])
     assert done.code == 0, done.err
     found = json.loads(out.read_text())
     assert found["ranks"] == 2
@@ -29,8 +29,8 @@ def test_all_collectives(tmp_path: Path) -> None:
 @pytest.mark.heavy
 def test_algorithms_beside_their_formulas(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
-    words = ["--sizes", "4K", "--rounds", "1", "--peers", "none", "--algorithms", "all", "--json", str(out)]
-    done = run_job(["-np", "2", "--benchmark", "--", *words])
+    argv = ["--sizes", "4K", "--rounds", "1", "--peers", "none", "--algorithms", "all", "--json", str(out)]
+    done = run_job(["-np", "2", "--benchmark", "--", *argv])
     assert done.code == 0, done.err
     assert "algorithm hierarchical is left out: it cannot run in this world" in done.err
     found = {r["column"]: r for r in json.loads(out.read_text())["results"]}

@@ -12,16 +12,16 @@ def test_the_report():
     kill, stop = Event(Kind.KILL, rank=1), Event(Kind.STOP, rank=1, lasts=3.0)
     assert lines([]) == ["chaos: no event"]
     assert lines([Outcome(stop, 9.0)]) == ["chaos: 1 event (1 stop), 0 detected, 0 recovered from"]
-    made = [Outcome(kill, 1.0, 1.1, 1.25), Outcome(kill, 5.0, 5.2, 5.5), Outcome(stop, 9.0)]
-    told = [
+    outcomes = [Outcome(kill, 1.0, 1.1, 1.25), Outcome(kill, 5.0, 5.2, 5.5), Outcome(stop, 9.0)]
+    reports = [
         "chaos: 3 events (2 kill, 1 stop), 2 detected, 2 recovered from",
         "chaos: 1 step done again",
         "chaos: detected after p50 0.100 s, p99 0.200 s, at most 0.200 s",
         "chaos: recovered after p50 0.250 s, p99 0.500 s, at most 0.500 s",
     ]
-    assert lines(made, 1) == told
-    assert lines(made) == [told[0], *told[2:]], "the cause is unknown"
-    assert lines(made, 0)[1] == "chaos: 0 steps done again"
+    assert lines(outcomes, 1) == reports
+    assert lines(outcomes) == [reports[0], *reports[2:]], "the cause is unknown"
+    assert lines(outcomes, 0)[1] == "chaos: 0 steps done again"
 
 
 # Selection of the ranks for a fault, and faults that no rank can perform.
@@ -59,7 +59,7 @@ def test_a_link_is_made_slow_by_both_ends():
 
 
 @pytest.mark.parametrize(
-    ("event", "members", "said"),
+    ("event", "members", "message"),
     [
         (Event(Kind.CUT, host="d"), (), "no rank is on host d"),
         (Event(Kind.CUT, pick=0.5), (), "random faults cut hosts off only where kinds= names it"),
@@ -73,8 +73,8 @@ def test_a_link_is_made_slow_by_both_ends():
         (Event(Kind.SLOW, pick=0.5), MACHINES[:2], "no two ranks have a network between them"),
     ],
 )
-def test_what_nobody_can_do_rank_0_says(event, members, said):
-    assert why(event, *members) == said
+def test_what_nobody_can_do_rank_0_says(event, members, message):
+    assert why(event, *members) == message
     assert who(event, *members) == [0]
     assert acting(event, Ranks(0, tuple(members or MACHINES))) == ()
 
@@ -90,7 +90,7 @@ def test_a_cut():
 
 
 def test_a_slow_link():
-    lines = [" ".join(words) for words in events.slow("eth0", ["10.0.0.2", "fd77::2"], 0.005)]
+    lines = [" ".join(command) for command in events.slow("eth0", ["10.0.0.2", "fd77::2"], 0.005)]
     assert lines == [
         "tc qdisc add dev eth0 root handle c4a0: prio bands 4",
         "tc qdisc add dev eth0 parent c4a0:4 handle c4a1: netem delay 5000us limit 100000",

@@ -16,31 +16,31 @@ TEXT = (
 
 
 def test_a_plan():
-    made = plan(TEXT)
-    assert made.events == (
+    schedule = plan(TEXT)
+    assert schedule.events == (
         Event(Kind.KILL, rank=2, step=50),
         Event(Kind.STOP, rank=1, step=80, lasts=3.0),
         Event(Kind.SLOW, link=(0, 2), by=0.005),
         Event(Kind.CUT, host="h2", step=90),
         Event(Kind.PREEMPT, rank=0, step=120),
     )
-    assert made == plan(TEXT + ";")
-    assert "; ".join(map(str, made.events)) == TEXT
-    assert made
+    assert schedule == plan(TEXT + ";")
+    assert "; ".join(map(str, schedule.events)) == TEXT
+    assert schedule
     assert not plan("")
     assert not plan(" ; ")
 
 
 def test_what_a_rank_does_to_itself():
-    made = plan("kill rank=1 step=9; exit code=3 rank=1 step=2; raise rank=0 step=1; kill rank=1 after=5s")
-    assert [str(event) for event in made.of_rank(1)] == ["exit rank=1 code=3 step=2", "kill rank=1 step=9"]
-    assert made.of_rank(2) == []
+    schedule = plan("kill rank=1 step=9; exit code=3 rank=1 step=2; raise rank=0 step=1; kill rank=1 after=5s")
+    assert [str(event) for event in schedule.of_rank(1)] == ["exit rank=1 code=3 step=2", "kill rank=1 step=9"]
+    assert schedule.of_rank(2) == []
 
 
 def test_random_ones_follow_from_the_seed():
-    made = plan("seed=7 mtbf=30s")
-    assert made.seeded == (Seeded(7, 30.0),)
-    first = list(itertools.islice(made.by_time(), 200))
+    schedule = plan("seed=7 mtbf=30s")
+    assert schedule.seeded == (Seeded(7, 30.0),)
+    first = list(itertools.islice(schedule.by_time(), 200))
     assert first == list(itertools.islice(plan("mtbf=30s  seed=7").by_time(), 200))
     assert first != list(itertools.islice(plan("seed=8 mtbf=30s").by_time(), 200))
     times = [event.after for event in first]
@@ -59,15 +59,15 @@ def test_random_ones_follow_from_the_seed():
 
 
 def test_random_and_written_ones_in_one_order():
-    made = plan(
+    schedule = plan(
         "seed=1 mtbf=10s until=1m kinds=kill; kill rank=0 after=5s; stop rank=1 after=2s for=1s; "
         "seed=2 mtbf=20s until=30s"
     )
-    events = list(made.by_time())
+    events = list(schedule.by_time())
     assert [event.after for event in events] == sorted(event.after for event in events)
     assert sum(event.rank is not None for event in events) == 2
     assert max(event.after for event in events) <= 60
-    assert {event.kind for event in made.seeded[0].events()} == {Kind.KILL}
+    assert {event.kind for event in schedule.seeded[0].events()} == {Kind.KILL}
 
 
 whole = st.integers(0, 10**6)
@@ -85,9 +85,9 @@ events = st.one_of(
 
 
 @given(st.lists(events, max_size=5))
-def test_what_is_written_is_what_is_read(made):
-    read = plan("; ".join(map(str, made))).events
-    for one, other in zip(made, read, strict=True):
+def test_what_is_written_is_what_is_read(schedule):
+    read = plan("; ".join(map(str, schedule))).events
+    for one, other in zip(schedule, read, strict=True):
         assert str(one) == str(other)
         assert other.lasts == pytest.approx(one.lasts, rel=1e-5) if one.lasts else other.lasts is None
         assert (one.kind, one.rank, one.host, one.link, one.step, one.code) == (
@@ -96,7 +96,7 @@ def test_what_is_written_is_what_is_read(made):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "burn rank=1 step=2",
@@ -120,6 +120,6 @@ def test_what_is_written_is_what_is_read(made):
         ("seed=1 mtbf=3s kinds=kill,hang", r"kinds must be of kill, stop, raise, exit, preempt, cut, slow"),
     ],
 )
-def test_what_is_not_accepted(text, said):
-    with pytest.raises(ValueError, match=f"^chaos: '{text}': {said}"):
+def test_what_is_not_accepted(text, message):
+    with pytest.raises(ValueError, match=f"^chaos: '{text}': {message}"):
         plan(f"kill rank=0 step=1; {text}")

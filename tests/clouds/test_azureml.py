@@ -103,17 +103,17 @@ def test_a_notebook_makes_the_same_jobs(sdk):
     submit = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(submit)
     for kind in ("mpi", "pytorch"):
-        made, read = submit.job(2, 2, kind, "azureml:cpu-cluster", "--epochs 20"), sdk.load_job(FOLDER / f"{kind}.yml")
-        assert (type(made.distribution), made.distribution.process_count_per_instance) == (type(read.distribution), 2)
-        assert sorted(made.command.split()) == sorted(read.command.split())
+        job, read = submit.job(2, 2, kind, "azureml:cpu-cluster", "--epochs 20"), sdk.load_job(FOLDER / f"{kind}.yml")
+        assert (type(job.distribution), job.distribution.process_count_per_instance) == (type(read.distribution), 2)
+        assert sorted(job.command.split()) == sorted(read.command.split())
         key = {"HOROVOD_JOB_KEY"} if kind == "pytorch" else set()
-        assert set(made.environment_variables) == {*read.environment_variables, *key}
-        assert made.outputs["checkpoints"].path.startswith(read.outputs["checkpoints"].path + "-"), "one of its own"
+        assert set(job.environment_variables) == {*read.environment_variables, *key}
+        assert job.outputs["checkpoints"].path.startswith(read.outputs["checkpoints"].path + "-"), "one of its own"
     keys = {submit.job(1, 1, "pytorch", "x").environment_variables["HOROVOD_JOB_KEY"] for _ in range(2)}
     assert {len(bytes.fromhex(key)) for key in keys} == {32}
     assert len(keys) == 2, "each job has its own"
     for wrong in ({"nodes": 0}, {"each": 0}, {"distribution": "horovod"}):
-        given = {"nodes": 1, "each": 1, "distribution": "mpi", **wrong}
+        arguments = {"nodes": 1, "each": 1, "distribution": "mpi", **wrong}
         (name,) = wrong
         with pytest.raises(ValueError, match=f"{name} is"):
-            submit.job(**given, compute="x")
+            submit.job(**arguments, compute="x")

@@ -35,15 +35,15 @@ def client(monkeypatch):
 
 def run(program, client):
     """Return the program's requests to the service, which never leave this process."""
-    asked = []
+    requests = []
     client.meta.events.register(
-        "provide-client-params.sagemaker.CreateTrainingJob", lambda params, **_: asked.append(dict(params))
+        "provide-client-params.sagemaker.CreateTrainingJob", lambda params, **_: requests.append(dict(params))
     )
     with Stubber(client) as stub:
         stub.add_response("create_training_job", {"TrainingJobArn": ARN})
         exec(compile(program, "docs/clouds/sagemaker.md", "exec"), {})
         stub.assert_no_pending_responses()
-    (params,) = asked
+    (params,) = requests
     return params
 
 

@@ -79,7 +79,7 @@ def ranks(
         stack.callback(_end, server)
         assert server.stdout is not None
         port = int(server.stdout.readline())
-        made = []
+        ranks = []
         for rank, number in enumerate(hosts):
             local = [r for r, name in enumerate(names) if name == names[rank]]
             place = WorkerEnv(
@@ -96,8 +96,8 @@ def ranks(
                 [sys.executable, PROGRAM, what], env={**place.to_environ(), **(env or {})}
             )
             stack.callback(_end, process)
-            made.append(Rank(process))
-        yield made
+            ranks.append(Rank(process))
+        yield ranks
 
 
 def _end(process: HostProcess) -> None:

@@ -35,26 +35,26 @@ def test_a_job_on_the_machines_that_sagemaker_has_given(cluster: Cluster) -> Non
 # The command of containers that all start the same way
 
 
-def start(number: int, *words: str, service: str = "sagemaker", **variables: str) -> tuple[list[str], dict[str, str]]:
+def start(number: int, *argv: str, service: str = "sagemaker", **variables: str) -> tuple[list[str], dict[str, str]]:
     """Start deploy/clouds/start.sh in the container on that host."""
     if service == "sagemaker":
         names = '["host1", "host2", "host3"]'
-        told = {"SM_HOSTS": names, "SM_CURRENT_HOST": f"host{number}", "SSH_PORT": "2200"}
+        environ = {"SM_HOSTS": names, "SM_CURRENT_HOST": f"host{number}", "SSH_PORT": "2200"}
     else:
         task = {"type": "workerpool0" if number == 1 else "workerpool1", "index": max(0, number - 2)}
-        told = {"CLUSTER_SPEC": json.dumps({**SPEC, "task": task})}  # it contains the port
+        environ = {"CLUSTER_SPEC": json.dumps({**SPEC, "task": task})}  # it contains the port
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {"SSHD": "/usr/sbin/sshd -f /run/bed/sshd_config", "PATH": path, **told, **variables}
-    return [str(ROOT / "deploy/clouds/start.sh"), *words], env
+    env = {"SSHD": "/usr/sbin/sshd -f /run/bed/sshd_config", "PATH": path, **environ, **variables}
+    return [str(ROOT / "deploy/clouds/start.sh"), *argv], env
 
 
-def start_others(cluster: Cluster, *words: str, **told: str) -> list[HostProcess]:
+def start_others(cluster: Cluster, *argv: str, **variables: str) -> list[HostProcess]:
     """Start all containers except the first."""
-    made = []
+    processes = []
     for number in (2, 3):
-        command, env = start(number, *words, **told)
-        made.append(cluster.host(number).popen(command, env=env))
-    return made
+        command, env = start(number, *argv, **variables)
+        processes.append(cluster.host(number).popen(command, env=env))
+    return processes
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def start_others(cluster: Cluster, *words: str, **told: str) -> list[HostProcess
     ],
 )
 def test_all_containers_start_alike_and_end_with_the_job(cluster: Cluster, service: str, code: int) -> None:
-    words = ["-np", "3", "bash", "-c", f"echo $HOROVOD_RANK $(hostname); exit {code}"]
-    others = start_others(cluster, *words, service=service)
-    command, env = start(1, *words, service=service)
+    argv = ["-np", "3", "bash", "-c", f"echo $HOROVOD_RANK $(hostname); exit {code}"]
+    processes = start_others(cluster, *argv, service=service)
+    command, env = start(1, *argv, service=service)
     done = cluster.host(1).run(command, env=env, timeout=90)
     assert done.returncode == code, done.stderr
     if code == 0:
         assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:{rank} host{rank + 1}" for rank in range(3)]
-    assert [other.wait(20) for other in others] == [0, 0], "they have ended in order, whatever the job's end"
+    assert [other.wait(20) for other in processes] == [0, 0], "they have ended in order, whatever the job's end"
     assert not cluster.host(2).path(f"{HOME}/.horovod-start.pid").exists()
     no_litter(cluster)
 
@@ -87,13 +87,13 @@ def test_a_key_made_for_the_job(cluster: Cluster) -> None:
         for folder in folders:
             (folder / "id_ed25519").unlink()
             (folder / "authorized_keys").unlink()
-        words = ["-np", "3", "bash", "-c", "echo key ${SSH_PRIVATE_KEY-none}"]
+        argv = ["-np", "3", "bash", "-c", "echo key ${SSH_PRIVATE_KEY-none}"]
         key = {"SSH_PRIVATE_KEY": make_key("a job")[0].strip()}
-        others = start_others(cluster, *words, **key)
-        command, env = start(1, *words, **key)
+        processes = start_others(cluster, *argv, **key)
+        command, env = start(1, *argv, **key)
         done = cluster.host(1).run(command, env=env, timeout=90)
         assert (done.returncode, done.stdout.count("key none")) == (0, 3), done.stderr
-        assert [other.wait(20) for other in others] == [0, 0]
+        assert [other.wait(20) for other in processes] == [0, 0]
         assert oct((folders[0] / "id_ed25519").stat().st_mode & 0o777) == "0o600"
     finally:
         for files in before:
@@ -117,9 +117,9 @@ print("stopped in order", flush=True)
 @pytest.mark.heavy
 def test_a_warning_of_the_cloud_stops_all_ranks_in_order(cluster: Cluster, tmp_path: Path) -> None:
     """All containers get SIGTERM, as managed spot training sends it."""
-    words = ["-np", "3", sys.executable, "-c", STOPS]
-    others = start_others(cluster, *words)
-    command, env = start(1, *words)
+    argv = ["-np", "3", sys.executable, "-c", STOPS]
+    processes = start_others(cluster, *argv)
+    command, env = start(1, *argv)
     out = tmp_path / "out"
     with out.open("w") as file:
         first = cluster.host(1).popen(command, env=env, stdout=file, cwd=ROOT)
@@ -127,10 +127,10 @@ def test_a_warning_of_the_cloud_stops_all_ranks_in_order(cluster: Cluster, tmp_p
     while out.read_text().count("begun") < 3:
         assert time.monotonic() < deadline, out.read_text()
         time.sleep(0.1)
-    for container in (*others, first):
+    for container in (*processes, first):
         (script,) = Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text().split()  # of nsenter
         os.kill(int(script), signal.SIGTERM)
     assert first.wait(60) == 143
     assert out.read_text().count("stopped in order") == 3
-    assert [other.wait(20) for other in others] == [0, 0]
+    assert [other.wait(20) for other in processes] == [0, 0]
     no_litter(cluster)

@@ -54,9 +54,9 @@ class Elastic:
         since = time.monotonic()
 
         def so_many() -> bool:
-            words = [line.partition(">:")[2].split() for line in self.job.out.splitlines()]
-            begun = [w for w in words if len(w) > 4 and w[1] == "begins"][-1:]
-            steps = [w for w in words if len(w) > 2 and w[1] == "step" and float(w[0]) > since]
+            fields = [line.partition(">:")[2].split() for line in self.job.out.splitlines()]
+            begun = [w for w in fields if len(w) > 4 and w[1] == "begins"][-1:]
+            steps = [w for w in fields if len(w) > 2 and w[1] == "step" and float(w[0]) > since]
             return bool(begun) and begun[0][4] == str(size) and len(steps) > 5 * size
 
         self.job.wait_for(so_many, f"{size} ranks that train")

@@ -51,9 +51,9 @@ class Scene:
         return SLOTS * len(self.hosts) - 1
 
     def worker(self, rank: int) -> int:
-        wanted = f"HOROVOD_RANK={rank}".encode()
+        variable = f"HOROVOD_RANK={rank}".encode()
         for pid, line in self.hosts[rank // SLOTS].processes().items():
-            if "tests.cluster.worker" in line and wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if "tests.cluster.worker" in line and variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 return pid
         raise AssertionError(f"no process of rank {rank}")
 
@@ -202,8 +202,8 @@ def test_fault(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path,
     last = "\n".join(done.words)
     position = 0
     for pattern in fault.says:
-        wanted = pattern.replace("<rank>", str(rank)).replace("<host>", hosts[-1].name)
-        found = re.compile(wanted, re.MULTILINE).search(last, position)
-        assert found, f"{wanted!r} not in its place in:\n{done.err}"
+        expected = pattern.replace("<rank>", str(rank)).replace("<host>", hosts[-1].name)
+        found = re.compile(expected, re.MULTILINE).search(last, position)
+        assert found, f"{expected!r} not in its place in:\n{done.err}"
         position = found.end()
     assert took < limit, f"{took:.1f} s\n{done.err}"

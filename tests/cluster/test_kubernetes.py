@@ -46,10 +46,10 @@ class Nodes(fake.Cluster):
         process.send(number)
 
 
-def run(nodes: Nodes, *words: str) -> int:
+def run(nodes: Nodes, *argv: str) -> int:
     from horovod.runner.launch import main
 
-    return main(["kubernetes", "--kubeconfig", nodes.kubeconfig, "--image", "i", "--name", "train", *words])
+    return main(["kubernetes", "--kubeconfig", nodes.kubeconfig, "--image", "i", "--name", "train", *argv])
 
 
 def test_pods_find_the_launcher_and_one_another(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def replicas(name: str) -> dict[str, Any]:
 def command_of(launcher: dict[str, Any], hostfile: Path) -> str:
     """Return the container's command with this host file and a test program."""
     hostfile.write_text("host2 slots=1\nhost3 slots=1\nhost4 slots=2\n")
-    command = [str(hostfile) if word == "/etc/mpi/hostfile" else word for word in launcher["command"]]
+    command = [str(hostfile) if argument == "/etc/mpi/hostfile" else argument for argument in launcher["command"]]
     at = command.index("python")
     assert command[at:] == ["python", "/app/train.py"]
     return shlex.join([*command[:at], sys.executable, "-c", SUM])
@@ -121,7 +121,7 @@ def test_an_mpijob_v2beta1_in_images_with_ssh(cluster: Cluster, tmp_path: Path) 
     found = replicas("v2beta1")
     assert found["spec"]["sshAuthMountPath"] == "/etc/horovod/ssh"
     assert found["Worker"]["readinessProbe"]["tcpSocket"]["port"] == 2222
-    made = [operators_keys(tmp_path / name) for name in ("keys", "others")]
+    keys = [operators_keys(tmp_path / name) for name in ("keys", "others")]
 
     def pod(keys: Path, *command: str) -> list[str]:
         inside = ["bash", "-c", POD, "pod", str(keys), str(DEPLOY / "docker"), *command]
@@ -130,14 +130,14 @@ def test_an_mpijob_v2beta1_in_images_with_ssh(cluster: Cluster, tmp_path: Path) 
     servers = []
     try:
         for host in cluster.hosts[1:4]:
-            servers.append(host.popen(pod(made[0], *found["Worker"]["command"])))
+            servers.append(host.popen(pod(keys[0], *found["Worker"]["command"])))
             wait_for_port(host, 2223)
         launcher = ["bash", "-c", command_of(found["Launcher"], tmp_path / "hostfile")]
-        done = cluster.launcher.run(pod(made[0], *launcher))
+        done = cluster.launcher.run(pod(keys[0], *launcher))
         assert done.returncode == 0, done.stderr
         assert_all_sum(done.stdout)
         assert Path(f"/proc/{servers[0].target}").stat().st_uid == 1000
-        done = cluster.launcher.run(pod(made[1], *launcher))
+        done = cluster.launcher.run(pod(keys[1], *launcher))
         assert done.returncode != 0
         assert "its ssh host key does not match the known one" in done.stderr
     finally:

@@ -108,9 +108,9 @@ def failing(cluster: Cluster, *arguments: str, **options: object) -> str:
 
 def test_a_key_that_is_not_accepted(cluster: Cluster) -> None:
     cluster.host(2).path(f"{HOME}/.ssh/authorized_keys").write_text("")
-    said = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
-    assert "host2" in said
-    assert "ssh refuses this user or key" in said
+    output = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
+    assert "host2" in output
+    assert "ssh refuses this user or key" in output
 
 
 def test_a_host_with_another_key_than_known(cluster: Cluster) -> None:
@@ -118,9 +118,9 @@ def test_a_host_with_another_key_than_known(cluster: Cluster) -> None:
     known = cluster.launcher.path(f"{HOME}/.ssh/known_hosts")
     kept = [line for line in known.read_text().splitlines() if not line.startswith("host2,")]
     known.write_text("\n".join([*kept, f"host2,10.77.0.2 {public}"]))
-    said = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
-    assert "host2" in said
-    assert "ssh-keygen -R host2" in said
+    output = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
+    assert "host2" in output
+    assert "ssh-keygen -R host2" in output
 
 
 def test_a_name_that_does_not_exist(cluster: Cluster) -> None:
@@ -129,9 +129,9 @@ def test_a_name_that_does_not_exist(cluster: Cluster) -> None:
 
 def test_no_python_there(cluster: Cluster) -> None:
     """The interpreter's folder is hidden on host2."""
-    said = with_hidden(cluster, sys.prefix)
-    assert "host host2 (rank 1)" in said
-    assert "Python does not start there" in said
+    output = with_hidden(cluster, sys.prefix)
+    assert "host host2 (rank 1)" in output
+    assert "Python does not start there" in output
 
 
 def with_hidden(cluster: Cluster, folder: str) -> str:
@@ -150,14 +150,14 @@ def test_a_shell_that_refuses_or_hangs(cluster: Cluster) -> None:
     usual = accounts.read_text()
     try:
         accounts.write_text(usual.replace("/bin/bash", "/usr/sbin/nologin", 1))
-        said = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
+        output = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
     finally:
         accounts.write_text(usual)
-    assert "host host2 (rank 1): the agent there did not start: This account is currently not available." in said
+    assert "host host2 (rank 1): the agent there did not start: This account is currently not available." in output
     cluster.host(2).path(f"{HOME}/.bashrc").write_text("sleep 600\n")
-    said = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", "--start-timeout", "12", *PLACE)
-    assert "from host host2 (rank 1)\n" in said
-    assert "`ssh host2 true`" in said
+    output = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", "--start-timeout", "12", *PLACE)
+    assert "from host host2 (rank 1)\n" in output
+    assert "`ssh host2 true`" in output
 
 
 # Secrets
@@ -179,9 +179,9 @@ def test_nothing_secret_is_seen_from_outside(cluster: Cluster, tmp_path: Path) -
             lambda: sum(line == "sleep 600" for host in machines for line in host.processes().values()) == 3,
             "three workers that sleep",  # by then, the processes that printed their keys have ended
         )
-        said = re.compile(r"^\[\d\]<stderr>:([0-9a-f]+)$", re.MULTILINE)
-        job.wait_for(lambda: len(said.findall(job.err)) == 3, "three keys")
-        keys = set(said.findall(job.err))
+        pattern = re.compile(r"^\[\d\]<stderr>:([0-9a-f]+)$", re.MULTILINE)
+        job.wait_for(lambda: len(pattern.findall(job.err)) == 3, "three keys")
+        keys = set(pattern.findall(job.err))
         assert len(keys) == 1
         key = keys.pop()
         assert len(key) >= 64

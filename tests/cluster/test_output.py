@@ -13,7 +13,7 @@ SHOW = "import os; print({name: os.environ.get(name) for name in %r.split()})"
 def environments(cluster: Cluster, *flags: str) -> list[dict[str, str | None]]:
     """Return the environments of rank 0, on the launcher's host, and rank 1, on another."""
     names = "KEPT SECRET_A TMPDIR SSH_AUTH_SOCK DISPLAY HOME USER PWD LANG"
-    given = {
+    environ = {
         "KEPT": "k",
         "SECRET_A": "s",
         "TMPDIR": "/launchers/tmp",
@@ -24,7 +24,7 @@ def environments(cluster: Cluster, *flags: str) -> list[dict[str, str | None]]:
         "LANG": "C.UTF-8",
     }
     hosts = ["-np", "2", "-H", "host1:1,host2:1"]
-    done = run_job(cluster, *hosts, *flags, sys.executable, "-c", SHOW % names, env=given)
+    done = run_job(cluster, *hosts, *flags, sys.executable, "-c", SHOW % names, env=environ)
     assert (done.code, done.complaints) == (0, "")
     shown = sorted(done.lines)
     assert [line.partition(":")[0] for line in shown] == ["[0]<stdout>", "[1]<stdout>"]

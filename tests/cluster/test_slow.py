@@ -28,12 +28,12 @@ def test_a_slow_link_is_told_from_a_slow_rank(cluster: Cluster, tmp_path: Path) 
     cluster.slow_link(2, "100mbit")
     done = run_job(cluster, "-np", "2", *hosts, sys.executable, program)
     assert done.code == 0, done.err
-    said = re.search(r"2 workers, 60 steps, \d+% of linear; (.*)", done.err)
-    assert said, done.err
+    sentence = re.search(r"2 workers, 60 steps, \d+% of linear; (.*)", done.err)
+    assert sentence, done.err
     found = re.fullmatch(
-        r"(\d+) ms of each (\d+) ms step were exposed communication \(0\.4 MB at ([\d.]+) MB/s\)", said[1]
+        r"(\d+) ms of each (\d+) ms step were exposed communication \(0\.4 MB at ([\d.]+) MB/s\)", sentence[1]
     )
-    assert found, said[0]
+    assert found, sentence[0]
     assert float(found[3]) < 20
     doctor = cluster.launcher.run([sys.executable, "-m", "horovod.runner", "--doctor", *hosts], timeout=LIMIT)
     warning = r"WARN speed: host1 to host2 at 10\.77\.0\.2: 0\.(0[1-9]|10) Gbit/s"

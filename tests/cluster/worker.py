@@ -33,11 +33,11 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=-1)
     parser.add_argument("--steps", type=int, default=1_000_000)
     options = parser.parse_args()
-    mine = int(os.environ["HOROVOD_RANK"]) == options.rank
+    own = int(os.environ["HOROVOD_RANK"]) == options.rank
     if options.fault == "stubborn":  # only SIGKILL ends it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if mine and options.fault == "never":
+    if own and options.fault == "never":
         print("ready", options.rank, socket.gethostname(), os.getpid(), flush=True)
         time.sleep(3600)
 
@@ -53,7 +53,7 @@ def main() -> None:
             print("ready", hvd.rank(), socket.gethostname(), os.getpid(), flush=True)
         # No rank finishes the step after READY before all ranks have begun it and so printed that they are
         # ready.
-        if mine and step == READY + 1 and "fault_" + options.fault in globals():
+        if own and step == READY + 1 and "fault_" + options.fault in globals():
             globals()["fault_" + options.fault]()
         time.sleep(0.01)
     hvd.shutdown()

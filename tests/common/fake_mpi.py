@@ -15,8 +15,8 @@ class Group:
         return len(self._members)
 
     def Translate_ranks(self, ranks, other):
-        theirs = other._members
-        return [theirs.index(self._members[r]) if self._members[r] in theirs else UNDEFINED for r in ranks]
+        members = other._members
+        return [members.index(self._members[r]) if self._members[r] in members else UNDEFINED for r in ranks]
 
     def Free(self):
         assert not self.freed

@@ -43,11 +43,11 @@ def test_ranks_are_those_of_the_world_in_the_communicators_order(mpi):
     assert communicators.world_ranks(mpi.COMM_NULL, "comm") == []
 
 
-def refused(mpi, comm, *words):
+def refused(mpi, comm, *parts):
     for use in (lambda: process_sets.check_init_arguments(comm, None), lambda: ProcessSet(comm)):
         with pytest.raises(ValueError, match=r"must be|first|Pass") as caught:
             use()
-        assert all(word in str(caught.value) for word in words), caught.value
+        assert all(part in str(caught.value) for part in parts), caught.value
         assert str(caught.value).startswith(("comm", "ProcessSet"))
 
 
@@ -98,12 +98,12 @@ def test_another_kind_of_object_is_named(mpi, bad):
 
 def test_arguments(mpi):
     comm = mpi.comm(2, 1)
-    asked = process_sets.check_init_arguments(
+    result = process_sets.check_init_arguments(
         comm, [ProcessSet(mpi.comm(1)), ProcessSet(mpi.COMM_NULL), ProcessSet([0])]
     )
-    assert (asked.members, asked.dynamic) == ([2, 1], False)
-    assert asked.comm is comm
-    assert [(one.ranks, one.by_communicator) for one in asked.given()] == [([1], True), ([], True), ([0], False)]
+    assert (result.members, result.dynamic) == ([2, 1], False)
+    assert result.comm is comm
+    assert [(one.ranks, one.by_communicator) for one in result.given()] == [([1], True), ([], True), ([0], False)]
     assert process_sets.check_init_arguments([1, 0], "dynamic").members == [0, 1]
     for empty in (None, []):
         assert process_sets.check_init_arguments(empty, [ProcessSet(mpi.COMM_NULL)]).members is None

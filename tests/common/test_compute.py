@@ -13,8 +13,8 @@ KEY = b"k" * 32
 
 @pytest.fixture
 def service():
-    with ComputeService(2, 1, KEY, {"lo"}) as made:
-        yield made
+    with ComputeService(2, 1, KEY, {"lo"}) as service:
+        yield service
 
 
 def client(service, **more):

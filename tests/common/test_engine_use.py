@@ -24,12 +24,12 @@ def test_objects(pool, size, transport):
 
         rank, size = HorovodBasics("tests").rank(), HorovodBasics("tests").size()
         root = size - 1
-        mine = {"rank": rank, "function": lambda x: x + rank, "large": b"\0\x01" * 300_000}
-        got = broadcast_object(mine, root)
+        own = {"rank": rank, "function": lambda x: x + rank, "large": b"\0\x01" * 300_000}
+        got = broadcast_object(own, root)
         assert got["rank"] == root
         assert got["function"](1) == 1 + root
-        assert got["large"] == mine["large"]
-        assert (got is mine) == (rank == root)
+        assert got["large"] == own["large"]
+        assert (got is own) == (rank == root)
         gathered = allgather_object(list(range(rank * 1000)), name="lists")
         assert [len(entry) for entry in gathered] == [i * 1000 for i in range(size)]
         return broadcast_object(None, 0, name="none")
@@ -44,14 +44,14 @@ def test_an_object_that_cannot_be_pickled_is_an_error_on_every_rank(pool):
         from horovod.common.objects import allgather_object, broadcast_object
 
         rank = HorovodBasics("tests").rank()
-        mine = threading.Lock() if rank == 1 else "fine"
+        own = threading.Lock() if rank == 1 else "fine"
         messages = []
-        for call in (lambda: broadcast_object(mine, 1, name="b"), lambda: allgather_object(mine, name="a")):
+        for call in (lambda: broadcast_object(own, 1, name="b"), lambda: allgather_object(own, name="a")):
             with pytest.raises(ValueError) as caught:
                 call()
             messages.append(str(caught.value))
             assert (caught.value.__cause__ is not None) == (rank == 1)
-        return messages, broadcast_object(mine, 0, name="b"), allgather_object(rank)
+        return messages, broadcast_object(own, 0, name="b"), allgather_object(rank)
 
     for messages, root, gathered in pool(2).run(work, timeout=20):
         assert "broadcast_object 'b': the object of rank 1 cannot be pickled: TypeError: " in messages[0]

@@ -83,9 +83,9 @@ def test_who_gives_the_state_says_how_many_steps_are_done_again(capfd):
         if step == 5:
             faults.committed()
     faults.begin(ranks(0, 2), 13, time.time(), first=False)  # another rank had taken one more
-    for teller, steps, said in ((1, 7, ""), (0, 1, "1"), (0, None, "8"), (0, None, "0")):
+    for teller, steps, expected in ((1, 7, ""), (0, 1, "1"), (0, None, "8"), (0, None, "0")):
         faults.again(teller, steps)
-        assert capfd.readouterr().err == (said and f"chaos: steps that are done again: {said}\n")
+        assert capfd.readouterr().err == (expected and f"chaos: steps that are done again: {expected}\n")
     new = Faults(plan("kill rank=1 step=200"), lambda *_: None)
     new.begin(ranks(0, 2), 100, time.time(), first=False)
     new.again(0, None)
@@ -93,12 +93,12 @@ def test_who_gives_the_state_says_how_many_steps_are_done_again(capfd):
 
 
 def test_marks_have_somebody_beside_them():
-    marks, heard = Marks(), []
-    marks.beside = lambda: heard.append("beside")
-    marks.open(lambda waits: heard.append("step"), lambda: None)
+    marks, received = Marks(), []
+    marks.beside = lambda: received.append("beside")
+    marks.open(lambda waits: received.append("step"), lambda: None)
     marks.tell()
-    assert heard == ["step", "beside"]
+    assert received == ["step", "beside"]
     marks.beside = None
-    marks.open(lambda waits: heard.append("step"), lambda: None)
+    marks.open(lambda waits: received.append("step"), lambda: None)
     marks.tell()
-    assert heard[2:] == ["step"]
+    assert received[2:] == ["step"]

@@ -150,7 +150,7 @@ def test_what_a_second_frontend_asks_of_the_running_job_is_not_ignored():
     one, two = HorovodBasics("one"), HorovodBasics("two")
     first = ProcessSet([0])
     one.init(process_sets=[first])
-    for asked, message in [
+    for arguments, message in [
         ({"comm": [0]}, r"comm is \[0\], but the job that runs for one has world ranks \[0, 1\]; .*first init"),
         ({"process_sets": "dynamic"}, r"process_sets is 'dynamic', but .* one .*static.*first init.*DYNAMIC"),
         (
@@ -160,7 +160,7 @@ def test_what_a_second_frontend_asks_of_the_running_job_is_not_ignored():
         ({"process_sets": "static"}, "'dynamic'"),
     ]:
         with pytest.raises(ValueError, match=message):
-            two.init(**asked)
+            two.init(**arguments)
         assert not two.is_initialized()
     second = ProcessSet([0])
     two.init(comm=[1, 0], process_sets=[second])
@@ -260,8 +260,8 @@ def test_a_wrong_key_gets_nowhere(pool):
             HorovodBasics("tests").init()
         return str(caught.value)
 
-    mine, stranger = pool(2, initialized=False, HOROVOD_START_TIMEOUT="1").run(work)
-    assert "waited 1 s for rank 1" in mine
+    own, stranger = pool(2, initialized=False, HOROVOD_START_TIMEOUT="1").run(work)
+    assert "waited 1 s for rank 1" in own
     assert "job key is not the launcher's" in stranger
 
 

@@ -26,7 +26,7 @@ def test_split_gives_several_sets_in_the_order_of_their_first_rank():
 
 
 @pytest.mark.parametrize(
-    ("columns", "words"),
+    ("columns", "message"),
     [
         (
             [[(0, 1), (0, 1), (1, 2)]],
@@ -47,8 +47,8 @@ def test_split_gives_several_sets_in_the_order_of_their_first_rank():
         ([[[1], [1]], [(0,), (1,)]], r"process_sets\[1\] with ranks \[1\] repeats process_sets\[0\]"),
     ],
 )
-def test_what_cannot_be_is_named_with_index_and_ranks(columns, words):
-    with pytest.raises(ValueError, match=words):
+def test_what_cannot_be_is_named_with_index_and_ranks(columns, message):
+    with pytest.raises(ValueError, match=message):
         by_comm(*columns)
 
 

@@ -47,7 +47,7 @@ def tools(tmp_path, monkeypatch):
     return write
 
 
-def said(event: Event, ranks: Ranks = RANKS) -> list[str]:
+def commands(event: Event, ranks: Ranks = RANKS) -> list[str]:
     remarks: list[str] = []
     faults.inject_on_network(event, ranks, remarks.append)
     return remarks
@@ -55,7 +55,7 @@ def said(event: Event, ranks: Ranks = RANKS) -> list[str]:
 
 def test_a_cut_is_prepared_said_and_made(tools):
     log = tools()
-    assert said(CUT) == ["host a"]
+    assert commands(CUT) == ["host a"]
     lines = log.read_text().splitlines()
     assert [line for line in lines if line.startswith("nft")] == ["nft -f -"] * 2
     assert lines[-2] == 'add element inet horovod_chaos down { "eth0" timeout 2000ms }'
@@ -64,7 +64,7 @@ def test_a_cut_is_prepared_said_and_made(tools):
 
 def test_a_slow_link_is_one_until_its_time_is_over(tools):
     log = tools()
-    assert said(Event(Kind.SLOW, link=(0, 1), by=0.005, lasts=0.2)) == ["packets to rank 1"]
+    assert commands(Event(Kind.SLOW, link=(0, 1), by=0.005, lasts=0.2)) == ["packets to rank 1"]
     assert log.read_text().splitlines()[:3] == [
         "tc qdisc add dev eth0 root handle c4a0: prio bands 4",
         "tc qdisc add dev eth0 parent c4a0:4 handle c4a1: netem delay 5000us limit 100000",
@@ -76,7 +76,7 @@ def test_a_slow_link_is_one_until_its_time_is_over(tools):
 def test_the_other_end(tools):
     tools()
     there = Ranks(1, RANKS.members)
-    assert said(Event(Kind.SLOW, link=(0, 1), by=0.005, lasts=0.01), there) == ["the other end, packets to rank 0"]
+    assert commands(Event(Kind.SLOW, link=(0, 1), by=0.005, lasts=0.01), there) == ["the other end, packets to rank 0"]
 
 
 def wait_for(log: Path, line: str) -> None:

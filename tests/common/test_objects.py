@@ -10,8 +10,8 @@ from tests.ranks import on_ranks
 @on_ranks(3)
 def test_all_have_what_rank_0_says():
     rank = frontends.TORCH.require_job().rank
-    told = [numbers_of_rank_0((at + 0.1 + rank, 2.0, 3), "numbers", frontends.TORCH) for at in (0, 1e9)]
-    assert told == [(0.1, 2.0, 3.0), (1e9 + 0.1, 2.0, 3.0)]
+    received = [numbers_of_rank_0((at + 0.1 + rank, 2.0, 3), "numbers", frontends.TORCH) for at in (0, 1e9)]
+    assert received == [(0.1, 2.0, 3.0), (1e9 + 0.1, 2.0, 3.0)]
 
 
 @on_ranks(3)

@@ -21,8 +21,8 @@ def test_reduce_ops_have_their_public_values():
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_rows_of_a_reducescatter_are_cut_as_numpy_cuts_them(size):
     for rows in range(16):
-        wanted = [len(part) for part in np.array_split(np.zeros(rows), size)]
-        assert [ops.scattered_rows(rows, rank, size) for rank in range(size)] == wanted
+        expected = [len(part) for part in np.array_split(np.zeros(rows), size)]
+        assert [ops.scattered_rows(rows, rank, size) for rank in range(size)] == expected
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ OF_TWO = frozenset(("not a member", "shapes differ", "dtypes differ", "ops diffe
 
 def cases(offer: Offer, size: int) -> list[Case]:
     """Return the valid calls of a frontend on ``size`` ranks."""
-    made: list[Case] = []
+    result: list[Case] = []
     for function in offer.functions:
         for case in _of(function, offer):
             if case.part and (size < 2 or "process_set" in offer.lacks):
@@ -118,8 +118,8 @@ def cases(offer: Offer, size: int) -> list[Case]:
                 continue
             if case.splits and not offer.uneven:
                 continue
-            made.append(case if offer.uneven or case.operation != "allgather" else replace(case, even=True))
-    return list(dict.fromkeys(made))
+            result.append(case if offer.uneven or case.operation != "allgather" else replace(case, even=True))
+    return list(dict.fromkeys(result))
 
 
 def _of(function: str, offer: Offer) -> Iterator[Case]:

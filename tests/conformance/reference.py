@@ -46,10 +46,10 @@ def outputs(case: Case, ranks: Sequence[int], me: int, root: int) -> list[Array]
 
     For an alltoall with splits, also the numbers of rows received. ``root``: index of a broadcast's root.
     """
-    given = inputs(case, ranks)
-    columns = list(zip(*given, strict=True))
+    arrays = inputs(case, ranks)
+    columns = list(zip(*arrays, strict=True))
     if case.operation == "broadcast":
-        return given[root]
+        return arrays[root]
     if case.operation == "allgather":
         return [np.concatenate(column) for column in columns]
     if case.operation == "alltoall":

@@ -79,7 +79,7 @@ def _check(adapter: Adapter, case: Case, process_set: ProcessSet, index: int) ->
     if rank not in ranks:
         return
     me, root = ranks.index(rank), index % len(ranks)
-    given = [adapter.make(array) for array in reference.inputs(case, ranks)[me]]
+    arrays = [adapter.make(array) for array in reference.inputs(case, ranks)[me]]
     arguments: dict[str, Any] = {"name": f"case.{index}"} if case.named else {}
     if case.part:
         arguments["process_set"] = process_set
@@ -91,7 +91,7 @@ def _check(adapter: Adapter, case: Case, process_set: ProcessSet, index: int) ->
         arguments["prescale_factor"], arguments["postscale_factor"] = case.scale
     if case.splits:
         arguments["splits"] = reference.splits(me, len(ranks))
-    result = adapter.call(case.function, given if case.grouped else given[0], **arguments)
+    result = adapter.call(case.function, arrays if case.grouped else arrays[0], **arguments)
     if not case.waits:
         result = adapter.wait(result)
     if case.operation == "alltoall" and not case.waits and not case.splits:
@@ -99,17 +99,17 @@ def _check(adapter: Adapter, case: Case, process_set: ProcessSet, index: int) ->
     several = case.grouped or case.splits
     results = [adapter.to_numpy(one) for one in (result if several else [result])]
     _compare(case, results, reference.outputs(case, ranks, me, root))
-    after = [adapter.to_numpy(tensor) for tensor in given]
-    for left, wanted in zip(after, results if case.in_place else reference.inputs(case, ranks)[me], strict=True):
-        assert_same(left, wanted)
+    after = [adapter.to_numpy(tensor) for tensor in arrays]
+    for left, expected in zip(after, results if case.in_place else reference.inputs(case, ranks)[me], strict=True):
+        assert_same(left, expected)
 
 
 def _compare(case: Case, results: list[Any], expected: list[Any]) -> None:
     assert len(results) == len(expected), (len(results), len(expected))
     op = getattr(ops, case.op)
-    for actual, wanted in zip(results, expected, strict=True):
-        exact = not case.reduces or is_exact(op, wanted.dtype, *case.scale)
-        (assert_same if exact else assert_close)(actual, wanted)
+    for actual, target in zip(results, expected, strict=True):
+        exact = not case.reduces or is_exact(op, target.dtype, *case.scale)
+        (assert_same if exact else assert_close)(actual, target)
 
 
 def _refused(adapter: Adapter, error: str, part: ProcessSet) -> None:
@@ -162,6 +162,6 @@ def _refused(adapter: Adapter, error: str, part: ProcessSet) -> None:
 def _raises(call: Callable[[], Any], kinds: tuple[type[BaseException], ...], texts: Sequence[str]) -> None:
     with pytest.raises(kinds) as caught:
         call()
-    said = str(caught.value).lower()
-    missing = [text for text in texts if text.lower() not in said]
+    message = str(caught.value).lower()
+    missing = [text for text in texts if text.lower() not in message]
     assert not missing, f"{missing} not in: {caught.value}"

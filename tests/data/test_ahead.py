@@ -31,11 +31,11 @@ def test_everything_comes_in_order(depth):
 
 
 def test_so_far_ahead_and_no_farther():
-    made, enough = [], threading.Event()
+    produced, enough = [], threading.Event()
 
     def source():
         for number in range(100):
-            made.append(number)
+            produced.append(number)
             if number == 4:
                 enough.set()
             yield number
@@ -43,7 +43,7 @@ def test_so_far_ahead_and_no_farther():
     with ReadAhead(source, 3) as numbers:
         assert next(numbers) == 0
         assert enough.wait(60), "one is taken, three wait, and one is in its hands"
-        assert made == [0, 1, 2, 3, 4]
+        assert produced == [0, 1, 2, 3, 4]
 
 
 def fails(number):
@@ -126,8 +126,8 @@ def test_what_cannot_be_is_refused():
 
 
 def test_waits_for_data_count_once():
-    told = []
-    marks.open(told.append, lambda: None)
+    reported = []
+    marks.open(reported.append, lambda: None)
     try:
         with ReadAhead(iter([1, 2])) as numbers:
             assert list(numbers) == [1, 2]
@@ -136,5 +136,5 @@ def test_waits_for_data_count_once():
         marks.tell()
     finally:
         marks.close()
-    assert told[0] > 0
-    assert told[1] == 0
+    assert reported[0] > 0
+    assert reported[1] == 0

@@ -53,7 +53,7 @@ def test_a_shard_that_is_missing(folder):
 
 def test_what_stands_for_no_file_or_for_one_twice(folder):
     (folder / "empty").mkdir()
-    for wrong, said in [
+    for wrong, message in [
         (f"{folder}/*.tar", "a pattern that no file fits"),
         (folder / "empty", "a folder without files"),
         ([], r"paths must name at least one file, got \[\]"),
@@ -62,7 +62,7 @@ def test_what_stands_for_no_file_or_for_one_twice(folder):
         (f"{folder}/x-{{000000000000..999999999999}}.txt", "at most 1048576 names, got .* 1000000000000"),
         (f"{folder}/{{0..9999}}/{{9999..0}}/x.txt", "which expands to 100000000"),
     ]:
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             LineFiles(wrong)
     with pytest.raises(ValueError, match=r"a folder without files \*\.tar"):
         find_files(folder, ".tar")
@@ -128,5 +128,5 @@ def missing(folder):
 
 def test_each_rank_says_who_misses_what(pool, tmp_path):
     (tmp_path / "0.txt").write_text("a\n")
-    said = [f"paths must name existing files, got {tmp_path}/1.txt (rank {rank})" for rank in range(2)]
-    assert pool(2).run(missing, str(tmp_path)) == said
+    message = [f"paths must name existing files, got {tmp_path}/1.txt (rank {rank})" for rank in range(2)]
+    assert pool(2).run(missing, str(tmp_path)) == message

@@ -73,12 +73,12 @@ def test_a_stream_of_row_groups(folder):
 def test_a_batch_of_several_blocks_is_what_they_give_one_by_one(folder):
     source = ParquetFiles(folder, shapes={"image": (2, 2)})
     chosen = [(source.load(0), [3, 1]), (source.load(4), []), (source.load(7), [19, 0, 19])]
-    made, expected = source.gather(chosen), source.join([source.take(*one) for one in chosen])
-    assert made["id"].tolist() == [3, 1, 139, 120, 139]
+    gathered, expected = source.gather(chosen), source.join([source.take(*one) for one in chosen])
+    assert gathered["id"].tolist() == [3, 1, 139, 120, 139]
     for name, values in expected.items():
-        assert made[name].dtype == values.dtype
-        assert made[name].tolist() == values.tolist()
-        assert made[name].flags.writeable
+        assert gathered[name].dtype == values.dtype
+        assert gathered[name].tolist() == values.tolist()
+        assert gathered[name].flags.writeable
 
 
 def test_what_becomes_of_a_column_is_a_subclass_to_say(folder):
@@ -156,10 +156,10 @@ def test_columns_that_do_not_fit(folder):
 
 
 def test_values_that_are_not_there(tmp_path):
-    made = pa.table(
+    table = pa.table(
         {"a": [1, None], "b": [1.5, None], "c": ["x", None], "d": pa.array([[1, 2], None], pa.list_(pa.int64(), 2))}
     )
-    parquet.write_table(made, tmp_path / "a.parquet")
+    parquet.write_table(table, tmp_path / "a.parquet")
     block = ParquetFiles(tmp_path, ["b", "c"]).load(0)
     assert np.isnan(block["b"][1])
     assert block["c"][1] is None
@@ -171,8 +171,8 @@ def test_values_that_are_not_there(tmp_path):
 
 def test_lists_of_other_lengths_whose_numbers_would_fill_the_shape(tmp_path):
     for kind in (pa.list_(pa.int64()), pa.large_list(pa.int64())):
-        made = pa.table({"x": pa.array([[0, 1], [2, 3], [4], [5, 6, 7]], kind)})
-        parquet.write_table(made, tmp_path / "a.parquet")
+        table = pa.table({"x": pa.array([[0, 1], [2, 3], [4], [5, 6, 7]], kind)})
+        parquet.write_table(table, tmp_path / "a.parquet")
         with pytest.raises(ValueError, match=r"column x must have shape \(2,\) in each row, got a list of 1 in row 2"):
             ParquetFiles(tmp_path, shapes={"x": (2,)}).load(0)
         with pytest.raises(ValueError, match=r"column x must have shape \(1, 1\) in each row, got 2 numbers in row 0"):

@@ -18,7 +18,7 @@ lengths = st.lists(st.integers(0, 12), max_size=8)
 ranks, batches = st.integers(1, 6), st.integers(1, 5)
 
 
-def made(lengths, batch, rank=0, size=1, chains=(), **more):
+def make(lengths, batch, rank=0, size=1, chains=(), **more):
     source = Numbers(lengths)
     source.chains = chains
     return StreamingDataset(source, batch, rank=lambda: rank, size=lambda: size, **more)
@@ -26,12 +26,12 @@ def made(lengths, batch, rank=0, size=1, chains=(), **more):
 
 @given(lengths, batches, st.integers(1, 3), st.booleans(), st.lists(st.tuples(ranks, st.integers(0, 6)), max_size=5))
 def test_each_record_is_visited_once_whatever_becomes_of_the_ranks(lengths, batch, mix, shuffle, changes):
-    visits, told = collections.Counter(), None
+    visits, saved = collections.Counter(), None
     for size, steps in [*changes, (3, 10**6)]:
-        every = [made(lengths, batch, rank, size, shuffle=shuffle, seed=4, mix=mix) for rank in range(size)]
+        every = [make(lengths, batch, rank, size, shuffle=shuffle, seed=4, mix=mix) for rank in range(size)]
         for one in every:
-            if told is not None:
-                one.load_state_dict(told)
+            if saved is not None:
+                one.load_state_dict(saved)
         expected = [len(one) for one in every]
         assert len(set(expected)) == 1, "equally many steps"
         seen = 0
@@ -46,9 +46,9 @@ def test_each_record_is_visited_once_whatever_becomes_of_the_ranks(lengths, batc
         assert {len(one) for one in every} == {expected[0] - seen}
         states = [one.state_dict() for one in every]
         assert states == [states[0]] * size
-        told = pickle.loads(pickle.dumps(states[0]))
+        saved = pickle.loads(pickle.dumps(states[0]))
     assert sorted(visits) == list(range(sum(lengths)))
-    assert told["left"] == []
+    assert saved["left"] == []
     assert sum(visits.values()) - sum(lengths) < max([3, *(size for size, _ in changes)])
 
 
@@ -58,7 +58,7 @@ def test_blocks_of_a_chain_are_loaded_in_their_order(lengths, batch, mix, shuffl
     firsts = [end - count for count, end in zip(chains, itertools.accumulate(chains), strict=True)]
     visits = collections.Counter()
     for rank in range(size):
-        stream = made(lengths, batch, rank, size, shuffle=shuffle, seed=4, mix=mix, chains=chains)
+        stream = make(lengths, batch, rank, size, shuffle=shuffle, seed=4, mix=mix, chains=chains)
         visits.update(flat(stream))
         read = stream.source.read
         # The stream can go back only because a rank may visit one record a second time.
@@ -72,7 +72,7 @@ def test_blocks_of_a_chain_are_loaded_in_their_order(lengths, batch, mix, shuffl
 
 @given(lengths, batches, st.integers(1, 3), st.integers(1, 4), st.integers(0, 3))
 def test_workers_of_a_rank_share_its_batches_in_turn(lengths, batch, mix, workers, done):
-    stream = made(lengths, batch, 1, 2, mix=mix)
+    stream = make(lengths, batch, 1, 2, mix=mix)
     for _ in range(done):
         stream.record()
     every = [list(stream.batches(worker, workers)) for worker in range(workers)]
@@ -85,7 +85,7 @@ def test_workers_of_a_rank_share_its_batches_in_turn(lengths, batch, mix, worker
 def test_a_rank_reads_its_part_and_hardly_more(mix):
     read = []
     for rank in range(4):
-        stream = made([10] * 64, 7, rank, 4, mix=mix)
+        stream = make([10] * 64, 7, rank, 4, mix=mix)
         assert sum(len(one) for one in stream) == 160
         assert len(set(stream.source.read)) == len(stream.source.read), "each block once"
         read += stream.source.read
@@ -94,25 +94,25 @@ def test_a_rank_reads_its_part_and_hardly_more(mix):
 
 
 def test_what_cannot_be_is_refused():
-    stream = made([3, 4], 2)
+    stream = make([3, 4], 2)
     for name in ("batch_size", "mix"):
         for wrong in (0, -1, 2.0, True, None):
             with pytest.raises(ValueError, match=rf"{name} must be an integer of at least 1, got {wrong!r}"):
                 StreamingDataset(stream.source, **{"batch_size": 2, "mix": 1, name: wrong}, rank=int, size=lambda: 1)
     with pytest.raises(ValueError, match=r"seed must be .*, got -1"):
-        made([3], 2, seed=-1)
+        make([3], 2, seed=-1)
     with pytest.raises(ValueError, match="worker must be an integer below workers, 2, got 2"):
         stream.batches(2, 2)
     with pytest.raises(ValueError, match="Horovod has not been initialized"):
         StreamingDataset(stream.source, 2)
-    for other, name in ((made([3, 5], 2), "length"), (made([4, 3], 2), "source"), (made([3, 4], 2, seed=1), "seed")):
+    for other, name in ((make([3, 5], 2), "length"), (make([4, 3], 2), "source"), (make([3, 4], 2, seed=1), "seed")):
         with pytest.raises(ValueError, match=f"state_dict must be of a stream with {name} "):
             other.load_state_dict(stream.state_dict())
-    made([3, 4], 3).load_state_dict(stream.state_dict())  # other batch sizes are accepted
+    make([3, 4], 3).load_state_dict(stream.state_dict())  # other batch sizes are accepted
 
 
 def test_the_next_epoch_begins_when_one_is_through():
-    stream = made([5, 5], 4, seed=3)
+    stream = make([5, 5], 4, seed=3)
     orders = []
     for epoch in range(2):
         assert stream.epoch == epoch
@@ -124,7 +124,7 @@ def test_the_next_epoch_begins_when_one_is_through():
 
 
 def test_a_state_keeps_where_it_is():
-    stream = made([10], 4)
+    stream = make([10], 4)
     state = ObjectState(lambda obj, root_rank=0: obj, lambda: 0, data=stream, step=0)
     stream.record()
     state.save()
@@ -152,7 +152,7 @@ def of_a_rank(lengths):
 def test_in_a_job_ranks_know_who_they_are(pool):
     results = pool(3).run(of_a_rank, [10, 11, 9])
     assert sorted(flat(got for got, _, _ in results)) == list(range(30))
-    assert {str(told) for _, told, _ in results} == {str(results[0][1])}
+    assert {str(state) for _, state, _ in results} == {str(results[0][1])}
     assert results[0][1]["left"] == [[8, 10], [18, 20], [28, 30]]
     assert [error for _, _, error in results] == [
         f"state_dict must be of a stream with seed 0, got 9 (rank {rank})" for rank in range(3)

@@ -89,12 +89,12 @@ def header(name, size, kind=b"0"):
     field = b"%011o\0" % size if 0 <= size < 1 << 33 else (b"\xff" if size < 0 else b"\x80")
     if len(field) == 1:
         field += (size & ((1 << 88) - 1)).to_bytes(11, "big")
-    made = bytearray(512)
+    block = bytearray(512)
     parts = ((0, name), (100, b"0000644\0"), (108, b"0000000\0" * 2), (124, field), (136, b"00000000000\0"))
     for place, part in (*parts, (156, kind), (257, b"ustar  \0"), (148, b" " * 8)):
-        made[place : place + len(part)] = part
-    made[148:156] = b"%06o\0 " % sum(made)
-    return bytes(made)
+        block[place : place + len(part)] = part
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
 
 
 def padded(data):

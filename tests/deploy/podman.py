@@ -10,10 +10,10 @@ from typing import Any
 LIMIT = 180.0  # seconds
 
 
-def podman(*words: str, timeout: float = LIMIT, check: bool = True) -> subprocess.CompletedProcess[str]:
+def podman(*argv: str, timeout: float = LIMIT, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a podman command. With `check`, raises AssertionError with its output on failure."""
-    done = subprocess.run(["podman", *words], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
-    assert not check or done.returncode == 0, f"podman {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    done = subprocess.run(["podman", *argv], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+    assert not check or done.returncode == 0, f"podman {' '.join(argv)}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done
 
 

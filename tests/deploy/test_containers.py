@@ -115,19 +115,19 @@ class Workers:
         check = inspect(SSH)["Healthcheck"]["Test"][1:]
         _until(lambda: podman("exec", name, *check, check=False).returncode == 0)
 
-    def horovodrun(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return podman("exec", self.names[0], "horovodrun", *words, check=False)
+    def horovodrun(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return podman("exec", self.names[0], "horovodrun", *argv, check=False)
 
 
 @pytest.fixture
 def workers(network: str, keys: Path) -> Iterator[Workers]:
-    made = Workers(network)
+    workers = Workers(network)
     try:
         for name in ("worker1", "worker2"):
-            made.start(name, keys)
-        yield made
+            workers.start(name, keys)
+        yield workers
     finally:
-        for name in made.names:
+        for name in workers.names:
             podman("rm", "--force", "--time", "0", name)
 
 
@@ -142,18 +142,18 @@ def test_a_job_in_two_containers(workers: Workers) -> None:
 
 
 def test_a_container_that_dies_is_named(workers: Workers) -> None:
-    words = "podman exec worker1 horovodrun -np 2 -H worker1:1,worker2:1 python -c"
-    command = [*words.split(), FOREVER]
+    line = "podman exec worker1 horovodrun -np 2 -H worker1:1,worker2:1 python -c"
+    command = [*line.split(), FOREVER]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert job.stdout is not None
         assert job.stdout.readline().endswith("on\n")
         podman("kill", "worker2")
-        _, said = job.communicate(timeout=120)
+        _, output = job.communicate(timeout=120)
     finally:
         job.kill()
     assert job.returncode == 1
-    assert "horovodrun: host worker2 (rank 1) is lost" in said
+    assert "horovodrun: host worker2 (rank 1) is lost" in output
 
 
 def test_a_worker_without_keys_says_what_to_mount(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_compose(keys: Path) -> None:
     command = [str(tools / "bin/podman-compose"), more, "-f", str(ROOT / "deploy/docker/compose.yaml")]
     environ = {**os.environ, "KEYS": str(keys), "PYTHONPATH": str(tools)}
 
-    def compose(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *words], env=environ, capture_output=True, text=True, timeout=120)
+    def compose(*argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *argv], env=environ, capture_output=True, text=True, timeout=120)
 
     job = ["horovodrun", "-np", "2", "-H", "worker1:1,worker2:1"]
     try:

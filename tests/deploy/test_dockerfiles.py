@@ -25,8 +25,8 @@ def instructions(path):
     return [tuple(line.split(None, 1)) for line in joined.splitlines()]
 
 
-def of(path, word):
-    return [rest for found, rest in instructions(path) if found == word]
+def of(path, instruction):
+    return [rest for found, rest in instructions(path) if found == instruction]
 
 
 def test_no_dockerfile_is_forgotten():
@@ -48,18 +48,18 @@ def test_bases_are_pinned(path):
 def test_packages_of_python_are_pinned(path):
     """Packages in the file itself; the others are in requirements files."""
     for each in of(path, "RUN"):
-        for words in re.findall(r"pip install ([^&]+)", each):
-            named = [word for word in words.split() if not word.startswith(("-", "$", "/"))]
-            assert all(re.fullmatch(r"[\w.-]+==[\w.]+", word) for word in named), named
+        for arguments in re.findall(r"pip install ([^&]+)", each):
+            named = [instruction for instruction in arguments.split() if not instruction.startswith(("-", "$", "/"))]
+            assert all(re.fullmatch(r"[\w.-]+==[\w.]+", instruction) for instruction in named), named
 
 
 @pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
 def test_what_runs_is_not_root_and_has_a_health_check(path):
     found = instructions(path)
-    last = max(index for index, (word, _) in enumerate(found) if word == "FROM")
-    assert [rest for word, rest in found[last:] if word == "USER"][-1] == "1000:1000"
-    assert len([1 for word, _ in found[last:] if word == "HEALTHCHECK"]) == 1
-    assert not any(re.search("KEY|TOKEN|PASSWORD|SECRET", rest) for word, rest in found if word in ("ARG", "ENV"))
+    last = max(index for index, (key, _) in enumerate(found) if key == "FROM")
+    assert [rest for key, rest in found[last:] if key == "USER"][-1] == "1000:1000"
+    assert len([1 for key, _ in found[last:] if key == "HEALTHCHECK"]) == 1
+    assert not any(re.search("KEY|TOKEN|PASSWORD|SECRET", rest) for key, rest in found if key in ("ARG", "ENV"))
 
 
 @pytest.mark.parametrize("path", sorted(DOCKER.glob("*.txt")), ids=lambda path: path.name)
@@ -73,10 +73,10 @@ def test_requirements_are_exact(path):
 
 def test_the_image_has_what_the_package_asks_for():
     text = (ROOT / "pyproject.toml").read_text()
-    wanted = re.findall(r'"([\w-]+)>=', re.search(r"^dependencies = \[(.*)\]$", text, re.MULTILINE)[1])
+    required = re.findall(r'"([\w-]+)>=', re.search(r"^dependencies = \[(.*)\]$", text, re.MULTILINE)[1])
     pinned = {line.split("==")[0].lower() for line in (DOCKER / "runtime.txt").read_text().splitlines() if "==" in line}
-    assert len(wanted) >= 4
-    assert set(wanted) <= pinned
+    assert len(required) >= 4
+    assert set(required) <= pinned
 
 
 def test_what_is_copied_is_there_and_not_ignored():

@@ -51,7 +51,7 @@ def test_it_measures(name: str, tmp_path: Path) -> None:
     command, printed = MEASURES[name]
     if name == "jax_chain":
         pytest.importorskip("jax")
-    command = [str(FOLDER / word) if word.endswith(".py") else word for word in command]
+    command = [str(FOLDER / argument) if argument.endswith(".py") else argument for argument in command]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(printed, done.stdout), done.stdout

@@ -234,10 +234,10 @@ def test_a_keras_model_loads_without_horovod(tmp_path: Path) -> None:
     assert re.search(r"held-out loss [\d.]+, equal on all 2 ranks", out), out
     identical_parameters(out)
     assert [path.name for path in tmp_path.iterdir()] == ["digits.keras"]
-    told, _ = execute(["-c", WITHOUT_HOROVOD, "digits.keras"], tmp_path, 120, PYTHONPATH="", **environ)
-    reached, *others = json.loads(told.splitlines()[-1])
+    output, _ = execute(["-c", WITHOUT_HOROVOD, "digits.keras"], tmp_path, 120, PYTHONPATH="", **environ)
+    reached, *rest = json.loads(output.splitlines()[-1])
     assert reached >= 0.95
-    assert others == ["Adam", 10 * 23, False]  # 1437 images, half of them on each worker, 32 in a batch
+    assert rest == ["Adam", 10 * 23, False]  # 1437 images, half of them on each worker, 32 in a batch
 
 
 @pytest.mark.heavy
@@ -278,7 +278,7 @@ def test_ranks_in_tasks_of_spark_learn(tmp_path: Path, framework: str, script: s
         pytest.skip("Java is not installed (scripts/install-system-packages.sh)")
     environ = {"KERAS_BACKEND": "torch", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "spark")}
     script, *args = script.split()
-    args = [str(tmp_path / word) if word == "store" else word for word in args]
+    args = [str(tmp_path / argument) if argument == "store" else argument for argument in args]
     command = [EXAMPLES / "spark" / script, *args]
     out, _ = execute(command, tmp_path, 550, PYSPARK_PYTHON=sys.executable, **environ)
     found = re.search(printed, out)

@@ -30,8 +30,8 @@ def one_dies(in_operation):
 @pytest.mark.parametrize(("size", "in_operation"), [(2, False), (4, True)])
 def test_a_rank_that_dies(ranks, size, in_operation):
     job = ranks(size)
-    *others, _ = job.run(one_dies, in_operation, errors=True)
-    for seconds, text in others:
+    *rest, _ = job.run(one_dies, in_operation, errors=True)
+    for seconds, text in rest:
         assert 0 <= seconds < 10, (seconds, text)
         assert f"rank {size - 1}" in text
     # The remaining processes form the next job with a new one.
@@ -83,8 +83,8 @@ except RuntimeError as error:
 """
 
 
-def horovodrun(size, *words, **environment):
-    command = [sys.executable, "-m", "horovod.runner", "-np", str(size), *words]
+def horovodrun(size, *argv, **environment):
+    command = [sys.executable, "-m", "horovod.runner", "-np", str(size), *argv]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL
     )
@@ -94,9 +94,9 @@ def horovodrun(size, *words, **environment):
 def test_a_gpu_that_fails_ends_the_job():
     start = time.monotonic()
     done = horovodrun(2, sys.executable, "-c", FAILS)
-    said = done.stdout + done.stderr
-    assert "RAISED 0" in said, said[-3000:]
-    assert time.monotonic() - start < 60, said[-3000:]
+    output = done.stdout + done.stderr
+    assert "RAISED 0" in output, output[-3000:]
+    assert time.monotonic() - start < 60, output[-3000:]
 
 
 ENDS = """
@@ -114,9 +114,9 @@ print("SUM", kept[-1][0].item(), torch.cuda.device_count(), flush=True)
 @pytest.mark.parametrize("end", ["hvd.shutdown()", "hvd.allreduce_async(torch.ones(1 << 20, device='cuda'))"])
 def test_a_program_ends_in_order(end):
     done = horovodrun(2, sys.executable, "-c", ENDS.format(end=end))
-    said = done.stdout + done.stderr
-    assert said.count("SUM 2.0") == 2, said[-3000:]
-    assert done.returncode == 0, said[-3000:]
+    output = done.stdout + done.stderr
+    assert output.count("SUM 2.0") == 2, output[-3000:]
+    assert done.returncode == 0, output[-3000:]
 
 
 @pytest.mark.usefixtures("cuda")

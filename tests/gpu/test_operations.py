@@ -156,13 +156,13 @@ def test_groups_compression_adasum_and_steps(ranks, size, completion):
 def sets():
     me = hvd.rank()
     odd, even = hvd.add_process_set([1, 3]), hvd.add_process_set([0, 2])
-    mine = odd if me % 2 else even
+    own = odd if me % 2 else even
     for step in range(5):
-        total = hvd.allreduce(gpu(torch.full((6,), float(me))), op=hvd.Sum, name=f"set.{step}", process_set=mine)
+        total = hvd.allreduce(gpu(torch.full((6,), float(me))), op=hvd.Sum, name=f"set.{step}", process_set=own)
         assert values(total).tolist() == [4.0 if me % 2 else 2.0] * 6
         everybody = hvd.allreduce(gpu(torch.full((6,), float(me))), op=hvd.Sum, name=f"all.{step}")
         assert values(everybody).tolist() == [6.0] * 6
-    got = hvd.allgather(gpu(torch.tensor([me])), name="set.gather", process_set=mine)
+    got = hvd.allgather(gpu(torch.tensor([me])), name="set.gather", process_set=own)
     assert values(got).tolist() == ([1, 3] if me % 2 else [0, 2])
     hvd.remove_process_set(odd)
     hvd.remove_process_set(even)

@@ -61,16 +61,16 @@ def run(nodes, x, two, reduce, seed):
     values = [None] * len(nodes)
     for i in _written(nodes, seed):
         node = nodes[i]
-        given = jnp.tanh(x + i / 8 + sum(values[j] for j in node.uses))
+        argument = jnp.tanh(x + i / 8 + sum(values[j] for j in node.uses))
         if node.body:
 
             def body(y, node=node):
                 inner = run(node.body, y, two, reduce, f"{seed}.{node.name}")
                 return jnp.tanh(sum(inner))
 
-            values[i] = AROUND[node.kind](body, given, two, lambda y, node=node: reduce(y, f"{node.name}.condition"))
+            values[i] = AROUND[node.kind](body, argument, two, lambda y, node=node: reduce(y, f"{node.name}.condition"))
         else:
-            values[i] = CALLS[node.kind](lambda y, node=node: reduce(y, node.name), given)
+            values[i] = CALLS[node.kind](lambda y, node=node: reduce(y, node.name), argument)
     return values
 
 

@@ -27,8 +27,8 @@ def test_dtypes_in_every_collective(jax_pool):
     ranks = 2
 
     def work():
-        def everything(given):
-            op = {dtype: hvd.Max if dtype == "bool" else hvd.Sum for dtype in given}
+        def everything(arrays):
+            op = {dtype: hvd.Max if dtype == "bool" else hvd.Sum for dtype in arrays}
             return {
                 dtype: {
                     "allreduce": hvd.allreduce(one, name=dtype, op=op[dtype]),
@@ -37,12 +37,12 @@ def test_dtypes_in_every_collective(jax_pool):
                     "alltoall": hvd.alltoall(one, name=dtype),
                     "reducescatter": one if dtype == "bool" else hvd.reducescatter(one, dtype, op=hvd.Sum),
                 }
-                for dtype, one in given.items()
+                for dtype, one in arrays.items()
             }
 
         with jax.enable_x64(True):
-            given = {dtype: jnp.asarray(value(hvd.rank(), dtype, (6, 5))) for dtype in DTYPES}
-            both = everything(given), jax.jit(everything)(given)
+            arrays = {dtype: jnp.asarray(value(hvd.rank(), dtype, (6, 5))) for dtype in DTYPES}
+            both = everything(arrays), jax.jit(everything)(arrays)
             for results in both:
                 assert all(one.dtype == dtype for dtype, row in results.items() for one in row.values())
             return [{d: {n: exact(one) for n, one in row.items()} for d, row in r.items()} for r in both]

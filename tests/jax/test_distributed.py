@@ -63,18 +63,18 @@ def test_everybody_goes_where_rank_0_was_reached(jax_pool):
     results = jax_pool(2, HOROVOD_TRANSPORT="tcp").run(work)
     ports = {own.rpartition(":")[2] for own, *_ in results}
     assert len(ports) == 1
-    assert [given for _, given, *_ in results] == ["127.0.0.1:4711"] * 2
+    assert [address for _, address, *_ in results] == ["127.0.0.1:4711"] * 2
     assert [address for _, _, address, _ in results] == ["", "127.0.0.1"]
     assert [device for *_, device in results] == [0, 1]
 
 
-@pytest.mark.parametrize(("address", "said"), [("10.1.2.3", "10.1.2.3:5"), ("fd00::1", "[fd00::1]:5"), ("", None)])
-def test_the_address_of_the_coordinator(monkeypatch, address, said):
+@pytest.mark.parametrize(("address", "message"), [("10.1.2.3", "10.1.2.3:5"), ("fd00::1", "[fd00::1]:5"), ("", None)])
+def test_the_address_of_the_coordinator(monkeypatch, address, message):
     monkeypatch.setattr(known.basics, "init", lambda: None)
     monkeypatch.setattr(known.basics, "rank", lambda: 1)
     monkeypatch.setattr(known, "broadcast_object", lambda own, root, name: "5")
     monkeypatch.setattr(frontends.JAX, "job", frontends.Job(1, 2, 0, 1, 1, 2, True, False, first_address=address))
-    assert known.coordinator() == (said or "127.0.0.1:5")
+    assert known.coordinator() == (message or "127.0.0.1:5")
 
 
 def test_accelerators_that_each_process_was_given_are_its_own(monkeypatch):

@@ -72,6 +72,6 @@ def test_a_stream_goes_back_with_its_state(jax_pool):
         add = jax.jit(lambda x: hvd.allreduce(x, name="total", op=hvd.Sum))
         return resumed(state, add)
 
-    (first, *same), (second, *others) = jax_pool(2).run(work)
+    (first, *same), (second, *rest) = jax_pool(2).run(work)
     assert sorted(first + second) == list(range(30))
-    assert same == others == [sum(range(30)), 30]
+    assert same == rest == [sum(range(30)), 30]

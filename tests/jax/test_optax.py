@@ -85,8 +85,8 @@ def test_transformations_that_look_at_the_loss_train_as_one_process(jax_pool, ca
     x, y = data(2, steps=4)
 
     def work():
-        mine = zip(x[:, hvd.rank()], y[:, hvd.rank()], strict=True)
-        return train(hvd.DistributedOptimizer(make()), mine, extra)
+        own = zip(x[:, hvd.rank()], y[:, hvd.rank()], strict=True)
+        return train(hvd.DistributedOptimizer(make()), own, extra)
 
     alone = train(make(), [(one.reshape(-1, 5), two.reshape(-1, 1)) for one, two in zip(x, y, strict=True)], extra)
     first, second = jax_pool(2).run(work)
@@ -108,8 +108,8 @@ def test_losses_are_weighted_as_gradients_are(jax_pool):
         def extra(*args):
             return {"weight": weight, **of_line_search(*args)}
 
-        mine = [(one[0, part], two[0, part]) for one, two in zip(x, y, strict=True)]
-        return train(optimizer, mine, extra)
+        own = [(one[0, part], two[0, part]) for one, two in zip(x, y, strict=True)]
+        return train(optimizer, own, extra)
 
     alone = train(line_search(), [(one[0], two[0]) for one, two in zip(x, y, strict=True)], of_line_search)
     first, second = jax_pool(2).run(work)

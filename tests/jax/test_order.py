@@ -36,10 +36,10 @@ def test_independent_calls_travel_as_one_and_dependent_ones_do_not(jax_pool):
 def compiled_in_order(program, *args):
     """Return a compiled program after checking that all ranks make the same collectives in the same enforced order."""
     compiled = jax.jit(program).lower(*args).compile()
-    mine = hlo.order(compiled.as_text())
-    everyone = hvd.allgather_object(mine)
-    assert everyone == [mine] * hvd.size()
-    return compiled, mine
+    own = hlo.order(compiled.as_text())
+    everyone = hvd.allgather_object(own)
+    assert everyone == [own] * hvd.size()
+    return compiled, own
 
 
 @pytest.mark.heavy

@@ -67,19 +67,19 @@ def test_distributed_optimizers_make_what_one_process_makes():
 @pytest.mark.heavy
 @on_jax(2)
 def test_options_of_optimizers_make_what_one_process_makes():
-    mine = data(hvd.rank())
+    own = data(hvd.rank())
     adam = optax.adam(0.1)
-    halves = [tuple(part[:3] for part in mine), tuple(part[3:] for part in mine)]
+    halves = [tuple(part[:3] for part in own), tuple(part[3:] for part in own)]
     results = {
-        "plain": trained(hvd.DistributedOptimizer(adam), [mine] * STEPS),
-        "predivided": trained(hvd.DistributedOptimizer(adam, gradient_predivide_factor=2.0), [mine] * STEPS),
+        "plain": trained(hvd.DistributedOptimizer(adam), [own] * STEPS),
+        "predivided": trained(hvd.DistributedOptimizer(adam, gradient_predivide_factor=2.0), [own] * STEPS),
         "accumulated": trained(
             hvd.DistributedOptimizer(adam, backward_passes_per_step=2, average_aggregated_gradients=True),
             halves * STEPS,
         ),
-        "chained": trained(optax.chain(hvd.DistributedOptimizer(optax.identity()), adam), [mine] * STEPS),
+        "chained": trained(optax.chain(hvd.DistributedOptimizer(optax.identity()), adam), [own] * STEPS),
     }
-    bf16 = trained(hvd.DistributedOptimizer(adam, compression=hvd.Compression.bf16), [mine] * STEPS)
+    bf16 = trained(hvd.DistributedOptimizer(adam, compression=hvd.Compression.bf16), [own] * STEPS)
     hvd.check_in_sync(bf16)
     assert np.allclose(bf16["w"], results["plain"]["w"], atol=2e-2)
     for name, params in results.items():
@@ -126,7 +126,7 @@ def test_weighted_means_in_few_bits(run):
 
     counts, base = (70000, 30000), jnp.asarray([100.0, -3.5, 0.25, 200.0])
     for dtype, close in (("float16", 2e-3), ("bfloat16", 2e-2), ("float8_e5m2", 0.3), ("float32", 1e-6)):
-        mine = {"w": (base * (1 + hvd.rank())).astype(dtype)}
+        own = {"w": (base * (1 + hvd.rank())).astype(dtype)}
         right = np.asarray(base) * (0.7 * 1 + 0.3 * 2)
         for options in ({}, {"gradient_predivide_factor": 4.0}, {"compression": hvd.Compression.fp16}):
             for passes in (1, 2):
@@ -134,15 +134,15 @@ def test_weighted_means_in_few_bits(run):
                     optax.identity(), f"{dtype}.{passes}", backward_passes_per_step=passes, **options
                 )
                 update = run(lambda g, s, n, o=optimizer: o.update(g, s, weight=n))
-                state = optimizer.init(mine)
+                state = optimizer.init(own)
                 for count in (counts[hvd.rank()], 0)[:passes]:
-                    given = mine if count else {"w": mine["w"] * jnp.nan}
-                    updates, state = update(given, state, count)
+                    gradients = own if count else {"w": own["w"] * jnp.nan}
+                    updates, state = update(gradients, state, count)
                 assert updates["w"].dtype == dtype
                 rough = max(close, 2e-3 if "compression" in options else 0)
                 np.testing.assert_allclose(updates["w"].astype("float32"), right, rtol=rough)
                 for _ in range(passes):
-                    updates, state = update({"w": mine["w"] * jnp.nan}, state, 0)
+                    updates, state = update({"w": own["w"] * jnp.nan}, state, 0)
                 assert not updates["w"].any()
 
 
@@ -222,9 +222,9 @@ def test_the_weight_counts_where_there_is_nobody_to_reduce_with(run, passes):
     update, found = run(lambda g, s, n: optimizer.update(g, s, weight=n)), []
     state = optimizer.init({"w": jnp.zeros(2)})
     for weight, number in ((5, 3.0), (0, jnp.nan)):
-        given = {"w": jnp.full(2, number)}
+        gradients = {"w": jnp.full(2, number)}
         for _ in range(passes):
-            updates, state = update(given, state, weight)
+            updates, state = update(gradients, state, weight)
         found.append(updates["w"].tolist())
     loss, _ = hvd.value_and_grad(lambda w: w.mean(), weight=lambda w: w.size)(jnp.ones(0))
     assert [*found, float(loss)] == [[3.0, 3.0], [0.0, 0.0], 0.0]

@@ -33,6 +33,6 @@ def kind(legacy: bool) -> Any:
     return tf.keras.optimizers.legacy if legacy else tf.keras.optimizers
 
 
-def assert_equal(ours: Any, theirs: Any) -> None:
-    for a, b in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+def assert_equal(actual: Any, expected: Any) -> None:
+    for a, b in zip(actual.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)

@@ -55,16 +55,16 @@ def plainly(make_optimizer: Any, x: np.ndarray, y: np.ndarray, batch: int, epoch
     return alone
 
 
-def assert_equal(ours: Any, theirs: Any, tolerance: float = 2e-5) -> None:
-    for a, b in zip(weights(ours), weights(theirs), strict=True):
+def assert_equal(actual: Any, expected: Any, tolerance: float = 2e-5) -> None:
+    for a, b in zip(weights(actual), weights(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
 def assert_same_everywhere(model: Any) -> None:
     from horovod.common.objects import allgather_object
 
-    first, *others = allgather_object(weights(model), "weights")
-    for other in others:
+    first, *rest = allgather_object(weights(model), "weights")
+    for other in rest:
         for a, b in zip(first, other, strict=True):
             np.testing.assert_array_equal(a, b)
 

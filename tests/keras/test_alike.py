@@ -12,15 +12,15 @@ from tests.ranks import on_keras2, on_keras3
 @on_keras3(2)
 def test_what_no_config_tells_of_is_kept():
     def with_attribute(name, value):
-        made = models.Boosted(0.01)
-        setattr(made, name, value)
-        return made
+        optimizer = models.Boosted(0.01)
+        setattr(optimizer, name, value)
+        return optimizer
 
     def by_a_function():
-        made = models.Boosted(0.01)
-        factor, plain = 3.0, made.update_step
-        made.update_step = lambda gradient, *rest: plain(gradient * factor, *rest)
-        return made
+        optimizer = models.Boosted(0.01)
+        factor, plain = 3.0, optimizer.update_step
+        optimizer.update_step = lambda gradient, *rest: plain(gradient * factor, *rest)
+        return optimizer
 
     ways = {
         "an argument": lambda: models.Boosted(0.01, boost=4.0),
@@ -45,8 +45,8 @@ def test_what_no_config_tells_of_is_kept():
         return [keras.ops.convert_to_numpy(variable) for variable in variables]
 
     for name, make in ways.items():
-        for ours, plain in zip(moved(hvd.DistributedOptimizer(make())), moved(make()), strict=True):
-            np.testing.assert_allclose(ours, plain, rtol=2e-5, err_msg=name)
+        for distributed, plain in zip(moved(hvd.DistributedOptimizer(make())), moved(make()), strict=True):
+            np.testing.assert_allclose(distributed, plain, rtol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -60,11 +60,11 @@ def test_optimizers_of_keras_2(legacy):
             self.boost = boost
 
     for plain in (kinds.SGD(0.1, momentum=0.9), kinds.Adam(0.1, beta_1=0.5), Boosted(0.1)):
-        made = legacy_models.hvd.DistributedOptimizer(plain)
-        assert made is not plain
-        assert made.get_config() == plain.get_config()
+        optimizer = legacy_models.hvd.DistributedOptimizer(plain)
+        assert optimizer is not plain
+        assert optimizer.get_config() == plain.get_config()
     for plain in (Boosted(0.1, boost=4.0), Boosted(0.1)):
         plain.boost = 4.0
-        made = legacy_models.hvd.DistributedOptimizer(plain)
-        assert made.boost == 4.0
-        assert float(made.learning_rate) == np.float32(0.1)
+        optimizer = legacy_models.hvd.DistributedOptimizer(plain)
+        assert optimizer.boost == 4.0
+        assert float(optimizer.learning_rate) == np.float32(0.1)

@@ -45,17 +45,17 @@ def resuming(folder):
     for how in ("loaded", "loaded by a callback", "cloned"):
         callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
         if rank == 0 and how == "loaded":
-            ours = hvd.load_model(path)
+            loaded = hvd.load_model(path)
         else:
-            ours = models.model(seed=7 + rank)
+            loaded = models.model(seed=7 + rank)
             if rank == 0 and how == "cloned":
-                ours = keras.models.clone_model(ours)
-            ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9)), loss="mse")
+                loaded = keras.models.clone_model(loaded)
+            loaded.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9)), loss="mse")
         if rank == 0 and how == "cloned":
-            ours.set_weights(first.get_weights())
-            ours.optimizer.build(ours.trainable_variables)
-            for mine, theirs in zip(ours.optimizer.variables, first.optimizer.variables, strict=True):
-                mine.assign(theirs)
+            loaded.set_weights(first.get_weights())
+            loaded.optimizer.build(loaded.trainable_variables)
+            for actual, expected in zip(loaded.optimizer.variables, first.optimizer.variables, strict=True):
+                actual.assign(expected)
         if how == "loaded by a callback":
 
             class Load(keras.callbacks.Callback):
@@ -63,11 +63,11 @@ def resuming(folder):
                     self.model.load_weights(path)
 
             callbacks += [Load()] if rank == 0 else []
-        paths = [variable.path for variable in ours.trainable_variables]
-        ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
-        models.assert_same_everywhere(ours)
+        paths = [variable.path for variable in loaded.trainable_variables]
+        loaded.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        models.assert_same_everywhere(loaded)
         if how != "loaded by a callback" or keras.config.backend() != "jax":
-            models.assert_equal(ours, alone)
+            models.assert_equal(loaded, alone)
         if how == "loaded":
             return_paths = paths
     return return_paths

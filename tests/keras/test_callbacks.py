@@ -129,11 +129,11 @@ def test_learning_rates():
         constant.on_epoch_begin(0)
         for a, b in zip(before, model.optimizer.momentums, strict=True):
             np.testing.assert_array_equal(a, keras.ops.convert_to_numpy(b))
-    wanted = {corrected: by_hand(corrected) for corrected in (True, False)}
-    for corrected, weights in wanted.items():
+    reference = {corrected: by_hand(corrected) for corrected in (True, False)}
+    for corrected, weights in reference.items():
         for a, b in zip(momentum(corrected), weights, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-    assert any((a != b).any() for a, b in zip(*wanted.values(), strict=True))
+    assert any((a != b).any() for a, b in zip(*reference.values(), strict=True))
 
     # A learning rate that cannot be set, and invalid arguments.
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)

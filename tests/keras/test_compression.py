@@ -8,18 +8,18 @@ from tests.keras.modules import hvd, keras
 CHOICES = ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")
 
 
-def given(rank):
+def gradients_of(rank):
     return (np.linspace(0.1, 1.0, 600) + rank).astype(np.float32)
 
 
 def through_everything(folder):
     """Return by compressor and function the average of all ranks' values."""
     rank = hvd.rank()
-    mine = given(rank)
+    own = gradients_of(rank)
 
     def updated(optimizer):
         variable = keras.Variable(np.zeros(600, "float32"))
-        optimizer.apply([keras.ops.convert_to_tensor(mine)], [variable])
+        optimizer.apply([keras.ops.convert_to_tensor(own)], [variable])
         return -keras.ops.convert_to_numpy(variable)
 
     def loaded(compression):
@@ -29,22 +29,22 @@ def through_everything(folder):
         model.save(path)
         return hvd.load_model(path, compression=compression).optimizer._hvd.reduction.compression is compression
 
-    told = {}
+    results = {}
     for choice in CHOICES:
         one = getattr(hvd.Compression, choice)
-        told[choice] = {
-            "allreduce": keras.ops.convert_to_numpy(hvd.allreduce(mine, compression=one)),
+        results[choice] = {
+            "allreduce": keras.ops.convert_to_numpy(hvd.allreduce(own, compression=one)),
             "optimizer": updated(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=one)),
             "grouped": updated(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=one, groups=1)),
             "partial": updated(hvd.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), compression=one)),
         }
         assert loaded(one)
-    return told
+    return results
 
 
 @pytest.mark.heavy
 def test_each_compressor_through_each_function(keras3, tmp_path):
-    exact = np.mean([given(rank) for rank in range(2)], axis=0)
+    exact = np.mean([gradients_of(rank) for rank in range(2)], axis=0)
     first, second = keras3(2).run(through_everything, str(tmp_path))
     for choice, results in first.items():
         for name, result in results.items():

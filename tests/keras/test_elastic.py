@@ -57,37 +57,37 @@ def test_callbacks_keep_the_state_up_to_date():
     state = hvd.elastic.KerasState(model, batch=0, epoch=0)
     seen = []
     state.commit = lambda: seen.append((state.epoch, state.batch))
-    made = hvd.elastic
+    elastic = hvd.elastic
     callbacks = [
-        made.UpdateBatchStateCallback(state),
-        made.UpdateEpochStateCallback(state),
-        made.CommitStateCallback(state, batches_per_commit=2),
+        elastic.UpdateBatchStateCallback(state),
+        elastic.UpdateEpochStateCallback(state),
+        elastic.CommitStateCallback(state, batches_per_commit=2),
     ]
     x, y = models.data(20)
     model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
     epoch = [(0, 2), (0, 4), (1, 0)]
     assert seen == [*epoch, (1, 1), (1, 3), (1, 5), (2, 0)], seen
     # An interrupted epoch continues: three of its batches are done.
-    for given in ({"epochs": 1}, {"epochs": 3, "initial_epoch": 2}):
+    for options in ({"epochs": 1}, {"epochs": 3, "initial_epoch": 2}):
         state.epoch, state.batch = 2, 3
         seen.clear()
-        model.fit(x, y, batch_size=4, steps_per_epoch=2, verbose=0, callbacks=callbacks, **given)
+        model.fit(x, y, batch_size=4, steps_per_epoch=2, verbose=0, callbacks=callbacks, **options)
         assert seen == [(2, 5), (3, 0)], seen
     for wrong in (0, True, 1.5):
         with pytest.raises(ValueError, match="batches_per_commit must be"):
-            made.CommitStateCallback(state, wrong)
+            elastic.CommitStateCallback(state, wrong)
 
 
 @on_keras_on_tensorflow(2)
 def test_fit_goes_through_a_dataset():
     model = models.model()
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
-    made = hvd.elastic
-    data = made.ElasticDataset(models.data(22), batch_size=4)
-    state = made.KerasState(model, data=data)
+    elastic = hvd.elastic
+    data = elastic.ElasticDataset(models.data(22), batch_size=4)
+    state = elastic.KerasState(model, data=data)
     seen = []
     state.commit = lambda: seen.append((data.epoch, data.processed_num))
-    callbacks = [made.UpdateDatasetCallback(data), made.CommitStateCallback(state)]
+    callbacks = [elastic.UpdateDatasetCallback(data), elastic.CommitStateCallback(state)]
     while data.epoch < 2:
         model.fit(iter(data), steps_per_epoch=len(data), verbose=0, callbacks=callbacks)
     assert list(dict.fromkeys(seen)) == [(0, 8), (0, 16), (1, 0), (1, 8), (1, 16), (2, 0)], seen
@@ -97,7 +97,7 @@ def test_fit_goes_through_a_dataset():
 def test_several_batches_may_be_one_call():
     import types
 
-    made = hvd.elastic
+    elastic = hvd.elastic
     # By Keras version: the batch numbers at the beginning and end of each call, as the model reports them.
     for calls, together in (
         ([(0, 2), (3, 5), (6, 8), (9, 11)], 3),
@@ -105,14 +105,14 @@ def test_several_batches_may_be_one_call():
         ([(0, 2), (3, 5), (6, 8), (9, 9)], None),
         ([(number, number) for number in range(10)], 1),
     ):
-        data = made.ElasticDataset(40, batch_size=4)
-        state = made.KerasState.__new__(made.KerasState)
+        data = elastic.ElasticDataset(40, batch_size=4)
+        state = elastic.KerasState.__new__(elastic.KerasState)
         commits = []
         state.batch, state.commit = 0, lambda commits=commits, data=data: commits.append(data.processed_num)
         callbacks = [
-            made.UpdateDatasetCallback(data),
-            made.UpdateBatchStateCallback(state),
-            made.CommitStateCallback(state, batches_per_commit=5),
+            elastic.UpdateDatasetCallback(data),
+            elastic.UpdateBatchStateCallback(state),
+            elastic.CommitStateCallback(state, batches_per_commit=5),
         ]
         for one in callbacks:
             one.set_model(types.SimpleNamespace(steps_per_execution=together))

@@ -43,22 +43,22 @@ def test_float8_is_as_in_one_process():
 
     def model():
         keras.utils.set_random_seed(1)
-        made = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(16), keras.layers.Dense(1)])
-        made.quantize("float8")
-        return made
+        result = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+        result.quantize("float8")
+        return result
 
-    alone, ours = model(), model()
+    alone, distributed = model(), model()
     alone.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
     alone.fit(x, y, batch_size=batch * size, shuffle=False, verbose=0)
-    ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
-    ours.fit(models.shard(x, batch), models.shard(y, batch), batch_size=batch, shuffle=False, verbose=0)
-    models.assert_same_everywhere(ours)
-    for mine, theirs in zip(ours.weights, alone.weights, strict=True):
-        actual, expected = (keras.ops.convert_to_numpy(one) for one in (mine, theirs))
-        if "outputs_grad" in mine.path:
+    distributed.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
+    distributed.fit(models.shard(x, batch), models.shard(y, batch), batch_size=batch, shuffle=False, verbose=0)
+    models.assert_same_everywhere(distributed)
+    for left, right in zip(distributed.weights, alone.weights, strict=True):
+        actual, expected = (keras.ops.convert_to_numpy(one) for one in (left, right))
+        if "outputs_grad" in left.path:
             # A rank's loss is the mean over fewer rows, so its quantized gradients are larger.
-            expected = expected * (1 if "scale" in mine.path and expected == 1 else size)
-        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3, err_msg=mine.path)
+            expected = expected * (1 if "scale" in left.path and expected == 1 else size)
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3, err_msg=left.path)
 
 
 def synchronized():
@@ -76,11 +76,11 @@ def synchronized():
     ):
         model = tf.keras.Sequential([layers.Input((3,)), layers.Dense(2), layer, layers.Dense(1)])
         model.compile(optimizer=hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)), loss="mse")
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(2):
                 model.fit(np.ones((4, 3)), np.ones((4, 1)), batch_size=4, verbose=0)
-        texts = [str(one.message) for one in told if "synchronized=True" in str(one.message)]
+        texts = [str(one.message) for one in caught if "synchronized=True" in str(one.message)]
         assert len(texts) == warned
         assert all(
             "the layers bn have" in text and "horovod.tensorflow.SyncBatchNormalization" in text for text in texts

@@ -37,8 +37,8 @@ def compared():
     assert not np.array_equal(means[0], means[1])
     if rank == 1:
         model.layers[2].bias.assign([1.0, 2.0])
-    words = r"model\.weights\[7\] is \[.*\] \(.*/bias\) on rank 0 and \[1\.0, 2\.0\] \(.*/bias\) on rank 1"
-    with pytest.raises(OutOfSyncError, match=words):
+    message = r"model\.weights\[7\] is \[.*\] \(.*/bias\) on rank 0 and \[1\.0, 2\.0\] \(.*/bias\) on rank 1"
+    with pytest.raises(OutOfSyncError, match=message):
         hvd.check_in_sync(model)
     with pytest.raises(OutOfSyncError, match=r"epoch is 0 on rank 0 and 1 on rank 1"):
         hvd.check_in_sync(optimizer, epoch=rank)

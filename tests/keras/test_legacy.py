@@ -13,10 +13,10 @@ from tests.ranks import on_keras2
 def test_two_workers_train_like_one():
     x, y = models.data(8)
     dense = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", input_shape=(5,))
-    ours = tf.keras.Sequential([dense])
-    ours.compile(optimizer=hvd.DistributedOptimizer(kind(False).SGD(0.1)), loss="mse")
-    ours.fit(models.shard(x, 4), models.shard(y, 4), batch_size=4, shuffle=False, verbose=0)
-    np.testing.assert_allclose(ours.get_weights()[0], 0.2 * (x * y).mean(0)[:, None], rtol=1e-5, atol=1e-6)
+    distributed = tf.keras.Sequential([dense])
+    distributed.compile(optimizer=hvd.DistributedOptimizer(kind(False).SGD(0.1)), loss="mse")
+    distributed.fit(models.shard(x, 4), models.shard(y, 4), batch_size=4, shuffle=False, verbose=0)
+    np.testing.assert_allclose(distributed.get_weights()[0], 0.2 * (x * y).mean(0)[:, None], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -36,33 +36,33 @@ def test_training(legacy):
     def adam():
         return kind(legacy).Adam(0.03, epsilon=1e-3, clipnorm=0.5)
 
-    ours = models.model()
-    ours.compile(optimizer=hvd.DistributedOptimizer(adam()), loss="mse")
-    ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
-    models.assert_equal(ours, alone(adam()))
+    distributed = models.model()
+    distributed.compile(optimizer=hvd.DistributedOptimizer(adam()), loss="mse")
+    distributed.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+    models.assert_equal(distributed, alone(adam()))
 
     # With Sum, a gradient that is reduced twice or never changes the result.
     summed = alone(kind(legacy).SGD(0.02 * size))
     for options in ({}, {"run_eagerly": True}, {"steps_per_execution": 2}):
-        ours = models.model()
+        distributed = models.model()
         optimizer = hvd.DistributedOptimizer(kind(legacy).SGD(0.02), op=hvd.Sum)
         assert isinstance(optimizer, kind(legacy).SGD)
         assert type(optimizer).__name__ == "SGD"
         assert optimizer._HAS_AGGREGATE_GRAD
-        ours.compile(optimizer=optimizer, loss="mse", **options)
-        ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
-        models.assert_equal(ours, summed)
+        distributed.compile(optimizer=optimizer, loss="mse", **options)
+        distributed.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+        models.assert_equal(distributed, summed)
 
     # Several backward passes.
     if not legacy:
         twice = alone(kind(legacy).SGD(0.02), factor=2)
-        ours = models.model()
+        distributed = models.model()
         optimizer = hvd.DistributedOptimizer(
             kind(legacy).SGD(0.02), backward_passes_per_step=2, average_aggregated_gradients=True
         )
-        ours.compile(optimizer=optimizer, loss="mse")
-        ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
-        models.assert_equal(ours, twice)
+        distributed.compile(optimizer=optimizer, loss="mse")
+        distributed.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+        models.assert_equal(distributed, twice)
         assert int(optimizer._agg_helper.counter) == 0
 
 
@@ -246,16 +246,16 @@ def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(legacy):
         if hvd.rank() == 1:
             x[8, 0] = np.inf
         for scaled_first in (False, True):
-            ours = models.model()
+            distributed = models.model()
             optimizer = kind(legacy).SGD(0.01)
             if scaled_first:
                 optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
-            ours.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss="mse")
-            ours.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-            assert float(ours.optimizer.loss_scale) == 2.0**14, "all ranks leave out the second batch"
-            first, *others = allgather_object(ours.get_weights(), "weights")
+            distributed.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss="mse")
+            distributed.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+            assert float(distributed.optimizer.loss_scale) == 2.0**14, "all ranks leave out the second batch"
+            first, *rest = allgather_object(distributed.get_weights(), "weights")
             assert all(np.isfinite(weight).all() for weight in first)
-            for other in others:
+            for other in rest:
                 for a, b in zip(first, other, strict=True):
                     np.testing.assert_array_equal(a, b)
     finally:
@@ -266,14 +266,14 @@ def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(legacy):
 @on_keras2(2)
 def test_saving(legacy, tmp_path):
     x, y = models.data(16)
-    ours = models.model()
+    distributed = models.model()
     plain = kind(legacy).SGD(0.01, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(plain)
     assert optimizer.get_config() == plain.get_config()
-    ours.compile(optimizer=optimizer, loss="mse")
-    ours.fit(x, y, batch_size=8, verbose=0)
+    distributed.compile(optimizer=optimizer, loss="mse")
+    distributed.fit(x, y, batch_size=8, verbose=0)
     path = f"{tmp_path}/rank{hvd.rank()}.h5"
-    ours.save(path)
+    distributed.save(path)
     loaded = tf.keras.models.load_model(path)
     assert type(loaded.optimizer) is kind(legacy).SGD
     again = hvd.load_model(path, legacy_opts=legacy)
@@ -299,12 +299,12 @@ def test_compression(legacy):
 @on_keras2(2)
 def test_callbacks(legacy):
     x, y = models.data(12 + 4 * hvd.rank())
-    ours = models.model()
-    ours.compile(optimizer=hvd.DistributedOptimizer(kind(legacy).SGD(0.2, momentum=0.9)), loss="mse")
+    distributed = models.model()
+    distributed.compile(optimizer=hvd.DistributedOptimizer(kind(legacy).SGD(0.2, momentum=0.9)), loss="mse")
     if hvd.rank():
-        ours.set_weights([weight + 1 for weight in ours.get_weights()])
+        distributed.set_weights([weight + 1 for weight in distributed.get_weights()])
     cbs = hvd.callbacks
-    ours.fit(
+    distributed.fit(
         x,
         y,
         batch_size=4,
@@ -318,18 +318,18 @@ def test_callbacks(legacy):
             cbs.MetricAverageCallback(),
         ],
     )
-    rates = ours.history.history["lr"]
+    rates = distributed.history.history["lr"]
     # Weighted by samples: 4 on the first rank and 12 on the second, whose losses differ.
     still = models.model()
     still.compile(optimizer=hvd.DistributedOptimizer(kind(legacy).SGD(0.0)), loss="mse")
-    mine = slice(0, 4) if hvd.rank() == 0 else slice(4, 16)
+    own = slice(0, 4) if hvd.rank() == 0 else slice(4, 16)
     x, y = models.data(16)
-    still.fit(x[mine], y[mine], batch_size=12, verbose=0, callbacks=[cbs.MetricAverageCallback()])
+    still.fit(x[own], y[own], batch_size=12, verbose=0, callbacks=[cbs.MetricAverageCallback()])
     np.testing.assert_allclose(still.history.history["loss"], [still.evaluate(x, y, verbose=0)], rtol=1e-5)
     np.testing.assert_allclose(rates, [0.2, 0.2, 0.1], rtol=1e-6)
     from horovod.common.objects import allgather_object
 
-    everybody = allgather_object((ours.get_weights(), ours.history.history["loss"]), "outcome")
+    everybody = allgather_object((distributed.get_weights(), distributed.history.history["loss"]), "outcome")
     for weights, losses in everybody[1:]:
         assert losses == everybody[0][1]
         for a, b in zip(weights, everybody[0][0], strict=True):

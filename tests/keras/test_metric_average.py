@@ -30,7 +30,7 @@ def test_weighted_metrics_are_those_of_one_process():
     vx, vy = models.data(23, seed=4)
     w = np.linspace(0.1, 2, len(x) + 23).astype("float32")
     w, vw = w[: len(x)], w[len(x) :]
-    mine = slice(0, 5) if rank == 0 else slice(5, 23)
+    own = slice(0, 5) if rank == 0 else slice(5, 23)
 
     binary = (y > 0) * np.float32(1.0)
     whole = (x, binary, w)
@@ -62,16 +62,16 @@ def test_weighted_metrics_are_those_of_one_process():
 
     callbacks = [hvd.callbacks.MetricAverageCallback(), Watch()]
     model = models.model()
-    ours = run(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), parts, mine, batch, callbacks)
+    distributed = run(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), parts, own, batch, callbacks)
     for key in ("loss", "mse", "mae", "auc", "val_loss", "val_mse", "val_mae", "val_auc"):
-        np.testing.assert_allclose(ours[key], alone[key], rtol=2e-4, err_msg=key)
-        np.testing.assert_allclose([logs[key] for logs in seen if key in logs], ours[key], err_msg=key)
+        np.testing.assert_allclose(distributed[key], alone[key], rtol=2e-4, err_msg=key)
+        np.testing.assert_allclose([logs[key] for logs in seen if key in logs], distributed[key], err_msg=key)
     # Not summed: between the ranks' values.
-    assert all(0 < value <= 1 for value in ours["largest"] + ours["val_largest"])
+    assert all(0 < value <= 1 for value in distributed["largest"] + distributed["val_largest"])
     # evaluate stays local to each rank, and metrics keep their values.
     from horovod.common.objects import allgather_object
 
-    part = (vx[mine], (vy[mine] > 0) * np.float32(1.0))
+    part = (vx[own], (vy[own] > 0) * np.float32(1.0))
     first, second, *_ = allgather_object(model.evaluate(*part, verbose=0)[0], "evaluated")
     assert first != second
     for metric in (keras.metrics.AUC(), keras.metrics.Mean()):
@@ -79,7 +79,7 @@ def test_weighted_metrics_are_those_of_one_process():
         metric.update_state(*arrays)
         expected = float(metric.result())
         metric.reset_state()
-        metric.update_state(*(one[mine] for one in arrays))
+        metric.update_state(*(one[own] for one in arrays))
         before = float(metric.result())
         np.testing.assert_allclose(hvd.compute_metric(metric), expected, rtol=1e-5)
         assert float(metric.result()) == before

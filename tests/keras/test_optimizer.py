@@ -16,34 +16,34 @@ def test_it_is_like_the_plain_optimizer():
         keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9), momentum=0.5),
         keras.optimizers.AdamW(0.01),
     ):
-        made = hvd.DistributedOptimizer(plain)
-        assert isinstance(made, type(plain))
-        assert type(made).__name__ == type(plain).__name__
-        assert type(made).__module__ == type(plain).__module__
-        assert made.get_config() == plain.get_config()
-        assert made is not plain
+        distributed = hvd.DistributedOptimizer(plain)
+        assert isinstance(distributed, type(plain))
+        assert type(distributed).__name__ == type(plain).__name__
+        assert type(distributed).__module__ == type(plain).__module__
+        assert distributed.get_config() == plain.get_config()
+        assert distributed is not plain
         assert not hasattr(type(plain), "_HAS_AGGREGATE_GRAD"), "the plain class is as it was"
-        assert made._HAS_AGGREGATE_GRAD
-        assert made._agg_helper is None
-        assert made._optimizer is plain
-        ours, theirs = (keras.saving.serialize_keras_object(o) for o in (made, plain))
-        assert ours == theirs
+        assert distributed._HAS_AGGREGATE_GRAD
+        assert distributed._agg_helper is None
+        assert distributed._optimizer is plain
+        actual, expected = (keras.saving.serialize_keras_object(o) for o in (distributed, plain))
+        assert actual == expected
 
     # Attributes missing from the config are kept, too.
     excluding = keras.optimizers.AdamW(0.01)
     excluding.exclude_from_weight_decay(var_names=["bias"])
-    made = hvd.DistributedOptimizer(excluding)
-    assert made._exclude_from_weight_decay_pattern.pattern == "bias"
+    distributed = hvd.DistributedOptimizer(excluding)
+    assert distributed._exclude_from_weight_decay_pattern.pattern == "bias"
 
     # A schedule and an optimizer that cannot be created from a config.
     class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step):
             return 0.25
 
-    made = hvd.DistributedOptimizer(keras.optimizers.SGD(Schedule()))
-    assert float(keras.ops.convert_to_numpy(made.learning_rate)) == 0.25
+    distributed = hvd.DistributedOptimizer(keras.optimizers.SGD(Schedule()))
+    assert float(keras.ops.convert_to_numpy(distributed.learning_rate)) == 0.25
     model = models.model()
-    model.compile(optimizer=made, loss="mse")
+    model.compile(optimizer=distributed, loss="mse")
     model.fit(*models.data(8), verbose=0)
 
 
@@ -121,10 +121,10 @@ def test_copies_and_pickles_are_distributed():
     ways = (copy.deepcopy, copy.copy, lambda optimizer: pickle.loads(pickle.dumps(optimizer)))
     for way in ways:
         optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
-        made = way(optimizer)
-        assert made is not optimizer
-        assert made.get_config() == optimizer.get_config()
-        check(made)
+        copied = way(optimizer)
+        assert copied is not optimizer
+        assert copied.get_config() == optimizer.get_config()
+        check(copied)
         check(optimizer)
         # Objects that Keras itself creates from the class are plain, and so are copies of them.
         plain = type(optimizer).from_config(optimizer.get_config())
@@ -132,8 +132,8 @@ def test_copies_and_pickles_are_distributed():
     variable = keras.Variable(np.zeros(2, "float32"))
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum, scale_local_gradients=False)
     optimizer.register_local_var(variable)
-    made = copy.deepcopy(optimizer)
-    made.apply(grads, [variable])
+    copied = copy.deepcopy(optimizer)
+    copied.apply(grads, [variable])
     np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), [-(rank + 1)] * 2)
     with pytest.raises(ValueError, match="local variables"):
         pickle.dumps(optimizer)
@@ -188,7 +188,7 @@ def test_refusals():
         return keras.optimizers.SGD(0.1)
 
     v = keras.Variable(np.zeros(2, "float32"))
-    for options, words in (
+    for options, message in (
         ({"op": 3}, "op must be Average or Sum, got Min"),
         ({"op": hvd.Adasum}, "op must be Average or Sum, got Adasum"),
         ({"op": "sum"}, "op must be Average or Sum, got 'sum'"),
@@ -207,7 +207,7 @@ def test_refusals():
         ({"process_set": 1}, "process_set must be a ProcessSet, got 1"),
         ({"compression": "fp16"}, r"compression must be Compression\.none, \.fp16.*, got 'fp16'"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             hvd.DistributedOptimizer(sgd(), **options)
     with pytest.raises(ValueError, match=r"compression must be .*, got 'fp16'"):
         hvd.allreduce(np.ones(2, "float32"), compression="fp16")

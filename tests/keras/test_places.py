@@ -53,17 +53,17 @@ BEGUN = "rank 0 is in epoch 2, but rank 1 in epoch 1"
     ],
 )
 def test_a_rank_that_is_elsewhere_in_fit_is_named_on_all_ranks(keras_pool, how, text):
-    for kind, told in keras_pool("tensorflow")(2).run(stopping, how):
-        assert kind == "ValueError", told
-        assert text in told
-        assert (text == BEGUN) != ("EarlyStopping" in told)
+    for kind, message in keras_pool("tensorflow")(2).run(stopping, how):
+        assert kind == "ValueError", message
+        assert text in message
+        assert (text == BEGUN) != ("EarlyStopping" in message)
 
 
 def test_ranks_that_stop_together_are_left_alone(keras3):
     first, second = keras3(2).run(stopping, "averaged")
     assert first == second == (4, "")
-    for kind, told in keras3(2).run(stopping, "own"):
-        assert (kind, ENDED in told) == ("ValueError", True)
+    for kind, message in keras3(2).run(stopping, "own"):
+        assert (kind, ENDED in message) == ("ValueError", True)
 
 
 def plateau(averaged):
@@ -88,9 +88,9 @@ def plateau(averaged):
 
 def test_learning_rates_that_differ_are_an_error_in_the_next_epoch(keras3):
     job = keras3(2)
-    for told in job.run(plateau, False):
-        assert "the learning rate of epoch 3 is 0.01 on rank 0, but 0.1 on rank 1" in str(told)
-        assert "ReduceLROnPlateau" in told
+    for message in job.run(plateau, False):
+        assert "the learning rate of epoch 3 is 0.01 on rank 0, but 0.1 on rank 1" in str(message)
+        assert "ReduceLROnPlateau" in message
     first, second = job.run(plateau, True)
     assert first == second
     assert first < 0.1

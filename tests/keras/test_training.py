@@ -12,10 +12,10 @@ from tests.ranks import on_keras3, on_smoke_keras3, on_stateful_keras3
 def test_two_workers_train_like_one():
     """The smoke test of each backend: one step of fit, whose result follows from all samples."""
     x, y = models.data(8)
-    ours = models.line()
-    ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
-    ours.fit(models.shard(x, 4), models.shard(y, 4), batch_size=4, shuffle=False, verbose=0)
-    np.testing.assert_allclose(ours.get_weights()[0], 0.2 * (x * y).mean(0)[:, None], rtol=1e-5, atol=1e-6)
+    distributed = models.line()
+    distributed.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+    distributed.fit(models.shard(x, 4), models.shard(y, 4), batch_size=4, shuffle=False, verbose=0)
+    np.testing.assert_allclose(distributed.get_weights()[0], 0.2 * (x * y).mean(0)[:, None], rtol=1e-5, atol=1e-6)
 
 
 @on_keras3(2, pytest.param(3, marks=pytest.mark.heavy))
@@ -32,13 +32,13 @@ def test_workers_on_shards_equal_one_process_on_all():
             lambda rate=rate: keras.optimizers.SGD(rate, use_ema=True, ema_overwrite_frequency=2),
         ][turn]
         alone = models.plainly(make, x, y, batch * size, epochs=2)
-        ours = models.model()
-        ours.compile(optimizer=hvd.DistributedOptimizer(make()), loss="mse")
+        distributed = models.model()
+        distributed.compile(optimizer=hvd.DistributedOptimizer(make()), loss="mse")
         parts = models.shard(x, batch), models.shard(y, batch)
-        ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
-        models.assert_equal(ours, alone)
-        models.assert_same_everywhere(ours)
-        assert int(ours.optimizer.iterations) == int(alone.optimizer.iterations) == 2 * steps
+        distributed.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+        models.assert_equal(distributed, alone)
+        models.assert_same_everywhere(distributed)
+        assert int(distributed.optimizer.iterations) == int(alone.optimizer.iterations) == 2 * steps
 
 
 @pytest.mark.heavy
@@ -51,9 +51,9 @@ def test_gradients_are_reduced_once_on_every_road():
     alone = models.plainly(lambda: keras.optimizers.SGD(0.02 * size), x, y, batch * size)
 
     def compiled(**options):
-        made = models.model()
-        made.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.02), op=hvd.Sum), loss="mse", **options)
-        return made
+        net = models.model()
+        net.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.02), op=hvd.Sum), loss="mse", **options)
+        return net
 
     def batches():
         for begin in range(0, len(parts[0]), batch):
@@ -66,15 +66,15 @@ def test_gradients_are_reduced_once_on_every_road():
     if keras.config.backend() == "jax":
         options.append({"jit_compile": True})
     for option in options:
-        ours = compiled(**option)
-        ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
-        models.assert_equal(ours, alone)
-        done.append(ours)
+        trained = compiled(**option)
+        trained.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
+        models.assert_equal(trained, alone)
+        done.append(trained)
 
-    ours = compiled()
+    trained = compiled()
     for xs, ys in batches():
-        ours.train_on_batch(xs, ys)
-    models.assert_equal(ours, alone)
+        trained.train_on_batch(xs, ys)
+    models.assert_equal(trained, alone)
 
     # An optimizer with state keeps it and becomes distributed itself.
     built = models.model()
@@ -84,12 +84,12 @@ def test_gradients_are_reduced_once_on_every_road():
     assert distributed is optimizer
     # Wrapping a distributed optimizer again has no effect.
     twice = hvd.DistributedOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(0.02)), op=hvd.Sum)
-    for ours, optimizer in ((built, distributed), (models.model(), twice)):
-        ours.compile(optimizer=optimizer, loss="mse", **models.untraced())
-        ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
-        models.assert_equal(ours, alone)
-    for ours in done:
-        models.assert_same_everywhere(ours)
+    for trained, optimizer in ((built, distributed), (models.model(), twice)):
+        trained.compile(optimizer=optimizer, loss="mse", **models.untraced())
+        trained.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
+        models.assert_equal(trained, alone)
+    for trained in done:
+        models.assert_same_everywhere(trained)
 
 
 @pytest.mark.heavy
@@ -164,15 +164,15 @@ def test_backward_passes_per_step():
     parts = models.shard(x, batch), models.shard(y, batch)
     for average, rate in ((True, 0.05), (False, 0.025)):
         for eagerly in (False, True):
-            ours = models.model()
+            distributed = models.model()
             optimizer = hvd.DistributedOptimizer(
                 keras.optimizers.SGD(rate, momentum=0.9),
                 backward_passes_per_step=2,
                 average_aggregated_gradients=average,
             )
-            ours.compile(optimizer=optimizer, loss="mse", run_eagerly=eagerly)
-            ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
-            models.assert_equal(ours, alone)
+            distributed.compile(optimizer=optimizer, loss="mse", run_eagerly=eagerly)
+            distributed.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
+            models.assert_equal(distributed, alone)
             assert int(optimizer.iterations) == 6, "every pass counts as an iteration"
             assert int(optimizer._agg_helper.counter) == 0
             assert len(optimizer.variables) == len(alone.optimizer.variables)
@@ -189,7 +189,7 @@ def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all():
         if rank == 1:
             bad[8, 0] = np.inf  # in its second batch only
         for wrapped in ("by Keras", "by the user", "outside"):
-            ours = models.model()
+            distributed = models.model()
             optimizer = keras.optimizers.SGD(0.01)
             if wrapped == "by the user":
                 optimizer = hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))
@@ -198,15 +198,15 @@ def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all():
             else:
                 optimizer = hvd.DistributedOptimizer(optimizer)
             for _ in range(2):  # compiling again wraps again
-                ours.compile(optimizer=optimizer, loss="mse")
-            before = models.weights(ours)
-            ours.fit(bad, y, batch_size=8, shuffle=False, verbose=0)
-            assert isinstance(ours.optimizer, keras.optimizers.LossScaleOptimizer)
-            assert int(ours.optimizer.iterations) == 3, "all ranks leave out the second batch"
-            assert float(keras.ops.convert_to_numpy(ours.optimizer.dynamic_scale)) == 2.0**14
-            models.assert_same_everywhere(ours)
-            assert all(np.isfinite(weight).all() for weight in models.weights(ours))
-            assert any((a != b).any() for a, b in zip(before, models.weights(ours), strict=True))
+                distributed.compile(optimizer=optimizer, loss="mse")
+            before = models.weights(distributed)
+            distributed.fit(bad, y, batch_size=8, shuffle=False, verbose=0)
+            assert isinstance(distributed.optimizer, keras.optimizers.LossScaleOptimizer)
+            assert int(distributed.optimizer.iterations) == 3, "all ranks leave out the second batch"
+            assert float(keras.ops.convert_to_numpy(distributed.optimizer.dynamic_scale)) == 2.0**14
+            models.assert_same_everywhere(distributed)
+            assert all(np.isfinite(weight).all() for weight in models.weights(distributed))
+            assert any((a != b).any() for a, b in zip(before, models.weights(distributed), strict=True))
     finally:
         keras.mixed_precision.set_dtype_policy("float32")
 
@@ -222,12 +222,12 @@ def test_loss_scaling_with_accumulation():
     if keras.config.backend() != "jax":
         ways.append(({}, {"backward_passes_per_step": 2, "average_aggregated_gradients": True}))
     for own, options in ways:
-        ours = models.model()
+        distributed = models.model()
         optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, **own), initial_scale=8.0)
-        ours.compile(optimizer=hvd.DistributedOptimizer(optimizer, **options), loss="mse")
-        ours.fit(*parts, batch_size=2, shuffle=False, verbose=0)
-        models.assert_equal(ours, plain)
-        models.assert_same_everywhere(ours)
+        distributed.compile(optimizer=hvd.DistributedOptimizer(optimizer, **options), loss="mse")
+        distributed.fit(*parts, batch_size=2, shuffle=False, verbose=0)
+        models.assert_equal(distributed, plain)
+        models.assert_same_everywhere(distributed)
 
 
 @pytest.mark.heavy
@@ -247,16 +247,16 @@ def test_embeddings():
     alone.fit(tokens, y, batch_size=4 * size, shuffle=False, verbose=0)
     parts = models.shard(tokens, 4), models.shard(y, 4)
     for options in ({}, {"sparse_as_dense": True}, {"groups": 1}, {"sparse_as_dense": True, "groups": 1}):
-        ours, optimizer = model(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **options)
-        ours.compile(optimizer=optimizer, loss="mse", **(models.untraced() if options else {}))
-        ours.fit(*parts, batch_size=4, shuffle=False, verbose=0)
-        models.assert_equal(ours, alone)
+        distributed, optimizer = model(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **options)
+        distributed.compile(optimizer=optimizer, loss="mse", **(models.untraced() if options else {}))
+        distributed.fit(*parts, batch_size=4, shuffle=False, verbose=0)
+        models.assert_equal(distributed, alone)
     if keras.config.backend() == "tensorflow":
-        ours = model()
-        ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2))
-        ours.compile(optimizer=ours.optimizer, loss="mse")
+        distributed = model()
+        distributed.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2))
+        distributed.compile(optimizer=distributed.optimizer, loss="mse")
         with pytest.raises(ValueError, match="sparse_as_dense"):
-            ours.fit(*parts, batch_size=4, shuffle=False, verbose=0)
+            distributed.fit(*parts, batch_size=4, shuffle=False, verbose=0)
 
 
 @pytest.mark.heavy
@@ -278,19 +278,19 @@ def test_fit_with_short_batches_equals_one_process():
 
     for options in ({"weight": "batch"}, {"weight": "batch", "compression": hvd.Compression.fp16}):
         tolerance = {} if "compression" not in options else {"rtol": 1e-2, "atol": 1e-2}
-        ours, alone = models.model(), models.model()
-        ours.compile(optimizer=hvd.DistributedOptimizer(make(), **options), loss="mse")
+        distributed, alone = models.model(), models.model()
+        distributed.compile(optimizer=hvd.DistributedOptimizer(make(), **options), loss="mse")
         alone.compile(optimizer=make(), loss="mse")
-        mine = parts[hvd.rank()]
-        data = {"x": x[mine], "y": y[mine], "sample_weight": importance[mine]}
-        ours.fit(**data, batch_size=4, shuffle=False, verbose=0, epochs=2)
+        own = parts[hvd.rank()]
+        data = {"x": x[own], "y": y[own], "sample_weight": importance[own]}
+        distributed.fit(**data, batch_size=4, shuffle=False, verbose=0, epochs=2)
         for _ in range(2):
             for begin, ends in ((0, (4, 4)), (4, (5, 7))):
                 rows = [p.start + i for p, end in zip(parts, ends, strict=True) for i in range(begin, end)]
                 alone.train_on_batch(x[rows], y[rows], importance[rows])
-        for one, other in zip(ours.get_weights(), alone.get_weights(), strict=True):
+        for one, other in zip(distributed.get_weights(), alone.get_weights(), strict=True):
             np.testing.assert_allclose(one, other, **(tolerance or {"rtol": 1e-5, "atol": 1e-6}))
-        models.assert_same_everywhere(ours)
+        models.assert_same_everywhere(distributed)
     for wrong, message in (
         ({"weight": "rows"}, 'weight must be a number, a tensor, a function or "batch"'),
         ({"weight": 1, "op": hvd.Sum}, "weight requires op=Average"),

@@ -47,43 +47,43 @@ def test_ranks_with_more_batches_than_others_are_named(keras3):
         assert "fit: rank 0 has more batches in an epoch than rank 1: 5 and 4; give all ranks the same number" in text
     # A generator's length is known when it ends.
     job = keras3(2, HOROVOD_STALL_CHECK_TIME_SECONDS="1", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="4")
-    told = "rank 1 has ended epoch 1 after 4 batches and waits for ranks that have more of them; give all"
+    message = "rank 1 has ended epoch 1 after 4 batches and waits for ranks that have more of them; give all"
     _, (kind, text, printed) = job.run(uneven, "unknown", fresh=True)
     assert kind == "HorovodInternalError"
-    assert f"fit: {told}" in text
-    assert f"WARNING: fit: {told}" in printed
+    assert f"fit: {message}" in text
+    assert f"WARNING: fit: {message}" in printed
 
 
 def padded(kind, samples, accumulation=None):
     """Train with ``samples[rank]`` samples in batches of 4; return differences from one process, and losses."""
     x, y = models.data(sum(samples))
     begins = [sum(samples[:rank]) for rank in range(len(samples))]
-    mine = slice(begins[hvd.rank()], begins[hvd.rank()] + samples[hvd.rank()])
+    local = slice(begins[hvd.rank()], begins[hvd.rank()] + samples[hvd.rank()])
 
     class Data(keras.utils.PyDataset):
         num_batches = -(-samples[hvd.rank()] // 4)
 
         def __getitem__(self, index):
-            return x[mine][4 * index : 4 * index + 4], y[mine][4 * index : 4 * index + 4]
+            return x[local][4 * index : 4 * index + 4], y[local][4 * index : 4 * index + 4]
 
     def make():
         return keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=accumulation)
 
-    ours, alone = (models.model(kernel_regularizer="l2") for _ in range(2))
-    ours.compile(hvd.DistributedOptimizer(make()), loss="mse")
+    net, alone = (models.model(kernel_regularizer="l2") for _ in range(2))
+    net.compile(hvd.DistributedOptimizer(make()), loss="mse")
     alone.compile(make(), loss="mse")
-    ours.fit(np.ones((4, 5)), np.ones((4, 1)), verbose=0)  # compiles a step without weights
-    ours.set_weights(alone.get_weights())
-    for variable in ours.optimizer.variables:
+    net.fit(np.ones((4, 5)), np.ones((4, 1)), verbose=0)  # compiles a step without weights
+    net.set_weights(alone.get_weights())
+    for variable in net.optimizer.variables:
         if "learning_rate" not in variable.path:
             variable.assign(variable * 0)
-    data = {"arrays": (x[mine], y[mine]), "PyDataset": Data()}.get(kind)
+    data = {"arrays": (x[local], y[local]), "PyDataset": Data()}.get(kind)
     if kind == "tf.data":
         import tensorflow as tf
 
-        data = tf.data.Dataset.from_tensor_slices((x[mine], y[mine])).batch(4)
+        data = tf.data.Dataset.from_tensor_slices((x[local], y[local])).batch(4)
     data = hvd.sync(data, **({"batch_size": 4, "shuffle": False} if kind == "arrays" else {}))
-    history = ours.fit(data, verbose=0, shuffle=False, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    history = net.fit(data, verbose=0, shuffle=False, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
     losses = []
     for step in range(max(-(-n // 4) for n in samples)):
         ends = [begin + min(4 * step + 4, n) for begin, n in zip(begins, samples, strict=True)]
@@ -93,10 +93,10 @@ def padded(kind, samples, accumulation=None):
             losses.append((alone.evaluate(x[own], y[own], verbose=0), len(own)))
         alone.train_on_batch(x[union], y[union])
     mean = sum(loss * n for loss, n in losses) / max(1, sum(n for _, n in losses))
-    pairs = list(zip(ours.get_weights(), alone.get_weights(), strict=True))
+    pairs = list(zip(net.get_weights(), alone.get_weights(), strict=True))
     if accumulation is not None:  # nothing but copies: no momentum, no update
-        ours.fit(np.ones((4, 5)), np.ones((4, 1)), sample_weight=np.full(4, -0.0), verbose=0)
-        assert all((a == b).all() for (a, _), b in zip(pairs, ours.get_weights(), strict=True))
+        net.fit(np.ones((4, 5)), np.ones((4, 1)), sample_weight=np.full(4, -0.0), verbose=0)
+        assert all((a == b).all() for (a, _), b in zip(pairs, net.get_weights(), strict=True))
     return max(float(np.abs(a - b).max()) for a, b in pairs), history.history["loss"][0] - mean
 
 
@@ -115,11 +115,11 @@ def weighted_fit(**options):
 
     steps = options.get("backward_passes_per_step")
     distributed = hvd.DistributedOptimizer(keras.optimizers.SGD(0.5), weight="batch", **options)
-    ours, alone = compiled(distributed), compiled(keras.optimizers.SGD(0.5, gradient_accumulation_steps=steps))
-    ours.fit(x[parts[hvd.rank()]], y[parts[hvd.rank()]], batch_size=4, shuffle=False, verbose=0)
+    net, alone = compiled(distributed), compiled(keras.optimizers.SGD(0.5, gradient_accumulation_steps=steps))
+    net.fit(x[parts[hvd.rank()]], y[parts[hvd.rank()]], batch_size=4, shuffle=False, verbose=0)
     for rows in ([*range(4), *range(5, 9)], [4, 9, 10, 11]):
         alone.train_on_batch(x[rows], y[rows])
-    pairs = zip(ours.get_weights(), alone.get_weights(), strict=True)
+    pairs = zip(net.get_weights(), alone.get_weights(), strict=True)
     return max(float(np.abs(a - b).max()) for a, b in pairs)
 
 

@@ -63,59 +63,59 @@ class Told:
         self.made[name] = digest(result)
 
 
-def collectives(told, prefix, sizes, process_set=hvd.global_process_set):
+def collectives(out, prefix, sizes, process_set=hvd.global_process_set):
     ops = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max, "product": hvd.Product}
     n, me = process_set.size(), process_set.rank()
     for dtype in DTYPES:
         for size in sizes:
-            mine = values(dtype, size, 100 * hvd.rank() + size % 97)
+            own = values(dtype, size, 100 * hvd.rank() + size % 97)
             at = f"{prefix}{dtype} {size}"
             for op in ops if size < 10_000 else ["sum"]:
-                told.add(
-                    f"allreduce {op} {at}", hvd.allreduce(mine, op=ops[op], name=f"r{op}{at}", process_set=process_set)
+                out.add(
+                    f"allreduce {op} {at}", hvd.allreduce(own, op=ops[op], name=f"r{op}{at}", process_set=process_set)
                 )
             if dtype != "bool":
-                told.add(f"average {at}", hvd.allreduce(mine, op=hvd.Average, name=f"a{at}", process_set=process_set))
+                out.add(f"average {at}", hvd.allreduce(own, op=hvd.Average, name=f"a{at}", process_set=process_set))
             # Ranks have different numbers of rows, some none.
             rows = values(dtype, 3 * (size * me), 7 + me).reshape(-1, 3)
-            told.add(f"allgather {at}", hvd.allgather(rows, name=f"g{at}", process_set=process_set))
+            out.add(f"allgather {at}", hvd.allgather(rows, name=f"g{at}", process_set=process_set))
             root = process_set.ranks[-1]
-            told.add(f"broadcast {at}", hvd.broadcast(mine, root, name=f"b{at}", process_set=process_set))
+            out.add(f"broadcast {at}", hvd.broadcast(own, root, name=f"b{at}", process_set=process_set))
             splits = [(me + i) % 3 * (size // 3 + 1) for i in range(n)]
             sent = values(dtype, sum(splits), 11 + me)
             received, got = hvd.alltoall(sent, splits, name=f"t{at}", process_set=process_set)
-            told.add(f"alltoall {at}", received)
-            told.add(f"splits {at}", got)
+            out.add(f"alltoall {at}", received)
+            out.add(f"splits {at}", got)
             if dtype == "bool":
                 continue
             many = values(dtype, 2 * size, 13 * me + 1).reshape(-1, 2)
-            told.add(f"reducescatter {at}", hvd.reducescatter(many, op=hvd.Sum, name=f"s{at}", process_set=process_set))
+            out.add(f"reducescatter {at}", hvd.reducescatter(many, op=hvd.Sum, name=f"s{at}", process_set=process_set))
     grouped = [values("float32", count, hvd.rank() + count) for count in (5, 70_000, 1)]
     for i, result in enumerate(
         hvd.grouped_allreduce(grouped, op=hvd.Average, name=f"{prefix}group", process_set=process_set)
     ):
-        told.add(f"{prefix}grouped {i}", result)
+        out.add(f"{prefix}grouped {i}", result)
     hvd.barrier(process_set=process_set)
 
 
-def steps(told):
+def steps(out):
     """Repeat the same operations until they become a schedule."""
     for step in range(12):
-        mine = [values(dtype, 77, 31 * hvd.rank() + step) for dtype in ("float32", "int32", "bfloat16")]
-        handles = [hvd.allreduce_async(each, op=hvd.Sum, name=f"step {i}") for i, each in enumerate(mine)]
+        own = [values(dtype, 77, 31 * hvd.rank() + step) for dtype in ("float32", "int32", "bfloat16")]
+        handles = [hvd.allreduce_async(each, op=hvd.Sum, name=f"step {i}") for i, each in enumerate(own)]
         for i, handle in enumerate(handles):
-            told.add(f"step {step} {i}", hvd.synchronize(handle))
+            out.add(f"step {step} {i}", hvd.synchronize(handle))
 
 
-def process_sets(told, sizes):
+def process_sets(out, sizes):
     even = hvd.add_process_set(range(0, hvd.size(), 2))
     if even.included():
-        collectives(told, "even ", sizes, even)
+        collectives(out, "even ", sizes, even)
     hvd.remove_process_set(even)
     for round_ in range(2):
         pair = hvd.add_process_set([0, hvd.size() - 1])
         if pair.included():
-            collectives(told, f"pair {round_} ", sizes[:1], pair)
+            collectives(out, f"pair {round_} ", sizes[:1], pair)
         hvd.remove_process_set(pair)
 
 
@@ -169,28 +169,28 @@ def main():
         from mpi4py import MPI
 
         assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.size
-    told = Told()
+    out = Told()
     hvd.init(process_sets="dynamic" if "sets" in what else None)
     rank = hvd.rank()
-    told.made["modes"] = [hvd.mpi_enabled(), hvd.gloo_enabled()]
+    out.made["modes"] = [hvd.mpi_enabled(), hvd.gloo_enabled()]
     if hvd.mpi_enabled() and not hvd.gloo_enabled():
         sys.stdout.write(f"THREADS {hvd.mpi_threads_supported()}\n")
         sys.stdout.flush()
     for each in what:
         if each.startswith(("kill", "raise")):
             die(each)
-    collectives(told, "", sizes)
-    steps(told)
+    collectives(out, "", sizes)
+    steps(out)
     if "mpi4py" in what:
         assert MPI.COMM_WORLD.allreduce(rank) == sum(range(hvd.size()))
     if "leave" in what:
         leave()
     if "sets" in what:
-        process_sets(told, sizes)
+        process_sets(out, sizes)
     if "again" in what:
         hvd.shutdown()
         hvd.init()
-        collectives(told, "again ", sizes[:1])
+        collectives(out, "again ", sizes[:1])
     if "early" in what:
         hvd.barrier()
         finalize()
@@ -207,12 +207,12 @@ def main():
         with pytest.raises(ValueError, match="MPI_Finalize"):
             hvd.init()
     if "print" in what:
-        del told.made["modes"]
-        every = hashlib.sha256(json.dumps(told.made).encode()).hexdigest()
-        sys.stdout.write(f"DIGEST {rank} {len(told.made)} {every}\n")
+        del out.made["modes"]
+        every = hashlib.sha256(json.dumps(out.made).encode()).hexdigest()
+        sys.stdout.write(f"DIGEST {rank} {len(out.made)} {every}\n")
         return
     with open(f"{path}.{rank}", "w") as file:
-        json.dump(told.made, file)
+        json.dump(out.made, file)
 
 
 def finalize():

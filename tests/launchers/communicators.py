@@ -26,10 +26,10 @@ def gather(process_set=global_process_set):
 
 
 @contextlib.contextmanager
-def refused(*words, error=ValueError):
+def refused(*parts, error=ValueError):
     with pytest.raises(error) as caught:
         yield
-    assert all(word in str(caught.value) for word in words), caught.value
+    assert all(part in str(caught.value) for part in parts), caught.value
 
 
 def same(comm):
@@ -60,15 +60,15 @@ def sets():
     """Process sets from each part of Split, a set that all ranks name, and one with only some ranks."""
     half = world.Split(world.rank % 2, world.rank)
     few = world.Split(0 if world.rank in (1, 2) else MPI.UNDEFINED, world.rank)
-    given = [ProcessSet(half), ProcessSet([0, 3]), ProcessSet(few)]
+    process_sets = [ProcessSet(half), ProcessSet([0, 3]), ProcessSet(few)]
     for comm in (None, world):
-        hvd.init(comm, given)
-        mine, listed, some = given
-        assert mine.ranks == half.allgather(world.rank)
-        assert (mine.rank(), mine.size(), mine.included()) == (half.rank, half.size, True)
-        assert [one.process_set_id for one in given] == [1 + world.rank % 2, 3, 4]
+        hvd.init(comm, process_sets)
+        own, listed, some = process_sets
+        assert own.ranks == half.allgather(world.rank)
+        assert (own.rank(), own.size(), own.included()) == (half.rank, half.size, True)
+        assert [one.process_set_id for one in process_sets] == [1 + world.rank % 2, 3, 4]
         assert (listed.ranks, some.ranks, some.included()) == ([0, 3], [1, 2], few != MPI.COMM_NULL)
-        assert gather(mine) == half.allgather(world.rank)
+        assert gather(own) == half.allgather(world.rank)
         if some.included():
             assert gather(some) == few.allgather(world.rank)
         assert hvd._get_process_set_ids_and_ranks() == {0: [0, 1, 2, 3], 1: [0, 2], 2: [1, 3], 3: [0, 3], 4: [1, 2]}
@@ -93,7 +93,7 @@ def sets_that_cannot_be():
     alone = ProcessSet(MPI.COMM_SELF if world.rank == 0 else MPI.COMM_NULL)
     low = ProcessSet(world.Split(0 if world.rank < 2 else MPI.UNDEFINED))
     overlapping = ProcessSet(half) if world.rank in (0, 2) else low
-    for given, words in (
+    for process_sets, message in (
         ([ProcessSet(half), overlapping], ["process_sets[1]", "rank 0 ", "[0, 2]", "rank 1 ", "[0, 1]"]),
         ([alone, ProcessSet(turned)], ["process_sets[1]", "in the order of hvd.rank(), got [2, 0]"]),
         ([ProcessSet(half), ProcessSet(half)], ["process_sets[1] with ranks [0, 2] repeats process_sets[0]"]),
@@ -106,8 +106,8 @@ def sets_that_cannot_be():
         ([ProcessSet(world)], ["process_sets[0]", "exists already"]),
         ([alone] * (world.rank + 1), ["1 process sets, rank 1", " 2"]),
     ):
-        with refused(*words):
-            hvd.init(process_sets=given)
+        with refused(*message):
+            hvd.init(process_sets=process_sets)
     with refused("process_sets[0]", "world ranks [0, 1]", "not in this job"):
         hvd.init(half, [ProcessSet(world.Split(world.rank // 2, world.rank))])
     with refused("comm is a list", error=NotImplementedError):

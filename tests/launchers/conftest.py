@@ -35,8 +35,8 @@ def mpiexec_path() -> Path:
 def mpirun(mpirun_path: Path, tmp_path: Path) -> Callable[..., Done]:
     """mpirun(size, *arguments of the worker, before=[...], **variables)."""
 
-    def start(size: int, *words: str, before: tuple[str, ...] = (), **variables: str) -> Done:
-        command = [mpirun_path, "--allow-run-as-root", "--oversubscribe", "-np", str(size), *before, *WORKER, *words]
+    def start(size: int, *argv: str, before: tuple[str, ...] = (), **variables: str) -> Done:
+        command = [mpirun_path, "--allow-run-as-root", "--oversubscribe", "-np", str(size), *before, *WORKER, *argv]
         return programs.run(command, programs.environment(TMPDIR=str(tmp_path), **variables))
 
     return start
@@ -46,8 +46,8 @@ def mpirun(mpirun_path: Path, tmp_path: Path) -> Callable[..., Done]:
 def mpiexec(mpiexec_path: Path) -> Callable[..., Done]:
     """mpiexec(size, *arguments of the worker, **variables)."""
 
-    def start(size: int, *words: str, **variables: str) -> Done:
-        return programs.run([mpiexec_path, "-np", str(size), *WORKER, *words], programs.environment(**variables))
+    def start(size: int, *argv: str, **variables: str) -> Done:
+        return programs.run([mpiexec_path, "-np", str(size), *WORKER, *argv], programs.environment(**variables))
 
     return start
 
@@ -57,6 +57,6 @@ def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm.Sl
     """Four nodes n1 ... n4."""
     if reason := slurm.why_not():
         pytest.skip(reason)
-    made = slurm.Slurm(tmp_path_factory.mktemp("slurm"))
-    yield made
-    made.close()
+    cluster = slurm.Slurm(tmp_path_factory.mktemp("slurm"))
+    yield cluster
+    cluster.close()

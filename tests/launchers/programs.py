@@ -60,14 +60,14 @@ class Done:
 def environment(**more: str) -> dict[str, str]:
     """Return this process's environment without variables of a job."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    ours = {"HOROVOD_CALIBRATE": "0", "HOROVOD_REPORT_DIR": os.environ["HOROVOD_REPORT_DIR"], "PYTHONPATH": str(ROOT)}
-    return {**kept, **ours, **more}
+    added = {"HOROVOD_CALIBRATE": "0", "HOROVOD_REPORT_DIR": os.environ["HOROVOD_REPORT_DIR"], "PYTHONPATH": str(ROOT)}
+    return {**kept, **added, **more}
 
 
 def run(command: Sequence[str], env: Mapping[str, str] | None = None, deadline: float = DEADLINE) -> Done:
     """Run a program to its end; fail the test if it exceeds the deadline."""
     process = subprocess.Popen(
-        [str(word) for word in command],
+        [str(argument) for argument in command],
         env=dict(environment() if env is None else env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -125,8 +125,8 @@ def with_mpi4py(folder: str) -> dict[str, str]:
 def as_mpirun(folder: Path, *command: str | Path) -> str:
     """Return a PATH on which mpirun is this command, by a script in a new folder."""
     folder.mkdir()
-    words = " ".join(f'"{word}"' for word in command)
-    (folder / "mpirun").write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    command_ = " ".join(f'"{argument}"' for argument in command)
+    (folder / "mpirun").write_text(f'#!/bin/sh\nexec {command_} "$@"\n')
     (folder / "mpirun").chmod(0o755)
     return f"{folder}:{os.environ['PATH']}"
 

@@ -41,7 +41,7 @@ class Site:
 
     def environment(self, operations: str = "mpi", **variables: str) -> dict[str, str]:
         packages = next((ROOT / self.folder).glob("lib/python3.*/site-packages"))
-        given = {
+        environ = {
             "HOROVOD_CPU_OPERATIONS": operations,
             "HOROVOD_MPI_LIBRARY": str(ROOT / self.folder / "lib" / self.library),
             "HOROVOD_LOG_LEVEL": "info",
@@ -51,7 +51,7 @@ class Site:
             "TMPDIR": str(self.tmp),
             **variables,
         }
-        return programs.environment(**{name: value for name, value in given.items() if value})
+        return programs.environment(**{name: value for name, value in environ.items() if value})
 
     def run(
         self, size: int, *what: str, before: tuple[str, ...] = (), operations: str = "mpi", **variables: str
@@ -68,10 +68,10 @@ class Site:
         if variables.get("operations") != "gloo":
             assert f"MPI carries the job: {self.says}" in done.text, done.text
         paths = [self.tmp / f"told.{rank}" for rank in ranks or range(size)]
-        made = [json.loads(path.read_text()) for path in paths]
+        reports = [json.loads(path.read_text()) for path in paths]
         for path in paths:
             path.unlink()
-        return made
+        return reports
 
 
 def site_of(request, name: str, tmp_path: Path) -> Site:

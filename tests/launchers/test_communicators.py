@@ -24,7 +24,7 @@ def run(request, monkeypatch):
         done = launch(size, case, HOROVOD_START_TIMEOUT="20", **mpi, **more)
         assert done.code == 0, done.text
         assert all(f"OK {rank}" in done.text for rank in range(size)), done.text
-        assert not any(word in done.text for word in ("Traceback", "rror:", "PMIU_")), done.text
+        assert not any(text in done.text for text in ("Traceback", "rror:", "PMIU_")), done.text
 
     return start
 

@@ -19,9 +19,9 @@ def path(request, tmp_path):
     return programs.as_mpirun(tmp_path / "bin", request.getfixturevalue(request.param))
 
 
-def run(path, tmp_path, *words):
+def run(path, tmp_path, *argv):
     env = programs.environment(PATH=path, TMPDIR=str(tmp_path), HOROVOD_START_TIMEOUT="60")
-    return programs.run([*HOROVODRUN, "--mpi", *words], env)
+    return programs.run([*HOROVODRUN, "--mpi", *argv], env)
 
 
 def test_a_job(path, tmp_path):
@@ -39,21 +39,21 @@ def test_a_job(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
+    ("what", "messages"),
     [
         ("raise:1", ["rank 1 on host localhost failed first: exit code 1", "    ValueError: no more data"]),
         ("kill:1", ["rank 1 on host localhost failed first: killed by signal 9 (SIGKILL)"]),
     ],
 )
-def test_who_failed_first(path, tmp_path, what, words):
+def test_who_failed_first(path, tmp_path, what, messages):
     done = run(path, tmp_path, "-np", "2", *WORKER, what)
     assert done.code != 0
-    said = [line.removeprefix("horovodrun: ") for line in done.text.splitlines() if line.startswith("horovodrun: ")]
-    assert any(line.startswith("mpirun has ended: exit code ") for line in said)
+    lines = [line.removeprefix("horovodrun: ") for line in done.text.splitlines() if line.startswith("horovodrun: ")]
+    assert any(line.startswith("mpirun has ended: exit code ") for line in lines)
     if what == "raise:1" and ">:ValueError: no more data" not in done.text:
-        words = words[:1]  # Hydra inserted its prefix into the line, which Python writes in parts
-    for word in words:
-        assert any(line.startswith(word) for line in said), done.text
+        messages = messages[:1]  # Hydra inserted its prefix into the line, which Python writes in parts
+    for message in messages:
+        assert any(line.startswith(message) for line in lines), done.text
 
 
 def test_ranks_see_an_interrupt(path, tmp_path):
@@ -74,12 +74,12 @@ def test_ranks_see_an_interrupt(path, tmp_path):
             assert line, text
             text += line
         job.send_signal(signal.SIGINT)
-        said, _ = job.communicate(timeout=programs.DEADLINE)
+        lines, _ = job.communicate(timeout=programs.DEADLINE)
     finally:
         job.terminate()
         job.wait()
     assert job.returncode == 130
-    assert all(f"saved {rank}" in said for rank in (0, 1)), said
+    assert all(f"saved {rank}" in lines for rank in (0, 1)), lines
 
 
 def test_hosts_over_ssh(mpirun_path, cluster, tmp_path):

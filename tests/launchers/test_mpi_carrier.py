@@ -20,12 +20,12 @@ def family(request, tmp_path):
     return site_of(request, request.param, tmp_path)
 
 
-def same(ours: list[dict], theirs: list[dict]) -> None:
-    for rank, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
-        assert mine.pop("modes") == [True, True]
+def same(actual: list[dict], expected: list[dict]) -> None:
+    for rank, (own, other) in enumerate(zip(actual, expected, strict=True)):
+        assert own.pop("modes") == [True, True]
         assert other.pop("modes") == [True, False]
-        assert list(mine) == list(other)
-        different = [name for name in mine if mine[name] != other[name]]
+        assert list(own) == list(other)
+        different = [name for name in own if own[name] != other[name]]
         assert not different, f"rank {rank}: {different}"
 
 
@@ -125,8 +125,8 @@ def test_a_thread_level_of_the_programs_that_is_too_low(family, level):
 
 @pytest.mark.parametrize("names", [("Open MPI", "MPICH"), ("MPICH", "Open MPI")])
 def test_a_library_of_another_mpi_than_the_launchers(request, tmp_path, names):
-    ours, other = (site_of(request, name, tmp_path) for name in names)
-    done = ours.run(2, "short", HOROVOD_MPI_LIBRARY=str(ROOT / other.folder / "lib" / other.library))
+    site, other = (site_of(request, name, tmp_path) for name in names)
+    done = site.run(2, "short", HOROVOD_MPI_LIBRARY=str(ROOT / other.folder / "lib" / other.library))
     assert done.code != 0
     assert "the launcher is of another MPI than the library" in done.text
     assert other.says in done.text

@@ -32,9 +32,9 @@ def test_a_key_of_the_users(slurm_cluster):
 
 
 def test_horovodrun_in_an_allocation_and_in_a_step(slurm_cluster):
-    ours = [sys.executable, "-m", "horovod.runner", "-np", "2", *WORKER]
-    assert slurm_cluster.run("salloc", "-Q", "-N2", "-n4", *ours).places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
-    assert slurm_cluster.run("srun", "-n1", *ours).places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
+    command = [sys.executable, "-m", "horovod.runner", "-np", "2", *WORKER]
+    assert slurm_cluster.run("salloc", "-Q", "-N2", "-n4", *command).places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
+    assert slurm_cluster.run("srun", "-n1", *command).places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
 
 
 @pytest.mark.parametrize("options", [["--mpi=pmi2"], pytest.param([], marks=pytest.mark.heavy)], ids=["pmi", "munge"])

@@ -48,7 +48,7 @@ class Job:
 def running(cluster, folder: Path, *command: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], Job]]:
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(
-            [str(word) for word in command], env=cluster.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT
+            [str(part) for part in command], env=cluster.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT
         )  # fmt: skip
     try:
         yield process, Job(folder / "log")
@@ -128,8 +128,8 @@ def test_the_batch_file_of_the_documentation_stops_when_slurm_warns(slurm_cluste
         assert len({step for _, step in found}) == 1, log.text
         assert "SIGUSR1 received: passed on to the ranks" in log.text
         deadline = time.monotonic() + DEADLINE
-        wanted = r"JobState=PENDING .*Restarts=1 "
-        while not re.search(wanted, shown := slurm_cluster.run("scontrol", "show", "job", number).text, re.DOTALL):
+        pattern = r"JobState=PENDING .*Restarts=1 "
+        while not re.search(pattern, shown := slurm_cluster.run("scontrol", "show", "job", number).text, re.DOTALL):
             assert time.monotonic() < deadline, (shown, log.text)
             time.sleep(0.3)
     finally:

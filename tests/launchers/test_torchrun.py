@@ -38,8 +38,8 @@ def test_pods_with_a_key_in_a_file(tmp_path):
 def test_pods_without_a_key_are_told_what_to_do():
     done = pods("192.0.2.77")
     assert done.code == 1
-    for words in ("PyTorchJob started 2 processes", "HOROVOD_KEY_FILE=FILE", "HOROVOD_JOB_KEY=$(openssl rand -hex 32)"):
-        assert done.text.count(words) == 2, done.text
+    for part in ("PyTorchJob started 2 processes", "HOROVOD_KEY_FILE=FILE", "HOROVOD_JOB_KEY=$(openssl rand -hex 32)"):
+        assert done.text.count(part) == 2, done.text
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")

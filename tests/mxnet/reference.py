@@ -18,8 +18,8 @@ def array(value):
     return mx.nd.array(value, dtype=value.dtype)
 
 
-def assert_same(given, wanted):
+def assert_same(actual, expected):
     """Assert that an NDArray equals the expected array, bit for bit."""
-    wanted = np.asarray(wanted)
-    assert given.dtype == wanted.dtype.type, (given.dtype, wanted.dtype)
-    np.testing.assert_array_equal(given.asnumpy(), wanted)
+    expected = np.asarray(expected)
+    assert actual.dtype == expected.dtype.type, (actual.dtype, expected.dtype)
+    np.testing.assert_array_equal(actual.asnumpy(), expected)

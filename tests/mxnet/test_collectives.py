@@ -35,12 +35,12 @@ def test_arrays_of_mx_np():
     mx.npx.set_np()
     try:
         for shape in ((2, 3), (), (0, 3)):
-            mine = mx.np.ones(shape) * (rank + 1)
-            out = hvd.allreduce(mine, op=hvd.Sum)
+            own = mx.np.ones(shape) * (rank + 1)
+            out = hvd.allreduce(own, op=hvd.Sum)
             assert type(out) is mx.np.ndarray
             assert out.shape == shape
             np.testing.assert_array_equal(out.asnumpy(), np.ones(shape) * size * (size + 1) / 2)
-            np.testing.assert_array_equal(hvd.broadcast_(mine, 0).asnumpy(), np.ones(shape))
+            np.testing.assert_array_equal(hvd.broadcast_(own, 0).asnumpy(), np.ones(shape))
         out = hvd.allgather(mx.np.ones((rank, 2)))
         assert isinstance(out, mx.np.ndarray)
         assert out.shape == (sum(range(size)), 2)
@@ -63,9 +63,9 @@ def test_views():
     rank, size = hvd.rank(), hvd.size()
     base = mx.nd.arange(12).reshape((4, 3)) + 100 * rank
     hvd.allreduce_(base[1:3], op=hvd.Sum)
-    wanted = np.arange(12).reshape(4, 3) + 100.0 * rank
-    wanted[1:3] = np.sum([np.arange(12).reshape(4, 3)[1:3] + 100.0 * r for r in range(size)], 0)
-    np.testing.assert_array_equal(base.asnumpy(), wanted)
+    expected = np.arange(12).reshape(4, 3) + 100.0 * rank
+    expected[1:3] = np.sum([np.arange(12).reshape(4, 3)[1:3] + 100.0 * r for r in range(size)], 0)
+    np.testing.assert_array_equal(base.asnumpy(), expected)
     # Parts of one array in one operation: MXNet's engine treats them as one variable.
     base = mx.nd.ones((4, 3))
     hvd.grouped_allreduce_([base[0:1], base[2:4]], op=hvd.Sum)
@@ -78,12 +78,12 @@ def test_views():
 def test_weighted_average():
     rank = hvd.rank()
     for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-6), ("float16", 1e-2)):
-        mine = mx.nd.arange(6).reshape((2, 3)).astype(dtype) + rank
+        own = mx.nd.arange(6).reshape((2, 3)).astype(dtype) + rank
         for numbers in ([3, 5], [0, 2.5], [10**9, 10**8]):
-            wanted = np.arange(6).reshape(2, 3) + numbers[1] / sum(numbers)
-            found = hvd.allreduce(mine, weight=numbers[rank])
+            expected = np.arange(6).reshape(2, 3) + numbers[1] / sum(numbers)
+            found = hvd.allreduce(own, weight=numbers[rank])
             assert found.dtype == np.dtype(dtype)
-            np.testing.assert_allclose(found.asnumpy(), wanted, rtol=tolerance)
+            np.testing.assert_allclose(found.asnumpy(), expected, rtol=tolerance)
     nothing = mx.nd.array([np.nan if rank == 0 else 2.0])
     assert hvd.allreduce(nothing, weight=rank).asnumpy() == [2.0]
     assert hvd.allreduce(nothing, weight=0).asnumpy() == [0.0]

@@ -27,8 +27,8 @@ def test_what_comes_before_on_the_same_arrays_is_waited_for():
         hvd.allreduce_(x, op=hvd.Sum, name="x")
         seen.append(x + 0)
         hvd.broadcast_(x, step % size, name="x")
-    wanted = [size * step + sum(range(size)) for step in range(50)]
-    assert [float(one[0].asscalar()) for one in seen] == wanted
+    expected = [size * step + sum(range(size)) for step in range(50)]
+    assert [float(one[0].asscalar()) for one in seen] == expected
     # Arrays that the program has released.
     total = mx.nd.zeros((1,))
     for step in range(50):
@@ -82,13 +82,13 @@ def test_arrays_in_the_order_of_onednn():
     hvd.broadcast_parameters(net.collect_params(), root_rank=1)
     weights = [param.data().asnumpy() for _, param in sorted(net.collect_params().items())]
     for other in hvd.allgather_object(weights):
-        for mine, theirs in zip(weights, other, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
+        for own, others in zip(weights, other, strict=True):
+            np.testing.assert_array_equal(own, others)
     # An image that is the direct output of a convolution.
     image = mx.nd.Convolution(images, net[0].weight.data(), net[0].bias.data(), kernel=(3, 3), num_filter=32)
-    wanted = np.sum(hvd.allgather_object(image.copy().asnumpy()), 0)
+    expected = np.sum(hvd.allgather_object(image.copy().asnumpy()), 0)
     for operation in (hvd.allreduce, hvd.allreduce_):
         image = mx.nd.Convolution(images, net[0].weight.data(), net[0].bias.data(), kernel=(3, 3), num_filter=32)
-        np.testing.assert_allclose(operation(image, op=hvd.Sum).asnumpy(), wanted, 1e-4, 1e-4)
+        np.testing.assert_allclose(operation(image, op=hvd.Sum).asnumpy(), expected, 1e-4, 1e-4)
     image = mx.nd.Convolution(images, net[0].weight.data(), net[0].bias.data(), kernel=(3, 3), num_filter=32)
     assert hvd.allgather(image).shape == (4 * size, 32, 10, 10)

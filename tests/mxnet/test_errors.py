@@ -12,12 +12,12 @@ import horovod.mxnet as hvd
 from horovod.common.exceptions import HorovodInternalError
 
 
-def fails(result, *words):
+def fails(result, *parts):
     with pytest.raises(mx.base.MXNetError) as caught:
         result.wait_to_read()
     assert isinstance(caught.value, HorovodInternalError)
-    for word in words:
-        assert re.search(word, str(caught.value)), (word, str(caught.value))
+    for part in parts:
+        assert re.search(part, str(caught.value)), (part, str(caught.value))
 
 
 X = mx.nd.ones((4, 2))
@@ -59,8 +59,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_arguments_are_refused_at_once(single, case):
-    call, said = REFUSED[case]
-    with pytest.raises(ValueError, match=said) as caught:
+    call, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message) as caught:
         call()
     if "Optimizer" not in str(call.__code__.co_names) or case in ("predivide", "num_groups"):
         assert isinstance(caught.value, mx.base.MXNetError)

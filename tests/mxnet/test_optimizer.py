@@ -16,20 +16,20 @@ def updates(kind, options, wrapped, dtype="float32"):
     optimizer = getattr(mx.optimizer, kind)(**options)
     updater = mx.optimizer.get_updater(hvd.DistributedOptimizer(optimizer, **wrapped))
     plain = mx.optimizer.get_updater(getattr(mx.optimizer, kind)(**options))
-    mine, theirs = ([mx.nd.ones((2, i + 1), dtype=dtype) for i in range(5)] for _ in range(2))
+    weights, expected = ([mx.nd.ones((2, i + 1), dtype=dtype) for i in range(5)] for _ in range(2))
     for step in range(3):
         gradients = [
-            [mx.nd.ones(w.shape, dtype=dtype) * (r + step + i) for i, w in enumerate(mine)] for r in range(size)
+            [mx.nd.ones(w.shape, dtype=dtype) * (r + step + i) for i, w in enumerate(weights)] for r in range(size)
         ]
         means = [sum(parts[1:], parts[0]) / size for parts in zip(*gradients, strict=True)]
         if step % 2:
             for i in range(5):
-                updater(i, gradients[rank][i], mine[i])
-                plain(i, means[i], theirs[i])
+                updater(i, gradients[rank][i], weights[i])
+                plain(i, means[i], expected[i])
         else:
-            updater(list(range(5)), gradients[rank], mine)
-            plain(list(range(5)), means, theirs)
-    for one, other in zip(mine, theirs, strict=True):
+            updater(list(range(5)), gradients[rank], weights)
+            plain(list(range(5)), means, expected)
+    for one, other in zip(weights, expected, strict=True):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), 1e-3 if dtype == "float16" else 1e-5)
 
 

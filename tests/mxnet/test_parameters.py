@@ -10,8 +10,8 @@ from tests.ranks import on_ranks
 
 
 def equal(found):
-    for theirs in hvd.allgather_object(found):
-        for one, other in zip(found, theirs, strict=True):
+    for remote in hvd.allgather_object(found):
+        for one, other in zip(found, remote, strict=True):
             np.testing.assert_array_equal(one, other)
 
 
@@ -22,8 +22,8 @@ def test_dicts_and_parameters():
         params = {
             f"{dtype}{i}": mx.nd.ones((i + 1,), dtype=dtype) * rank for i in range(3) for dtype in ("int32", "float16")
         }
-        given = dict(params) if rank else dict(reversed(params.items()))  # in another order
-        assert hvd.broadcast_parameters(given, root_rank=root, prefix=f"root{root}.") is None
+        passed = dict(params) if rank else dict(reversed(params.items()))  # in another order
+        assert hvd.broadcast_parameters(passed, root_rank=root, prefix=f"root{root}.") is None
         assert all((param.asnumpy() == root).all() for param in params.values())
     hvd.broadcast_parameters({})
     net = make_net(rank)
@@ -36,9 +36,9 @@ def test_dicts_and_parameters():
 
 @on_ranks(2)
 def test_keys_that_are_no_text():
-    given = {key: mx.nd.full((2,), 10 * hvd.rank() + value) for value, key in enumerate((0, 10, ("a", 1), "b"))}
-    hvd.broadcast_parameters(given, root_rank=1)
-    assert [int(array.asnumpy()[0]) for array in given.values()] == [10, 11, 12, 13]
+    passed = {key: mx.nd.full((2,), 10 * hvd.rank() + value) for value, key in enumerate((0, 10, ("a", 1), "b"))}
+    hvd.broadcast_parameters(passed, root_rank=1)
+    assert [int(array.asnumpy()[0]) for array in passed.values()] == [10, 11, 12, 13]
     with pytest.raises(ValueError, match=r"got <object .*, whose text differs between ranks"):
         hvd.broadcast_parameters({object(): mx.nd.ones((1,))})
     with pytest.raises(ValueError, match=r"got two keys 1 \(on rank \d\)$"):

@@ -38,10 +38,10 @@ CASES = {
 
 def cases(names):
     for optimizer in (SGD, ("adam", {"learning_rate": 0.01})):
-        wanted = alone(range(hvd.size()), STEPS, *optimizer)
+        expected = alone(range(hvd.size()), STEPS, *optimizer)
         for name in names:
             for hybridize in (False, True):
-                assert_close(train(CASES[name], optimizer, hybridize)[0], wanted)
+                assert_close(train(CASES[name], optimizer, hybridize)[0], expected)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -51,12 +51,12 @@ def test_training_is_that_of_one_process(pool, size):
 
 @on_ranks(2)
 def test_compression():
-    wanted = alone(range(hvd.size()), STEPS, *SGD)
+    expected = alone(range(hvd.size()), STEPS, *SGD)
     for choice in ("fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8"):
         for groups in (0, 2):
             options = {"compression": getattr(hvd.Compression, choice), "num_groups": groups}
             found = train(options)[0]
-            assert_close(found, wanted, 0.05)
+            assert_close(found, expected, 0.05)
             for other in hvd.allgather_object(found):
                 assert_close(found, other, 0)
     seen = []
@@ -72,7 +72,7 @@ def test_compression():
             assert tensor.shape == ctx
             return tensor / 2
 
-    assert_close(train({"compression": Mine})[0], wanted)
+    assert_close(train({"compression": Mine})[0], expected)
     assert len(seen) == 4 * STEPS
 
 
@@ -99,8 +99,8 @@ def test_models_of_other_names_and_shapes():
     for step in range(2):
         backward(net, *batch(rank, step))
         trainer.step(4)
-    for theirs in hvd.allgather_object(weights(net)):
-        assert_close(weights(net), theirs, 0)
+    for other in hvd.allgather_object(weights(net)):
+        assert_close(weights(net), other, 0)
     # A gradient of another shape.
     net = make_net(1, outputs=3 + rank)
     trainer = hvd.DistributedTrainer(net.collect_params(), *SGD)

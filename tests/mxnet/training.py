@@ -42,9 +42,9 @@ def weights(net):
     return [param.data().asnumpy() for param in net.collect_params().values()]  # sorted, dense10 is before dense9
 
 
-def assert_close(some, others, tolerance=1e-5):
-    assert len(some) == len(others)
-    for one, other in zip(some, others, strict=True):
+def assert_close(some, expected, tolerance=1e-5):
+    assert len(some) == len(expected)
+    for one, other in zip(some, expected, strict=True):
         np.testing.assert_allclose(one, other, tolerance, tolerance)
 
 

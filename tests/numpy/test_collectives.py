@@ -19,17 +19,17 @@ def test_dtypes_that_are_moved_but_not_reduced_and_forms_of_splits():
         assert_same(hvd.allgather(parts[rank]), whole)
         for result in hvd.grouped_allgather([parts[rank], parts[rank]]):
             assert_same(result, whole)
-        mine = value(rank, dtype, (5,))
-        assert_same(hvd.broadcast(mine, 1), value(1, dtype, (5,)))
-        assert hvd.broadcast_(mine, 2) is mine
-        assert_same(mine, value(2, dtype, (5,)))
+        own = value(rank, dtype, (5,))
+        assert_same(hvd.broadcast(own, 1), value(1, dtype, (5,)))
+        assert hvd.broadcast_(own, 2) is own
+        assert_same(own, value(2, dtype, (5,)))
         # Rank r sends i + r rows to rank i; one row is not sent.
         sent = [value(r, dtype, (sum(i + r for i in range(size)) + 1, 2)) for r in range(size)]
         splits = [i + rank for i in range(size)]
         begins = [sum(i + r for i in range(rank)) for r in range(size)]
         came = np.concatenate([s[b : b + rank + r] for r, (s, b) in enumerate(zip(sent, begins, strict=True))])
-        for given in (splits, tuple(splits), np.array(splits, np.int32), np.array(splits, np.int64)):
-            output, received = hvd.alltoall(sent[rank], given)
+        for form in (splits, tuple(splits), np.array(splits, np.int32), np.array(splits, np.int64)):
+            output, received = hvd.alltoall(sent[rank], form)
             assert_same(output, came)
             assert_same(received, np.array([rank + r for r in range(size)], np.int32))
 
@@ -48,20 +48,20 @@ def test_empty_groups_and_what_works_in_place():
 @on_ranks(2)
 def test_adasum_and_compression():
     inputs = values(np.float32, (64,))
-    mine = inputs[hvd.rank()]
+    own = inputs[hvd.rank()]
     a, b = (x.astype(np.float64) for x in inputs)
     expected = (1 - a @ b / (2 * a @ a)) * a + (1 - a @ b / (2 * b @ b)) * b
-    np.testing.assert_allclose(hvd.allreduce(mine, op=hvd.Adasum), expected, rtol=1e-5)
+    np.testing.assert_allclose(hvd.allreduce(own, op=hvd.Adasum), expected, rtol=1e-5)
     for name in ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8"):
         compression = getattr(hvd.Compression, name)
-        result = hvd.allreduce(mine, compression=compression, op=hvd.Sum)
+        result = hvd.allreduce(own, compression=compression, op=hvd.Sum)
         np.testing.assert_allclose(result, reduced(hvd.Sum, inputs), atol=0.1)
-        assert result.dtype == mine.dtype
-        pair = hvd.grouped_allreduce([mine, mine], compression=compression, op=hvd.Sum)
+        assert result.dtype == own.dtype
+        pair = hvd.grouped_allreduce([own, own], compression=compression, op=hvd.Sum)
         np.testing.assert_allclose(pair[1], reduced(hvd.Sum, inputs), atol=0.1)
     whole = hvd.allreduce(np.arange(3), compression=hvd.Compression.fp16, op=hvd.Sum)
     assert_same(whole, 2 * np.arange(3))
-    half = hvd.reducescatter(mine, compression=hvd.Compression.fp16, op=hvd.Sum)
+    half = hvd.reducescatter(own, compression=hvd.Compression.fp16, op=hvd.Sum)
     np.testing.assert_allclose(half, reduced(hvd.Sum, inputs)[32 * hvd.rank() :][:32], atol=0.1)
 
 

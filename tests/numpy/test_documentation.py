@@ -22,7 +22,7 @@ def test_every_program_runs(pool):
         pytest.skip("the documents are not here")
     assert set(found) == set(ORDER)
     results = pool(2).run(run, [found[name].text for name in ORDER])
-    for rank, (arrays, others) in enumerate(results):
+    for rank, (arrays, rest) in enumerate(results):
         assert arrays == {
             "mean": [1.5] * 3,
             "sums": [3.0] * 3,
@@ -30,4 +30,4 @@ def test_every_program_runs(pool):
             "total": [2.0] * 3,
             "second": [1.0] * 6,
         }
-        assert others == (0.25, [10.0] * 3)
+        assert rest == (0.25, [10.0] * 3)

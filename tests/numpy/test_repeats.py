@@ -28,10 +28,10 @@ def test_a_call_that_changed_is_not_taken_for_the_last_one():
         for call in (hvd.allreduce_, hvd.allreduce):
             for make, arguments, expected in [*changes, *reversed(changes)]:
                 for step in range(6):
-                    given = make()
-                    result = call(given, name=name, **{"op": hvd.Sum, **arguments})
-                    what = (call.__name__, name, arguments, given.shape, given.dtype, step)
-                    assert (result is given) == (call is hvd.allreduce_), what
-                    assert (result.shape, result.dtype) == (given.shape, given.dtype), what
+                    value = make()
+                    result = call(value, name=name, **{"op": hvd.Sum, **arguments})
+                    what = (call.__name__, name, arguments, value.shape, value.dtype, step)
+                    assert (result is value) == (call is hvd.allreduce_), what
+                    assert (result.shape, result.dtype) == (value.shape, value.dtype), what
                     assert (result == expected).all(), what
     assert set(repeats._idle) >= {"x", None}  # and names of earlier tests in this process

@@ -17,12 +17,12 @@ BLOCKS = BLOCK.findall((ROOT / "docs/planner.md").read_text())
 
 @pytest.mark.parametrize(("command", "output"), BLOCKS, ids=[command for command, _ in BLOCKS])
 def test_a_command_prints_what_the_page_shows(command: str, output: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = shlex.split(command)
-    if words[1:] == ["tools/planner_networks.py"]:
-        runpy.run_path(str(ROOT / words[1]))["main"]()
+    argv = shlex.split(command)
+    if argv[1:] == ["tools/planner_networks.py"]:
+        runpy.run_path(str(ROOT / argv[1]))["main"]()
     else:
-        assert words[:3] == ["python", "-m", "horovod.planner"]
-        assert program.main(words[3:]) == 0
+        assert argv[:3] == ["python", "-m", "horovod.planner"]
+        assert program.main(argv[3:]) == 0
     assert capsys.readouterr().out.rstrip() == output.rstrip()
 
 

@@ -69,8 +69,8 @@ def test_fit_writes_a_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "vgg16,1,1,130.9,\nresnet101,1,1,119.4,\ninception3,1,1,134.4,\n"
         "vgg16,4,4,1787.4,\nresnet101,4,4,1746.2,\ninception3,4,4,2022.6,yes\n"
     )
-    words = ["--bandwidth", "25Gbit", "--algorithm", "ring", "-o", str(tmp_path / "net.json")]
-    assert program.main(["fit", str(table), *words]) == 0
+    argv = ["--bandwidth", "25Gbit", "--algorithm", "ring", "-o", str(tmp_path / "net.json")]
+    assert program.main(["fit", str(table), *argv]) == 0
     out = capsys.readouterr().out
     assert "held back" in out
     assert "Points held back: mean error" in out

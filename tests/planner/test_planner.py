@@ -18,8 +18,8 @@ from horovod.planner.simulate import Settings
 WORDS = ["vgg16", "--nodes", "16", "--gpus-per-node", "4", "--bandwidth", "25Gbit", "--latency", "10us"]
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert program.main(words) == 0
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert program.main(argv) == 0
     return capsys.readouterr().out
 
 
@@ -50,8 +50,8 @@ def test_json_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_thousands_of_workers_take_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     start = time.process_time()
-    words = ["inception3", "--nodes", "1024", "--gpus-per-node", "4", "--bandwidth", "25Gbit", "--scale"]
-    text = run(capsys, *words)
+    argv = ["inception3", "--nodes", "1024", "--gpus-per-node", "4", "--bandwidth", "25Gbit", "--scale"]
+    text = run(capsys, *argv)
     assert time.process_time() - start < 10
     assert [line.split()[0] for line in text.splitlines() if " x 4 " in line] == [str(1 << k) for k in range(11)]
 
@@ -66,7 +66,7 @@ def test_a_plot_is_drawn(ending: str, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("argv", "message"),
     [
         (["vgg16", "--nodes", "2"], "--bandwidth must be given"),
         (["alexnet", "--bandwidth", "1Gbit"], "no profile 'alexnet'"),
@@ -74,8 +74,8 @@ def test_a_plot_is_drawn(ending: str, tmp_path: Path, capsys: pytest.CaptureFixt
         (["vgg16", "--bandwidth", "1Gbit", "--plot", "x.pdf"], "--plot must end with .png or .svg"),
     ],
 )
-def test_errors_name_what_is_wrong(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert program.main(words) == 1
+def test_errors_name_what_is_wrong(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(argv) == 1
     assert message in capsys.readouterr().err
 
 

@@ -72,8 +72,8 @@ def test_describe_makes_a_profile_of_a_model(tmp_path: Path) -> None:
     layers = [profile.Layer("a", {"w": 100, "b": 10}, 3e6), profile.Layer("b", {"w": 50}, 1e6)]
     path = tmp_path / "model.json"
     path.write_bytes(msgspec.json.encode(profile.Model("two layers", layers)))
-    words = ["describe", str(path), "--throughput", "64", "--batch", "32", "-o", str(tmp_path / "profile.json")]
-    assert program.main(words) == 0
+    argv = ["describe", str(path), "--throughput", "64", "--batch", "32", "-o", str(tmp_path / "profile.json")]
+    assert program.main(argv) == 0
     found = profile.load(tmp_path / "profile.json")
     assert found.seconds.step == pytest.approx(0.5)
     assert [(g.name, g.elements) for g in found.gradients] == [("b.w", 50), ("a.w", 100), ("a.b", 10)]

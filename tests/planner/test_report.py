@@ -53,17 +53,17 @@ def test_the_largest_difference_is_named(planned: Prediction, part: str, seconds
 def test_the_program(planned: Prediction, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "stats.json"
     path.write_text(json.dumps(stats_of(planned, data=0.2)))
-    words = ["compare", "resnet50", str(path), "--gpus-per-node", "2", "--bandwidth", "8Gbit"]
-    assert program.main(words) == 0
+    argv = ["compare", "resnet50", str(path), "--gpus-per-node", "2", "--bandwidth", "8Gbit"]
+    assert program.main(argv) == 0
     out = capsys.readouterr().out
     assert "ResNet-50, 4 x 2 workers" in out
     assert "The largest difference is data: +200 ms per step. Workers wait longer" in out
     path.write_text("{}\n" + json.dumps(stats_of(planned, data=0.3)) + "\n")  # lines, as of --stats-file
-    assert program.main(words) == 0
+    assert program.main(argv) == 0
     assert "+300 ms per step" in capsys.readouterr().out
     path.write_text("neither")
-    assert program.main(words) == 1
+    assert program.main(argv) == 1
     assert "must contain hvd.stats()" in capsys.readouterr().err
     path.write_text(json.dumps({"size": 8, "step_seconds": None}))
-    assert program.main(words) == 1
+    assert program.main(argv) == 1
     assert "`step_seconds` above 0" in capsys.readouterr().err

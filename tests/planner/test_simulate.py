@@ -23,7 +23,7 @@ bandwidths = st.floats(1e7, 1e11)
 algorithms = st.sampled_from(ALGORITHMS)
 
 
-def made(elements: list[int], backward: float = 0.2, device: str = "gpu", **other: object) -> profile.Profile:
+def make(elements: list[int], backward: float = 0.2, device: str = "gpu", **other: object) -> profile.Profile:
     """Return a profile whose gradients become ready at equal intervals."""
     count = len(elements)
     gradients = tuple(
@@ -43,14 +43,14 @@ def seconds(p: profile.Profile, layout: Layout, net: network.Network, algorithm:
 @settings(max_examples=20, deadline=None)
 def test_one_worker_takes_the_measured_step(elements: list[int], algorithm: str, device: str) -> None:
     net = msgspec.structs.replace(NET, overhead=0.2)
-    p = made(elements, device=device, variation=profile.Variation(0.1, 0.1))
+    p = make(elements, device=device, variation=profile.Variation(0.1, 0.1))
     assert seconds(p, Layout(1), net, algorithm) == p.seconds.step
 
 
 @given(sizes, algorithms, st.integers(0, 6), st.integers(0, 3))
 @settings(max_examples=40, deadline=None)
 def test_more_workers_never_make_a_step_faster(elements: list[int], algorithm: str, nodes: int, inside: int) -> None:
-    p = made(elements, variation=profile.Variation(0.02, 0.01))
+    p = make(elements, variation=profile.Variation(0.02, 0.01))
     here = seconds(p, Layout(1 << nodes, 1 << inside), NET, algorithm)
     assert seconds(p, Layout(2 << nodes, 1 << inside), NET, algorithm) >= here
     assert seconds(p, Layout((1 << nodes) + 1, 1 << inside), NET, algorithm) >= here
@@ -64,7 +64,7 @@ def test_more_bandwidth_never_makes_a_step_slower(
     slow = msgspec.structs.replace(NET, bandwidth=bandwidth)
     fast = msgspec.structs.replace(slow, bandwidth=bandwidth * factor)
     layout = Layout(nodes, inside)
-    assert seconds(made(elements), layout, fast, algorithm) <= seconds(made(elements), layout, slow, algorithm) + 1e-12
+    assert seconds(make(elements), layout, fast, algorithm) <= seconds(make(elements), layout, slow, algorithm) + 1e-12
 
 
 @given(sizes, st.sampled_from(["cpu", "gpu"]), bandwidths, st.floats(1, 100), st.integers(1, 16), st.integers(1, 4))
@@ -74,7 +74,7 @@ def test_the_engines_choice_is_never_slower_with_more_bandwidth(
 ) -> None:
     slow = msgspec.structs.replace(NET, bandwidth=bandwidth)
     fast = msgspec.structs.replace(slow, bandwidth=bandwidth * factor)
-    p, layout = made(elements, device=device), Layout(nodes, inside)
+    p, layout = make(elements, device=device), Layout(nodes, inside)
     assert seconds(p, layout, fast, "auto") <= seconds(p, layout, slow, "auto") + 1e-12
 
 
@@ -95,14 +95,14 @@ def test_for_host_memory_the_engines_algorithm_is_taken(nodes: int, inside: int)
 
 def test_communication_is_hidden_behind_backward() -> None:
     fast = msgspec.structs.replace(NET, bandwidth=1e12, latency=0.0, intra_latency=0.0)
-    p = made([1 << 20] * 10)
+    p = make([1 << 20] * 10)
     step = simulate(p, Layout(8), fast, Settings())
     assert step.seconds == pytest.approx(p.seconds.step, rel=1e-3)
     assert step.hidden > 0
 
 
 def test_fusion_helps_many_small_gradients() -> None:
-    p = made([1000] * 300)
+    p = make([1000] * 300)
     unfused = simulate(p, Layout(64), NET, Settings(algorithm="ring", fusion_threshold=0))
     fused = simulate(p, Layout(64), NET, Settings(algorithm="ring"))
     assert unfused.operations == 300
@@ -122,7 +122,7 @@ def test_dtypes_are_not_fused_and_the_threshold_holds() -> None:
 
 @pytest.mark.parametrize(("compression", "factor"), [("fp16", 1 / 2), ("bf16", 1 / 2), ("int8", 65 / 256)])
 def test_compression_shrinks_float32_on_the_wire(compression: str, factor: float) -> None:
-    p = made([256 * 1000] * 4)
+    p = make([256 * 1000] * 4)
     half = msgspec.structs.replace(p.gradients[3], dtype="float16")
     p = msgspec.structs.replace(p, gradients=(*p.gradients[:3], half))
     step = simulate(p, Layout(4), NET, Settings(compression=compression))
@@ -130,7 +130,7 @@ def test_compression_shrinks_float32_on_the_wire(compression: str, factor: float
 
 
 def test_local_steps_divide_the_communication() -> None:
-    p = made([1 << 22] * 10)
+    p = make([1 << 22] * 10)
     every = simulate(p, Layout(8), NET, Settings(local_steps=2))
     eighth = simulate(p, Layout(8), NET, Settings(local_steps=16))
     assert every.exposed == pytest.approx(8 * eighth.exposed)
@@ -140,7 +140,7 @@ def test_the_slowest_of_many_is_late() -> None:
     assert expected_slowest(0.1, 1) == 0
     assert expected_slowest(0.1, 2) == pytest.approx(0.1 / math.sqrt(math.pi), rel=0.05)
     assert expected_slowest(0.1, 100) == pytest.approx(0.25, rel=0.02)
-    p = made([1000], variation=profile.Variation(0.1, 0.0))
+    p = make([1000], variation=profile.Variation(0.1, 0.0))
     step = simulate(p, Layout(100), NET, Settings())
     assert step.stragglers == pytest.approx(0.25 * p.seconds.step, rel=0.02)
 
@@ -156,7 +156,7 @@ def test_invalid_settings_are_refused(change: dict[str, object], message: str) -
 
 def test_in_host_memory_a_whole_step_is_fused_up_to_the_threshold() -> None:
     """As the engine's schedules do: what shares an operation waits for the last of its gradients."""
-    p = made([1 << 18] * 8, device="cpu")
+    p = make([1 << 18] * 8, device="cpu")
     net = msgspec.structs.replace(network.assumed("cpu", 1e8), gamma=0.0)
     together = simulate(p, Layout(2), net, Settings())
     assert together.operations == 1

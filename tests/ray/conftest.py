@@ -33,9 +33,9 @@ def _of_session(folder):
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes()
+                command = (entry / "cmdline").read_bytes()
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                if folder.encode() in words:
+                if folder.encode() in command:
                     found.add(int(entry.name))
     found |= {pid for pid, parent in parents.items() if parent in found}
     return found - {os.getpid()}
@@ -113,22 +113,22 @@ class Rays:
         from ray.cluster_utils import Cluster
 
         self.end()
-        made = []
+        added = []
 
         def stop():
             ray.shutdown()
-            while made:
-                made.pop().shutdown()
+            while added:
+                added.pop().shutdown()
 
         with _nothing_stays(stop) as folder:
             head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20, "temp_dir": folder}
 
             def start():
-                made.append(Cluster(initialize_head=True, head_node_args=head))
-                _init(address=made[0].address)
+                added.append(Cluster(initialize_head=True, head_node_args=head))
+                _init(address=added[0].address)
 
             _start(folder, start, stop)
-            yield Nodes(made[0])
+            yield Nodes(added[0])
 
     def end(self):
         self._local = False
@@ -154,9 +154,9 @@ class Nodes:
 @pytest.fixture(scope="package")
 def rays():
     pytest.importorskip("ray")
-    made = Rays()
-    yield made
-    made.end()
+    rays = Rays()
+    yield rays
+    rays.end()
 
 
 @pytest.fixture(scope="module")
@@ -166,5 +166,5 @@ def local(rays):
 
 @pytest.fixture
 def nodes(rays):
-    with rays.nodes() as made:
-        yield made
+    with rays.nodes() as nodes:
+        yield nodes

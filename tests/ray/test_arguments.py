@@ -17,7 +17,7 @@ SETTINGS = RayExecutor.create_settings()
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         ({}, "one of num_workers and num_hosts must be given, got neither"),
         ({"num_workers": 2, "num_hosts": 1}, "only one of num_workers and num_hosts must be given, got 2 and 1"),
@@ -38,13 +38,13 @@ SETTINGS = RayExecutor.create_settings()
         ({"min_workers": 1, "override_discovery": False}, "settings.discovery must have a method .*, got None"),
     ],
 )
-def test_arguments_that_do_not_fit(given, said):
-    with pytest.raises(ValueError, match=said):
-        RayExecutor(RayExecutor.create_settings(), **given)
+def test_arguments_that_do_not_fit(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        RayExecutor(RayExecutor.create_settings(), **arguments)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         ({"timeout_s": 0}, "timeout_s must be a number of seconds above 0"),
         ({"timeout_s": math.inf}, "timeout_s must be a number of seconds above 0 and at most 10000000, got inf"),
@@ -52,9 +52,9 @@ def test_arguments_that_do_not_fit(given, said):
         ({"strategy": "TIGHT"}, "strategy must be one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD, got 'TIGHT'"),
     ],
 )
-def test_settings_that_are_wrong(given, said):
-    with pytest.raises(ValueError, match=said):
-        RayExecutor.create_settings(**given)
+def test_settings_that_are_wrong(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        RayExecutor.create_settings(**arguments)
 
 
 def test_ssh_has_no_effect_and_a_key_is_not_repeated():
@@ -67,9 +67,9 @@ def test_ssh_has_no_effect_and_a_key_is_not_repeated():
 
 
 def test_elastic_settings():
-    made = ElasticRayExecutor.create_settings(2, 3, num_proc=2, cooldown_range=(1, 2), verbose=0)
-    assert (made.min_num_proc, made.max_num_proc, made.num_proc, made.cooldown_range) == (2, 3, 2, (1, 2))
-    assert made.limits().gather == 30.0, "an actor may take as long to start, and the others wait for it"
+    result = ElasticRayExecutor.create_settings(2, 3, num_proc=2, cooldown_range=(1, 2), verbose=0)
+    assert (result.min_num_proc, result.max_num_proc, result.num_proc, result.cooldown_range) == (2, 3, 2, (1, 2))
+    assert result.limits().gather == 30.0, "an actor may take as long to start, and the others wait for it"
     assert ElasticRayExecutor.create_settings(timeout_s=30, elastic_timeout=20).limits().gather == 10.0
     with pytest.raises(TypeError, match=r"further arguments must be num_proc, .*, got speed"):
         ElasticRayExecutor.create_settings(speed=1)
@@ -83,16 +83,16 @@ def test_elastic_settings():
 
 def test_old_names_of_elastic_settings():
     with pytest.warns(DeprecationWarning, match="m.._np is deprecated") as found:
-        made = ElasticRayExecutor.create_settings(min_np=2, max_np=3)
+        result = ElasticRayExecutor.create_settings(min_np=2, max_np=3)
     assert [str(one.message) for one in found] == [
         "min_np is deprecated: use min_num_proc",
         "max_np is deprecated: use max_num_proc",
     ]
     assert {one.filename for one in found} == {__file__}
-    assert (made.min_num_proc, made.max_num_proc) == (2, 3)
+    assert (result.min_num_proc, result.max_num_proc) == (2, 3)
     with pytest.warns(DeprecationWarning, match="m.._np is deprecated"):
-        made = ElasticRayExecutor.create_settings(min_num_proc=4, max_num_proc=5, min_np=2, max_np=3)
-    assert (made.min_num_proc, made.max_num_proc) == (4, 5)
+        result = ElasticRayExecutor.create_settings(min_num_proc=4, max_num_proc=5, min_np=2, max_np=3)
+    assert (result.min_num_proc, result.max_num_proc) == (4, 5)
 
 
 def test_before_start_and_without_ray():
@@ -121,15 +121,15 @@ def test_what_is_no_function():
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: RayHostDiscovery(cpus_per_slot=0), "cpus_per_slot must be an integer of at least 1, got 0"),
         (lambda: TestDiscovery(2, 1, 1.0), "max_hosts must be an integer of at least 2, got 1"),
         (lambda: BaseHorovodWorker(2, 2), "world_rank must be from 0 to 1 with world_size 2, got 2"),
     ],
 )
-def test_others(make, said):
-    with pytest.raises(ValueError, match=said):
+def test_others(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
@@ -165,8 +165,8 @@ def test_arguments_and_defaults_are_those_that_programs_know():
     found = {name: one.default for name, one in inspect.signature(RayExecutor).parameters.items()}
     assert (found["num_workers_per_host"], found["cpus_per_worker"], found["elastic_timeout"]) == (1, 1, 600)
     assert (found["use_current_placement_group"], found["override_discovery"], found["use_gpu"]) == (True, True, False)
-    made = inspect.signature(RayExecutor.create_settings).parameters
-    assert {name: made[name].default for name in list(made)[:5]} == {
+    parameters = inspect.signature(RayExecutor.create_settings).parameters
+    assert {name: parameters[name].default for name in list(parameters)[:5]} == {
         "timeout_s": 30,
         "ssh_identity_file": None,
         "ssh_str": None,

@@ -33,7 +33,7 @@ def test_a_traceback_without_what_is_rays_and_ours():
 
 
 def test_how_an_actor_has_died_in_few_words():
-    said = "\n".join(
+    message = "\n".join(
         [
             "The actor died unexpectedly before finishing this task.",
             "\tclass_name: BaseHorovodWorker",
@@ -41,7 +41,7 @@ def test_how_an_actor_has_died_in_few_words():
             "The actor is dead because its worker process has died. Some common causes include: (1) many",
         ]
     )
-    done = CallResult("", 1, error=RayActorError(error_msg=said))
+    done = CallResult("", 1, error=RayActorError(error_msg=message))
     assert done.died
     assert done.words() == "its process has died: The actor is dead because its worker process has died."
 

@@ -20,13 +20,13 @@ def test_a_killed_worker_is_replaced(local, capfd):
     )
     executor = ElasticRayExecutor(settings, env_vars={"COLOUR": "blue"})
     executor.start()
-    heard = []
-    results = executor.run(lambda: functions.trains(20, 3, fall=1, pause=0.02), callbacks=[heard.append])
+    messages = []
+    results = executor.run(lambda: functions.trains(20, 3, fall=1, pause=0.02), callbacks=[messages.append])
     assert results == [(rank, 3) for rank in range(3)]
-    sizes = [one["size"] for one in heard]
+    sizes = [one["size"] for one in messages]
     assert 2 in sizes, sizes
-    assert heard[-1]["step"] >= 19
-    gaps = [after["time"] - before["time"] for before, after in itertools.pairwise(heard)]
+    assert messages[-1]["step"] >= 19
+    gaps = [after["time"] - before["time"] for before, after in itertools.pairwise(messages)]
     assert max(gaps) < 10
     assert "rank 1 on host" in capfd.readouterr().err
 
@@ -36,7 +36,7 @@ def test_an_executor_with_min_workers_is_elastic(local):
         RayExecutor.create_settings(), num_workers=2, min_workers=1, max_workers=2, elastic_timeout=60
     )
     executor.start(functions.Executable, [7])
-    assert sorted(executor.execute(lambda made: made.grow())) == [8, 9]
+    assert sorted(executor.execute(lambda value: value.grow())) == [8, 9]
     executor.shutdown()
     with pytest.raises(RuntimeError, match="call start"):
         executor.run(len, [[]])
@@ -76,5 +76,5 @@ def test_nothing_stays_of_a_run_that_cannot_begin(local, monkeypatch):
 
 
 def test_hosts_for_tests_of_elastic_programs(local):
-    made = TestDiscovery(1, 3, 0.01, verbose=False)
-    assert list(made.find_available_hosts_and_slots().values()) == [6]
+    discovery = TestDiscovery(1, 3, 0.01, verbose=False)
+    assert list(discovery.find_available_hosts_and_slots().values()) == [6]

@@ -38,9 +38,9 @@ def test_again_on_the_same_workers_and_in_a_new_job(four):
 
 
 def test_the_executable_keeps_what_it_holds(four):
-    before = four.execute(lambda made: made.value)
-    assert four.execute(lambda made: made.grow()) == [value + 5 for value in before]
-    assert four.execute_single(lambda made: made.grow()) == before[0] + 10
+    before = four.execute(lambda value: value.value)
+    assert four.execute(lambda value: value.grow()) == [value + 5 for value in before]
+    assert four.execute_single(lambda value: value.grow()) == before[0] + 10
 
 
 def test_remote_calls_are_references(four, local):
@@ -53,9 +53,9 @@ def test_variables(four):
 
 
 def test_callbacks_get_what_rank_0_logs(four):
-    heard = []
-    assert four.run(functions.logs, [3], callbacks=[heard.append]) == [0, 1, 2, 3]
-    assert heard == [{"step": step, "rank": 0} for step in range(3)]
+    messages = []
+    assert four.run(functions.logs, [3], callbacks=[messages.append]) == [0, 1, 2, 3]
+    assert messages == [{"step": step, "rank": 0} for step in range(3)]
 
 
 def test_an_exception_is_of_its_class_and_names_rank_and_host(four):
@@ -114,12 +114,12 @@ def _start(ray, folder):
 
     options = {"runtime_env": {"env_vars": {"PYTHONPATH": str(folder)}}}
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=1)
-    made = worker_group.WorkerGroup(executor._settings, executor._plan, None, 1, 0)
-    made._options |= options
+    group = worker_group.WorkerGroup(executor._settings, executor._plan, None, 1, 0)
+    group._options |= options
     try:
-        made.start({})
+        group.start({})
     finally:
-        made.shutdown()
+        group.shutdown()
 
 
 def test_workers_of_a_host_see_each_others_gpus(local):

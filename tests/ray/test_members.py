@@ -24,9 +24,9 @@ def job(monkeypatch):
     settings = ElasticRayExecutor.create_settings(
         min_num_proc=1, elastic_timeout=60, nics="lo", discovery=Nowhere(), verbose=0
     )
-    made = ElasticJob(settings, 1, 0)
-    made.prepare({})
-    return made
+    job = ElasticJob(settings, 1, 0)
+    job.prepare({})
+    return job
 
 
 def threads_of_runs():

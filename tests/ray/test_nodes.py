@@ -50,39 +50,39 @@ def test_an_elastic_job_outlives_a_raylet_and_takes_a_new_one(nodes):
     settings = ElasticRayExecutor.create_settings(min_num_proc=2, num_proc=4, elastic_timeout=60)
     executor = ElasticRayExecutor(settings)
     executor.start()
-    heard = []
-    call = Call(lambda: executor.run(lambda: functions.trains(30, 5, pause=0.1), callbacks=[heard.append]))
-    wait_for(lambda: len(heard) > 5)
-    assert heard[-1]["size"] == 4
+    messages = []
+    call = Call(lambda: executor.run(lambda: functions.trains(30, 5, pause=0.1), callbacks=[messages.append]))
+    wait_for(lambda: len(messages) > 5)
+    assert messages[-1]["size"] == 4
     killed = time.time()
     nodes.kill(second)
-    wait_for(lambda: heard[-1]["size"] == 2)
-    again = next(one["time"] for one in heard if one["size"] == 2)
+    wait_for(lambda: messages[-1]["size"] == 2)
+    again = next(one["time"] for one in messages if one["size"] == 2)
     assert again - killed < 3.0
     nodes.add(3)
     assert call.result(120) == [(rank, 5) for rank in range(5)]
-    steps = [one["step"] for one in heard]
+    steps = [one["step"] for one in messages]
     assert max(after - before for before, after in itertools.pairwise(steps)) == 1
     assert first is not None
 
 
 def test_workers_colocated_on_nodes_and_one_node_lost(nodes):
-    made = [nodes.add(2) for _ in range(2)]
+    added = [nodes.add(2) for _ in range(2)]
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_hosts=2, num_workers_per_host=2)
     executor.start()
     try:
-        told = executor.run(functions.ranks)
-        assert [one[:2] for one in told] == [(rank, 4) for rank in range(4)]
+        reports = executor.run(functions.ranks)
+        assert [one[:2] for one in reports] == [(rank, 4) for rank in range(4)]
         where = executor.execute(lambda _: __import__("ray").get_runtime_context().get_node_id())
-        assert {where.count(node.node_id) for node in made} == {2}
+        assert {where.count(node.node_id) for node in added} == {2}
         call = Call(lambda: executor.run(_steps))
         time.sleep(1.0)
         killed = time.monotonic()
-        nodes.kill(made[1])
+        nodes.kill(added[1])
         with pytest.raises(WorkerError, match=r"rank \d on host .*: its process has died") as caught:
             call.result(60)
         assert time.monotonic() - killed < 50
-        assert where[caught.value.rank] == made[1].node_id
+        assert where[caught.value.rank] == added[1].node_id
     finally:
         executor.shutdown()
 

@@ -49,7 +49,7 @@ NODES = [{"CPU": 2.0}, {"CPU": 1.0}]
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"),
+    ("plan", "message"),
     [
         (strategy.loose(3, 1, 0, "PACK"), ""),
         (strategy.loose(4, 1, 0, "PACK"), "room for: 3, of 4"),
@@ -60,10 +60,10 @@ NODES = [{"CPU": 2.0}, {"CPU": 1.0}]
         (strategy.colocated(2, 2, 1, 0), "nodes that fit: 1, of 2"),
     ],
 )
-def test_lacking(plan, said):
+def test_lacking(plan, message):
     text = strategy.lacking(plan, NODES)
-    assert (said in text) if said else text == ""
-    if said:
+    assert (message in text) if message else text == ""
+    if message:
         assert "its 2 nodes have 2 CPUs and 0 GPUs; 1 CPUs and 0 GPUs" in text
 
 

@@ -40,7 +40,7 @@ def test_a_study(local, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         ({"num_workers": 0}, "num_workers must be an integer of at least 1, got 0"),
         ({"num_workers": 1, "cpus_per_worker": 0}, "cpus_per_worker must be an integer of at least 1, got 0"),
@@ -48,9 +48,9 @@ def test_a_study(local, tmp_path):
         ({"num_workers": 1, "timeout_s": 0}, "timeout_s must be a number of seconds"),
     ],
 )
-def test_what_is_wrong_is_named(given, said):
-    with pytest.raises(ValueError, match=said):
-        trainable(study, **given)
+def test_what_is_wrong_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        trainable(study, **arguments)
 
 
 def test_what_is_no_function():
@@ -59,6 +59,6 @@ def test_what_is_no_function():
 
 
 def test_a_trial_asks_for_a_bundle_for_each_rank():
-    made = trainable(study, 3, cpus_per_worker=2)
-    assert made._resources.required_resources == {"CPU": 6.0}
-    assert made.__name__ == "study"
+    trial = trainable(study, 3, cpus_per_worker=2)
+    assert trial._resources.required_resources == {"CPU": 6.0}
+    assert trial.__name__ == "study"

@@ -43,7 +43,7 @@ class Ranks:
             (self.folder / f"recorder.rank{rank}.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def said(folder, capsys, code=1):
+def output(folder, capsys, code=1):
     assert main(["diff", str(folder)]) == code
     return capsys.readouterr().out.splitlines()
 
@@ -52,7 +52,7 @@ def test_no_divergence(tmp_path, capsys):
     ranks = Ranks(tmp_path)
     ranks.done(["a", "b", "a"])
     ranks.write()
-    lines = said(tmp_path, capsys, 0)
+    lines = output(tmp_path, capsys, 0)
     assert lines[0].startswith("rank 0 (host a): 6 entries, written because: rank 1 was lost; the last operation ended")
     assert lines[-1].startswith("no divergence")
 
@@ -64,7 +64,7 @@ def test_the_order_of_what_is_announced(tmp_path, capsys):
         for name in names:
             ranks.add(rank, "announced", name)
     ranks.write()
-    assert said(tmp_path, capsys)[-3:] == [
+    assert output(tmp_path, capsys)[-3:] == [
         "first divergence: after operation 0, the last that all carried out, ranks announce different operations",
         "  ranks 0, 2: allreduce 'a' (float32[4], sum)",
         "  rank 1: allreduce 'b' (float32[4], sum)",
@@ -76,7 +76,7 @@ def test_a_rank_that_announces_nothing(tmp_path, capsys):
     ranks.done(["x"])
     ranks.add(0, "announced", "y")
     ranks.write()
-    lines = said(tmp_path, capsys)
+    lines = output(tmp_path, capsys)
     assert lines[-2:] == ["  rank 0: allreduce 'y' (float32[4], sum)", "  rank 1: nothing"]
 
 
@@ -88,7 +88,7 @@ def test_shapes_that_differ(tmp_path, capsys):
         ranks.add(rank, "failed", "y")
         ranks.add(rank, "announced", "y")  # and again, after that
     ranks.write()
-    assert said(tmp_path, capsys)[-3:] == [
+    assert output(tmp_path, capsys)[-3:] == [
         "first divergence: 'y' was announced differently, and failed on all ranks",
         "  rank 0: allreduce 'y' (float32[4], sum)",
         "  rank 1: allreduce 'y' (float32[5], sum)",
@@ -102,7 +102,7 @@ def test_rings_that_go_back_to_different_places_and_ranks_without_a_file(tmp_pat
             if position >= 3 * rank:
                 ranks.add(rank, "carried out", f"x{position % 2}", position)
     ranks.write(without=[2])
-    lines = said(tmp_path, capsys, 0)
+    lines = output(tmp_path, capsys, 0)
     assert "not there: rank 2" in lines
 
 
@@ -169,6 +169,6 @@ def test_what_a_terminal_would_obey_is_escaped(tmp_path, capsys):
     ranks.add(0, "announced", "\x1b[2Jone", **more)
     ranks.add(1, "announced", "\x1b[2Jother", **more)
     ranks.write()
-    out = "\n".join(said(tmp_path, capsys))
+    out = "\n".join(output(tmp_path, capsys))
     assert "\x1b" not in out
     assert "\\x1b[2Jone" in out

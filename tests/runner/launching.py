@@ -44,8 +44,8 @@ def marked_environment(extra: Mapping[str, str | None] | None = None) -> dict[st
     None in `extra` removes a variable.
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    made = {**os.environ, "PYTHONPATH": path, MARK: uuid.uuid4().hex, **(extra or {})}
-    return {name: value for name, value in made.items() if value is not None}
+    environment = {**os.environ, "PYTHONPATH": path, MARK: uuid.uuid4().hex, **(extra or {})}
+    return {name: value for name, value in environment.items() if value is not None}
 
 
 @dataclass
@@ -64,15 +64,15 @@ def run_job(
 ) -> Done:
     """Run `horovodrun arguments` to its end, and check that nothing of the job is left."""
     env = marked_environment(environment)
-    given = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
-    result = subprocess.run(launcher(arguments), env=env, cwd=cwd, capture_output=True, timeout=LIMIT, **given)
+    options = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
+    result = subprocess.run(launcher(arguments), env=env, cwd=cwd, capture_output=True, timeout=LIMIT, **options)
     assert processes_with(env[MARK]) == []
     return Done(result.returncode, result.stdout.decode("utf-8", "surrogateescape"), result.stderr.decode())
 
 
 def processes_with(mark: str) -> list[int]:
     """Return living processes whose environment has the mark, wherever they are in the process tree."""
-    wanted = f"{MARK}={mark}".encode()
+    variable = f"{MARK}={mark}".encode()
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -81,7 +81,7 @@ def processes_with(mark: str) -> list[int]:
                 zombie = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
             except OSError:
                 continue
-            if wanted in variables and not zombie:
+            if variable in variables and not zombie:
                 found.append(int(name))
     return found
 

@@ -50,8 +50,8 @@ def test_the_shortest_beginnings_of_all_flags():
         unique += 1
         flag = next(flag for flag in FLAGS if flag.dest == dest)
         sample = SAMPLES.get(flag.value.metavar, "x") if flag.value else ""
-        given = [beginning, *([sample] * flag.nargs if flag.value else [])]
-        namespace, command = cli.parse([*given, *COMMAND])
+        args = [beginning, *([sample] * flag.nargs if flag.value else [])]
+        namespace, command = cli.parse([*args, *COMMAND])
         value = getattr(namespace, dest)
         assert value is not None if flag.value else value is on, beginning
         assert command == COMMAND, beginning
@@ -62,8 +62,8 @@ def test_the_shortest_beginnings_of_all_flags():
 # Row: `horovodrun -np 2 NAME=value python x.py` (through `env`)
 
 
-def settings(*words):
-    return cli.settings(*cli.parse(words), {})
+def settings(*argv):
+    return cli.settings(*cli.parse(argv), {})
 
 
 def test_variables_in_front_of_the_command():
@@ -154,16 +154,16 @@ def test_hosts_and_places(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("a slots=2\nb slots=1\n")
     assert hosts.parse_host_files(filename=str(file)) == "a:2,b:1"
-    given = hosts.parse_hosts("a:2,b:1")
-    places = hosts.get_host_assignments(given, 2, 3)
+    parsed = hosts.parse_hosts("a:2,b:1")
+    places = hosts.get_host_assignments(parsed, 2, 3)
     assert [(p.hostname, p.rank, p.local_rank, p.cross_rank) for p in places] == [
         ("a", 0, 0, 0), ("a", 1, 1, 0), ("b", 2, 0, 1)
     ]  # fmt: skip
     assert {(p.size, p.local_size, p.cross_size) for p in places} == {(3, 2, 2), (3, 2, 1), (3, 1, 2)}
-    assert len(hosts.get_host_assignments(hosts=given, min_num_proc=1, max_num_proc=2)) == 2
-    assert len(hosts.get_host_assignments(given, 2)) == 3
+    assert len(hosts.get_host_assignments(hosts=parsed, min_num_proc=1, max_num_proc=2)) == 2
+    assert len(hosts.get_host_assignments(parsed, 2)) == 3
     with pytest.raises(ValueError, match=r"4 processes.*3 slots"):
-        hosts.get_host_assignments(given, 4)
+        hosts.get_host_assignments(parsed, 4)
     assert hosts.INVALID_SLOT_INFO.rank == -1
     # The rules are the launcher's own.
     assert [slot.rank for slot in assign([Host("a", 2), Host("b", 1)], 3)] == [place.rank for place in places]
@@ -172,6 +172,6 @@ def test_hosts_and_places(tmp_path):
 def test_settings_are_kept_and_their_key_is_not_shown():
     from horovod.runner.common.util.settings import Settings
 
-    made = Settings(num_proc=2, verbose=2, key=b"secret", nics=["lo"], hosts="a:2", start_timeout=30)
-    assert (made.num_proc, made.hosts, made.nics, made.elastic) == (2, "a:2", ["lo"], False)
-    assert "secret" not in repr(made)
+    settings = Settings(num_proc=2, verbose=2, key=b"secret", nics=["lo"], hosts="a:2", start_timeout=30)
+    assert (settings.num_proc, settings.hosts, settings.nics, settings.elastic) == (2, "a:2", ["lo"], False)
+    assert "secret" not in repr(settings)

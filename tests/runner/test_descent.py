@@ -58,9 +58,9 @@ def test_only_ranks_join(tmp_path):
         ["-np", "2", "--no-torch-distributed-env", sys.executable, str(path)],
         environment={"HOROVOD_START_TIMEOUT": "5"},
     )
-    said = dict(line.removeprefix("[1]<stdout>:").split(" ", 1) for line in done.out.splitlines())
+    lines = dict(line.removeprefix("[1]<stdout>:").split(" ", 1) for line in done.out.splitlines())
     assert done.code == 0, done.err
-    assert said == {
+    assert lines == {
         "spawn": "1",
         "forkserver": "1",
         "fork": "True",

@@ -66,36 +66,36 @@ def commands():
                 yield block.where, shlex.split(re.sub(r"^(\w+=\S+ )*", "", line), comments=True)
 
 
-def complaint(words):
+def complaint(argv):
     """Return the error in a command, or an empty string."""
-    if words[0] == "make":
+    if argv[0] == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        return "" if words[1] in targets or "=" in words[1] else f"no target {words[1]} in the Makefile"
-    if words[:2] == ["python", "-m"]:
-        main = Path(*words[2].split("."), "__main__.py")
-        return "" if (ROOT / "src" / main).exists() or (ROOT / main).exists() else f"no module {words[2]}"
-    if words[0] == "python":
-        return "" if "/" not in words[1] or (ROOT / words[1]).exists() else f"no file {words[1]}"
-    return "" if words[0] in OUTSIDE else "a comment before it says whether it is run, see tests/documents.py"
+        return "" if argv[1] in targets or "=" in argv[1] else f"no target {argv[1]} in the Makefile"
+    if argv[:2] == ["python", "-m"]:
+        main = Path(*argv[2].split("."), "__main__.py")
+        return "" if (ROOT / "src" / main).exists() or (ROOT / main).exists() else f"no module {argv[2]}"
+    if argv[0] == "python":
+        return "" if "/" not in argv[1] or (ROOT / argv[1]).exists() else f"no file {argv[1]}"
+    return "" if argv[0] in OUTSIDE else "a comment before it says whether it is run, see tests/documents.py"
 
 
 def test_commands_are_understood(monkeypatch):
     """They are parsed and checked without being started."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     wrong, seen = [], 0
-    for where, words in commands():
-        if words[0] == "horovodrun":
+    for where, argv in commands():
+        if argv[0] == "horovodrun":
             seen += 1
-            if {"--help", "--completion"} & set(words):
+            if {"--help", "--completion"} & set(argv):
                 continue
-            namespace, words = cli.parse([each for word in words[1:] for each in WORDS.get(word, [word])])
+            namespace, argv = cli.parse([each for argument in argv[1:] for each in WORDS.get(argument, [argument])])
             if namespace.doctor or namespace.explain or namespace.check_build or namespace.jsrun:
                 continue
-            assert cli.settings(namespace, words, {}).command, where
+            assert cli.settings(namespace, argv, {}).command, where
             if namespace.benchmark:
                 continue
-        if what := complaint(words):
-            wrong.append(f"{where}: {' '.join(words)}: {what}")
+        if what := complaint(argv):
+            wrong.append(f"{where}: {' '.join(argv)}: {what}")
     assert not wrong
     assert seen > 10
 
@@ -108,6 +108,6 @@ def pages():
 
 def test_no_page_installs_the_original_project():
     """The package index has the original project under this name."""
-    told = {name: re.findall(r"pip install '?horovod\b(?!==V)[^`\n]*", text) for name, text in pages().items()}
-    assert told.pop("README.md") == ["pip install horovod"], "which says so"
-    assert {name: found for name, found in told.items() if found} == {}
+    commands = {name: re.findall(r"pip install '?horovod\b(?!==V)[^`\n]*", text) for name, text in pages().items()}
+    assert commands.pop("README.md") == ["pip install horovod"], "which says so"
+    assert {name: found for name, found in commands.items() if found} == {}

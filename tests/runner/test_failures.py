@@ -45,9 +45,9 @@ def test_victims_that_end_before_the_culprit_are_not_blamed(tmp_path):
     )
     done = run_job(["-np", "3", *python(code), str(tmp_path)])
     assert done.code == 5
-    words = last_words(done.err)
-    assert "rank 0 on host localhost failed first: exit code 5" in words
-    assert words[-1].strip() == "ValueError: the cause"
+    messages = last_words(done.err)
+    assert "rank 0 on host localhost failed first: exit code 5" in messages
+    assert messages[-1].strip() == "ValueError: the cause"
     assert "ranks 1-2 failed with HorovodInternalError as a consequence" in done.err
 
 
@@ -62,10 +62,10 @@ def test_a_culprit_that_hangs_while_ending_is_blamed(tmp_path):
         "raise HorovodInternalError('rank 1 has left')\n"
     )
     done = run_job(["-np", "2", *python(code), str(tmp_path)])
-    words = last_words(done.err)
+    messages = last_words(done.err)
     assert done.code == 1
-    assert words[-1].strip() == "ValueError: the cause"
-    assert any(line.startswith("rank 1 on host localhost failed first") for line in words)
+    assert messages[-1].strip() == "ValueError: the cause"
+    assert any(line.startswith("rank 1 on host localhost failed first") for line in messages)
 
 
 def test_a_rank_that_ends_well_does_not_end_the_others():
@@ -158,7 +158,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("around", ["", *(pytest.param(words, marks=HEAVY) for words in ("python", "sh", "bash"))])
+@pytest.mark.parametrize("around", ["", *(pytest.param(kind, marks=HEAVY) for kind in ("python", "sh", "bash"))])
 def test_an_interrupt_reaches_ranks_and_not_what_they_have_started(tmp_path, around):
     """The cleanup takes a while; wrappers around the rank neither end it nor outlive it for long."""
     path = tmp_path / "rank.py"
@@ -174,10 +174,10 @@ def test_an_interrupt_reaches_ranks_and_not_what_they_have_started(tmp_path, aro
         done = job.finish()
         assert done.code == 130
         assert last_words(done.err)[-1] == "stopped by SIGINT"
-        words = ["interrupted", "finally; helper lives: True"]
-        expected = [f"[{rank}]<stdout>:{word}" for rank in (0, 1) for word in [*words, f"atexit {rank}"]]
-        said = [line for line in done.out.splitlines() if "a helper got SIGTERM" not in line]
-        assert sorted(said) == sorted(expected)
+        messages = ["interrupted", "finally; helper lives: True"]
+        expected = [f"[{rank}]<stdout>:{message}" for rank in (0, 1) for message in [*messages, f"atexit {rank}"]]
+        lines = [line for line in done.out.splitlines() if "a helper got SIGTERM" not in line]
+        assert sorted(lines) == sorted(expected)
         assert job.left() == []
 
 

@@ -83,9 +83,9 @@ def job(tmp_path, plant, size=2, head="", **environment):
     arguments = ["-np", str(size), sys.executable, str(path)]
     with (
         (tmp_path / "stderr").open("wb") as err,
-        running(arguments, environment={**settings, **environment}, stderr=err) as made,
+        running(arguments, environment={**settings, **environment}, stderr=err) as job,
     ):
-        yield made, line
+        yield job, line
 
 
 def said(tmp_path):
@@ -137,13 +137,13 @@ def test_a_debugger_a_loop_a_process_in_the_kernel_and_an_odd_name(tmp_path):
     head = f"NAME, FIFO = {odd!r}, {str(tmp_path / 'fifo')!r}\n"
     with job(tmp_path, "each something else", 4, head=head) as (_, line):
         found = reason(tmp_path)
-        wanted = [
+        expected = [
             "state: it computes",
             "state: it waits for a process that it starts to begin its program (vfork)",
             f"train.py:{line} in <module>",
         ]
         # On a busy machine the first report may have been written before some answers arrived.
-        eventually(lambda: all(part in report(tmp_path) for part in wanted), LIMIT, "what all ranks do")
+        eventually(lambda: all(part in report(tmp_path) for part in expected), LIMIT, "what all ranks do")
         text = report(tmp_path)
     assert re.match(r"rank 1 does not go on: a debugger has it \(pid \d+\)", found)
     assert found.endswith("; it goes on when the debugger lets it (--debug-rank keeps the others from warning)")

@@ -103,11 +103,11 @@ def test_output_files_are_whole_though_equal_lines_are_collapsed(tmp_path):
     done = run_job(["-np", "3", "--collapse-output", "--output-filename", str(tmp_path), *python(code)])
     assert done.code == 0
     lines = done.out.splitlines()
-    mine = [f"[{rank}]<stdout>:mine {rank}" for rank in range(3)]
-    assert sorted(line for line in lines if "mine" in line) == mine
+    own = [f"[{rank}]<stdout>:mine {rank}" for rank in range(3)]
+    assert sorted(line for line in lines if "mine" in line) == own
     # On a busy machine ranks may be further apart than the delay for merging lines; then one is shown up to
     # three times.
-    same = [line for line in lines if line not in mine]
+    same = [line for line in lines if line not in own]
     assert same == ["[0-2]<stdout>:same"] or (
         1 < len(same) < 4 and all(line.endswith("<stdout>:same") for line in same)
     )
@@ -119,8 +119,8 @@ def test_output_files_are_whole_though_equal_lines_are_collapsed(tmp_path):
 def test_a_file_that_cannot_be_written_ends_the_job_and_is_named(tmp_path):
     """A full disk, for example; simulated by this process's file size limit."""
     code = "import os, time; print('x' * 5000 * int(os.environ['HOROVOD_RANK'])); time.sleep(600)"
-    words = launcher(["-np", "2", "--output-filename", str(tmp_path), *python(code)])
-    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *words]
+    command = launcher(["-np", "2", "--output-filename", str(tmp_path), *python(code)])
+    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *command]
     environment = marked_environment()
     done = subprocess.run(limited, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     assert processes_with(environment[MARK]) == []

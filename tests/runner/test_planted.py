@@ -88,11 +88,11 @@ def directly(planted, command, stdin=subprocess.DEVNULL, **variables):
 @pytest.mark.parametrize("program", ["worker", "launcher"])
 def test_the_programs_of_pods(planted, program):
     """A pod's working directory is often a volume that others can write to, and these programs hold the job's token."""
-    words = {"worker": ["--launcher", "x", "--port", "1"], "launcher": ["--port", "1", "--", "--", "true"]}[program]
-    command = [sys.executable, *boot.arguments_elsewhere(f"horovod.runner.kubernetes.{program}"), *words]
-    code, said = directly(planted, command, HOROVOD_POD_TOKEN="x" * 32)
+    argv = {"worker": ["--launcher", "x", "--port", "1"], "launcher": ["--port", "1", "--", "--", "true"]}[program]
+    command = [sys.executable, *boot.arguments_elsewhere(f"horovod.runner.kubernetes.{program}"), *argv]
+    code, output = directly(planted, command, HOROVOD_POD_TOKEN="x" * 32)
     assert code != 0
-    assert {"worker": "got ''", "launcher": "-np is missing"}[program] in said
+    assert {"worker": "got ''", "launcher": "-np is missing"}[program] in output
 
 
 @pytest.mark.parametrize("switch", [{}, {"PYTHONSAFEPATH": "1"}])
@@ -118,14 +118,14 @@ def test_modules_of_the_launching_program_are_found(tmp_path):
         "if __name__ == '__main__': print(horovod.run(work, num_proc=1))\n"
     )
     (tmp_path / "program.py").write_text(script)
-    mine, shadow = str(tmp_path / "mine.py"), str(tmp_path / "pytest.py")
+    own, shadow = str(tmp_path / "mine.py"), str(tmp_path / "pytest.py")
     env = marked_environment()
-    for words, place in (
+    for argv, place in (
         ([str(tmp_path / "program.py")], "/"),
         (["-m", "program"], tmp_path),
         (["-c", script], tmp_path),
     ):
         done = subprocess.run(
-            [sys.executable, *words], cwd=place, env=env, capture_output=True, text=True, timeout=LIMIT
+            [sys.executable, *argv], cwd=place, env=env, capture_output=True, text=True, timeout=LIMIT
         )
-        assert done.stdout == f"{[(mine, shadow)]}\n", done.stderr
+        assert done.stdout == f"{[(own, shadow)]}\n", done.stderr

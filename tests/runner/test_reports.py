@@ -55,8 +55,8 @@ def train(tmp_path, what):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
     done = run_job(["-np", "3", sys.executable, str(path), what], environment={"HOROVOD_START_TIMEOUT": "2"})
-    words = [line.removeprefix("horovodrun: ") for line in done.err.splitlines() if line.startswith("horovodrun: ")]
-    return done, words
+    messages = [line.removeprefix("horovodrun: ") for line in done.err.splitlines() if line.startswith("horovodrun: ")]
+    return done, messages
 
 
 @pytest.mark.heavy
@@ -68,21 +68,21 @@ def train(tmp_path, what):
     ],
 )
 def test_a_rank_that_goes_without_a_word_is_blamed(tmp_path, what, how):
-    done, words = train(tmp_path, what)
+    done, messages = train(tmp_path, what)
     assert done.code in (1, 4)  # the exit code of the first victim
-    assert words[0] == "ranks 0, 2 failed with HorovodInternalError as a consequence"
-    assert any(line.startswith("rank 1 on host localhost failed first: " + how) for line in words), words
-    assert ("stopped by horovodrun: rank 1" in words) == (what == "exec")
+    assert messages[0] == "ranks 0, 2 failed with HorovodInternalError as a consequence"
+    assert any(line.startswith("rank 1 on host localhost failed first: " + how) for line in messages), messages
+    assert ("stopped by horovodrun: rank 1" in messages) == (what == "exec")
 
 
 @pytest.mark.heavy
 def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
-    done, words = train(tmp_path, "absent")
+    done, messages = train(tmp_path, "absent")
     assert done.code == 1
     assert "waited 15 s for rank 2 (of 3) to call hvd.init(); see" in done.err
     assert "(rank 0 had come and given up before)" in done.err
-    at = words.index("stopped by horovodrun: ranks 0, 2")
-    assert words[at + 1 : at + 4] == [
+    at = messages.index("stopped by horovodrun: ranks 0, 2")
+    assert messages[at + 1 : at + 4] == [
         "rank 2 on host localhost failed first: it did not call hvd.init() within 15 s",
         "rank 1 also failed (exit code 1)",
         "what rank 1 on host localhost says:",

@@ -11,21 +11,21 @@ SHOW = python(f"import json, os; print(json.dumps([os.environ.get(name) for name
 CLEAR = dict.fromkeys(NAMES)
 
 
-def told(arguments, environment=None):
+def variables(arguments, environment=None):
     done = run_job([*arguments, *SHOW], environment={**CLEAR, **(environment or {})})
     assert done.code == 0, done.err
     return sorted((json.loads(line.partition(":")[2]) for line in done.out.splitlines()), key=str)
 
 
 def test_workers_get_the_variables():
-    one, two = told(["-np", "2"])
+    one, two = variables(["-np", "2"])
     assert (one[:6], two[:6]) == (["0", "2", "0", "2", "0", "127.0.0.1"], ["1", "2", "1", "2", "0", "127.0.0.1"])
     assert one[6] == two[6]
     assert 1024 < int(one[6]) < 65536
 
 
 def test_port_and_variables_of_the_user():
-    (one,) = told(["-np", "1", "--torch-distributed-port", "29511"], {"MASTER_ADDR": "localhost", "RANK": "7"})
+    (one,) = variables(["-np", "1", "--torch-distributed-port", "29511"], {"MASTER_ADDR": "localhost", "RANK": "7"})
     assert one == ["0", "1", "0", "1", "0", "localhost", "29511"]
 
 

@@ -45,9 +45,9 @@ def test_the_tutorial_shows_what_it_says(tmp_path):
     for command, expected in EXPECTED.items():
         if expected is None:
             continue
-        words = shlex.split(command)
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
-        said = done.stdout + done.stderr
+        argv = shlex.split(command)
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+        output = done.stdout + done.stderr
         code, parts = expected
-        assert done.returncode == code, said
-        assert [part for part in parts if part not in said] == [], said
+        assert done.returncode == code, output
+        assert [part for part in parts if part not in output] == [], output

@@ -93,10 +93,10 @@ def listeners_of(pids: Iterable[int]) -> list[Listener]:
         except OSError:  # it has ended
             continue
         for line in unix:
-            words = line.split(maxsplit=7)
-            listening = int(words[3], 16) & 0x10000
-            if listening and words[6] in inodes:
-                found.append(Listener(pid, "unix", words[7].replace("@", "\0", 1).encode()))
+            fields = line.split(maxsplit=7)
+            listening = int(fields[3], 16) & 0x10000
+            if listening and fields[6] in inodes:
+                found.append(Listener(pid, "unix", fields[7].replace("@", "\0", 1).encode()))
     return found
 
 
@@ -122,8 +122,8 @@ def _tcp_lines(pid: int) -> list[list[str]]:
 
 
 class _TcpLine:
-    def __init__(self, words: list[str]) -> None:
-        digits, port = words[1].split(":")
+    def __init__(self, fields: list[str]) -> None:
+        digits, port = fields[1].split(":")
         groups = [bytes.fromhex(digits[i : i + 8])[::-1] for i in range(0, len(digits), 8)]
         raw = b"".join(groups)
         family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6

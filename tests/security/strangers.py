@@ -47,28 +47,28 @@ def pickled_messages(marker: Path) -> list[bytes]:
 
     Bare, with a length, with a digest under an empty or guessed key, and in text.
     """
-    made = []
+    sent = []
     for body in pickles(marker):
-        made.append(body)
+        sent.append(body)
         for order in (">", "<"):
             length = struct.pack(order + "I", len(body))
-            made += [length + body, struct.pack(order + "Q", len(body)) + body]
+            sent += [length + body, struct.pack(order + "Q", len(body)) + body]
             for key in (b"", b"0" * 32, b"horovod"):
-                made.append(hmac.digest(key, body, hashlib.sha256) + length + body)
-        made.append(base64.b64encode(body) + b"\n")
-    return made
+                sent.append(hmac.digest(key, body, hashlib.sha256) + length + body)
+        sent.append(base64.b64encode(body) + b"\n")
+    return sent
 
 
 def http_requests(marker: Path) -> list[bytes]:
     """Return requests to the key-value and rendezvous servers of original Horovod: store a bomb, have it read."""
-    made = []
+    sent = []
     for body in [*pickles(marker), base64.b64encode(pickles(marker)[0])]:
         for path in ("/global/rendezvous", "/runfunc/func", "/rank_and_size/localhost/0", "/worker_addresses/0"):
             for method in ("PUT", "POST"):
                 head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-                made.append(head.encode() + body)
-    made += [b"GET /runfunc/func HTTP/1.0\r\n\r\n", b"DELETE /global/rendezvous HTTP/1.1\r\nContent-Length: 1\r\n\r\n1"]
-    return made
+                sent.append(head.encode() + body)
+    sent += [b"GET /runfunc/func HTTP/1.0\r\n\r\n", b"DELETE /global/rendezvous HTTP/1.1\r\nContent-Length: 1\r\n\r\n1"]
+    return sent
 
 
 def zeromq_messages(marker: Path) -> list[bytes]:
@@ -96,20 +96,20 @@ def zeromq_messages(marker: Path) -> list[bytes]:
 
 def handshakes(keys: Iterable[bytes]) -> list[bytes]:
     """Return hellos under wrong keys, for many purposes and ranks, with a guessed proof; and truncated ones."""
-    made = []
+    sent = []
     for key in keys:
         for epoch in range(4):
             for source, target in ((0, 1), (1, 0), (2, 0), (2, 1)):
                 for purpose in (1, 2, 3):
                     hello = Connector(key, Place(purpose, epoch, source, target)).outgoing
-                    made.append(hello + hmac.digest(key, hello, hashlib.sha256))
-        made += [hello[:30], hello[:4] + os.urandom(len(hello))]
-    return made
+                    sent.append(hello + hmac.digest(key, hello, hashlib.sha256))
+        sent += [hello[:30], hello[:4] + os.urandom(len(hello))]
+    return sent
 
 
 def noise() -> list[bytes]:
     generator = random.Random(20)
-    made = [
+    sent = [
         b"",
         b"\0",
         b"\n",
@@ -117,13 +117,13 @@ def noise() -> list[bytes]:
         b"\xff" * 65536,
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(500),
     ]
-    return made + [generator.randbytes(generator.choice((1, 8, 56, 64, 300, 5000))) for _ in range(20)]
+    return sent + [generator.randbytes(generator.choice((1, 8, 56, 64, 300, 5000))) for _ in range(20)]
 
 
 def everything(marker: Path, other_key: bytes) -> list[bytes]:
     """Return all messages. ``other_key``: key of another job of this user, whose members must not be trusted either."""
-    made = pickled_messages(marker) + http_requests(marker) + zeromq_messages(marker)
-    return made + handshakes([other_key, bytes(32)]) + noise()
+    sent = pickled_messages(marker) + http_requests(marker) + zeromq_messages(marker)
+    return sent + handshakes([other_key, bytes(32)]) + noise()
 
 
 def connect(listener: Listener) -> socket.socket:
@@ -148,14 +148,14 @@ def attack(
     ``at_once``: number of concurrent connections. ``seconds``: how long answers to a batch are awaited.
     """
     todo = [(listener, message) for message in messages for listener in listeners]
-    answers: list[bytes] = []
+    replies: list[bytes] = []
     for begin in range(0, len(todo), at_once):
-        answers += _attack_at_once(todo[begin : begin + at_once], seconds)
-    return answers
+        replies += _attack_at_once(todo[begin : begin + at_once], seconds)
+    return replies
 
 
 def _attack_at_once(todo: list[tuple[Listener, bytes]], seconds: float) -> list[bytes]:
-    answers: dict[socket.socket, bytes] = {}
+    replies: dict[socket.socket, bytes] = {}
     with selectors.DefaultSelector() as selector:
         for listener, message in todo:
             sock = connect(listener)
@@ -163,20 +163,20 @@ def _attack_at_once(todo: list[tuple[Listener, bytes]], seconds: float) -> list[
                 if sock.send(message) < len(message):
                     sock.shutdown(socket.SHUT_WR)
             selector.register(sock, selectors.EVENT_READ)
-            answers[sock] = b""
+            replies[sock] = b""
         deadline = time.monotonic() + seconds
         while selector.get_map() and (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 sock = key.fileobj  # type: ignore[assignment]
                 with contextlib.suppress(OSError):
                     if more := sock.recv(ANSWER_LIMIT):
-                        answers[sock] += more
+                        replies[sock] += more
                         continue
                 selector.unregister(sock)
                 sock.close()
-        for sock in answers:
+        for sock in replies:
             sock.close()
-    return [answer for answer in answers.values() if answer]
+    return [reply for reply in replies.values() if reply]
 
 
 class Loiterers:
@@ -218,9 +218,9 @@ class Loiterers:
             sock.close()
 
 
-def greets_only(answer: bytes) -> bool:
+def greets_only(reply: bytes) -> bool:
     """Return True if an answer contains only what every stranger gets.
 
     That is ZeroMQ's greeting and errors, or a challenge of a nonce and a MAC.
     """
-    return answer[:1] == b"\xff" or len(answer) == CHALLENGE
+    return reply[:1] == b"\xff" or len(reply) == CHALLENGE

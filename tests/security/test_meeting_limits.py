@@ -25,9 +25,9 @@ class Until(float):
     """A deadline that passes when an event has happened."""
 
     def __new__(cls, event):
-        made = super().__new__(cls, 0.0)
-        made.event = event
-        return made
+        instance = super().__new__(cls, 0.0)
+        instance.event = event
+        return instance
 
     def __sub__(self, now):
         return 0.0 if self.event.is_set() else 0.05

@@ -22,8 +22,8 @@ def job(request, tmp_path):
         "HOROVOD_START_TIMEOUT": "120",
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",  # links may wait for slots until the strangers' time is up
     }
-    with running(arguments, environment=environment) as made:
-        yield made
+    with running(arguments, environment=environment) as job:
+        yield job
 
 
 @pytest.mark.heavy
@@ -35,10 +35,10 @@ def test_a_job_under_attack_goes_on_and_executes_nothing(job, tmp_path):
     listeners = wait_for(lambda: listeners_of(pids), 1 + 2 * (SIZE - 1))
     assert {listener.address for listener in listeners if listener.kind == "tcp"} <= {"127.0.0.1", "::1"}
     with Loiterers(listeners, FLOOD) as loiterers:
-        answers = attack(listeners, messages, seconds=0.3)
+        replies = attack(listeners, messages, seconds=0.3)
         (tmp_path / "go").touch()
         while not list(tmp_path.glob("formed-*")):
-            answers += attack(listeners, messages[:40], seconds=0.1)
+            replies += attack(listeners, messages[:40], seconds=0.1)
         wait_for(lambda: list(tmp_path.glob("formed-*")), SIZE)
 
         workers = workers_of(job)
@@ -48,14 +48,14 @@ def test_a_job_under_attack_goes_on_and_executes_nothing(job, tmp_path):
         attack(sockets, messages[:10], seconds=0.3)
         store = [listener for listener in listeners_of(job.left()) if listener not in sockets]
         assert len(store) == 1
-        answers += attack(store, messages, seconds=0.3)
+        replies += attack(store, messages, seconds=0.3)
     (tmp_path / "end").touch()
     done = job.finish(PATIENCE)
     assert done.code == 0, done.err
     assert done.out.count("all sums right") == SIZE, done.out
     assert loiterers.made > FLOOD * len(listeners)  # dropped ones reconnected
     assert not marker.exists()
-    assert all(greets_only(answer) for answer in answers)
+    assert all(greets_only(reply) for reply in replies)
     assert "Traceback" not in done.err
 
 

@@ -84,18 +84,18 @@ def job(tmp_path_factory):
     """Yield (a running job at log level trace, its control directory, its key)."""
     place = tmp_path_factory.mktemp("job")
     (place / "go").touch()
-    with running(["-np", "2", "--verbose", "--log-level", "TRACE", *python(WORKER), str(place)]) as made:
+    with running(["-np", "2", "--verbose", "--log-level", "TRACE", *python(WORKER), str(place)]) as job:
         wait_for(lambda: list(place.glob("formed-*")), 2)
-        workers = workers_of(made)
+        workers = workers_of(job)
         environ = environment_of(workers[0])
         key = read_key_file(environ["HOROVOD_KEY_FILE"])
         assert read_key_file(f"/proc/{workers[0]}/fd/{environ['HOROVOD_KEY_FD']}") == key
-        yield made, place, key
+        yield job, place, key
 
 
 def test_the_key_is_in_no_argument_and_no_environment(job):
-    made, _, key = job
-    pids = made.left()
+    running, _, key = job
+    pids = running.left()
     assert len(pids) >= 5  # launcher, guard, agent, two workers
     for pid in pids:
         for what in ("cmdline", "environ", "comm"):
@@ -105,9 +105,9 @@ def test_the_key_is_in_no_argument_and_no_environment(job):
 
 
 def test_only_this_user_can_open_the_key(job):
-    made, _, _ = job
+    running, _, _ = job
     found = 0
-    for pid in made.left():
+    for pid in running.left():
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             if re.match(r"/memfd:horovod-(key|function|result)", os.readlink(entry)):
                 assert stat.S_IMODE(os.stat(entry).st_mode) == 0o600
@@ -117,9 +117,9 @@ def test_only_this_user_can_open_the_key(job):
 
 
 def test_the_key_is_in_no_output_at_level_trace(job):
-    made, place, key = job
+    running, place, key = job
     (place / "end").touch()
-    done = made.finish(PATIENCE)
+    done = running.finish(PATIENCE)
     assert done.code == 0, done.err
     assert done.out.count("all sums right") == 2
     assert "store on 127.0.0.1" in done.err
@@ -162,6 +162,6 @@ def test_children_do_not_get_the_keys_descriptor(np):
     """Even children that drop privileges: they could read the key through an open descriptor."""
     done = run_job(["-np", str(np), *python(CHILDREN)])
     assert done.code == 0, done.err
-    said = ["0", "program 0 0", "child Bad file descriptor", f"size {np}"]
+    expected = ["0", "program 0 0", "child Bad file descriptor", f"size {np}"]
     for rank in range(np):
-        assert by_rank(done.out)[rank] == said, done.out + done.err
+        assert by_rank(done.out)[rank] == expected, done.out + done.err

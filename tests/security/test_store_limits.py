@@ -112,16 +112,16 @@ def one_after_the_other(count, client):
 
 @contextlib.contextmanager
 def strangers(address, numbers):
-    made = []
+    sockets = []
     try:
         for _ in numbers:
             stranger = socket.socket()
             stranger.setblocking(False)
             stranger.connect_ex(address)
-            made.append(stranger)
-        yield made
+            sockets.append(stranger)
+        yield sockets
     finally:
-        for stranger in made:
+        for stranger in sockets:
             stranger.close()
 
 
@@ -166,9 +166,9 @@ def test_strangers_do_not_fill_memory_with_messages_that_lack_a_byte(size):
     """A thousand hellos of the declared length, less one byte."""
     make_room(1100)
     message = GREETING + LONG_COMMAND + size.to_bytes(8, "big") + b"x" * (size - 1)
-    with server(store_sockets._STRANGERS) as (process, _, address), strangers(address, range(1000)) as made:
+    with server(store_sockets._STRANGERS) as (process, _, address), strangers(address, range(1000)) as sockets:
         before = peak_memory(process)
-        for stranger in made:
+        for stranger in sockets:
             stranger.setblocking(True)
             with contextlib.suppress(OSError):  # the store closes the connection
                 stranger.sendall(message)

@@ -62,6 +62,6 @@ def session(spark):
     """The SparkSession of that application."""
     from pyspark.sql import SparkSession
 
-    made = SparkSession(spark)
-    made.conf.set("spark.sql.shuffle.partitions", "2")
-    return made
+    session = SparkSession(spark)
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    return session

@@ -58,7 +58,7 @@ ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reaso
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("ModuleNotFoundError: No module named 'horovod'", "an executor has no horovod, or another version (horovod)"),
         ("No module named 'horovod.spark'", "(horovod.spark)"),
@@ -81,16 +81,16 @@ ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reaso
         ),
     ],
 )
-def test_what_would_come_again(text, words):
-    assert words in known_failure(text)
+def test_what_would_come_again(text, message):
+    assert message in known_failure(text)
     assert explain(text) == known_failure(text)
 
 
 def test_a_lost_executor_is_what_tells_most():
     assert known_failure(LOST) == ""
-    told = explain(LOST)
-    assert told.startswith("ExecutorLostFailure (executor 1 exited")
-    assert told.endswith("Reason: Command exited with code 137")
+    message = explain(LOST)
+    assert message.startswith("ExecutorLostFailure (executor 1 exited")
+    assert message.endswith("Reason: Command exited with code 137")
 
 
 def test_of_other_failures_their_lines_without_those_of_java():

@@ -25,10 +25,10 @@ def test_names_and_values():
 )
 def test_the_keys_are_those_of_the_installed_spark(monkeypatch, version, group):
     monkeypatch.setitem(sys.modules, "pyspark", types.ModuleType("pyspark"))
-    made = types.ModuleType("pyspark.version")
-    made.__version__ = version
+    module = types.ModuleType("pyspark.version")
+    module.__version__ = version
     sys.modules["pyspark"].__spec__ = importlib.machinery.ModuleSpec("pyspark", None)
-    monkeypatch.setitem(sys.modules, "pyspark.version", made)
+    monkeypatch.setitem(sys.modules, "pyspark.version", module)
     try:
         importlib.reload(conf)
         assert (f"spark.{group}.enabled", "true") == conf.SPARK_CONF_BLACKLIST_ENABLED

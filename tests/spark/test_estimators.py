@@ -17,9 +17,9 @@ from tests.spark import digits
 
 @pytest.fixture(scope="module")
 def frame(session):
-    made = digits.frame(session).cache()
-    yield made
-    made.unpersist()
+    frame = digits.frame(session).cache()
+    yield frame
+    frame.unpersist()
 
 
 def right(output, label):
@@ -31,19 +31,19 @@ def network():
     return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 
 
-def settings(folder, **given):
-    told = {"batch_size": 32, "epochs": 6, "random_seed": 3, "validation": 0.2, "verbose": 2}
+def settings(folder, **options):
+    params = {"batch_size": 32, "epochs": 6, "random_seed": 3, "validation": 0.2, "verbose": 2}
     return {
         "store": LocalStore(folder), "backend": LocalBackend(2), "partitions_per_process": 2,
-        "feature_cols": ["features"], "label_cols": ["label"], **told, **given,
+        "feature_cols": ["features"], "label_cols": ["label"], **params, **options,
     }  # fmt: skip
 
 
-def of_torch(estimator_class, folder, **given):
+def of_torch(estimator_class, folder, **options):
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    told = {"optimizer": optimizer, "loss": torch.nn.CrossEntropyLoss(), "metrics": [right]}
-    return estimator_class(model=model, **told, **settings(folder, **given))
+    params = {"optimizer": optimizer, "loss": torch.nn.CrossEntropyLoss(), "metrics": [right]}
+    return estimator_class(model=model, **params, **settings(folder, **options))
 
 
 def test_digits_are_learnt_in_a_pipeline_and_the_model_is_saved_and_loaded(frame, tmp_path):
@@ -61,9 +61,9 @@ def test_digits_are_learnt_in_a_pipeline_and_the_model_is_saved_and_loaded(frame
     loaded = PipelineModel.load(f"{tmp_path}/model")
     assert loaded.stages[0].getRunId() == fitted.stages[0].getRunId()
     assert loaded.stages[0].getHistory() == history
-    made = loaded.transform(frame)
-    assert dict(made.dtypes)["label__output"] == "array<float>"
-    rows = made.collect()
+    predictions = loaded.transform(frame)
+    assert dict(predictions.dtypes)["label__output"] == "array<float>"
+    rows = predictions.collect()
     assert len(rows) == 1797
     assert digits.accuracy(rows) > 0.94
     with pytest.raises(ValueError, match=r"must contain a TorchEstimator, got a .*TorchModel"):

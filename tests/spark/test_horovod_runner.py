@@ -26,8 +26,8 @@ def main(base, loud=True):
 
 def test_below_0_processes_of_the_driver(capsys):
     """Without Spark."""
-    made = HorovodRunner(np=-2, env={"GIVEN": "yes"})
-    assert made.run(main, base=10) == (0, 2, [21], "yes", None)
+    runner = HorovodRunner(np=-2, env={"GIVEN": "yes"})
+    assert runner.run(main, base=10) == (0, 2, [21], "yes", None)
     out = capsys.readouterr().out.splitlines()
     assert sorted(out) == [
         "[0]<stdout>:printed by 0", "[1]<stdout>:epoch 0", "[1]<stdout>:of rank 1", "[1]<stdout>:printed by 1",
@@ -47,8 +47,8 @@ def test_above_0_tasks_that_tell_the_driver_what_they_want(spark, capsys):
 @pytest.mark.heavy
 def test_0_all_slots(spark):
     with pytest.warns(DeprecationWarning, match="np=0 is deprecated"):
-        made = HorovodRunner(np=0)
-    assert made.run(main, base=0, loud=False)[1] == 4
+        runner = HorovodRunner(np=0)
+    assert runner.run(main, base=0, loud=False)[1] == 4
 
 
 def fails():
@@ -89,13 +89,13 @@ def test_it_is_where_programs_look_for_it():
 def test_lines_come_in_pieces(everything, monkeypatch):
     target = io.StringIO()
     log = DriverLog(target, everything=everything)
-    said = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", said)
+    output = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", output)
     monkeypatch.setenv(DRIVER_LOG, "1")
     log_to_driver("meant")
     monkeypatch.setenv(DRIVER_LOG, "")
     log_to_driver("elsewhere")
-    marked, plain = said.getvalue().splitlines()
+    marked, plain = output.getvalue().splitlines()
     assert (plain, marked.endswith("meant"), marked != "meant") == ("elsewhere", True, True)
     for character in f"[0]<stdout>:other\n[1]<stdout>:{marked}\n[1]<stdout>:half":
         log.write(character)

@@ -48,7 +48,7 @@ def test_the_start_timeout(monkeypatch):
 
 
 def options(**changes):
-    given = {
+    values = {
         "env": None,
         "stdout": None,
         "stderr": None,
@@ -57,7 +57,7 @@ def options(**changes):
         "timestamp": False,
         "timeout": 1.0,
     }
-    return job.job_options(**{**given, **changes})
+    return job.job_options(**{**values, **changes})
 
 
 def test_streams_and_variables(tmp_path):

@@ -85,16 +85,16 @@ def pids(folder, count):
 @pytest.mark.heavy
 def test_two_jobs_at_once(spark):
     def job(base):
-        told.append(horovod.spark.run(describe, (base,), num_proc=2, stdout=io.StringIO(), env={"GIVEN": str(base)}))
+        out.append(horovod.spark.run(describe, (base,), num_proc=2, stdout=io.StringIO(), env={"GIVEN": str(base)}))
 
-    told = []
+    out = []
     threads = [threading.Thread(target=job, args=(base,)) for base in (10, 20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert sorted(result[0][1] for result in told) == [[21], [41]]
-    assert sorted(result[1][3] for result in told) == ["10", "20"]
+    assert sorted(result[0][1] for result in out) == [[21], [41]]
+    assert sorted(result[1][3] for result in out) == ["10", "20"]
 
 
 @pytest.mark.heavy

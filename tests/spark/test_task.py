@@ -7,13 +7,13 @@ def test_the_environment_of_ranks():
     environ = {"A": "b", "PYTHONPATH": "/old", "HOROVOD_SPARK_PYTHONPATH": "/own", "AWS_SECRET_ACCESS_KEY": "mine"}
     environ.update(PYTHON_WORKER_FACTORY_SECRET="s", _SPARK_AUTH_SECRET="t")
     path = ["", ".", "/job/files", "/usr/lib/python3.11", "/venv/site-packages", "/old"]
-    given = {"HOROVOD_SPARK_PYTHONPATH": "/of/the/driver"}
-    made = own_environment(environ, path, ("/venv", "/usr"), given)
-    assert made["A"] == "b"
-    assert made["AWS_SECRET_ACCESS_KEY"] == "mine"
-    assert [name for name in made if "SECRET" in name] == ["AWS_SECRET_ACCESS_KEY"]
-    assert made["PYTHONPATH"].split(os.pathsep) == ["/own", "/job/files", "/old"]
-    assert own_environment({}, [], (), given)["PYTHONPATH"] == "/of/the/driver"
+    variables = {"HOROVOD_SPARK_PYTHONPATH": "/of/the/driver"}
+    result = own_environment(environ, path, ("/venv", "/usr"), variables)
+    assert result["A"] == "b"
+    assert result["AWS_SECRET_ACCESS_KEY"] == "mine"
+    assert [name for name in result if "SECRET" in name] == ["AWS_SECRET_ACCESS_KEY"]
+    assert result["PYTHONPATH"].split(os.pathsep) == ["/own", "/job/files", "/old"]
+    assert own_environment({}, [], (), variables)["PYTHONPATH"] == "/of/the/driver"
 
 
 def test_devices(monkeypatch):

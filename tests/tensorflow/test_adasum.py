@@ -52,11 +52,11 @@ def simulated(start, curvature, cycles, passes):
     for _ in range(cycles):
         ends = []
         for r, c in enumerate(curvature):
-            mine = weights
+            own = weights
             for _ in range(passes):
-                speed[r] = MOMENTUM * speed[r] + c * mine
-                mine = mine - RATE * speed[r]
-            ends.append(mine)
+                speed[r] = MOMENTUM * speed[r] + c * own
+                own = own - RATE * speed[r]
+            ends.append(own)
         weights = weights + adasum([end - weights for end in ends])
     return weights
 

@@ -41,8 +41,8 @@ def test_sums_up():
             assert helper.counter is None
 
             def gradients_of(number):
-                mine = tf.cast(number, tf.float32) * (rank + 1)
-                return [tf.stack([mine, 2 * mine]), tf.cast(mine, tf.float64), None]
+                own = tf.cast(number, tf.float32) * (rank + 1)
+                return [tf.stack([own, 2 * own]), tf.cast(own, tf.float64), None]
 
             step = wrap(make_step(helper, [v, w, unused], gradients_of))
             expected = 0.0

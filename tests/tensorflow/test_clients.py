@@ -16,10 +16,10 @@ def test_names_that_other_software_asks_for(single):
     plain = V1.train.GradientDescentOptimizer(0.5)
     assert isinstance(plain, hvd._LegacyOptimizer)
     assert not isinstance(plain, hvd._DistributedOptimizer)
-    made = hvd.DistributedOptimizer(plain)
-    assert isinstance(made, hvd._DistributedOptimizer)
-    assert isinstance(made, V1.train.GradientDescentOptimizer)
-    assert made._optimizer is plain
+    optimizer = hvd.DistributedOptimizer(plain)
+    assert isinstance(optimizer, hvd._DistributedOptimizer)
+    assert isinstance(optimizer, V1.train.GradientDescentOptimizer)
+    assert optimizer._optimizer is plain
     assert hvd._allreduce(tf.constant([3.0])).numpy().tolist() == [3.0]
     assert mpi_ops._allreduce is hvd._allreduce
     assert [t.numpy().tolist() for t in mpi_ops._grouped_allreduce([tf.constant([1.0]), tf.constant([2.0])])] == [
@@ -70,7 +70,7 @@ def test_gradients_of_groups_may_be_of_another_floating_dtype():
 
     n = hvd.size()
     inputs = [tf.ones([n, 2], tf.float16), tf.ones([2 * n, 1], tf.float16)]
-    told = []
+    calls = []
     for function in (hvd.grouped_allgather, hvd.grouped_reducescatter):
 
         @tf.function
@@ -79,9 +79,9 @@ def test_gradients_of_groups_may_be_of_another_floating_dtype():
             incoming = [tf.ones_like(results[0], tf.float32), tf.ones_like(results[1], tf.float64)]
             return ops.get_gradient_function(results[0].op)(results[0].op, *incoming)
 
-        told.append([(g.dtype.name, g.shape.as_list(), float(tf.reduce_sum(tf.cast(g, tf.float32)))) for g in run()])
+        calls.append([(g.dtype.name, g.shape.as_list(), float(tf.reduce_sum(tf.cast(g, tf.float32)))) for g in run()])
     # Allgather: the average; reducescatter with Average: the gradient of the rows.
-    assert told == [[("float16", [2, 2], 4.0), ("float16", [4, 1], 4.0)]] * 2
+    assert calls == [[("float16", [2, 2], 4.0), ("float16", [4, 1], 4.0)]] * 2
 
 
 def test_small_helpers():

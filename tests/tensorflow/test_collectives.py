@@ -21,14 +21,14 @@ def test_all_operations_and_dtypes_in_one_function():
 
     @tf.function
     def step():
-        mine = {dtype: tf.constant(value(rank, dtype, shape)) for dtype in ALL}
+        own = {dtype: tf.constant(value(rank, dtype, shape)) for dtype in ALL}
         return (
-            [hvd.allreduce(mine[dtype], op=op) for op, dtype in reductions],
-            [hvd.allgather(x) for x in mine.values()],
-            [hvd.broadcast(x, size - 1) for x in mine.values()],
-            [hvd.alltoall(x[: 2 * size]) for x in mine.values()],
-            [hvd.reducescatter(x, op=hvd.Sum) for dtype, x in mine.items() if dtype != tf.bool],
-            hvd.grouped_allreduce([mine[tf.float32], mine[tf.float32][0]], op=hvd.Max),
+            [hvd.allreduce(own[dtype], op=op) for op, dtype in reductions],
+            [hvd.allgather(x) for x in own.values()],
+            [hvd.broadcast(x, size - 1) for x in own.values()],
+            [hvd.alltoall(x[: 2 * size]) for x in own.values()],
+            [hvd.reducescatter(x, op=hvd.Sum) for dtype, x in own.items() if dtype != tf.bool],
+            hvd.grouped_allreduce([own[tf.float32], own[tf.float32][0]], op=hvd.Max),
         )
 
     for _ in range(2):
@@ -48,11 +48,11 @@ def test_all_operations_and_dtypes_in_one_function():
 @on_tensorflow(2)
 def test_tensors_in_other_forms_and_empty_groups():
     inputs = values(tf.float32, (5,))
-    mine = inputs[hvd.rank()]
-    for form in (mine, mine.tolist(), tf.Variable(mine)):
+    own = inputs[hvd.rank()]
+    for form in (own, own.tolist(), tf.Variable(own)):
         assert_reduced(hvd.allreduce(form, op=hvd.Sum), hvd.Sum, inputs)
     with pytest.warns(DeprecationWarning, match="average"):
-        assert_reduced(hvd.allreduce(mine, average=False), hvd.Sum, inputs)
+        assert_reduced(hvd.allreduce(own, average=False), hvd.Sum, inputs)
     empty = []
     assert hvd.grouped_allreduce(empty) is empty
     assert hvd.grouped_allgather([]) == []
@@ -67,25 +67,25 @@ def test_indexed_slices():
     def slices(r):
         return value(r, tf.float32, (r + 1, 3)), np.arange(r, 2 * r + 1, dtype=np.int64)
 
-    mine = tf.IndexedSlices(*map(tf.constant, slices(rank)), dense_shape=tf.constant([10, 3], tf.int64))
-    wanted = np.concatenate([slices(r)[0] for r in range(size)])
+    own = tf.IndexedSlices(*map(tf.constant, slices(rank)), dense_shape=tf.constant([10, 3], tf.int64))
+    expected = np.concatenate([slices(r)[0] for r in range(size)])
     indices = np.concatenate([slices(r)[1] for r in range(size)])
     dense = tf.constant(value(rank, tf.float32, (4,)))
 
     def step():
-        return hvd.allreduce(mine, op=hvd.Sum), hvd.allreduce(mine, name="s"), hvd.grouped_allreduce([mine, dense])
+        return hvd.allreduce(own, op=hvd.Sum), hvd.allreduce(own, name="s"), hvd.grouped_allreduce([own, dense])
 
     for run in (step, tf.function(step)):
         summed, averaged, group = run()
-        assert_same(summed.values, wanted)
+        assert_same(summed.values, expected)
         for result in (averaged, group[0]):
-            assert_close(result.values, wanted / size)
+            assert_close(result.values, expected / size)
             assert result.indices.numpy().tolist() == indices.tolist()
             assert result.dense_shape.numpy().tolist() == [10, 3]
         assert_reduced(group[1], hvd.Average, values(tf.float32, (4,)))
     # Each member of a group keeps its own shape.
     other = tf.IndexedSlices(tf.ones([1]), tf.constant([0]), dense_shape=tf.constant([7]))
-    first, second = hvd.grouped_allreduce([mine, other])
+    first, second = hvd.grouped_allreduce([own, other])
     assert first.dense_shape.numpy().tolist() == [10, 3]
     assert second.dense_shape.numpy().tolist() == [7]
     for dtype, averaged in ((tf.int32, tf.float64), (tf.int64, tf.float64), (tf.float32, tf.float32)):
@@ -94,9 +94,9 @@ def test_indexed_slices():
         assert whole.values.numpy().tolist() == [1.0, 2.0] * size
     for wrong in ({"op": hvd.Max}, {"op": hvd.Adasum}, {"prescale_factor": 2.0}, {"postscale_factor": 2.0}):
         with pytest.raises(NotImplementedError, match="IndexedSlices"):
-            hvd.allreduce(mine, **wrong)
+            hvd.allreduce(own, **wrong)
         with pytest.raises(NotImplementedError, match="IndexedSlices"):
-            hvd.grouped_allreduce([mine, dense], **wrong)
+            hvd.grouped_allreduce([own, dense], **wrong)
 
 
 @on_tensorflow(3)
@@ -109,9 +109,9 @@ def test_adasum_of_three_ranks_is_refused():
 @on_tensorflow(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
 def test_process_sets():
     rank, sets = hvd.rank(), [[0, 2], [1, 2], [1]]
-    made = [hvd.add_process_set(ranks) for ranks in sets]
+    process_sets = [hvd.add_process_set(ranks) for ranks in sets]
     x = tf.constant([float(rank + 1)])
-    for ranks, process_set in zip(sets, made, strict=True):
+    for ranks, process_set in zip(sets, process_sets, strict=True):
         included = hvd.process_set_included_op(process_set.process_set_id).numpy()
         assert included == int(rank in ranks)
         assert hvd.size_op(process_set.process_set_id).numpy() == len(ranks)
@@ -138,7 +138,7 @@ def test_process_sets():
         slices = tf.IndexedSlices(x, tf.constant([0]))
         assert_close(hvd.allreduce(slices, process_set=process_set).values, gathered / len(ranks))
     assert hvd.process_set_included_op(1000).numpy() < 0
-    for process_set in made:
+    for process_set in process_sets:
         assert hvd.remove_process_set(process_set)
         with pytest.raises(ValueError, match="not a registered process set"):
             hvd.allreduce(x, process_set=process_set)
@@ -170,7 +170,7 @@ def test_weighted_averages():
     weighted.check(hvd, tf.cast, None, ("float16", "bfloat16"), tf.function)
     with pytest.raises(ValueError, match="tensor must be dense with weight"):
         hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0])), weight=1)
-    mine, n = tf.Variable([3.0, 4.0]), 1.0 + 2 * hvd.rank()
+    own, n = tf.Variable([3.0, 4.0]), 1.0 + 2 * hvd.rank()
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(hvd.allreduce(mine, weight=n, name="differentiable") * [1.0, 2.0])
-    assert_close(tape.gradient(loss, mine), 2 * n / 4 * np.array([1.0, 2.0]))
+        loss = tf.reduce_sum(hvd.allreduce(own, weight=n, name="differentiable") * [1.0, 2.0])
+    assert_close(tape.gradient(loss, own), 2 * n / 4 * np.array([1.0, 2.0]))

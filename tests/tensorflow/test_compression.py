@@ -23,27 +23,27 @@ class Doubled:
         return tensor * 0.5
 
 
-def given(rank):
+def gradients_of(rank):
     return (np.linspace(0.1, 1.0, 600) + rank).astype(np.float32)
 
 
 def through_everything(choice):
     """Return the average of all ranks' tensors by each function that accepts this compressor; else the error."""
     compression = Doubled if choice == "own" else getattr(hvd.Compression, choice)
-    mine = tf.constant(given(hvd.rank()))
+    own = tf.constant(gradients_of(hvd.rank()))
     layer = tf.keras.layers.Dense(1, use_bias=False)
     layer.build((None, 2))
 
     def slices():
-        one = tf.IndexedSlices(mine[tf.newaxis], tf.constant([hvd.rank()]), tf.constant([hvd.size(), 600]))
+        one = tf.IndexedSlices(own[tf.newaxis], tf.constant([hvd.rank()]), tf.constant([hvd.size(), 600]))
         return tf.reduce_sum(hvd.allreduce(one, compression=compression).values, axis=0)
 
     weights = tf.Variable(tf.zeros([600]))
 
     def tape(make, variable=weights, **options):
-        with make(tf.GradientTape(), compression=compression, **options) as made:
-            loss = tf.reduce_sum(variable * mine)
-        return made.gradient(loss, [variable])[0]
+        with make(tf.GradientTape(), compression=compression, **options) as wrapped:
+            loss = tf.reduce_sum(variable * own)
+        return wrapped.gradient(loss, [variable])[0]
 
     def in_a_function(**options):
         return tf.function(lambda: tape(hvd.DistributedGradientTape, **options))()
@@ -51,21 +51,21 @@ def through_everything(choice):
     def optimizer(**options):
         variable = tf.Variable(tf.zeros([600]))
         plain = tf.compat.v1.train.GradientDescentOptimizer(1.0)
-        made = hvd.DistributedOptimizer(plain, compression=compression, **options)
-        return made.compute_gradients(lambda: tf.reduce_sum(variable * mine), [variable])[0][0]
+        wrapped = hvd.DistributedOptimizer(plain, compression=compression, **options)
+        return wrapped.compute_gradients(lambda: tf.reduce_sum(variable * own), [variable])[0][0]
 
     def of_keras():
         variable = tf.keras.Variable(np.zeros(600, np.float32))
-        made = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), compression=compression)
-        made.apply([mine], [variable])
+        wrapped = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), compression=compression)
+        wrapped.apply([own], [variable])
         return -tf.convert_to_tensor(variable)
 
     functions = {
-        "allreduce": lambda: hvd.allreduce(mine, compression=compression),
-        "grouped_allreduce": lambda: hvd.grouped_allreduce([mine, mine + 1], compression=compression)[1] - 1,
+        "allreduce": lambda: hvd.allreduce(own, compression=compression),
+        "grouped_allreduce": lambda: hvd.grouped_allreduce([own, own + 1], compression=compression)[1] - 1,
         "sparse": slices,
-        "reducescatter": lambda: hvd.allgather(hvd.reducescatter(mine, compression=compression)),
-        "grouped_reducescatter": lambda: hvd.allgather(hvd.grouped_reducescatter([mine], compression=compression)[0]),
+        "reducescatter": lambda: hvd.allgather(hvd.reducescatter(own, compression=compression)),
+        "grouped_reducescatter": lambda: hvd.allgather(hvd.grouped_reducescatter([own], compression=compression)[0]),
         "tape": lambda: tape(hvd.DistributedGradientTape),
         "tape of groups": lambda: in_a_function(groups=1),
         "partial tape": lambda: tape(hvd.PartialDistributedGradientTape, local_layers=[layer]),
@@ -73,15 +73,15 @@ def through_everything(choice):
         "predivided": lambda: optimizer(gradient_predivide_factor=2.0),
         "keras": of_keras,
     }
-    told = {}
+    results = {}
     for name, function in functions.items():
         try:
             result = function()
             assert result.dtype == tf.float32
-            told[name] = result.numpy()
+            results[name] = result.numpy()
         except ValueError as error:
-            told[name] = str(error)
-    return told
+            results[name] = str(error)
+    return results
 
 
 LIKE_OTHERS = ("fp16", "wire_fp16", "wire_bf16")
@@ -91,7 +91,7 @@ LIKE_OTHERS = ("fp16", "wire_fp16", "wire_bf16")
     "choice", [pytest.param(one, marks=[pytest.mark.heavy] * (one in LIKE_OTHERS)) for one in (*CHOICES, "own")]
 )
 def test_each_compressor_through_each_function(tf_pool, choice):
-    exact = np.mean([given(rank) for rank in range(2)], axis=0)
+    exact = np.mean([gradients_of(rank) for rank in range(2)], axis=0)
     first, second = tf_pool(2).run(through_everything, choice)
     for name, result in first.items():
         if "scatter" in name and "wire" in choice:
@@ -106,13 +106,13 @@ def test_each_compressor_through_each_function(tf_pool, choice):
 
 @on_tensorflow(2)
 def test_what_cannot_be_compressed():
-    mine = tf.constant(given(hvd.rank()))
+    own = tf.constant(gradients_of(hvd.rank()))
     for compression in (hvd.Compression.wire_fp16, hvd.Compression.wire_int8):
         for op in (hvd.Max, hvd.Min):
             with pytest.raises(ValueError, match=r"must be Average or Sum|must be one of Average, Sum"):
-                hvd.allreduce(mine, compression=compression, op=op)
+                hvd.allreduce(own, compression=compression, op=op)
         with pytest.raises(ValueError, match="float64"):
-            hvd.allreduce(tf.cast(mine, tf.float64), compression=compression)
+            hvd.allreduce(tf.cast(own, tf.float64), compression=compression)
     # Integers are not compressed.
     whole = tf.constant([2**20 + 1])
     assert hvd.allreduce(whole, op=hvd.Max, compression=hvd.Compression.fp16).numpy().tolist() == [2**20 + 1]

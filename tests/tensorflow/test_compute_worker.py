@@ -10,7 +10,7 @@ from tests.later import need
 need("tensorflow")
 
 
-def fails(path, words):
+def fails(path, message):
     """Return the error of a rank 0 whose data worker is the program ``words``."""
     import os
     import sys
@@ -18,7 +18,7 @@ def fails(path, words):
     from horovod.tensorflow.data import compute_worker
 
     os.environ["HOROVOD_GLOO_IFACE"] = " lo , "
-    python, sys.executable = sys.executable, words
+    python, sys.executable = sys.executable, message
     try:
         compute_worker.main(1, "compute", path, 60)
     except compute_worker.DataWorkerFailed as error:
@@ -68,15 +68,15 @@ def program(path, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "code"),
+    ("text", "message", "code"),
     [
         ("exit 7", "data worker 0 ended with exit code 7, its output says why", 7),
         ("kill -9 $$", "data worker 0 was ended by signals 11 times, the last was 9", 137),
     ],
 )
-def test_a_data_worker_that_fails_ends_the_compute_side(tf_pool, tmp_path, text, said, code):
+def test_a_data_worker_that_fails_ends_the_compute_side(tf_pool, tmp_path, text, message, code):
     path = str(tmp_path / "compute.json")
-    assert tf_pool(1).run(fails, path, program(tmp_path / "worker", text)) == [(said, code, False)]
+    assert tf_pool(1).run(fails, path, program(tmp_path / "worker", text)) == [(message, code, False)]
 
 
 def test_the_words_of_a_process_of_the_compute_side(monkeypatch):
@@ -84,8 +84,8 @@ def test_the_words_of_a_process_of_the_compute_side(monkeypatch):
 
     read = compute_worker.parser.parse_args(["compute.json"])
     assert vars(read) == {"configfile": "compute.json", "dispatchers": 1, "dispatcher_side": "compute", "timeout": 60}
-    words = ["worker", "c.json", "--dispatchers", "2", "--dispatcher-side", "training", "--timeout", "1.5"]
-    monkeypatch.setattr("sys.argv", words)
+    argv = ["worker", "c.json", "--dispatchers", "2", "--dispatcher-side", "training", "--timeout", "1.5"]
+    monkeypatch.setattr("sys.argv", argv)
     assert vars(compute_worker.parsed_args) == {
         "configfile": "c.json",
         "dispatchers": 2,

@@ -18,10 +18,10 @@ EXAMPLE = ROOT / "examples/tensorflow/data_service.py"
 COMPUTE = ("-m", "horovod.tensorflow.data.compute_worker")
 
 
-def job(ranks, *words):
-    words = [sys.executable, "-m", "horovod.runner", "-np", str(ranks), sys.executable, *words]
+def job(ranks, *argv):
+    argv = [sys.executable, "-m", "horovod.runner", "-np", str(ranks), sys.executable, *argv]
     environ = {**os.environ, **QUIET, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
 
 
 def workers(config):
@@ -30,10 +30,10 @@ def workers(config):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read().decode().split("\0")
+                argv = file.read().decode().split("\0")
         except OSError:
             continue
-        if config in words and any("horovod.tensorflow.data.data_worker" in word for word in words):
+        if config in argv and any("horovod.tensorflow.data.data_worker" in argument for argument in argv):
             found.append(int(pid))
     return found
 
@@ -58,9 +58,9 @@ def test_two_jobs_and_a_data_worker_that_is_killed(tmp_path):
         out, err = training.communicate(timeout=300)
         assert training.returncode == 0, err
         assert "epoch 5" in out
-        _, said = compute.communicate(timeout=120)
-        assert compute.returncode == 0, said
-        assert f"(pid {victim}) was ended by signal 9" in said
+        _, output = compute.communicate(timeout=120)
+        assert compute.returncode == 0, output
+        assert f"(pid {victim}) was ended by signal 9" in output
     finally:
         for one in (training, compute):
             one.terminate()

@@ -37,7 +37,7 @@ def test_ranks_are_brought_together():
 
     with tf.Graph().as_default() as graph, V1.Session(graph=graph) as session:
         weight = V1.get_variable("weight", initializer=np.float32(10 + me), use_resource=False)
-        others = [
+        rest = [
             V1.get_variable("matrix", initializer=np.full((2, 3), me, np.float16)),
             V1.get_variable("empty", initializer=np.zeros((0, 2), np.int64)),
             V1.get_variable("text", initializer=f"of rank {me}"),
@@ -48,7 +48,7 @@ def test_ranks_are_brought_together():
         graph.finalize()
         state.sync()
         assert (session.run(weight), state.step) == (10.0, 0)
-        assert [one.tolist() if hasattr(one, "tolist") else one for one in session.run(others)] == [
+        assert [one.tolist() if hasattr(one, "tolist") else one for one in session.run(rest)] == [
             [[0.0] * 3] * 2,
             [],
             b"of rank 0",

@@ -140,13 +140,13 @@ def test_a_name_in_flight():
         hvd.allreduce([1.0], name="go")
         hvd.allreduce([1.0], name="same")
         return
-    told = []
+    messages = []
 
     def attempt():
         try:
             hvd.allreduce([1.0], name="same")
         except ARGUMENT as error:
-            told.append(str(error))
+            messages.append(str(error))
             hvd.allreduce([1.0], name="go")  # the other rank completes the first operation only now
 
     threads = [threading.Thread(target=attempt) for _ in range(2)]
@@ -154,9 +154,9 @@ def test_a_name_in_flight():
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert len(told) == 1
-    assert "'same'" in told[0]
-    assert "in flight" in told[0]
+    assert len(messages) == 1
+    assert "'same'" in messages[0]
+    assert "in flight" in messages[0]
 
 
 @on_tensorflow(2, initialized=False)

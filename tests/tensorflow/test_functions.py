@@ -28,8 +28,8 @@ def within_a_function(variables, root):
 @on_tensorflow(3)
 def test_eager_variables():
     def fresh():
-        made = [tf.Variable(tf.cast(start(hvd.rank(), i), dtype)) for i, dtype in enumerate(DTYPES)]
-        return [*made, tf.Variable(float(hvd.rank()))]
+        variables = [tf.Variable(tf.cast(start(hvd.rank(), i), dtype)) for i, dtype in enumerate(DTYPES)]
+        return [*variables, tf.Variable(float(hvd.rank()))]
 
     def check(variables, root):
         for i, (variable, dtype) in enumerate(zip(variables, DTYPES, strict=False)):
@@ -148,21 +148,21 @@ def test_variables_in_sessions(tf_pool, tmp_path):
 @on_tensorflow(3)
 def test_objects():
     rank, size = hvd.rank(), hvd.size()
-    mine = {"rank": rank, "list": list(range(1000 * rank)), "array": np.arange(rank + 1)}
+    own = {"rank": rank, "list": list(range(1000 * rank)), "array": np.arange(rank + 1)}
 
     def is_of(received, root):
         return received["rank"] == root and received["array"].tolist() == list(range(root + 1))
 
-    assert is_of(hvd.broadcast_object(mine), 0)
-    assert is_of(hvd.broadcast_object(mine if rank == 1 else None, 1, name="o"), 1)
-    assert [o["rank"] for o in hvd.allgather_object(mine)] == list(range(size))
+    assert is_of(hvd.broadcast_object(own), 0)
+    assert is_of(hvd.broadcast_object(own if rank == 1 else None, 1, name="o"), 1)
+    assert [o["rank"] for o in hvd.allgather_object(own)] == list(range(size))
     assert hvd.allgather_object(rank if rank else "text", name="o") == ["text", *range(1, size)]
     send = hvd.broadcast_object_fn(1)
-    assert is_of(send(mine), 1)
+    assert is_of(send(own), 1)
     with tf.Graph().as_default(), V1.Session() as session:
-        assert is_of(hvd.broadcast_object(mine, 1, session=session), 1)
-        assert is_of(hvd.broadcast_object_fn(0, session, "graph")(mine), 0)
-        assert len(hvd.allgather_object(mine, session)) == size
+        assert is_of(hvd.broadcast_object(own, 1, session=session), 1)
+        assert is_of(hvd.broadcast_object_fn(0, session, "graph")(own), 0)
+        assert len(hvd.allgather_object(own, session)) == size
 
 
 def test_references(single):

@@ -50,11 +50,11 @@ def of_reductions():
     rank, size = hvd.rank(), hvd.size()
     x, seeds = noise(rank, 4), [noise(r + 50, 4) for r in range(size)]
     for op, combine in ((hvd.Sum, np.sum), (hvd.Average, np.mean)):
-        wanted = combine(np.stack(seeds) * 2.0, axis=0) * 3.0
+        expected = combine(np.stack(seeds) * 2.0, axis=0) * 3.0
         for result in gradients(
             lambda t, op=op: hvd.allreduce(t, None, "", "", hvd.Compression.none, op, 2.0, 3.0), x, seeds[rank]
         ):
-            assert_close(result, wanted)
+            assert_close(result, expected)
     named = gradients(lambda t: hvd.allreduce(t, op=hvd.Sum, name="x", ignore_name_scope=True), x, seeds[rank])
     for result in named:
         assert_close(result, np.sum(seeds, axis=0))
@@ -79,15 +79,15 @@ def of_reductions():
 def of_gathers():
     rank, size = hvd.rank(), hvd.size()
     rows = [r + 1 for r in range(size)]
-    mine = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
+    own = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
     seeds = [noise(r, sum(rows), 2) for r in range(size)]
     for result in gradients(lambda t: hvd.allgather(t), noise(rank, rows[rank], 2), seeds[rank]):
-        assert_close(result, np.mean(seeds, axis=0)[mine])
+        assert_close(result, np.mean(seeds, axis=0)[own])
     group = [noise(rank, rows[rank], 2), noise(rank, rows[rank], 1)]
     group_seeds = [[noise(r, sum(rows), 2), noise(r, sum(rows), 1)] for r in range(size)]
     for results in gradients(lambda t: hvd.grouped_allgather(t, name="g"), group, group_seeds[rank]):
         for i, result in enumerate(results):
-            assert_close(result, np.mean([seed[i] for seed in group_seeds], axis=0)[mine])
+            assert_close(result, np.mean([seed[i] for seed in group_seeds], axis=0)[own])
 
     seeds = [noise(r, 3) for r in range(size)]
     for result in gradients(lambda t: hvd.broadcast(t, 1), noise(rank, 3), seeds[rank]):
@@ -101,15 +101,15 @@ def of_scatters():
     seeds = [noise(r, len(parts[r]), 2) for r in range(size)]
     for op, scale in ((hvd.Sum, float(size)), (hvd.Average, 1.0)):
         arguments = {"op": op, "prescale_factor": 2.0, "postscale_factor": 0.25}
-        wanted = np.concatenate(seeds) * scale * 0.5
+        expected = np.concatenate(seeds) * scale * 0.5
         one = gradients(lambda t, a=arguments: hvd.reducescatter(t, **a), noise(rank, rows, 2), seeds[rank])
         for result in one:
-            assert_close(result, wanted)
+            assert_close(result, expected)
         group = [noise(rank, rows, 2), noise(rank, rows, 2)]
         twice = [seeds[rank], seeds[rank]]
         for results in gradients(lambda t, a=arguments: hvd.grouped_reducescatter(t, **a), group, twice):
             for result in results:
-                assert_close(result, wanted)
+                assert_close(result, expected)
 
     # Rank r sends r + i rows to rank i and keeps one, whose gradient is zero.
     splits = [rank + i for i in range(size)]
@@ -121,9 +121,9 @@ def of_scatters():
         return noise(r, sum(received), 2)[begin : begin + received[rank]]
 
     seed = noise(rank, sum(r + rank for r in range(size)), 2)
-    wanted = np.concatenate([*(sent_back(r) for r in range(size)), np.zeros((1, 2))])
+    expected = np.concatenate([*(sent_back(r) for r in range(size)), np.zeros((1, 2))])
     for result in gradients(lambda t: hvd.alltoall(t, splits)[0], x, seed):
-        assert_close(result, wanted)
+        assert_close(result, expected)
     equal = noise(rank, 2 * size, 2)
     back = [noise(r, 2 * size, 2)[2 * rank : 2 * rank + 2] for r in range(size)]
     for result in gradients(lambda t: hvd.alltoall(t), equal, noise(rank, 2 * size, 2)):
@@ -177,8 +177,8 @@ def second_order_of_movements():
 
     total = np.sum([value(r, tf.float64, (size,)) + 1 for r in range(size)], axis=0)
     for run in (second, tf.function(second)):
-        wanted = 6 * x / size if rank == 0 else tf.zeros_like(x)
-        assert_close(run(lambda t: hvd.broadcast(t, 0)), wanted)
+        expected = 6 * x / size if rank == 0 else tf.zeros_like(x)
+        assert_close(run(lambda t: hvd.broadcast(t, 0)), expected)
         # Rank r has element r of the sum; each first gradient is 3 size total^2 there, on every rank.
         assert_close(run(lambda t: hvd.reducescatter(t, op=hvd.Sum)), 6 * size**3 * total)
 
@@ -203,10 +203,10 @@ def slices_as_gradient():
             y = tf.gather(hvd.allreduce(x, op=hvd.Sum), [hvd.rank(), hvd.rank()])
         return tape.gradient(y, x)
 
-    wanted = np.zeros((4, 2))
-    wanted[: hvd.size()] = 2.0
+    expected = np.zeros((4, 2))
+    expected[: hvd.size()] = 2.0
     for run in (step, tf.function(step)):
-        assert_close(run(), wanted)
+        assert_close(run(), expected)
 
 
 CHECKS = [

@@ -21,11 +21,11 @@ def test_many_at_once_in_a_session():
     for threads in (0, 1):
         with tf.Graph().as_default():
             x = V1.placeholder(tf.float32, [3])
-            made = {i: hvd.allreduce(x * float(i), op=hvd.Sum, name=f"many{i}") for i in order}
+            tensors = {i: hvd.allreduce(x * float(i), op=hvd.Sum, name=f"many{i}") for i in order}
             config = V1.ConfigProto(inter_op_parallelism_threads=threads, intra_op_parallelism_threads=threads)
             with V1.Session(config=config) as session:
                 for _ in range(3):
-                    results = session.run(made, {x: np.ones(3)})
+                    results = session.run(tensors, {x: np.ones(3)})
                     assert {i: float(y[0]) for i, y in results.items()} == {i: float(i * size) for i in order}
 
 
@@ -49,8 +49,8 @@ def test_every_kind_at_once_in_a_function(seed):
 
     @tf.function
     def step(x):
-        made = {name: makers[name](x) for name in order}
-        return [made[name] for name in makers]
+        results = {name: makers[name](x) for name in order}
+        return [results[name] for name in makers]
 
     for _ in range(3):
         results = dict(zip(makers, step(tf.ones([2 * size])), strict=True))

@@ -6,13 +6,13 @@ import horovod.tensorflow as hvd
 from tests.ranks import on_tensorflow
 
 
-def counts_of_sets(mine):
+def counts_of_sets(own):
     """Rank 0 first has groups in a process set that does not contain rank 1."""
     alone = hvd.ProcessSet([0])
     hvd.init(process_sets=[alone])
     group = [tf.ones([2]), tf.ones([3])]
     if hvd.rank() == 0:
-        for _ in range(mine):
+        for _ in range(own):
             hvd.grouped_allreduce(group, op=hvd.Sum, process_set=alone)
     sums = [hvd.grouped_allreduce(group, op=hvd.Sum)[1].numpy().tolist() for _ in range(3)]
     rows = hvd.grouped_allgather(group)[1].shape[0]
@@ -37,16 +37,16 @@ def test_counts_begin_anew_after_a_join():
 def test_a_group_that_is_smaller_on_one_rank_is_an_error():
     """Rank 0 has no gradient for one of the variables; check each form's error, and a reduction afterwards."""
     one, other = tf.Variable([1.0, 2.0]), tf.Variable([3.0])
-    told = []
+    gradients = []
     for groups in (None, 1, [[other, one]]):
         with hvd.DistributedGradientTape(tf.GradientTape(), groups=groups) as tape:
             loss = tf.reduce_sum(one * one) + (tf.reduce_sum(other) if hvd.rank() else 0.0)
         try:
-            told.append(tape.gradient(loss, [one, other]))
+            gradients.append(tape.gradient(loss, [one, other]))
         except tf.errors.FailedPreconditionError as error:
-            told.append("disagree about the size of the group" in str(error))
+            gradients.append("disagree about the size of the group" in str(error))
     third = tf.Variable([4.0])
     with hvd.DistributedGradientTape(tf.GradientTape(), groups=[[other], [one, third]]) as tape:
         loss = tf.reduce_sum(one * one) + tf.reduce_sum(third)
-    told += [None if g is None else g.numpy().tolist() for g in tape.gradient(loss, [one, other, third])]
-    assert told == [True, True, True, [2.0, 4.0], None, [1.0]]
+    gradients += [None if g is None else g.numpy().tolist() for g in tape.gradient(loss, [one, other, third])]
+    assert gradients == [True, True, True, [2.0, 4.0], None, [1.0]]

@@ -127,16 +127,16 @@ def test_keeps_local_variables():
     rank, size = hvd.rank(), hvd.size()
     for scale in (True, False):
         with old_graph():
-            mine, shared = tf1.get_variable("mine", initializer=0.0), tf1.get_variable("shared", initializer=0.0)
+            own, shared = tf1.get_variable("mine", initializer=0.0), tf1.get_variable("shared", initializer=0.0)
             optimizer = tf1.train.GradientDescentOptimizer(1.0)
             optimizer = hvd.DistributedOptimizer(optimizer, scale_local_gradients=scale, name="local")
-            optimizer.register_local_var(mine)
-            train_op = optimizer.minimize((mine + shared) * (rank + 1.0))
+            optimizer.register_local_var(own)
+            train_op = optimizer.minimize((own + shared) * (rank + 1.0))
             with tf1.Session() as session:
                 session.run(tf1.global_variables_initializer())
                 session.run(train_op)
                 expected = [-(rank + 1.0) / (size if scale else 1), -sum(range(1, size + 1)) / size]
-                assert_close(session.run([mine, shared]), expected)
+                assert_close(session.run([own, shared]), expected)
 
 
 @on_tensorflow(2)
@@ -172,7 +172,7 @@ def test_hands_keras_optimizers_on():
 
     from horovod.tensorflow import keras
 
-    plain, given = tf.keras.optimizers.SGD(1.0), {}
+    plain, received = tf.keras.optimizers.SGD(1.0), {}
     arguments = {
         "name": "n",
         "device_dense": "/cpu:0",
@@ -189,9 +189,9 @@ def test_hands_keras_optimizers_on():
         "weight": 2.0,
     }
     before = keras.DistributedOptimizer
-    keras.DistributedOptimizer = lambda optimizer, **options: given.update(options) or optimizer
+    keras.DistributedOptimizer = lambda optimizer, **options: received.update(options) or optimizer
     try:
         assert hvd.DistributedOptimizer(plain, **arguments) is plain
     finally:
         keras.DistributedOptimizer = before
-    assert given == arguments
+    assert received == arguments

@@ -36,30 +36,30 @@ def compare(shape, axis, as_function, empty=False):
     rows = [len(b) for b in batches]
     joined = np.concatenate(batches)
     seed = np.random.default_rng(99).normal(size=joined.shape).astype(np.float32)
-    mine = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
+    own = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
 
     def layers():
         settings = {"axis": axis, "momentum": 0.7, "epsilon": 1e-4}
         plain = {"fused": False} if legacy() else {}  # the fused kernel computes a different moving variance
-        for made in (hvd.SyncBatchNormalization(**settings), tf.keras.layers.BatchNormalization(**settings, **plain)):
-            made.build([None, *shape])
-            made.gamma.assign(np.linspace(0.5, 2.0, made.gamma.shape[0]))
-            yield made
+        for layer in (hvd.SyncBatchNormalization(**settings), tf.keras.layers.BatchNormalization(**settings, **plain)):
+            layer.build([None, *shape])
+            layer.gamma.assign(np.linspace(0.5, 2.0, layer.gamma.shape[0]))
+            yield layer
 
-    ours, theirs = layers()
+    synced, plain = layers()
     run = tf.function(train) if as_function else train
     for _ in range(2):
-        y, (of_x, of_gamma, of_beta) = run(ours, tf.constant(joined[mine]), tf.constant(seed[mine]))
-        wanted, (all_x, all_gamma, all_beta) = train(theirs, tf.constant(joined), tf.constant(seed))
-    assert_close(y, wanted[mine], 1e-4)
-    assert_close(of_x, all_x[mine], 1e-3)
+        y, (of_x, of_gamma, of_beta) = run(synced, tf.constant(joined[own]), tf.constant(seed[own]))
+        expected, (all_x, all_gamma, all_beta) = train(plain, tf.constant(joined), tf.constant(seed))
+    assert_close(y, expected[own], 1e-4)
+    assert_close(of_x, all_x[own], 1e-3)
     # Gradients of parameters are local, to be reduced by the optimizer.
     assert_close(hvd.allreduce(of_gamma, op=hvd.Sum), all_gamma, 1e-3)
     assert_close(hvd.allreduce(of_beta, op=hvd.Sum), all_beta, 1e-3)
-    assert_close(ours.moving_mean, theirs.moving_mean, 1e-4)
-    assert_close(ours.moving_variance, theirs.moving_variance, 1e-4)
+    assert_close(synced.moving_mean, plain.moving_mean, 1e-4)
+    assert_close(synced.moving_variance, plain.moving_variance, 1e-4)
     x = tf.constant(joined)
-    assert_close(ours(x, training=False), theirs(x, training=False), 1e-4)
+    assert_close(synced(x, training=False), plain(x, training=False), 1e-4)
 
 
 def forms():

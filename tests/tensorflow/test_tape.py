@@ -131,41 +131,41 @@ def test_compresses_and_averages_slices():
 @on_tensorflow(2)
 def test_keeps_local_gradients():
     rank, size = hvd.rank(), hvd.size()
-    mine, shared = tf.Variable(1.0), tf.Variable(1.0)
+    private, shared = tf.Variable(1.0), tf.Variable(1.0)
 
     def loss():
-        return (rank + 1) * (2 * mine + shared)
+        return (rank + 1) * (2 * private + shared)
 
     def local(**options):
         def wrap(tape):
             tape = hvd.DistributedGradientTape(tape, **options)
-            tape.register_local_source(mine)
+            tape.register_local_source(private)
             return tape
 
         return wrap
 
     mean = sum(range(1, size + 1)) / size
-    assert_close(gradient(local(), [mine, shared], loss), [2 * (rank + 1) / size, mean])
-    assert_close(gradient(local(scale_local_gradients=False), [mine, shared], loss), [2 * (rank + 1), mean])
-    mine = tf.Variable([[1.0], [2.0], [3.0]])  # only one row gets a gradient
+    assert_close(gradient(local(), [private, shared], loss), [2 * (rank + 1) / size, mean])
+    assert_close(gradient(local(scale_local_gradients=False), [private, shared], loss), [2 * (rank + 1), mean])
+    private = tf.Variable([[1.0], [2.0], [3.0]])  # only one row gets a gradient
 
     def sparse_loss():
-        return (rank + 1) * (tf.reduce_sum(tf.gather(mine, [2])) + shared)
+        return (rank + 1) * (tf.reduce_sum(tf.gather(private, [2])) + shared)
 
     for scale in (True, False):
-        slices, plain = gradient(local(scale_local_gradients=scale), [mine, shared], sparse_loss)
+        slices, plain = gradient(local(scale_local_gradients=scale), [private, shared], sparse_loss)
         assert isinstance(slices, tf.IndexedSlices)
         assert_close(slices.values, [[(rank + 1) / (size if scale else 1)]])
         assert_close(slices.indices, [2])
         assert_close(tf.convert_to_tensor(slices)[:2], [[0], [0]])
         assert_close(plain, mean)
-    mine = tf.Variable(1.0)
+    private = tf.Variable(1.0)
     tape = local()(tf.GradientTape())
-    own, others = tape.get_local_and_global_gradients([5.0, 6.0], [shared, mine])
-    assert own[0][0] is mine
+    own, synced = tape.get_local_and_global_gradients([5.0, 6.0], [shared, private])
+    assert own[0][0] is private
     assert own[0][1] == 6.0
-    assert others[0][0] is shared
-    assert (len(own), len(others)) == (1, 1)
+    assert synced[0][0] is shared
+    assert (len(own), len(synced)) == (1, 1)
     with pytest.raises(ValueError, match="float"):
         tape.register_local_source(1.0)
 
@@ -212,7 +212,7 @@ def rows(step, rank):
 def train_with_weights(compiled, dtype="float64", tolerance=1e-9, steps=3, **options):
     """Train an embedding and a matrix with a different number of rows on each rank, and compare with one process."""
     table, matrix = np.linspace(-1, 1, 20).reshape(5, 4), np.linspace(0, 1, 8).reshape(4, 2)
-    ours = [tf.Variable(table, dtype=dtype), tf.Variable(matrix, dtype=dtype)]
+    variables = [tf.Variable(table, dtype=dtype), tf.Variable(matrix, dtype=dtype)]
     alone = [tf.Variable(table, dtype=dtype), tf.Variable(matrix, dtype=dtype)]
 
     def loss_of(variables, tokens, targets):
@@ -221,9 +221,9 @@ def train_with_weights(compiled, dtype="float64", tolerance=1e-9, steps=3, **opt
 
     def step(tokens, targets):
         with tf.GradientTape() as tape:
-            loss = loss_of(ours, tokens, targets)
+            loss = loss_of(variables, tokens, targets)
         tape = hvd.DistributedGradientTape(tape, weight=tf.shape(tokens)[0], **options)
-        for variable, gradient in zip(ours, tape.gradient(loss, ours), strict=True):
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
 
     if compiled:
@@ -239,9 +239,9 @@ def train_with_weights(compiled, dtype="float64", tolerance=1e-9, steps=3, **opt
             loss = loss_of(alone, *everything)
         for variable, gradient in zip(alone, tape.gradient(loss, alone), strict=True):
             variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
-        for one, other in zip(ours, alone, strict=True):
+        for one, other in zip(variables, alone, strict=True):
             np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
-    hvd.check_in_sync(ours)
+    hvd.check_in_sync(variables)
 
 
 @pytest.mark.heavy

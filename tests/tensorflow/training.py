@@ -61,12 +61,12 @@ class Case:
         """Return this ``part`` of the combined batch of all ranks."""
         rng = np.random.default_rng(1000 * self.seed + step)
         rows = ROWS * hvd.size()
-        made = {
+        batch = {
             "x": rng.normal(size=(rows, self.width[0])),
             "y": rng.normal(size=(rows, self.width[-1])),
             "ids": rng.integers(0, max(1, self.words), rows),
         }
-        return {key: value[part] for key, value in made.items()}
+        return {key: value[part] for key, value in batch.items()}
 
     def loss(self, variables: dict[str, Any], batch: dict[str, Any]) -> Any:
         """Return the mean loss over the rows."""
@@ -86,9 +86,9 @@ def shard() -> slice:
 def assert_equal_training(case: Case, actual: list[np.ndarray], expected: list[np.ndarray]) -> None:
     tolerance = 1e-9 if case.predivide == 1.0 else 1e-6  # TensorFlow keeps factors as float32
     for (name, begun), a, e in zip(case.initial(), actual, expected, strict=True):
-        told = f"{case} {case.options([1, 2])}: {name}"
-        np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance, err_msg=told)
-        assert (name == "unused") == np.array_equal(e, begun), f"{told} was trained?"
+        message = f"{case} {case.options([1, 2])}: {name}"
+        np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance, err_msg=message)
+        assert (name == "unused") == np.array_equal(e, begun), f"{message} was trained?"
 
 
 @contextlib.contextmanager

@@ -148,14 +148,14 @@ class Cluster:
         bridge = f"net{index}"
         self._switch.add_bridge(bridge)
         self._added.append(bridge)
-        made = {}
+        created = {}
         for number in numbers:
-            made[number] = f"{subnet}.{number}"
-            addresses = [f"{made[number]}/24", *([f"fd78:{index:x}::{number:x}/64"] if ipv6 else [])]
+            created[number] = f"{subnet}.{number}"
+            addresses = [f"{created[number]}/24", *([f"fd78:{index:x}::{number:x}/64"] if ipv6 else [])]
             port = f"n{index}h{number}"
             self._switch.plug(bridge, self.host(number).pid, port, f"eth{index}", addresses)
             self._added.append(port)
-        return made
+        return created
 
     def name_hosts(self, names: Mapping[str, str]) -> None:
         """Set /etc/hosts on all hosts: addresses by name, besides localhost. `reset` restores it."""

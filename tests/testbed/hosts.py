@@ -164,7 +164,7 @@ class Host:
         `env` is added to environment(); None removes a variable. `cwd` is the home directory unless given. Further
         options are Popen's.
         """
-        line = ["bash", "-c", command] if isinstance(command, str) else [str(word) for word in command]
+        line = ["bash", "-c", command] if isinstance(command, str) else [str(argument) for argument in command]
         if cwd is not None:
             line = ["env", "-C", str(cwd), "--", *line]
         merged = {**self.environment(), **(env or {})}
@@ -204,12 +204,12 @@ class Host:
 
     def processes(self) -> dict[int, str]:
         """Return the command line of every process except the host's init and ssh server; ssh sessions are included."""
-        mine = os.readlink(f"/proc/{self.pid}/ns/pid")
+        own = os.readlink(f"/proc/{self.pid}/ns/pid")
         found = {}
         for name in os.listdir("/proc"):
             if name.isdigit() and int(name) not in self._quiet:
                 with contextlib.suppress(OSError):
-                    if os.readlink(f"/proc/{name}/ns/pid") == mine and not _is_zombie(int(name)):
+                    if os.readlink(f"/proc/{name}/ns/pid") == own and not _is_zombie(int(name)):
                         line = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ")
                         found[int(name)] = line.decode(errors="surrogateescape").strip()
         return found
@@ -273,8 +273,8 @@ def start_hosts(names: Mapping[str, int], shm: str) -> list[Host]:
     known = []
     for name, (_, public) in host_keys.items():
         number = names[name]
-        words = [name, f"10.77.0.{number}", f"fd77::{number:x}"]
-        known.append(f"{','.join(words + [f'[{w}]:2222' for w in words])} {public}")
+        argv = [name, f"10.77.0.{number}", f"fd77::{number:x}"]
+        known.append(f"{','.join(argv + [f'[{w}]:2222' for w in argv])} {public}")
     hosts = []
     for name, number in names.items():
         private = host_keys.get(name, ("", ""))[0]

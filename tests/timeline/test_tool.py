@@ -93,7 +93,7 @@ def test_tensors_that_ranks_waited_for_longest_come_first_and_ten_are_shown(tmp_
     names = [f"t{number}" for number in range(11, -1, -1)]
     assert [name for name, _ in summary.tensors] == names
     lines = [line.split() for line in render(summary).splitlines()]
-    assert list(dict.fromkeys(words[0] for words in lines if words[:1] and words[0] in names)) == names[:10]
+    assert list(dict.fromkeys(fields[0] for fields in lines if fields[:1] and fields[0] in names)) == names[:10]
     assert "... and 2 more; --tensors N shows more, --json all" in render(summary)
     assert "more; --tensors" not in render(summary, 12)
 
@@ -114,9 +114,9 @@ def test_what_is_missing_is_said(tmp_path, capsys):
     text = path.read_text()
     path.write_text(text[: text.rindex('"LOST"')])
     assert main(["summary", "--json", str(path)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["cut_files"] == [str(path)]
-    assert told["ranks"]["0"]["operations"] == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["cut_files"] == [str(path)]
+    assert report["ranks"]["0"]["operations"] == 1
 
 
 def test_a_merged_trace_has_a_row_for_each_rank_and_arrows(tmp_path):
@@ -182,14 +182,14 @@ def test_events_that_are_meant_to_do_harm(tmp_path, capsys, kind):
     path = tmp_path / "t.json"
     path.write_text(json.dumps(HOSTILE[kind]))
     assert main(["merge", str(path)]) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith(f"error: {path}: not a rank's timeline: ")
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert output.err.startswith(f"error: {path}: not a rank's timeline: ")
+    assert output.out == ""
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("[1e999]", "not a "),
         ("[NaN]", "not a "),
@@ -203,16 +203,16 @@ def test_events_that_are_meant_to_do_harm(tmp_path, capsys, kind):
         ('[{"ph":"B","pid":1,"ts":1,"name":"x"}]', "not a rank's timeline: it has no rank"),
     ],
 )
-def test_texts_that_are_something_else_or_meant_to_do_harm(tmp_path, capsys, text, words):
+def test_texts_that_are_something_else_or_meant_to_do_harm(tmp_path, capsys, text, message):
     path = tmp_path / "t.json"
     if text is None:
         os.mkfifo(path)
     else:
         path.write_text(text)
     assert main(["summary", str(path)]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {path}")
-    assert words in said
+    output = capsys.readouterr().err
+    assert output.startswith(f"error: {path}")
+    assert message in output
 
 
 def summary_of(folder, *makers):
@@ -265,10 +265,10 @@ def test_the_tables_and_the_json_have_the_figures_of_each_rank(tmp_path):
         "operations": 1, "waited_us": 299.877, "waited_for_us": {"1": 299}, "last": 0, "negotiated_us": 20.0,
         "queued_us": 10.0, "packed_us": 1.0, "carried_us": 69.0,
     }  # fmt: skip
-    told = summary.as_json()
-    assert told["ranks"]["0"] == figures
-    assert [(tensor["name"], tensor["process_set"]) for tensor in told["tensors"]] == [("x", 2)]
-    assert told["tensors"][0]["ranks"]["0"] == figures
+    report = summary.as_json()
+    assert report["ranks"]["0"] == figures
+    assert [(tensor["name"], tensor["process_set"]) for tensor in report["tensors"]] == [("x", 2)]
+    assert report["tensors"][0]["ranks"]["0"] == figures
 
 
 def test_what_a_merged_trace_says_of_ranks_and_tensors(tmp_path):

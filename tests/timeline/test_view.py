@@ -26,10 +26,10 @@ def served(tmp_path):
 def ask(url, path, cookie="", host=None):
     connection = http.client.HTTPConnection("127.0.0.1", url.port, timeout=20)
     connection.request("GET", path, headers={"Cookie": cookie, "Host": host or url.netloc})
-    answer = connection.getresponse()
-    body = answer.read()
+    response = connection.getresponse()
+    body = response.read()
     connection.close()
-    return answer, body
+    return response, body
 
 
 def test_only_who_has_the_token_sees_anything(served):
@@ -44,8 +44,8 @@ def test_only_who_has_the_token_sees_anything(served):
     assert ask(served, "/vizviewer_info", cookie)[1] == b"{}"
     # A page from another site whose name was made to resolve to this host.
     assert ask(served, f"/?{served.query}", cookie, host="evil.example:80")[0].status == 403
-    answer, body = ask(served, "/../../../../etc/passwd", cookie)
-    assert answer.status == 404
+    response, body = ask(served, "/../../../../etc/passwd", cookie)
+    assert response.status == 404
     assert b"root:" not in body
 
 

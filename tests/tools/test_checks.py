@@ -87,11 +87,11 @@ def test_budget_of_avoided_wording(load, tmp_path, capsys, monkeypatch):
     prose = load("prose")
     monkeypatch.setattr(prose, "RULES", {"old": prose._rule("in vain", "a verb", 1)})
     (tmp_path / "src").mkdir()
-    for text, status, said in (
+    for text, status, message in (
         ("# in vain\n", 0, ""),
         ("# in vain\n" * 2, 1, "at most 1 places allowed, got 2"),
         ("", 0, "lower its budget of 1"),
     ):
         (tmp_path / "src/a.py").write_text(text)
         assert prose.main([str(tmp_path)]) == status
-        assert said in capsys.readouterr().out
+        assert message in capsys.readouterr().out

@@ -47,10 +47,10 @@ def test_kernels_assemble_without_spills_and_without_contraction(tmp_path, versi
     if not (PTXAS / "complete").exists():
         pytest.skip(f"ptxas {version} is not installed (scripts/install-ptxas.sh)")
     code = tmp_path / "kernels.cubin"
-    words = [ASSEMBLERS[version], "-v", f"-arch=sm_{gpu}", compile_kernels.COMMITTED, "-o", code]
+    command = [ASSEMBLERS[version], "-v", f"-arch=sm_{gpu}", compile_kernels.COMMITTED, "-o", code]
     for program in (ASSEMBLERS[version], DISASSEMBLER):
         program.chmod(0o755)
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     if gpu < 75:
         return  # CUDA 13 has no disassembler for it; and one kernel spills there, four words

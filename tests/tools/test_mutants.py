@@ -23,10 +23,10 @@ def test_mutants_are_tried_without_touching_the_tree(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(RuntimeError, match="no effect"):
         python_mutants.patience(tmp_path, Target("src/shop/till.py", ("test_other.py",)))
-    made = python_mutants.try_all(
+    mutants = python_mutants.try_all(
         tmp_path, Target("src/shop/till.py", ("test_till.py",)), 100, 1, 2, lambda mutant: None
     )
-    assert [(mutant.line, mutant.outcome) for mutant in made] == [(2, "killed")] * 3 + [(6, "lives")] * 3
+    assert [(mutant.line, mutant.outcome) for mutant in mutants] == [(2, "killed")] * 3 + [(6, "lives")] * 3
     chosen = by_hand.table("src/shop/till.py: test_till.py\n- n + 1\n+ n + 2\n")
     assert [mutant.outcome for mutant in by_hand.try_python(tmp_path, chosen, 1, lambda mutant: None)] == ["killed"]
     assert sorted(tmp_path.rglob("*")) == before

@@ -56,9 +56,9 @@ def test_the_site_builds_without_a_warning(tmp_path):
     for needed in ("torch", "tensorflow", "keras"):
         if not importlib.util.find_spec(needed):
             pytest.skip(f"{needed} is not installed")
-    words = ["-E", "-W", "--keep-going", "-q", "-b", "html", "-c", "tools/site", "-d"]
+    argv = ["-E", "-W", "--keep-going", "-q", "-b", "html", "-c", "tools/site", "-d"]
     done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *words, str(tmp_path / "cache"), ".", str(tmp_path / "site")],
+        [sys.executable, "-m", "sphinx", *argv, str(tmp_path / "cache"), ".", str(tmp_path / "site")],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")},
         capture_output=True,

@@ -98,8 +98,8 @@ def assert_close(net, reference, **tolerance):
 
 def assert_all_equal(net):
     """Assert that all ranks have the same bits."""
-    mine = [bits(p).tolist() for p in net.parameters()]
-    assert hvd.allgather_object(mine) == [mine] * hvd.size()
+    own = [bits(p).tolist() for p in net.parameters()]
+    assert hvd.allgather_object(own) == [own] * hvd.size()
 
 
 def votes(optimizer):

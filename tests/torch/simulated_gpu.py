@@ -217,22 +217,22 @@ class OnGpu(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
-        _refuse_mixture(function, given)
+        tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
+        _refuse_mixture(function, tensors)
         kwargs.pop("device", None)
         if not (function.is_view or "empty" in function.overloadpacket.__name__):
             adapter().driver.stream.synchronize()  # PyTorch would compute on the stream
         with torch._C._DisableTorchDispatch():
-            made = function(*args, **kwargs)
-        return tree_map(lambda x: _wrap(x) if isinstance(x, torch.Tensor) else x, made)
+            result = function(*args, **kwargs)
+        return tree_map(lambda x: _wrap(x) if isinstance(x, torch.Tensor) else x, result)
 
 
-def _refuse_mixture(function: Any, given: list[torch.Tensor]) -> None:
+def _refuse_mixture(function: Any, tensors: list[torch.Tensor]) -> None:
     name = function.overloadpacket.__name__
     if name in ("copy_", "_foreach_copy_") or "index" in name:
         return
-    if any(not isinstance(x, OnGpu) and x.dim() > 0 and x.layout is torch.strided for x in given):
-        shapes = [(type(x).__name__, *x.shape) for x in given]
+    if any(not isinstance(x, OnGpu) and x.dim() > 0 and x.layout is torch.strided for x in tensors):
+        shapes = [(type(x).__name__, *x.shape) for x in tensors]
         raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got {shapes}")
 
 
@@ -295,16 +295,16 @@ def _moved(function: Any, args: Any, kwargs: Any) -> Any:
     if function is not torch.Tensor.to:
         device, rest = "cpu" if function is torch.Tensor.cpu else _DEVICE, []
     dtype = kwargs.pop("dtype", None)
-    for given in rest:
-        if isinstance(given, torch.Tensor):
-            device, dtype = given.device, given.dtype
-        elif isinstance(given, torch.dtype):
-            dtype = given
-        elif isinstance(given, str | torch.device):
-            device = given
+    for tensors in rest:
+        if isinstance(tensors, torch.Tensor):
+            device, dtype = tensors.device, tensors.dtype
+        elif isinstance(tensors, torch.dtype):
+            dtype = tensors
+        elif isinstance(tensors, str | torch.device):
+            device = tensors
     there = isinstance(tensor, OnGpu)
-    wanted = there if device is None else _is_cuda(device)
-    moved = tensor if wanted == there else (_Up if wanted else _Down).apply(tensor)
+    target_cuda = there if device is None else _is_cuda(device)
+    moved = tensor if target_cuda == there else (_Up if target_cuda else _Down).apply(tensor)
     if moved is not tensor:
         kwargs.pop("copy", None)
     if dtype is None and not kwargs:
@@ -326,15 +326,15 @@ def _backward(
 
 def _on_the_device(function: Any, args: Any, kwargs: Any) -> Any:
     """Run calls with ``device="cuda"`` on this device."""
-    asked = kwargs.get("device")
-    if _is_cuda(asked):
+    requested = kwargs.get("device")
+    if _is_cuda(requested):
         kwargs = {**kwargs, "device": "cpu"}
     with torch._C.DisableTorchFunctionSubclass():
-        made = function(*args, **kwargs)
-    if _is_cuda(asked) and isinstance(made, torch.Tensor) and not isinstance(made, OnGpu):
-        needs = made.requires_grad
-        made = gpu(made.detach()).requires_grad_(needs)
-    return made
+        result = function(*args, **kwargs)
+    if _is_cuda(requested) and isinstance(result, torch.Tensor) and not isinstance(result, OnGpu):
+        needs = result.requires_grad
+        result = gpu(result.detach()).requires_grad_(needs)
+    return result
 
 
 class _Mode(TorchFunctionMode):

@@ -41,14 +41,14 @@ def test_allreduce_in_all_forms():
     n = hvd.size()
     for dtype in FLOATS:
         tensors = [value(r, dtype, (3, 5)) for r in range(n)]
-        mine, want = tensors[hvd.rank()], adasum(tensors)
-        out = hvd.allreduce(mine, op=hvd.Adasum, name=f"{dtype}")
+        own, want = tensors[hvd.rank()], adasum(tensors)
+        out = hvd.allreduce(own, op=hvd.Adasum, name=f"{dtype}")
         close(out, want)
-        assert same_bits(hvd.allreduce_(mine.clone(), op=hvd.Adasum, name=f"{dtype}"), out)
-        assert same_bits(hvd.synchronize(hvd.allreduce_async(mine, op=hvd.Adasum, name=f"{dtype}")), out)
-        close(hvd.allreduce(mine, op=hvd.Adasum, prescale_factor=2.0, postscale_factor=0.25), want / 2)
+        assert same_bits(hvd.allreduce_(own.clone(), op=hvd.Adasum, name=f"{dtype}"), out)
+        assert same_bits(hvd.synchronize(hvd.allreduce_async(own, op=hvd.Adasum, name=f"{dtype}")), out)
+        close(hvd.allreduce(own, op=hvd.Adasum, prescale_factor=2.0, postscale_factor=0.25), want / 2)
         # A grouped tensor has the same bits as one reduced alone.
-        for member in hvd.grouped_allreduce([mine, mine], op=hvd.Adasum):
+        for member in hvd.grouped_allreduce([own, own], op=hvd.Adasum):
             assert same_bits(member, out)
 
 

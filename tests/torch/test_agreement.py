@@ -21,13 +21,13 @@ def maximum(*vectors, ranks=3):
 
 
 def test_what_all_have_told():
-    mine, theirs = encode(0, (1, 0), rounds=2), encode(1, (0, 3), (0, 1), rounds=2, at_step=True, max_rounds=4)
-    vector = bytearray(map(max, zip(mine, theirs, strict=True)))
+    local, remote = encode(0, (1, 0), rounds=2), encode(1, (0, 3), (0, 1), rounds=2, at_step=True, max_rounds=4)
+    vector = bytearray(map(max, zip(local, remote, strict=True)))
     assert flags_of(vector, 3, 2) == bytearray((1, 3))
     readiness = decode_readiness(vector, 3)
     assert readiness == (False, bytearray((1, 3, 0, 1)), True, True, 0, 2, 2, 4, 0, 0, 0, 0)
     check_readiness(readiness, 0)
-    both = maximum(mine, theirs, encode(2, rounds=2))
+    both = maximum(local, remote, encode(2, rounds=2))
     assert both.all_here
     alone = maximum(encode(0, at_step=True), ranks=3)
     assert (alone.at_step, alone.at_end) == (True, False)
@@ -56,7 +56,7 @@ def test_ranks_that_have_been_through_different_numbers_of_rounds():
 def test_ranks_in_different_steps():
     for steps in (0, 254, 255, 300, 1000):
         check_readiness(maximum(encode(0, steps=steps), encode(1, steps=steps)), steps)
-    for mine, theirs in ((7, 8), (8, 7), (255, 254), (254, 255), (509, 511), (1020, 1019), (300, 290)):
-        readiness = maximum(encode(0, steps=mine), encode(1, steps=theirs))
-        with pytest.raises(RanksDisagreeError, match=rf"called step\(\) {mine} times, another rank {theirs} times"):
-            check_readiness(readiness, mine)
+    for local, remote in ((7, 8), (8, 7), (255, 254), (254, 255), (509, 511), (1020, 1019), (300, 290)):
+        readiness = maximum(encode(0, steps=local), encode(1, steps=remote))
+        with pytest.raises(RanksDisagreeError, match=rf"called step\(\) {local} times, another rank {remote} times"):
+            check_readiness(readiness, local)

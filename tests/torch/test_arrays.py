@@ -31,45 +31,45 @@ class Array:
 def test_every_call():
     n, me = hvd.size(), hvd.rank()
 
-    def mine(count=4):
+    def own(count=4):
         return Array(np.full(count, me + 1.0, dtype=np.float32))
 
     total = n * (n + 1) / 2
     for _ in range(3):  # repeats the same operations
-        x = mine()
+        x = own()
         y = hvd.allreduce(x, op=hvd.Sum, name="new")
         assert type(y) is Array
         assert y.values.tolist() == [total] * 4
         assert x.values.tolist() == [me + 1.0] * 4
         assert hvd.allreduce_(x, op=hvd.Sum, name="same") is x
         assert x.values.tolist() == [total] * 4
-        x = mine()
+        x = own()
         handle = hvd.allreduce_async_(tensor=x, op=hvd.Sum, name="later")
         assert hvd.synchronize(handle) is x
         assert x.values.tolist() == [total] * 4
-        y = hvd.synchronize(hvd.allreduce_async(mine(), op=hvd.Sum, name="new later"))
+        y = hvd.synchronize(hvd.allreduce_async(own(), op=hvd.Sum, name="new later"))
         assert type(y) is Array
         assert y.values.tolist() == [total] * 4
-        coded = hvd.allreduce(mine(), op=hvd.Sum, name="coded", compression=hvd.Compression.fp16)
+        coded = hvd.allreduce(own(), op=hvd.Sum, name="coded", compression=hvd.Compression.fp16)
         assert coded.values.tolist() == [total] * 4
-        arrays, tensors = hvd.grouped_allreduce([mine(2), torch.ones(3)], op=hvd.Sum, name="group")
+        arrays, tensors = hvd.grouped_allreduce([own(2), torch.ones(3)], op=hvd.Sum, name="group")
         assert arrays.values.tolist() == [total] * 2
         assert tensors.tolist() == [float(n)] * 3
-        first, second = mine(), torch.ones(2)
+        first, second = own(), torch.ones(2)
         assert hvd.grouped_allreduce_([first, second], op=hvd.Sum)[0] is first
         assert first.values.tolist() == [total] * 4
-        rows = hvd.allgather(mine(1), name="rows")
+        rows = hvd.allgather(own(1), name="rows")
         assert rows.values.tolist() == [r + 1.0 for r in range(n)]
-        assert hvd.synchronize(hvd.grouped_allgather_async([mine(1)]))[0].values.tolist() == rows.values.tolist()
-        assert hvd.broadcast(mine(), n - 1, name="b").values.tolist() == [float(n)] * 4
-        x = mine()
+        assert hvd.synchronize(hvd.grouped_allgather_async([own(1)]))[0].values.tolist() == rows.values.tolist()
+        assert hvd.broadcast(own(), n - 1, name="b").values.tolist() == [float(n)] * 4
+        x = own()
         assert hvd.broadcast_(x, 0, name="b_") is x
         assert x.values.tolist() == [1.0] * 4
-        got, splits = hvd.alltoall(mine(n), splits=[1] * n, name="a")
+        got, splits = hvd.alltoall(own(n), splits=[1] * n, name="a")
         assert got.values.tolist() == [r + 1.0 for r in range(n)]
         assert splits.tolist() == [1] * n
-        assert hvd.alltoall(mine(n), name="even").values.tolist() == got.values.tolist()
-        assert hvd.reducescatter(mine(n), op=hvd.Sum, name="part").values.tolist() == [total]
+        assert hvd.alltoall(own(n), name="even").values.tolist() == got.values.tolist()
+        assert hvd.reducescatter(own(n), op=hvd.Sum, name="part").values.tolist() == [total]
 
 
 @pytest.mark.usefixtures("single")

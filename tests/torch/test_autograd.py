@@ -97,18 +97,18 @@ def weighted(output, rank):
 @on_ranks(1, 3)
 def test_derivatives_of_operations(order):
     n, me = hvd.size(), hvd.rank()
-    for name, (ours, alone, rows) in operations().items():
+    for name, (distributed, alone, rows) in operations().items():
         x = values(me, rows(me), 3).requires_grad_()
         xs = [values(r, rows(r), 3).requires_grad_() for r in range(n)]
         outputs = [alone(xs, r) for r in range(n)]
         if order == 1:
-            weighted(ours(x), me).backward()
+            weighted(distributed(x), me).backward()
             sum(weighted(output, r) for r, output in enumerate(outputs)).backward()
         else:
-            penalty((ours(x) ** 3).sum(), [x]).backward()
+            penalty((distributed(x) ** 3).sum(), [x]).backward()
             penalty(sum((output**3).sum() for output in outputs), xs).backward()
-        wanted = torch.zeros_like(x) if xs[me].grad is None else xs[me].grad  # a broadcast uses only the root's
-        torch.testing.assert_close(x.grad, wanted, msg=lambda text, name=name: f"{name}: {text}")
+        expected = torch.zeros_like(x) if xs[me].grad is None else xs[me].grad  # a broadcast uses only the root's
+        torch.testing.assert_close(x.grad, expected, msg=lambda text, name=name: f"{name}: {text}")
     hvd.barrier()
 
 
@@ -135,15 +135,15 @@ def batch_norm(options):
     n, me = hvd.size(), hvd.rank()
     sizes = [2 + r for r in range(n)]
     joined = values(9, sum(sizes), 3, 2)
-    mine = slice(sum(sizes[:me]), sum(sizes[: me + 1]))
+    own = slice(sum(sizes[:me]), sum(sizes[: me + 1]))
     sync, plain = (kind(3, **options).double() for kind in (hvd.SyncBatchNorm, torch.nn.BatchNorm1d))
     if plain.affine:
         for net in (sync, plain):
             net.load_state_dict({**net.state_dict(), "weight": values(1, 3), "bias": values(2, 3)})
-    x, y = joined[mine].clone().requires_grad_(), joined.clone().requires_grad_()
+    x, y = joined[own].clone().requires_grad_(), joined.clone().requires_grad_()
     penalty((sync(x) ** 3).sum(), [x]).backward()
     penalty((plain(y) ** 3).sum(), [y]).backward()
-    torch.testing.assert_close(x.grad, y.grad[mine])
+    torch.testing.assert_close(x.grad, y.grad[own])
     for p, q in zip(sync.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(hvd.allreduce(p.grad, op=hvd.Sum), q.grad)
 

@@ -90,8 +90,8 @@ def no_backward():
         for p, w, b in zip(net.parameters(), want, before, strict=True):
             torch.testing.assert_close(p.detach(), b - 0.1 * w, rtol=1e-9, atol=1e-12)
         # A step had two rounds, so ranks without a backward pass must learn that no pass will come.
-        told = number > 6 and calls == 1 and len(busy) < hvd.size()
-        assert len(rounds) == calls + told, number
+        expected = number > 6 and calls == 1 and len(busy) < hvd.size()
+        assert len(rounds) == calls + expected, number
     assert_all_equal(net)
 
 

@@ -139,10 +139,10 @@ def changed_before():
 def taken_away(everywhere, **options):
     # A hook registered earlier takes its step with the rank's local gradient and clears it.
     net, reference = network(), network()
-    taken = []
+    removed = []
 
     def take(p):
-        taken.append(p.grad.clone())
+        removed.append(p.grad.clone())
         p.grad = None
 
     if everywhere or hvd.rank() == 0:
@@ -159,7 +159,7 @@ def taken_away(everywhere, **options):
                 torch.testing.assert_close(p.grad, hvd.allreduce(q.grad))
             elif everywhere:
                 assert p.grad is None
-                assert torch.equal(taken[-1], q.grad)
+                assert torch.equal(removed[-1], q.grad)
             else:  # zeros from the rank without a gradient
                 torch.testing.assert_close(p.grad, hvd.allreduce(q.grad * (hvd.rank() > 0)))
         optimizer.step()

@@ -47,8 +47,8 @@ def test_places_are_aligned_and_apart():
         assert gradient.nbytes <= following - start < gradient.nbytes + ALIGNMENT
 
 
-@pytest.mark.parametrize(("present", "made"), [(2, 0), (3, 1)])
-def test_no_bucket_is_made_while_a_rank_takes_no_part(monkeypatch, present, made):
+@pytest.mark.parametrize(("present", "created"), [(2, 0), (3, 1)])
+def test_no_bucket_is_made_while_a_rank_takes_no_part(monkeypatch, present, created):
     """A joined rank would not know of the new bucket."""
     slots = [Slot(torch.nn.Parameter(torch.ones(4)), f"layer.{number}", number) for number in range(2)]
     message = torch.tensor([present, 0, 0, 2, 1])  # no other sizes, and the order in which gradients arrived
@@ -56,4 +56,4 @@ def test_no_bucket_is_made_while_a_rank_takes_no_part(monkeypatch, present, made
     bucketing._proposal = _Proposal(None, message, len(slots), [(slot, slot.shape) for slot in slots], [], None)
     monkeypatch.setattr("horovod.torch.reducer.rounds.handles.wait", lambda *_: None)
     monkeypatch.setattr("horovod.torch.reducer.rounds.Bucket", lambda name, members, *_: (name, members))
-    assert bucketing.buckets == [("gradients.bucket.layer.1", slots[::-1])][:made]
+    assert bucketing.buckets == [("gradients.bucket.layer.1", slots[::-1])][:created]

@@ -14,11 +14,11 @@ from tests.torch.programs import OPTIMIZERS, assert_all_equal
 from tests.torch.reference import bits
 
 
-@pytest.mark.parametrize("wanted", [True, None])
+@pytest.mark.parametrize("enabled", [True, None])
 @on_ranks(3)
-def test_gradients_lie_in_a_bucket_in_the_order_they_arrive(wanted):
+def test_gradients_lie_in_a_bucket_in_the_order_they_arrive(enabled):
     net = network()
-    optimizer = wrap(net, gradient_as_bucket_view=wanted)
+    optimizer = wrap(net, gradient_as_bucket_view=enabled)
     step(net, optimizer, 0)
     assert not any(hvd.in_shared_memory(p.grad) for p in net.parameters())
     (bucket,) = buckets(optimizer)
@@ -42,9 +42,9 @@ def test_gradients_lie_in_a_bucket_in_the_order_they_arrive(wanted):
 
 def large_gradients():
     # By default large gradients are reduced in place; otherwise they have their own buckets.
-    for wanted, expected in ((None, [["0.bias", "1.bias", "1.weight"]]), (True, None), (False, [])):
+    for enabled, expected in ((None, [["0.bias", "1.bias", "1.weight"]]), (True, None), (False, [])):
         net = torch.nn.Sequential(torch.nn.Linear(400, 1000), torch.nn.Linear(1000, 10))
-        optimizer = wrap(net, gradient_as_bucket_view=wanted)
+        optimizer = wrap(net, gradient_as_bucket_view=enabled)
         for _ in range(3):
             optimizer.zero_grad()
             net(torch.ones(2, 400)).sum().backward()
@@ -65,9 +65,9 @@ def test_large_gradients(pool, environ):
     pool(2, **environ).run(large_gradients)
 
 
-def trained(make, wanted, passes=1, clip=False, set_to_none=True, dtype=torch.float32, steps=6, **options):
+def trained(make, enabled, passes=1, clip=False, set_to_none=True, dtype=torch.float32, steps=6, **options):
     net = network(dtype)
-    optimizer = wrap(net, make, gradient_as_bucket_view=wanted, backward_passes_per_step=passes, **options)
+    optimizer = wrap(net, make, gradient_as_bucket_view=enabled, backward_passes_per_step=passes, **options)
     for number in range(steps):
         optimizer.zero_grad(set_to_none=set_to_none)
         for i in range(passes):
@@ -79,7 +79,7 @@ def trained(make, wanted, passes=1, clip=False, set_to_none=True, dtype=torch.fl
                 optimizer.step()
         else:
             optimizer.step()
-    assert bool(buckets(optimizer)) == (wanted is not False)
+    assert bool(buckets(optimizer)) == (enabled is not False)
     assert_all_equal(net)
     return [bits(t).tolist() for p in net.parameters() for t in (p, p.grad)]
 
@@ -103,7 +103,7 @@ VARIANTS = {
 def test_the_bits_are_those_without_buckets(variant):
     for kind, exchange in (("momentum", reducer.buckets._exchange), ("adam", None)):  # with and without native copies
         with mock.patch.object(reducer.buckets, "_exchange", exchange):
-            apart, together = (trained(OPTIMIZERS[kind], wanted, **VARIANTS[variant]) for wanted in (False, True))
+            apart, together = (trained(OPTIMIZERS[kind], enabled, **VARIANTS[variant]) for enabled in (False, True))
         assert apart == together
 
 
@@ -120,10 +120,10 @@ def test_native_copies_take_all_gradients_or_none(make):
     for p, grad in zip(parameters, arrived, strict=True):
         p.grad = grad
     lists = parameters, arrived, [g._version for g in arrived], views, [v.data_ptr() for v in views]
-    taken = make is torch.clone and reducer.buckets._exchange is not None  # which PyTorch before 2.10 does not have
-    assert not reducer.buckets._exchange or take_gradients(reducer.buckets._exchange, *lists) == taken
-    assert [v.tolist() for v in views] == ([[1, 2], [3, 4]] if taken else [[0, 0], [0, 0]])
-    assert [p.grad is v for p, v in zip(parameters, views, strict=True)] == [taken, taken]
+    native = make is torch.clone and reducer.buckets._exchange is not None  # which PyTorch before 2.10 does not have
+    assert not reducer.buckets._exchange or take_gradients(reducer.buckets._exchange, *lists) == native
+    assert [v.tolist() for v in views] == ([[1, 2], [3, 4]] if native else [[0, 0], [0, 0]])
+    assert [p.grad is v for p, v in zip(parameters, views, strict=True)] == [native, native]
 
 
 @on_ranks(2)

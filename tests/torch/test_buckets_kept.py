@@ -94,9 +94,9 @@ def test_gradients_that_the_program_moves(pool, move):
 @on_ranks(2)
 def test_parameters_that_get_another_dtype(before, after, keep):
     results = []
-    for wanted in (False, True):
+    for enabled in (False, True):
         net = network(before)
-        optimizer = wrap(net, lambda p: torch.optim.SGD(p, lr=0.05), gradient_as_bucket_view=wanted)
+        optimizer = wrap(net, lambda p: torch.optim.SGD(p, lr=0.05), gradient_as_bucket_view=enabled)
         for number in range(3):
             step(net, optimizer, number)
         kept = net[2].weight.grad[3:5] if keep and hvd.rank() == 0 else None

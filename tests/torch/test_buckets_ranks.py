@@ -14,18 +14,18 @@ from tests.torch.reference import bits
 @on_ranks(3)
 def test_gradients_that_only_some_ranks_have():
     results = []
-    for wanted in (False, True):
+    for enabled in (False, True):
         torch.manual_seed(0)
         net = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(5))
-        optimizer = wrap(net, gradient_as_bucket_view=wanted)
+        optimizer = wrap(net, gradient_as_bucket_view=enabled)
         generator = torch.Generator().manual_seed(7 + hvd.rank())
         shared = torch.Generator().manual_seed(7)
         for number in range(30):
             optimizer.zero_grad(set_to_none=bool(number % 3))
             everybody = torch.rand(5, generator=shared) < 0.6 if number > 3 else torch.ones(5, dtype=bool)
-            mine = everybody & (torch.rand(5, generator=generator) < 0.7) if number > 3 else everybody
-            loss = sum(net[i](torch.ones(2, 3) * (number + hvd.rank())).square().mean() for i in range(5) if mine[i])
-            if mine.any():
+            own = everybody & (torch.rand(5, generator=generator) < 0.7) if number > 3 else everybody
+            loss = sum(net[i](torch.ones(2, 3) * (number + hvd.rank())).square().mean() for i in range(5) if own[i])
+            if own.any():
                 loss.backward()
             if number % 4 == 3:
                 optimizer.synchronize()

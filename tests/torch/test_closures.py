@@ -28,7 +28,7 @@ def test_line_search_on_uneven_data(op, kind):
     def loss_of(model, ranks):
         return sum((model(rows(r)[0]) - rows(r)[1]).square().sum() for r in ranks)
 
-    def mine():
+    def closure():
         calls[0] += 1
         optimizer.zero_grad()
         loss = loss_of(net, [hvd.rank()])
@@ -43,7 +43,7 @@ def test_line_search_on_uneven_data(op, kind):
         return loss
 
     for _ in range(4):
-        loss, expected = optimizer.step(mine), plain.step(all_of_it)
+        loss, expected = optimizer.step(closure), plain.step(all_of_it)
         assert isinstance(loss, float if kind == "number" else torch.Tensor)
         assert float(loss) == pytest.approx(float(expected), rel=1e-6)
         assert calls[0] == calls[1]

@@ -66,7 +66,7 @@ def steps(backend):
     torch._dynamo.reset()
     nets = [torch.nn.Linear(3, 2).double() for _ in range(2)]
     nets[1].load_state_dict(nets[0].state_dict())
-    made = []
+    result = []
     for i, net in enumerate(nets):
         plain = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
         optimizer = hvd.DistributedOptimizer(plain, net.named_parameters(f"net{i}"))
@@ -78,11 +78,11 @@ def steps(backend):
             optimizer.step()
             return loss
 
-        made.append(step)
-    compiled = torch.compile(made[1], backend=backend)
+        result.append(step)
+    compiled = torch.compile(result[1], backend=backend)
     for number in range(STEPS):
         x = torch.arange(6.0).double().view(2, 3) * (hvd.rank() + 1) / (number + 1)
-        torch.testing.assert_close(compiled(x), made[0](x))
+        torch.testing.assert_close(compiled(x), result[0](x))
     torch.testing.assert_close(list(nets[0].parameters()), list(nets[1].parameters()))
 
 

@@ -52,22 +52,22 @@ def near(name, got, want, roundings=4):
 
 def through_collectives(name):
     compression = compressor(name)
-    mine, mean = noise(hvd.rank(), 6, 5), everybody(6, 5).mean(0)
-    kept = mine.clone()
-    near(name, hvd.allreduce(mine, name="a", compression=compression), mean)
-    near(name, hvd.allreduce(mine, op=hvd.Sum, compression=compression), mean * hvd.size())
-    for got in hvd.grouped_allreduce([mine, mine.t().contiguous()], name="g", compression=compression):
+    own, mean = noise(hvd.rank(), 6, 5), everybody(6, 5).mean(0)
+    kept = own.clone()
+    near(name, hvd.allreduce(own, name="a", compression=compression), mean)
+    near(name, hvd.allreduce(own, op=hvd.Sum, compression=compression), mean * hvd.size())
+    for got in hvd.grouped_allreduce([own, own.t().contiguous()], name="g", compression=compression):
         near(name, got if got.shape == mean.shape else got.t(), mean)
-    x = mine.clone().requires_grad_()
+    x = own.clone().requires_grad_()
     (hvd.allreduce(x, name="d", compression=compression) * 3).sum().backward()
     near(name, x.grad, torch.full_like(mean, 3.0))
-    assert torch.equal(mine, kept)  # inputs are unchanged
+    assert torch.equal(own, kept)  # inputs are unchanged
 
     rows = 6 // hvd.size()
     part = slice(hvd.rank() * rows, (hvd.rank() + 1) * rows)
     scatters = (
-        lambda: hvd.reducescatter(mine, name="r", compression=compression),
-        lambda: hvd.grouped_reducescatter([mine], name="s", compression=compression)[0],
+        lambda: hvd.reducescatter(own, name="r", compression=compression),
+        lambda: hvd.grouped_reducescatter([own], name="s", compression=compression)[0],
     )
     for scatter in scatters:
         if name.startswith("wire"):
@@ -91,10 +91,10 @@ def through_the_optimizer(name):
         {"gradient_predivide_factor": 2.0},
         {"op": hvd.Sum},
     ]
-    for given in options:
-        net, passes = network(dtype=torch.float32), given.get("backward_passes_per_step", 1)
+    for option in options:
+        net, passes = network(dtype=torch.float32), option.get("backward_passes_per_step", 1)
         optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(net.parameters(), lr=0.0), net.named_parameters(), compression=compression, **given
+            torch.optim.SGD(net.parameters(), lr=0.0), net.named_parameters(), compression=compression, **option
         )
         for step in range(3):  # first without buckets, then with new and with existing buckets
             optimizer.zero_grad()
@@ -106,7 +106,7 @@ def through_the_optimizer(name):
                     for w, g in zip(
                         want, torch.autograd.grad(net(data).square().sum(), list(net.parameters())), strict=True
                     ):
-                        w += g if given.get("op") == hvd.Sum else g / hvd.size()
+                        w += g if option.get("op") == hvd.Sum else g / hvd.size()
             optimizer.step()
             for p, w in zip(net.parameters(), want, strict=True):
                 near(name, p.grad, w, roundings=8)

@@ -106,19 +106,19 @@ class _Made(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
-        made = gradient.t() @ x
+        gradients = gradient.t() @ x
         weight = ctx.weight
-        weight.grad = made if weight.grad is None else weight.grad + made
+        weight.grad = gradients if weight.grad is None else weight.grad + gradients
         return gradient @ weight.detach(), None
 
 
 def by_autograd_grad(net, x):
     last = list(net[4].parameters())
-    made = torch.autograd.grad(loss_of(net, x), last)
+    gradients = torch.autograd.grad(loss_of(net, x), last)
     for p in last:
         p.requires_grad_(False)
     loss_of(net, x).backward()
-    for p, grad in zip(last, made, strict=True):
+    for p, grad in zip(last, gradients, strict=True):
         p.requires_grad_(True).grad = grad
 
 
@@ -129,10 +129,10 @@ def by_a_function(net, x):
 
 
 def of_a_frozen_parameter(net, x):
-    made = torch.autograd.grad(loss_of(net, x), [net[0].bias])[0]
+    gradients = torch.autograd.grad(loss_of(net, x), [net[0].bias])[0]
     net[0].bias.requires_grad_(False)
     loss_of(net, x).backward()
-    net[0].bias.grad = made
+    net[0].bias.grad = gradients
     net[0].bias.requires_grad_(True)
 
 
@@ -144,10 +144,10 @@ def taken_and_given_back(net, x):
         sums[p] = p.grad
         p.grad = None
 
-    ours = dict(weight._post_accumulate_grad_hooks)
+    hooks = dict(weight._post_accumulate_grad_hooks)
     weight._post_accumulate_grad_hooks.clear()
     hook = weight.register_post_accumulate_grad_hook(take)
-    weight._post_accumulate_grad_hooks.update(ours)
+    weight._post_accumulate_grad_hooks.update(hooks)
     loss_of(net, x).backward()
     hook.remove()
     for p, grad in sums.items():

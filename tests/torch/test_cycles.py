@@ -16,9 +16,9 @@ def left(net):
     """Count Horovod's objects, hooks and memory, and all objects."""
     gc.collect()
     objects = gc.get_objects()
-    ours = sum(isinstance(o, Slot | Bucket) for o in objects)
+    remaining = sum(isinstance(o, Slot | Bucket) for o in objects)
     hooks = sum(len(p._post_accumulate_grad_hooks or ()) for p in net.parameters())
-    return ours, hooks, len(tensors._regions), len(objects)
+    return remaining, hooks, len(tensors._regions), len(objects)
 
 
 def has_more(now, before):

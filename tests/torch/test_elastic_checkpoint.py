@@ -65,8 +65,8 @@ def test_what_does_not_fit_is_named(tmp_path):
     try:
         with hvd.elastic.Checkpoint(tmp_path) as checkpoint:
             checkpoint.save(1, trained(1, 0, other=3))
-        said = "this state has no other, which what is loaded has"
-        with pytest.raises(ValueError, match=said):
+        message = "this state has no other, which what is loaded has"
+        with pytest.raises(ValueError, match=message):
             checkpoint.load_into(trained(1, 0))
     finally:
         hvd.shutdown()

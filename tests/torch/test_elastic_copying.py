@@ -30,7 +30,7 @@ def slow(monkeypatch):
     go.set()
 
 
-def made():
+def create():
     model = torch.nn.Sequential(torch.nn.Linear(700, 700), torch.nn.BatchNorm1d(700))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     step(model, optimizer)  # creates the momentum
@@ -56,7 +56,7 @@ def same(one, other):
 
 
 def test_a_commit_is_what_it_was_though_training_goes_on(slow):
-    model, optimizer, state = made()
+    model, optimizer, state = create()
     step(model, optimizer)
     slow.clear()
     committed = values(model, optimizer)
@@ -74,7 +74,7 @@ def test_a_commit_is_what_it_was_though_training_goes_on(slow):
 
 
 def test_what_the_program_changes_by_itself_is_not_torn(slow):
-    model, _, state = made()
+    model, _, state = create()
     slow.clear()
     state.save()
     with torch.no_grad():

@@ -88,7 +88,7 @@ def loses_a_rank(way: tuple[str, bool], at: str):
     for step in range(STEPS):
         one_step(expected, plain, step, way)
     return max(
-        (got - wanted).abs().max().item() for got, wanted in zip(model.parameters(), expected.parameters(), strict=True)
+        (got - target).abs().max().item() for got, target in zip(model.parameters(), expected.parameters(), strict=True)
     )
 
 

@@ -106,8 +106,8 @@ def differ():
 
 
 def test_other_attributes_on_some_ranks(pool):
-    said = "the states of the ranks have different attributes: rank 1 has only_here, which rank 0 has not"
-    assert pool(2).run(differ) == [said] * 2
+    message = "the states of the ranks have different attributes: rank 1 has only_here, which rank 0 has not"
+    assert pool(2).run(differ) == [message] * 2
 
 
 def test_what_cannot_be_copied_is_named():

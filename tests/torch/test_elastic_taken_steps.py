@@ -78,8 +78,8 @@ def test_a_program_that_counts_each_step_goes_on_as_it_is():
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in GO_ON])
 def test_any_other_goes_back_to_its_commit(name):
-    first, *others = whole(PROGRAMS[name], 5)
-    assert not any(any(turn) for turn in others)
+    first, *rest = whole(PROGRAMS[name], 5)
+    assert not any(any(turn) for turn in rest)
     assert not any(first[1:]), "nothing has been done before the first one"
 
 

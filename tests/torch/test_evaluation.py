@@ -46,8 +46,8 @@ def test_any_number_of_samples_gives_the_result_of_one_process():
         assert max(lengths) - min(lengths) <= 1
         whole = [metric._result() for metric in results(DataLoader(data, 7))]  # one process
         for loader in (DataLoader(data, 4, sampler=sampler), DataLoader(Stream(data, list(sampler)), 2)):
-            ours = [metric.compute() for metric in results(loader)]
-            assert repr(ours) == repr(whole), "to the last bit, NaN for no samples"
+            actual = [metric.compute() for metric in results(loader)]
+            assert repr(actual) == repr(whole), "to the last bit, NaN for no samples"
 
 
 def torchmetrics_of_all_ranks():
@@ -56,10 +56,10 @@ def torchmetrics_of_all_ranks():
 
     for number in (1, 2, 4, 60):
         data = TensorDataset(SCORES[:number], LABELS[:number])
-        mine = DataLoader(data, 4, sampler=hvd.EvalSampler(data))
+        own = DataLoader(data, 4, sampler=hvd.EvalSampler(data))
         for kind in (MulticlassF1Score, MulticlassAUROC, lambda classes: MeanMetric()):
             metric, whole = kind(5), kind(5)
-            for one, loader in ((metric, mine), (whole, DataLoader(data, number))):
+            for one, loader in ((metric, own), (whole, DataLoader(data, number))):
                 for scores, labels in loader:
                     one.update(*((scores[:, 0],) if isinstance(one, MeanMetric) else (scores, labels)))
             count = metric._update_count

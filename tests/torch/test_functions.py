@@ -23,13 +23,13 @@ def test_broadcast_parameters():
             net = net.to(memory_format=torch.channels_last) if hvd.rank() == 0 else net
             torch.manual_seed(root)
             want = model().state_dict()
-            given = {
+            values = {
                 "state_dict": net.state_dict(),
                 "named": net.named_parameters(),
                 "plain": net.parameters(),
                 "list": list(net.state_dict().items()),
             }[form]
-            hvd.broadcast_parameters(given, root)
+            hvd.broadcast_parameters(values, root)
             for name, p in net.named_parameters():
                 assert same_bits(p, want[name]), (root, form, name)
     odd = {"b": torch.tensor(hvd.rank()), "a": torch.full((2, 3), float(hvd.rank())).t(), "none": None}

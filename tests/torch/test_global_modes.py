@@ -11,9 +11,9 @@ def ones(*shape):
 
 
 def net():
-    made = torch.nn.Linear(2, 2, device="cpu")
-    torch.nn.init.ones_(made.weight)
-    return made
+    network = torch.nn.Linear(2, 2, device="cpu")
+    torch.nn.init.ones_(network.weight)
+    return network
 
 
 @on_ranks(2)

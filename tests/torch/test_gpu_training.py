@@ -113,33 +113,33 @@ def orphans():
     pid = os.fork()
     if pid == 0:
         try:
-            said = [hvd.poll(handles[0])]
+            states = [hvd.poll(handles[0])]
             for handle in (handles[0], gathered):
                 try:
-                    said.append(hvd.synchronize(handle))
+                    states.append(hvd.synchronize(handle))
                 except hvd.HorovodInternalError as error:
-                    said.append(str(error))
+                    states.append(str(error))
             try:
                 records[handles[1]].work._work.order(0)
             except hvd.HorovodInternalError as error:
-                said.append(str(error))
-            os.write(child_end, repr(said).encode())
+                states.append(str(error))
+            os.write(child_end, repr(states).encode())
         finally:
             os._exit(0)
     os.close(child_end)
     with os.fdopen(end) as pipe:
-        said = pipe.read()
+        states = pipe.read()
     os.waitpid(pid, 0)
     assert [values(hvd.synchronize(handle)).sum().item() for handle in handles] == [4.0 * hvd.size()] * 3
     assert values(hvd.synchronize(gathered)).numel() == 4 * hvd.size()
-    return said
+    return states
 
 
 def test_a_forked_child(gpu_ranks):
-    words = "the result is on cuda:0 of the parent process, which a forked child cannot use; wait for it in the parent"
+    text = "the result is on cuda:0 of the parent process, which a forked child cannot use; wait for it in the parent"
     below = "CUDA GPU 0 (Simulated GPU 0) belongs to the parent process; a forked child cannot use it"
-    said = [True, f"allreduce.x0: {words}", f"allgather.y: {words}", below]
-    assert gpu_ranks(2).run(orphans) == [repr(said)] * 2
+    expected = [True, f"allreduce.x0: {text}", f"allgather.y: {text}", below]
+    assert gpu_ranks(2).run(orphans) == [repr(expected)] * 2
 
 
 @on_gpu_ranks(2)

@@ -72,7 +72,7 @@ def test_what_is_said(tmp_path, program, sentence):
     path.write_text(HEAD + program)
     line = next((n for n, text in enumerate(path.read_text().splitlines(), 1) if "%%%" in text), 0)
     environment = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_REPORT_DIR": str(tmp_path / "reports")}
-    said = tmp_path / "stderr"
-    with said.open("wb") as err, running(["-np", "2", sys.executable, str(path)], environment=environment, stderr=err):
-        eventually(lambda: "stacks of all threads" in said.read_text(), LIMIT, "an explanation")
-    assert re.fullmatch(sentence.format(line=line), re.search(r"why the job waits: (.*)", said.read_text())[1])
+    log = tmp_path / "stderr"
+    with log.open("wb") as err, running(["-np", "2", sys.executable, str(path)], environment=environment, stderr=err):
+        eventually(lambda: "stacks of all threads" in log.read_text(), LIMIT, "an explanation")
+    assert re.fullmatch(sentence.format(line=line), re.search(r"why the job waits: (.*)", log.read_text())[1])

@@ -43,8 +43,8 @@ def test_the_first_difference_is_named():
     parameter = model[0].weight
     if rank == 2:
         optimizer.state[parameter]["exp_avg"][1, 2] += 1e-7
-    words = r"optimizer\.state\[0\]\.exp_avg \(float32 of shape \(8, 4\)\) is one on ranks 0-1, another on rank 2; 1 of"
-    with pytest.raises(OutOfSyncError, match=words):
+    text = r"optimizer\.state\[0\]\.exp_avg \(float32 of shape \(8, 4\)\) is one on ranks 0-1, another on rank 2; 1 of"
+    with pytest.raises(OutOfSyncError, match=text):
         hvd.check_in_sync(optimizer, model)
     with pytest.raises(OutOfSyncError, match=r"b is -0\.0 on rank 0 and 0\.0 on ranks 1-2"):
         hvd.check_in_sync(a=torch.zeros(3), b=torch.tensor(-0.0 if rank == 0 else 0.0))

@@ -44,12 +44,12 @@ def train(steps, buckets, again=False, wait=True, **options):
 
 @pytest.mark.parametrize("buckets", [True, False])
 def test_the_estimate_is_right(pool, buckets):
-    (found, sentence), *others = pool(3, initialized=False).run(train, 240, buckets)
+    (found, sentence), *rest = pool(3, initialized=False).run(train, 240, buckets)
     assert found["low"] < TRUE < found["high"]
     assert found["workers"] == pytest.approx(TRUE, rel=0.3)
     assert (found["batch"], found["samples"] > 40) == (ROWS, True)
     assert f"batch {ROWS} per worker: more workers help up to about {found['workers']:.0f}" in sentence
-    assert [other for other, _ in others] == [None, None]
+    assert [other for other, _ in rest] == [None, None]
 
 
 @pytest.mark.parametrize("options", [{"op": hvd.Sum}, {"backward_passes_per_step": 2}, {}])
@@ -61,14 +61,14 @@ def test_nothing_is_measured_where_the_formula_does_not_hold(pool, options):
 
 def test_samples_become_rare_until_they_are_cheap(monkeypatch):
     monkeypatch.setattr(submissions, "_NOISE_COST", 0.0)
-    sampler, state, taken = submissions.NoiseSampler(), SimpleNamespace(norms=None, can_measure_noise=True), []
+    sampler, state, sampled = submissions.NoiseSampler(), SimpleNamespace(norms=None, can_measure_noise=True), []
     for step in range(1, 300):
         norms = state.norms = submissions.Norms()
         norms.add(torch.ones(3))
         norms.reduced()
         sampler.after_step(state, "a", hvd.global_process_set, step)
-        taken += [step] if state.norms is None else []
-    assert taken == [16, 32, 64, 128, 256]
+        sampled += [step] if state.norms is None else []
+    assert sampled == [16, 32, 64, 128, 256]
     assert norms.squares().tolist() == [pytest.approx(3.0)] * 2
     norms.add(torch.ones(3).to_sparse())
     assert not norms.complete

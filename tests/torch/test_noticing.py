@@ -16,9 +16,9 @@ from horovod.torch import monitoring
 def model(seed=0, dropout=0.0):
     torch.manual_seed(seed)
     layers = [torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(dropout), torch.nn.Linear(6, 1)]
-    made = torch.nn.Sequential(*layers)
+    network = torch.nn.Sequential(*layers)
     torch.manual_seed(100 + hvd.rank())
-    return made
+    return network
 
 
 def rows(count=24, seed=None):
@@ -245,23 +245,23 @@ RIGHT += (uneven_with_join, local_steps, one_rank_alone, adasum, one_of_two_aver
 def in_a_job(program):
     """Run a program in a new job; return the rank's stderr."""
     monitoring.batches.__init__()  # as in a new process
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stderr(io.StringIO()) as output:
         hvd.init()
         program()
         hvd.shutdown()
-    return said.getvalue()
+    return output.getvalue()
 
 
 def warnings(pool, program, ranks=2, **environment):
-    said, *_ = pool(ranks, initialized=False, **environment).run(in_a_job, program)
-    return re.findall(r"\[horovod, rank 0\] WARNING: (.*)", said)
+    output, *_ = pool(ranks, initialized=False, **environment).run(in_a_job, program)
+    return re.findall(r"\[horovod, rank 0\] WARNING: (.*)", output)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda program: program.__name__)
 def test_a_mistake_is_reported_once(pool, mistake):
-    (said,) = warnings(pool, mistake)
-    assert re.search(MISTAKES[mistake], said)
-    assert said.endswith("(HOROVOD_TRAINING_CHECKS=0 turns such checks off)")
+    (output,) = warnings(pool, mistake)
+    assert re.search(MISTAKES[mistake], output)
+    assert output.endswith("(HOROVOD_TRAINING_CHECKS=0 turns such checks off)")
 
 
 def test_a_long_job_without_a_wrapper_is_reported_early(pool):

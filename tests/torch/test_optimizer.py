@@ -61,13 +61,13 @@ def test_closures():
         twins.plain.zero_grad()
         twins.twin_backward(0)
 
-    def mine():
+    def closure():
         twins.optimizer.zero_grad()
         loss = loss_of(twins.net, batch(0))
         loss.backward()
         return loss
 
-    twins.optimizer.step(closure=mine)
+    twins.optimizer.step(closure=closure)
     twins.plain.step(closure=joined)
     twins.compare()
     # Gradients computed before the step.

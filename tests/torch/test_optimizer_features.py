@@ -45,8 +45,8 @@ def test_parameters_unused_on_some_ranks(groups, set_to_none):
             used.append(2)
         net(x, used).backward()
         optimizer.step()
-        wanted = [1.0, 1.0 / n, (1.0 / n) if step % 2 else 0.0, 0.0]
-        for i, (branch, grad) in enumerate(zip(net.branches, wanted, strict=True)):
+        expected = [1.0, 1.0 / n, (1.0 / n) if step % 2 else 0.0, 0.0]
+        for i, (branch, grad) in enumerate(zip(net.branches, expected, strict=True)):
             if grad == 0 and branch.weight.grad is None:
                 # No rank had a gradient: not even weight decay changes it.
                 assert torch.equal(branch.weight, before[i])
@@ -218,14 +218,14 @@ def test_schedulers_before_and_after():
     for before in (True, False):
         p = torch.zeros(1, requires_grad=True)
         optimizer = torch.optim.SGD([p], lr=1.0)
-        made = [StepLR(optimizer, 1, 0.5)] if before else []
+        schedulers = [StepLR(optimizer, 1, 0.5)] if before else []
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=[("p", p)])
-        made.append(LambdaLR(optimizer, lambda e: 1.0) if before else StepLR(optimizer, 1, 0.5))
+        schedulers.append(LambdaLR(optimizer, lambda e: 1.0) if before else StepLR(optimizer, 1, 0.5))
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns if it believes that step was replaced or not called
             for _ in range(3):
                 optimizer.zero_grad()
                 (p * float(hvd.rank())).sum().backward()
                 optimizer.step()
-                made[0].step()
+                schedulers[0].step()
         assert p.item() == pytest.approx(-(hvd.size() - 1) / 2 * 1.75)

@@ -22,8 +22,8 @@ def test_a_rank_that_leaves_a_step_out():
     optimizer = wrap(net)
     train(net, optimizer, range(3))
     before = optimizer._hvd.reducer.reductions
-    mine, theirs = (5, 4) if hvd.rank() == 0 else (4, 5)
-    match = rf"different steps: this rank has called step\(\) {mine} times, another rank {theirs} times"
+    local, remote = (5, 4) if hvd.rank() == 0 else (4, 5)
+    match = rf"different steps: this rank has called step\(\) {local} times, another rank {remote} times"
     with pytest.raises(hvd.HorovodInternalError, match=match):
         train(net, optimizer, range(20), lambda number: hvd.rank() == 1 == number)
     assert optimizer._hvd.reducer.reductions == before + 2, "it was noticed later than in the next exchange"

@@ -56,10 +56,10 @@ def migrate(folder, begins, before, after):
         os.environ.clear()
         os.environ.update(kept)
     if hvd.rank() == 0:
-        theirs, ours = torch.load("ddp.pt"), torch.load("model.pt")
-        assert theirs.keys() == ours.keys()
-        for name in ours:
-            torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
+        ddp, horovod = torch.load("ddp.pt"), torch.load("model.pt")
+        assert ddp.keys() == horovod.keys()
+        for name in horovod:
+            torch.testing.assert_close(horovod[name], ddp[name], rtol=1e-4, atol=1e-5)
     os.chdir("/")
     hvd.barrier()
 

@@ -51,19 +51,19 @@ def test_a_call_that_changed_is_not_taken_for_the_last_one():
         for form, call in FORMS.items():
             for make, arguments, expected in [*changes, *reversed(changes)]:
                 for step in range(6):
-                    given = make()
-                    result = call(given, name=name, **{"op": hvd.Sum, **arguments})
-                    what = (form, name, arguments, given.shape, given.dtype, step)
-                    assert (result.shape, result.dtype) == (given.shape, given.dtype), what
+                    value = make()
+                    result = call(value, name=name, **{"op": hvd.Sum, **arguments})
+                    what = (form, name, arguments, value.shape, value.dtype, step)
+                    assert (result.shape, result.dtype) == (value.shape, value.dtype), what
                     assert bool((result == expected).all()), (what, result)
-                    assert (result is given) == form.endswith("_"), what
+                    assert (result is value) == form.endswith("_"), what
 
 
 @on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1", fresh=True)
 def test_process_sets():
     pair, rest = hvd.add_process_set([0, 1]), hvd.add_process_set([2])
-    mine = pair if hvd.rank() < 2 else rest
-    for members, expected in ((mine, 3.0), (hvd.global_process_set, 6.0)):
+    own = pair if hvd.rank() < 2 else rest
+    for members, expected in ((own, 3.0), (hvd.global_process_set, 6.0)):
         for _ in range(8):
             assert hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=members).tolist() == [expected] * 3
     assert hvd.remove_process_set(pair)

@@ -65,9 +65,9 @@ def train(net, optimizer, numbers, passes=1):
 def both(make, passes=1, overlap=False, nets=None):
     nets = nets or (Net(), Net())
     optimizers = [make(groups_of(net)) for net in nets]
-    given = nets[0].named_parameters(), hvd.Compression.none, passes
+    arguments = nets[0].named_parameters(), hvd.Compression.none, passes
     with mock.patch.object(make_layouts, "__defaults__", (60,)):  # several buckets
-        sharded = hvd.ShardedOptimizer(optimizers[0], *given, overlap=nets[0] if overlap else None)
+        sharded = hvd.ShardedOptimizer(optimizers[0], *arguments, overlap=nets[0] if overlap else None)
     return nets, (
         sharded,
         hvd.DistributedOptimizer(optimizers[1], nets[1].named_parameters(), hvd.Compression.none, passes),
@@ -77,8 +77,8 @@ def both(make, passes=1, overlap=False, nets=None):
 def assert_equal(nets):
     for (name, a), b in zip(nets[0].named_parameters(), nets[1].parameters(), strict=True):
         assert torch.equal(a, b), name
-    mine = torch.cat([p.detach().reshape(-1) for p in nets[0].parameters()])
-    assert all(torch.equal(mine, other) for other in hvd.allgather_object(mine))
+    own = torch.cat([p.detach().reshape(-1) for p in nets[0].parameters()])
+    assert all(torch.equal(own, other) for other in hvd.allgather_object(own))
 
 
 def test_every_element_belongs_to_one_rank():

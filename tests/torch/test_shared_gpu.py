@@ -44,8 +44,8 @@ def same_as_on_the_cpu(gpus_of_the_host=1):
     assert torch.equal(values(hvd.allreduce(gpu(large), name="large")), hvd.allreduce(large, name="cpu.large"))
     part = hvd.reducescatter(gpu(large[:30_001]), name="part", op=hvd.Sum)
     assert torch.equal(values(part), hvd.reducescatter(large[:30_001], name="cpu.part", op=hvd.Sum))
-    told = values(hvd.broadcast(gpu(large[:1001]), hvd.size() - 1, name="told"))
-    assert torch.equal(told, hvd.broadcast(large[:1001], hvd.size() - 1, name="cpu.told"))
+    received = values(hvd.broadcast(gpu(large[:1001]), hvd.size() - 1, name="told"))
+    assert torch.equal(received, hvd.broadcast(large[:1001], hvd.size() - 1, name="cpu.told"))
     return calls("cuLaunchKernel") - before, calls("cuIpcOpenMemHandle_v2")
 
 

@@ -57,11 +57,11 @@ def slow_loader():
 
 def in_a_job(program):
     """Run a program in a new job; return its result and the lines at the end of that job."""
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stderr(io.StringIO()) as output:
         hvd.init()
         result = program()
         hvd.shutdown()
-    return result, re.findall(r"\[horovod\] (2 workers.*)", said.getvalue())
+    return result, re.findall(r"\[horovod\] (2 workers.*)", output.getvalue())
 
 
 def numbers(pattern, text):

@@ -28,8 +28,8 @@ def settled(freeze=0, unused=0, **options):
     """Return a network and its optimizer after enough equal steps; the first layers are frozen, others never used."""
     net = network()
     net[:freeze].requires_grad_(False)
-    others = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(unused)])
-    parameters = {**dict(net.named_parameters()), **{f"unused.{n}": p for n, p in others.named_parameters()}}
+    unused_layers = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(unused)])
+    parameters = {**dict(net.named_parameters()), **{f"unused.{n}": p for n, p in unused_layers.named_parameters()}}
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters.values(), lr=1e-3), parameters.items(), **options)
     for _ in range(40):
         step(net, optimizer)
@@ -65,25 +65,25 @@ def test_gradients_and_votes_are_submitted_again():
 
 def calls_of(backward):
     """Return the number of function calls in a backward pass, including C functions."""
-    made = 0
+    calls = 0
 
     def count(_, event, __):
-        nonlocal made
-        made += event in ("call", "c_call")
+        nonlocal calls
+        calls += event in ("call", "c_call")
 
     sys.setprofile(count)
     try:
         backward()
     finally:
         sys.setprofile(None)
-    return made
+    return calls
 
 
 def calls(net, optimizer):
     optimizer.zero_grad()
-    made = calls_of(net(torch.ones(2, 8)).sum().backward)
+    count = calls_of(net(torch.ones(2, 8)).sum().backward)
     optimizer.step()
-    return made
+    return count
 
 
 @on_ranks(2)

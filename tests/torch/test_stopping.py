@@ -18,16 +18,16 @@ def _steps(rank_asked: int, number: int, own_handler: bool) -> tuple[list[bool],
     try:
         if own_handler:
             signal.signal(number, lambda *_: called.append(number))
-        answers = [hvd.should_stop()]
+        decisions = [hvd.should_stop()]
         for step in range(5):
             if hvd.rank() == rank_asked and step == 2:
                 os.kill(os.getpid(), number)
-            answers.append(hvd.should_stop())
+            decisions.append(hvd.should_stop())
         assert hvd.max_size() == hvd.size()
-        return answers, called, ""
+        return decisions, called, ""
     finally:
-        for told, handler in stopping._before.items():
-            signal.signal(told, handler)
+        for signal_, handler in stopping._before.items():
+            signal.signal(signal_, handler)
         stopping._before.clear()
         stopping.listens = False
         stopping.received = 0
@@ -52,10 +52,10 @@ def _elsewhere() -> str:
 def test_all_ranks_get_the_same_answer_at_the_same_step(pool):
     job = pool(3)
     expected = [False] * 3 + [True] * 3
-    assert [answers for answers, _, _ in job.run(_steps, 1, signal.SIGTERM, False)] == [expected] * 3
-    told = job.run(_steps, 0, signal.SIGUSR1, True)
-    assert [answers for answers, _, _ in told] == [expected] * 3
-    assert [called for _, called, _ in told] == [[signal.SIGUSR1], [], []], "the program's own handler is called too"
+    assert [decisions for decisions, _, _ in job.run(_steps, 1, signal.SIGTERM, False)] == [expected] * 3
+    results = job.run(_steps, 0, signal.SIGUSR1, True)
+    assert [decisions for decisions, _, _ in results] == [expected] * 3
+    assert [called for _, called, _ in results] == [[signal.SIGUSR1], [], []], "the program's own handler is called too"
     assert all("main thread" in text for text in job.run(_elsewhere))
 
 

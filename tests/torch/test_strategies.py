@@ -92,14 +92,14 @@ def test_local_sgd_averages_what_the_ranks_would_have_alone():
 @on_ranks(4, **DYNAMIC)
 def test_synchronous_within_hosts_and_local_between_them():
     hosts = [hvd.add_process_set([0, 1]), hvd.add_process_set([2, 3])]
-    mine = hosts[hvd.rank() // 2]
+    own = hosts[hvd.rank() // 2]
     net, reference = network(), network()
-    inner = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](net.parameters()), process_set=mine)
+    inner = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](net.parameters()), process_set=own)
     train(net, hvd.LocalSGD(inner, every=3), range(3))
     optimizer = OPTIMIZERS["sgd"](reference.parameters())
     for number in range(3):
         optimizer.zero_grad()
-        (sum(loss_of(reference, batch(number, r)) for r in mine.ranks) / 2).backward()
+        (sum(loss_of(reference, batch(number, r)) for r in own.ranks) / 2).backward()
         optimizer.step()
     torch.testing.assert_close(flat(net), mean_of_ranks(reference))
     for one in hosts:
@@ -243,14 +243,14 @@ def test_a_slow_worker_bounds_staleness_and_workers_may_end_early():
 def test_elastic_averaging_keeps_the_sum():
     value = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
     optimizer = hvd.ParameterServer(torch.optim.SGD([value], lr=1.0), mode="easgd", every=2, rate=0.25)
-    mine = 0.0
+    own = 0.0
     if not optimizer.serve():
         for _ in range(2):
             value.grad = torch.full_like(value, -1.0 - hvd.rank())
             optimizer.step()
-        mine = value.detach()[0].item()
+        own = value.detach()[0].item()
         optimizer.finish()
-    total = sum(hvd.allgather_object(mine)) + value.detach()[0].item()
+    total = sum(hvd.allgather_object(own)) + value.detach()[0].item()
     assert total == pytest.approx(2 * 1 + 2 * 2)  # all local steps
 
 

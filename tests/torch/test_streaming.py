@@ -24,8 +24,8 @@ def train():
     here = stream.processed_num
     stream.record(2 * hvd.rank())  # as if one rank were ahead: all ranks get the union of their records
     state.sync()
-    told = stream.state_dict()
-    return here, told, seen, flat(stream)
+    saved = stream.state_dict()
+    return here, saved, seen, flat(stream)
 
 
 def test_a_state_keeps_a_stream(pool):

@@ -16,7 +16,7 @@ def compare(shape, dtype, options, device="cpu"):
     joined = (torch.randn(sum(sizes), *shape, generator=generator, dtype=dtype) * 3 + 100).to(device)
     weights = torch.randn(sum(sizes), *shape, generator=generator, dtype=dtype).to(device)
     begin = sum(sizes[:me])
-    mine = slice(begin, begin + sizes[me])
+    own = slice(begin, begin + sizes[me])
     sync, plain = (kind(shape[0], **options).to(dtype) for kind in (hvd.SyncBatchNorm, PLAIN[len(shape) + 1]))
     for net in (sync, plain):
         if net.affine:
@@ -26,18 +26,18 @@ def compare(shape, dtype, options, device="cpu"):
     tolerance = 1e-9 if dtype is torch.float64 else 1e-4 if device == "cpu" else 1e-3
     close = {"rtol": tolerance, "atol": tolerance}
     for _ in range(2):
-        x, y = joined[mine].clone().requires_grad_(), joined.clone().requires_grad_()
+        x, y = joined[own].clone().requires_grad_(), joined.clone().requires_grad_()
         a, b = sync(x), plain(y)
-        torch.testing.assert_close(a, b[mine], **close)
-        (a * weights[mine]).sum().backward()
+        torch.testing.assert_close(a, b[own], **close)
+        (a * weights[own]).sum().backward()
         (b * weights).sum().backward()
-        torch.testing.assert_close(x.grad, y.grad[mine], **close)
+        torch.testing.assert_close(x.grad, y.grad[own], **close)
     for name, buffer in sync.named_buffers():
         torch.testing.assert_close(buffer, dict(plain.named_buffers())[name], **close)
     for p, q in zip(sync.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(hvd.allreduce(p.grad, op=hvd.Sum), q.grad, **close)
     sync.eval(), plain.eval()
-    torch.testing.assert_close(sync(joined[mine]), plain(joined[mine]), **close)
+    torch.testing.assert_close(sync(joined[own]), plain(joined[own]), **close)
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -75,9 +75,9 @@ def test_weights_come_from_the_program():
     optimizer = wrap(net, backward_passes_per_step=2)
     rank = hvd.rank()
     item = {"parts": [torch.full((2, 1), rank + 1.0), torch.full((1, 1), 7.0 * (rank + 1))]}
-    for given in hvd.sync([item], weight=lambda item: sum(map(len, item["parts"])) * (1 + rank)):
+    for received in hvd.sync([item], weight=lambda item: sum(map(len, item["parts"])) * (1 + rank)):
         optimizer.zero_grad()
-        for part in given["parts"]:
+        for part in received["parts"]:
             (net(part).sum() / 3).backward()
         optimizer.synchronize()
     assert net.weight.grad.item() == pytest.approx((3 * 3 + 6 * 6) / 9)

@@ -45,11 +45,11 @@ def train_language_model(dtype, tolerance, steps):
     )
     plain = torch.optim.Adam(twin.parameters())
     for step in range(steps):
-        mine = [tokens_of(step, micro, hvd.rank()) for micro in range(2)]
-        count = sum(int((labels >= 0).sum()) for _, labels in mine)
+        own = [tokens_of(step, micro, hvd.rank()) for micro in range(2)]
+        count = sum(int((labels >= 0).sum()) for _, labels in own)
         optimizer.zero_grad()
         with hvd.weight(count):
-            for tokens, labels in mine:
+            for tokens, labels in own:
                 (loss_sum(net, tokens, labels) / max(count, 1)).backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         optimizer.step()
@@ -73,10 +73,10 @@ def train(how, compression=None, dtype=torch.float64, tolerance=1e-9, **options)
         options["compression"] = getattr(hvd.Compression, compression)
     optimizer, plain = wrap(net, **options), torch.optim.SGD(twin.parameters(), lr=0.1)
     for step in range(STEPS):
-        mine = batch(step, rows=rows_of(step, hvd.rank())).to(dtype)
+        own = batch(step, rows=rows_of(step, hvd.rank())).to(dtype)
         optimizer.zero_grad()
-        with hvd.weight(len(mine)) if how == "block" else contextlib.nullcontext():
-            net(mine).square().mean().backward()  # NaN without rows
+        with hvd.weight(len(own)) if how == "block" else contextlib.nullcontext():
+            net(own).square().mean().backward()  # NaN without rows
         optimizer.step()
         rows = torch.cat([batch(step, r, rows_of(step, r)) for r in range(hvd.size())]).to(dtype)
         plain.zero_grad()
@@ -109,12 +109,12 @@ def left_over_gradients_do_not_count():
         net(batch(0)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=False)
-    wanted = torch.autograd.grad(net(batch(0, 1)).square().mean(), list(net.parameters()))
+    expected = torch.autograd.grad(net(batch(0, 1)).square().mean(), list(net.parameters()))
     if hvd.rank():
         with hvd.weight(3):
             net(batch(0, 1)).square().mean().backward()
     optimizer.synchronize()
-    torch.testing.assert_close([p.grad for p in net.parameters()], list(wanted))
+    torch.testing.assert_close([p.grad for p in net.parameters()], list(expected))
     with optimizer.skip_synchronize():
         optimizer.step()
 
@@ -159,8 +159,8 @@ def joined_ranks_do_not_count():
         if step:
             twin.zero_grad()
             twin.load_state_dict(net.state_dict())
-            wanted = torch.autograd.grad(twin(batch(step)).square().mean(), list(twin.parameters()))
-            torch.testing.assert_close([p.grad for p in net.parameters()], list(wanted))
+            expected = torch.autograd.grad(twin(batch(step)).square().mean(), list(twin.parameters()))
+            torch.testing.assert_close([p.grad for p in net.parameters()], list(expected))
         optimizer.step()
     hvd.join()
 
@@ -171,11 +171,11 @@ def sparse_gradients():
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(embedding.parameters(), lr=1.0))
     with hvd.weight(1 + 2 * hvd.rank()):
         embedding(torch.tensor([hvd.rank(), 5])).sum().backward()
-    wanted = torch.zeros(6, 2)
-    wanted[5] = 1
+    expected = torch.zeros(6, 2)
+    expected[5] = 1
     for rank in range(hvd.size()):
-        wanted[rank] = (1 + 2 * rank) / sum(1 + 2 * r for r in range(hvd.size()))
-    torch.testing.assert_close(embedding.weight.grad.to_dense(), wanted)
+        expected[rank] = (1 + 2 * rank) / sum(1 + 2 * r for r in range(hvd.size()))
+    torch.testing.assert_close(embedding.weight.grad.to_dense(), expected)
     optimizer.step()
 
 
@@ -218,10 +218,10 @@ def scaled_losses():
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     for step in range(4):
         infinite, counts = step in (1, 2), step != 2
-        mine = batch(step, rows=rows_of(step + 3, hvd.rank())).float()
+        own = batch(step, rows=rows_of(step + 3, hvd.rank())).float()
         optimizer.zero_grad()
-        with hvd.weight(len(mine) if hvd.rank() or counts else 0):
-            loss = net(mine).square().mean()
+        with hvd.weight(len(own) if hvd.rank() or counts else 0):
+            loss = net(own).square().mean()
             scaler.scale(loss * torch.inf if infinite and hvd.rank() == 0 else loss).backward()
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(net.parameters(), 0.05)
@@ -246,8 +246,8 @@ def test_weighted_gradients_in_a_process_set():
         with hvd.weight(hvd.rank()):
             net(batch(0)).square().mean().backward()
         losses = [net(batch(0, rank)).square().mean() * rank / 3 for rank in (1, 2)]
-        wanted = torch.autograd.grad(sum(losses), list(net.parameters()))
-        torch.testing.assert_close([p.grad for p in net.parameters()], list(wanted))
+        expected = torch.autograd.grad(sum(losses), list(net.parameters()))
+        torch.testing.assert_close([p.grad for p in net.parameters()], list(expected))
         optimizer.step()
     hvd.barrier()
     hvd.remove_process_set(pair)
@@ -277,6 +277,6 @@ def test_weighted_gradients_match_one_process():
 @on_ranks(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")
 def test_weighted_averages_of_tensors():
     weighted.check(hvd, lambda array, dtype: torch.tensor(array).to(getattr(torch, dtype)), hvd.add_process_set)
-    mine, n = torch.ones(2, requires_grad=True), 1.0 + 2 * hvd.rank()
-    (hvd.allreduce(mine, weight=n, name="differentiable") * torch.arange(2.0)).sum().backward()
-    torch.testing.assert_close(mine.grad, 2 * n / 4 * torch.arange(2.0))
+    own, n = torch.ones(2, requires_grad=True), 1.0 + 2 * hvd.rank()
+    (hvd.allreduce(own, weight=n, name="differentiable") * torch.arange(2.0)).sum().backward()
+    torch.testing.assert_close(own.grad, 2 * n / 4 * torch.arange(2.0))

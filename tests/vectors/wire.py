@@ -99,12 +99,12 @@ def generate() -> str:
     lines += [f"invitation = {invitation().hex()}"]
     for cipher in CIPHERS:
         lines += ["", f"[handshake {cipher}]"]
-        made = handshake(cipher)
-        lines += [f"{name} = {value.hex()}" for name, value in made.items()]
+        vector = handshake(cipher)
+        lines += [f"{name} = {value.hex()}" for name, value in vector.items()]
         if cipher != "none":
-            lines += ["", f"[records {cipher}]", f"key = {made['connector_sends_with'].hex()}"]
+            lines += ["", f"[records {cipher}]", f"key = {vector['connector_sends_with'].hex()}"]
             lines += [f"text_{number} = {text.hex()}" for number, text in enumerate(TEXTS)]
-            made_records = enumerate(records(cipher, made["connector_sends_with"]))
+            made_records = enumerate(records(cipher, vector["connector_sends_with"]))
             lines += [f"record_{number} = {record.hex()}" for number, record in made_records]
     return "\n".join(lines) + "\n"
 

@@ -27,12 +27,12 @@ def test_what_a_library_expects_of_others():
 
 
 def test_a_library_of_this_system_is_not_for_older_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "_output", lambda *words: (0, 'platform tag: "linux_x86_64"'))
+    monkeypatch.setattr(check, "_output", lambda *args: (0, 'platform tag: "linux_x86_64"'))
     wheel = tmp_path / "horovod-1.0-cp312-abi3-manylinux_2_28_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as packed:
         for name in ("horovod/_core.abi3.so", *LIBRARIES[1:]):
             packed.write(CORE, name)
-    said = "\n".join(check.complaints(wheel))
-    assert "horovod/_jax/_jax.so is missing" in said
-    assert "horovod/_core.abi3.so: needs libstdc++.so.6" in said
-    assert 'auditwheel: platform tag: "linux_x86_64"' in said
+    message = "\n".join(check.complaints(wheel))
+    assert "horovod/_jax/_jax.so is missing" in message
+    assert "horovod/_core.abi3.so: needs libstdc++.so.6" in message
+    assert 'auditwheel: platform tag: "linux_x86_64"' in message

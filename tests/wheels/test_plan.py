@@ -10,7 +10,7 @@ OLD, _, STABLE = WANTED
 
 
 def test_names():
-    assert [wanted.file_name("1.0", "aarch64") for wanted in WANTED] == [
+    assert [wheel.file_name("1.0", "aarch64") for wheel in WANTED] == [
         "horovod-1.0-cp310-cp310-manylinux_2_28_aarch64.whl",
         "horovod-1.0-cp311-cp311-manylinux_2_28_aarch64.whl",
         "horovod-1.0-cp312-abi3-manylinux_2_28_aarch64.whl",

@@ -20,13 +20,13 @@ def written(files=FILES, epoch=1_700_000_000):
 
 
 def test_it_says_what_is_in_which_file():
-    said = json.loads(written())
-    components = {component["name"]: component for component in said["components"]}
+    content = json.loads(written())
+    components = {component["name"]: component for component in content["components"]}
     assert set(components) == {*FILES, "nanobind", "robin-map", "libstdc++", "pyzmq"}
     digest = hashlib.sha256(b"wheel").hexdigest()
     assert components[WHEEL]["hashes"] == [{"alg": "SHA-256", "content": digest}]
     assert components["pyzmq"]["description"] == "pyzmq>=25.1"
-    depends = {entry["ref"]: entry.get("dependsOn", []) for entry in said["dependencies"]}
+    depends = {entry["ref"]: entry.get("dependsOn", []) for entry in content["dependencies"]}
     assert depends[WHEEL] == ["libstdc++@12.2.0", "pkg:pypi/nanobind@3.1.0", "robin-map@1.4.0"]
     assert depends["horovod-1.0.tar.gz"] == []  # it has only our own sources
-    assert said["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
+    assert content["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"

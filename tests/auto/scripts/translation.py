@@ -19,17 +19,17 @@ args = parser.parse_args()
 
 random.seed(2)
 torch.manual_seed(2)
-words = sorted({*keyword.kwlist, *sys.stdlib_module_names, *dir(str), *dir(torch)[:900]})
-random.shuffle(words)
+vocabulary = sorted({*keyword.kwlist, *sys.stdlib_module_names, *dir(str), *dir(torch)[:900]})
+random.shuffle(vocabulary)
 PAD, BOS, EOS = 0, 1, 2
-vocab = {c: i + 3 for i, c in enumerate(set("".join(words)))}
+vocab = {c: i + 3 for i, c in enumerate(set("".join(vocabulary)))}
 
 
 def encode(w):
     return torch.tensor([vocab[c] for c in w])
 
 
-pairs = [(w, w[::-1]) for w in words]
+pairs = [(w, w[::-1]) for w in vocabulary]
 valid, train = pairs[:100], pairs[100 : 100 + args.limit]
 
 

@@ -43,8 +43,8 @@ def test_only_the_owner_can_read_and_write_and_nothing_else_is_left(cache: Path)
 
 
 def edited(**changes: object) -> str:
-    made = {"format": 1, "world": json.loads(path_of(WORLD).read_text())["world"], "tuning": {}, "measured": {}}
-    return json.dumps({**made, **changes})
+    content = {"format": 1, "world": json.loads(path_of(WORLD).read_text())["world"], "tuning": {}, "measured": {}}
+    return json.dumps({**content, **changes})
 
 
 @pytest.mark.parametrize(

@@ -20,22 +20,22 @@ def test_a_native_engine_that_lacks_a_setting_is_said_to_be_older(monkeypatch):
 
 
 def test_descriptors_that_do_not_come():
-    ours, theirs = socket.socketpair()
+    local, peer = socket.socketpair()
     before = len(os.listdir("/proc/self/fd"))
     begin = time.monotonic()
     with pytest.raises(TimeoutError):
-        engine_start.receive(theirs, 2, 0.2)
+        engine_start.receive(peer, 2, 0.2)
     assert time.monotonic() - begin < 20
-    ours.sendall(b"d")
+    local.sendall(b"d")
     with pytest.raises(OSError, match="were lost"):
-        engine_start.receive(theirs, 2, 1)
+        engine_start.receive(peer, 2, 1)
     bells = engine_start.make_bells(3)
-    engine_start.send(ours, bells, 1)
+    engine_start.send(local, bells, 1)
     with pytest.raises(OSError, match="3 descriptors came instead of 2"):
-        engine_start.receive(theirs, 2, 1)
+        engine_start.receive(peer, 2, 1)
     engine_start.close(bells)
-    ours.close()
+    local.close()
     with pytest.raises(ConnectionError, match="closed"):
-        engine_start.receive(theirs, 2, 1)
+        engine_start.receive(peer, 2, 1)
     assert len(os.listdir("/proc/self/fd")) == before - 1
-    theirs.close()
+    peer.close()

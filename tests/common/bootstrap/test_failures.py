@@ -17,11 +17,11 @@ HOSTS = ["host0", "host1"]
 def test_the_first_failure_is_told_to_all():
     with StoreServer(KEY) as server, contextlib.ExitStack() as held:
         stores = [held.enter_context(StoreClient(KEY, *server.address)) for _ in HOSTS]
-        mine, theirs = (Failures(store, 7, rank, [0, 1], HOSTS[rank]) for rank, store in enumerate(stores))
-        told = theirs.tell(OSError(24, "Too many open files"))
+        local, remote = (Failures(store, 7, rank, [0, 1], HOSTS[rank]) for rank, store in enumerate(stores))
+        reported = remote.tell(OSError(24, "Too many open files"))
         with pytest.raises(LinkError, match=r"rank 1 \(host host1, pid \d+\) could not join: Too many open files"):
-            eventually(mine.check, 60, "the failure is heard")  # check returns None until then
-        assert mine.tell(OSError(5, "later")) == told
+            eventually(local.check, 60, "the failure is heard")  # check returns None until then
+        assert local.tell(OSError(5, "later")) == reported
 
 
 def test_what_one_says_at_the_end_all_know():
@@ -30,11 +30,11 @@ def test_what_one_says_at_the_end_all_know():
         StoreClient(KEY, *server.address) as one,
         StoreClient(KEY, *server.address) as other,
     ):
-        mine, theirs = (Failures(store, 7, rank, [3, 5], "h") for rank, store in enumerate((one, other)))
-        thread = threading.Thread(target=theirs.await_others, args=("rank 5 could not join: why",))
+        local, remote = (Failures(store, 7, rank, [3, 5], "h") for rank, store in enumerate((one, other)))
+        thread = threading.Thread(target=remote.await_others, args=("rank 5 could not join: why",))
         thread.start()
         with pytest.raises(KnownFailureError, match="rank 5 could not join: why"):
-            mine.confirm(30.0)
+            local.confirm(30.0)
         thread.join(30)
         with pytest.raises(LinkError, match=r"waited 0\.2 s for rank 5 to connect to its peers"):
-            mine.confirm(0.2)
+            local.confirm(0.2)

@@ -73,7 +73,7 @@ class Telling(Launcher):
 
 def test_a_connection_that_fails_is_made_anew_and_said_once(monkeypatch, capfd):
     monkeypatch.setattr(module, "PAUSE", 0.01)
-    telling, engine, heard = Telling(deaf=0), Engine(), threading.Event()
+    telling, engine, event = Telling(deaf=0), Engine(), threading.Event()
     begun, tried = threading.Event(), []
 
     def connect():
@@ -83,12 +83,12 @@ def test_a_connection_that_fails_is_made_anew_and_said_once(monkeypatch, capfd):
             raise ValueError("the store's address cannot be used: too many open files")
         return telling if len(tried) == 5 else Broken()
 
-    listening = Listening(7, connect, lambda at, what, epoch: heard.set() if what is HostUpdateResult.added else None)
+    listening = Listening(7, connect, lambda at, what, epoch: event.set() if what is HostUpdateResult.added else None)
     listening.begin(Place(3, 0, 2, 0, 2, 0, 1, [7, 9]), engine)
     begun.set()
-    assert heard.wait(60), "rank 0 would let no worker in"
+    assert event.wait(60), "rank 0 would let no worker in"
     engine.end()
     assert telling.all_told.wait(60)
-    said = capfd.readouterr().err
-    assert said.count("on which the launcher's news come has failed, and is tried again: the store's address") == 1
-    assert said.count("news of the launcher that cannot be read are passed over") == 1
+    output = capfd.readouterr().err
+    assert output.count("on which the launcher's news come has failed, and is tried again: the store's address") == 1
+    assert output.count("news of the launcher that cannot be read are passed over") == 1

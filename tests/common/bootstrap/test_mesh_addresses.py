@@ -13,11 +13,11 @@ from tests.common.bootstrap.meshes import check_complete, form
 
 
 @contextlib.contextmanager
-def stranger(answer):
+def stranger(reply):
     """A stranger that closes connections (`answer`: 'hang up'), sends nothing ('nothing') or accepts none ('full')."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        listener.listen(0 if answer == "full" else 64)
+        listener.listen(0 if reply == "full" else 64)
         held, done = [], threading.Event()
 
         def serve():
@@ -30,11 +30,11 @@ def stranger(answer):
                     sock.close()
                     return
                 held.append(sock)
-                if answer == "hang up":
+                if reply == "hang up":
                     held.pop().close()
 
         server = threading.Thread(target=serve)
-        if answer != "full":
+        if reply != "full":
             server.start()
         else:
             for _ in range(2):  # connections beyond the backlog get no answer at all
@@ -43,7 +43,7 @@ def stranger(answer):
                 held[-1].connect_ex(listener.getsockname())
         yield Endpoint("eth5", "127.0.0.1", 8, listener.getsockname()[1])
         done.set()
-        if answer != "full":
+        if reply != "full":
             socket.create_connection(listener.getsockname()).close()
             server.join(30)
         for sock in held:

@@ -13,9 +13,9 @@ from horovod.common.bootstrap import mpi
 @pytest.fixture
 def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
     """Connections between this rank's engine and two others'."""
-    made = [socket.socketpair() for _ in range(2)]
-    yield made
-    for pair in made:
+    sockets = [socket.socketpair() for _ in range(2)]
+    yield sockets
+    for pair in sockets:
         for sock in pair:
             sock.close()
 
@@ -30,10 +30,10 @@ def fast(monkeypatch):
 
 
 def engine_has_ended(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
-    mpi.note_links((f"rank {i}", mine.fileno()) for i, (mine, _) in enumerate(pairs))
+    mpi.note_links((f"rank {i}", local.fileno()) for i, (local, _) in enumerate(pairs))
     mpi.keep_links()
-    for mine, _ in pairs:
-        mine.close()
+    for local, _ in pairs:
+        local.close()
 
 
 def after(looks: int) -> Callable[[float], bool]:
@@ -52,9 +52,9 @@ def never(seconds: float) -> bool:
 
 def test_what_ends_is_waited_for_without_a_word(pairs):
     engine_has_ended(pairs)
-    said: list[str] = []
-    assert mpi.wait_for_finalize(after(30), said.append)
-    assert said == []
+    lines: list[str] = []
+    assert mpi.wait_for_finalize(after(30), lines.append)
+    assert lines == []
     assert pairs[0][1].recv(1) == b""  # now the others see that this rank is done
 
 
@@ -62,10 +62,10 @@ def test_a_neighbour_whose_process_is_gone_is_named_after_the_grace(pairs):
     engine_has_ended(pairs)
     pairs[1][1].send(b"what its engine has still said")
     pairs[1][1].close()
-    said: list[str] = []
-    assert not mpi.wait_for_finalize(never, said.append)
-    assert len(said) == 1
-    assert "MPI_Finalize waits for all processes of the job, but rank 1 has ended" in said[0]
+    lines: list[str] = []
+    assert not mpi.wait_for_finalize(never, lines.append)
+    assert len(lines) == 1
+    assert "MPI_Finalize waits for all processes of the job, but rank 1 has ended" in lines[0]
 
 
 def test_leaving_ends_the_process_with_a_code_and_what_was_printed():

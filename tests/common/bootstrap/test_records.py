@@ -22,21 +22,21 @@ from tests.common.threads import run_ranks
 
 def records(hosts, unix_names, versions=None):
     """Return one record for each character of `hosts`, about as large as real ones."""
-    made = []
+    result = []
     for rank, host in enumerate(hosts):
         where = [Endpoint(f"eth{i}", f"10.0.{i}.{rank % 256}", 24, 40000 + rank) for i in range(16)]
         names = f"host-{host}.example.org", f"machine {host}"
         version = versions[rank] if versions else __version__
-        made.append(make_peer(rank, *names, endpoints=where, unix_name=unix_names[rank], version=version))
-    return [msgspec.msgpack.encode(peer) for peer in made]
+        result.append(make_peer(rank, *names, endpoints=where, unix_name=unix_names[rank], version=version))
+    return [msgspec.msgpack.encode(peer) for peer in result]
 
 
-def exchange(hosts, made):
+def exchange(hosts, sent):
     """Return the store's replies by rank."""
     table = Table()
     replies = {}
     for rank, host in reversed(list(enumerate(hosts))):  # in any order
-        request = Exchange(rank, "init", rank, len(hosts), made[rank], 5.0, host)
+        request = Exchange(rank, "init", rank, len(hosts), sent[rank], 5.0, host)
         replies.update(table.handle(b"%d" % rank, request, 0.0))
     return [replies[b"%d" % rank] for rank in range(len(hosts))]
 
@@ -54,27 +54,27 @@ def test_packed_values_that_are_not(data):
 def run_all(hosts, seconds=30.0, absent=(), versions=None, check=lambda rank: None):
     """Return what `spread` returns or raises on each rank."""
     listeners = [Listeners(LOOPBACK, 32) for _ in hosts]
-    made = records(hosts, [each.unix_name for each in listeners], versions)
-    replies = exchange(hosts, made)
+    sent = records(hosts, [each.unix_name for each in listeners], versions)
+    replies = exchange(hosts, sent)
 
     def run(rank):
         reply = replies[rank]
         met = Met(reply.round, unpack(reply.packed) if reply.holder == rank else reply.values, reply.holder)
-        mine = msgspec.msgpack.decode(made[rank], type=Peer)
-        return spread(met, rank, mine, KEY, listeners[rank], seconds, lambda: check(rank))
+        own = msgspec.msgpack.decode(sent[rank], type=Peer)
+        return spread(met, rank, own, KEY, listeners[rank], seconds, lambda: check(rank))
 
     results = run_ranks(len(hosts), run, absent)
     for each in listeners:
         each.close()
-    return made, results
+    return sent, results
 
 
 @pytest.mark.parametrize("hosts", ["a", "aa", "ab", "aabb", "abcabc", "a" * 24])
 def test_leaders_pass_the_records_on(hosts):
     before = len(os.listdir("/proc/self/fd"))
-    made, results = run_all(hosts)
+    result, results = run_all(hosts)
     for rank, (values, links) in enumerate(results):
-        assert values == made
+        assert values == result
         leader = hosts.index(hosts[rank])
         locals_ = [other for other, host in enumerate(hosts) if host == hosts[rank] and other != leader]
         assert set(links) == {(NODE, other) for other in (locals_ if rank == leader else [leader])}
@@ -84,7 +84,7 @@ def test_leaders_pass_the_records_on(hosts):
 
 
 def test_a_leader_whose_rank_does_not_read_waits_until_the_deadline_and_hears_of_failures():
-    ours, theirs = socket.socketpair()
+    local, peer = socket.socketpair()
     checks = []
 
     def check():
@@ -92,11 +92,11 @@ def test_a_leader_whose_rank_does_not_read_waits_until_the_deadline_and_hears_of
         if len(checks) > 1:
             raise LinkError("rank 3 could not join: its reason")
 
-    with ours, theirs:
+    with local, peer:
         with pytest.raises(LinkError, match="rank 3 could not join"):
-            _send(ours, b"x" * (8 << 20), "rank 1", time.monotonic() + 120, check)
+            _send(local, b"x" * (8 << 20), "rank 1", time.monotonic() + 120, check)
         with pytest.raises(LinkError, match="timed out waiting for rank 1 to take the records of all ranks"):
-            _send(ours, b"x", "rank 1", time.monotonic(), lambda: pytest.fail("the deadline is over"))
+            _send(local, b"x", "rank 1", time.monotonic(), lambda: pytest.fail("the deadline is over"))
 
 
 def test_whoever_waits_hears_of_failures_elsewhere():

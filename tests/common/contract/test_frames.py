@@ -10,10 +10,10 @@ PACKAGES = "/venv/lib/python3.11/site-packages"
 
 def module(name, code):
     """Return a module of this name, made of the code."""
-    made = types.ModuleType(name)
-    made.__dict__["frames"] = log
-    exec(compile(code, f"/lib/{name}.py", "exec"), made.__dict__)
-    return made
+    module = types.ModuleType(name)
+    module.__dict__["frames"] = log
+    exec(compile(code, f"/lib/{name}.py", "exec"), module.__dict__)
+    return module
 
 
 def test_whose_a_frame_is():

@@ -204,7 +204,7 @@ def test_it_says_what_is_in_the_way(monkeypatch, number, says):
 
 
 def test_the_kernel_says_who_it_is():
-    mine, theirs = socket.socketpair(socket.AF_UNIX)
-    with mine, theirs:
-        assert kernel.peer_credentials(mine) == (os.getpid(), os.geteuid(), os.getegid())
-        assert kernel.peer_user(theirs) == os.geteuid()
+    local, peer = socket.socketpair(socket.AF_UNIX)
+    with local, peer:
+        assert kernel.peer_credentials(local) == (os.getpid(), os.geteuid(), os.getegid())
+        assert kernel.peer_user(peer) == os.geteuid()

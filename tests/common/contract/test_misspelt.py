@@ -38,10 +38,10 @@ ROOT = Path(__file__).resolve().parents[3]
 )
 def test_which_was_meant(name, meant):
     assert notices.nearest_variable(name) == meant
-    told = sentences({name: "secret"})
-    assert len(told) == bool(meant)
-    assert all(text.startswith(f"{name} is set, ") and text.endswith(f"did you mean {meant}?") for text in told)
-    assert "secret" not in str(told)
+    messages = sentences({name: "secret"})
+    assert len(messages) == bool(meant)
+    assert all(text.startswith(f"{name} is set, ") and text.endswith(f"did you mean {meant}?") for text in messages)
+    assert "secret" not in str(messages)
 
 
 def test_variables_of_our_own_are_not_misspelt():

@@ -8,7 +8,7 @@ from horovod.common.contract.notices import notices, sentences, unheard
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
+    ("environ", "message"),
     [
         ({}, ""),
         ({"HOROVOD_CYCLE_TIME": "5", "HOROVOD_CACHE_CAPACITY": "0"}, ""),
@@ -28,15 +28,15 @@ from horovod.common.contract.notices import notices, sentences, unheard
         ({"HOROVOD_CPU_OPERATIONS": "mpi"}, ""),
     ],
 )
-def test_notices(environ, words):
-    told = sentences(environ)
-    assert list(notices(environ)) == list(environ)[: len(told)]
-    assert len(told) == (1 if words else 0), told
-    assert all(re.search(words, text) for text in told), told
+def test_notices(environ, message):
+    messages = sentences(environ)
+    assert list(notices(environ)) == list(environ)[: len(messages)]
+    assert len(messages) == (1 if message else 0), messages
+    assert all(re.search(message, text) for text in messages), messages
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
+    ("environ", "message"),
     [
         ({}, ""),
         ({"HOROVOD_GPUS_PER_WORKER": "0", "HOROVOD_GPU_AFFINITY": ""}, ""),
@@ -47,7 +47,7 @@ def test_notices(environ, words):
         ({"HOROVOD_GPU_AFFINITY": "1"}, "HOROVOD_GPU_AFFINITY is '1', but only horovodrun acts upon it"),
     ],
 )
-def test_what_only_the_launcher_acts_upon(environ, words):
-    told = unheard(environ)
-    assert len(told) == (1 if words else 0), told
-    assert all(text.startswith(words) for text in told), told
+def test_what_only_the_launcher_acts_upon(environ, message):
+    messages = unheard(environ)
+    assert len(messages) == (1 if message else 0), messages
+    assert all(text.startswith(message) for text in messages), messages

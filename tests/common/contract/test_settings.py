@@ -79,8 +79,8 @@ def test_names_are_unique_and_fields_belong_to_one_setting():
 
 @pytest.mark.parametrize("asking", [(), (0,), (2,), (0, 1, 2)])
 def test_what_makes_a_job_safer_is_on_where_anybody_asks_for_it(asking):
-    told = [Settings.from_environ({"HOROVOD_ENCRYPT_DATA": str(int(rank in asking))}).shared() for rank in range(3)]
-    assert settings.agree(told)["HOROVOD_ENCRYPT_DATA"] is bool(asking)
+    sent = [Settings.from_environ({"HOROVOD_ENCRYPT_DATA": str(int(rank in asking))}).shared() for rank in range(3)]
+    assert settings.agree(sent)["HOROVOD_ENCRYPT_DATA"] is bool(asking)
 
 
 def test_engine_fields_exist_in_the_contract():

@@ -39,7 +39,7 @@ def test_round_trip():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "parts"),
     [
         ({"HOROVOD_RANK": "2"}, ["HOROVOD_RANK must be from 0 to 1", "got 2"]),
         ({"HOROVOD_RANK": "-1"}, ["HOROVOD_RANK must be 0 or more, got -1"]),
@@ -59,11 +59,11 @@ def test_round_trip():
         ({"HOROVOD_KEY_FD": ""}, ["HOROVOD_KEY_FD nor HOROVOD_KEY_FILE", "horovodrun -np 2"]),
     ],
 )
-def test_bad_values_are_named(change, words):
+def test_bad_values_are_named(change, parts):
     with pytest.raises(ValueError) as caught:
         WorkerEnv.from_environ({**PAIR, **change})
-    for word in words:
-        assert word in str(caught.value)
+    for part in parts:
+        assert part in str(caught.value)
 
 
 def test_several_processes_without_rendezvous_get_advice():
@@ -73,13 +73,13 @@ def test_several_processes_without_rendezvous_get_advice():
 
 def test_what_another_launcher_has_set_without_a_key_is_refused():
     """TonY's Horovod runtime sets these variables."""
-    theirs = {
+    variables = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "n1",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": "9999",
         "HOROVOD_CONTROLLER": "gloo",
     }
     with pytest.raises(ValueError, match=r"HOROVOD_SIZE is 2 .*HOROVOD_KEY_FILE.*MASTER_ADDR.*HOROVOD_JOB_KEY"):
-        WorkerEnv.from_environ({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1", **theirs})
+        WorkerEnv.from_environ({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1", **variables})
 
 
 MPIRUN = {
@@ -102,9 +102,9 @@ MPIRUN = {
     ],
 )
 def test_what_is_guessed_until_the_ranks_have_met(rank, local_rank, local_size, expected):
-    given = {"RANK": rank, "SIZE": 8, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
-    made = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in given.items() if value is not None}
-    env = WorkerEnv.from_environ(made)
+    values = {"RANK": rank, "SIZE": 8, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
+    environ = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in values.items() if value is not None}
+    env = WorkerEnv.from_environ(environ)
     assert (env.local_rank, env.local_size, env.cross_rank, env.cross_size) == expected
 
 

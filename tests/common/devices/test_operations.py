@@ -34,9 +34,9 @@ def test_who_carries_what(environ, found):
 
 def test_what_is_said_of_them():
     assert notices({"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_GPU_ALLREDUCE": "nccl"}) == {}
-    told = notices({"HOROVOD_GPU_OPERATIONS": "MPI", "HOROVOD_GPU_BROADCAST": "ddl"})
-    assert list(told) == ["HOROVOD_GPU_OPERATIONS", "HOROVOD_GPU_BROADCAST"]
-    assert set(told.values()) == {
+    messages = notices({"HOROVOD_GPU_OPERATIONS": "MPI", "HOROVOD_GPU_BROADCAST": "ddl"})
+    assert list(messages) == ["HOROVOD_GPU_OPERATIONS", "HOROVOD_GPU_BROADCAST"]
+    assert set(messages.values()) == {
         "this version does not have that; instead the built-in engine, gloo, carries tensors of GPUs"
     }
     with pytest.raises(ValueError, match="HOROVOD_GPU_ALLTOALL must be nccl, gloo, mpi, ddl, ccl, got 'ib'"):

@@ -14,7 +14,7 @@ NONE = Survey(reason="there is no driver")
 
 
 @pytest.mark.parametrize(
-    ("given", "survey", "found"),
+    ("value", "survey", "found"),
     [
         (None, TWO, ["0", "1"]),
         (None, CUT, ["MIG-x", "MIG-y", "1"]),
@@ -38,8 +38,8 @@ NONE = Survey(reason="there is no driver")
         ("0,5", NONE, ["0", "5"]),  # no information: accepted as given
     ],
 )
-def test_what_can_be_given(given, survey, found):
-    environ = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
+def test_what_can_be_given(value, survey, found):
+    environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
     assert visible.choices(environ, survey)[0] == found
 
 
@@ -52,8 +52,8 @@ def test_each_worker_gets_its_own():
     ]
     # An order chosen by the user is kept, and with it the meaning of the numbers in a list.
     assert visible.cut({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, four, 1, 1) == [{"CUDA_VISIBLE_DEVICES": "0"}]
-    given = {"CUDA_VISIBLE_DEVICES": "3,GPU-1,0"}
-    assert visible.cut(given, four, 2, 1) == [{"CUDA_VISIBLE_DEVICES": "3"}, {"CUDA_VISIBLE_DEVICES": "GPU-1"}]
+    environ = {"CUDA_VISIBLE_DEVICES": "3,GPU-1,0"}
+    assert visible.cut(environ, four, 2, 1) == [{"CUDA_VISIBLE_DEVICES": "3"}, {"CUDA_VISIBLE_DEVICES": "GPU-1"}]
     assert [each["CUDA_VISIBLE_DEVICES"] for each in visible.cut({}, CUT, 3, 1)] == ["MIG-x", "MIG-y", "1"]
 
 
@@ -115,8 +115,8 @@ def sys(tmp_path):
         folder = tmp_path / "devices" / way
         folder.mkdir(parents=True)
         name = way.rsplit("/", 1)[1]
-        given = {"numa_node": f"{node}\n", "local_cpulist": "0-3,8-11\n" if node == 0 else "4-7\n", **files}
-        for file, text in given.items():
+        files_ = {"numa_node": f"{node}\n", "local_cpulist": "0-3,8-11\n" if node == 0 else "4-7\n", **files}
+        for file, text in files_.items():
             (folder / file).write_text(text)
         (tmp_path / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
         (tmp_path / "bus/pci/devices" / name).symlink_to(os.path.relpath(folder, tmp_path / "bus/pci/devices"))

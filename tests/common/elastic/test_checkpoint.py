@@ -56,8 +56,8 @@ def test_a_torn_one_is_passed_over_and_named(tmp_path):
     newest = tmp_path / name_of(2)
     newest.write_bytes(newest.read_bytes()[:-1])
     assert checkpoint.load().step == 1
-    (said,) = checkpoint.torn
-    assert said == f"{newest} does not end as a checkpoint does: it is torn, or no checkpoint"
+    (text,) = checkpoint.torn
+    assert text == f"{newest} does not end as a checkpoint does: it is torn, or no checkpoint"
     with pytest.raises(TornCheckpointError, match="does not end as a checkpoint does"):
         checkpoint.load(2)
 
@@ -130,8 +130,8 @@ def test_a_failure_to_write_is_told_at_once_and_spoils_nothing(tmp_path, capfd):
     with pytest.raises(OSError, match="No space left"):
         checkpoint.wait()
     assert os.listdir(tmp_path) == [name_of(1)]
-    said = f"step 2 could not be written into {tmp_path}: OSError: [Errno 28] No space left on device; training goes on"
-    assert said in capfd.readouterr().err
+    text = f"step 2 could not be written into {tmp_path}: OSError: [Errno 28] No space left on device; training goes on"
+    assert text in capfd.readouterr().err
     for step in (3, 4):
         checkpoint.save(step, "bad")  # raises nothing, even if the previous write failed
     while checkpoint._thread is not None:
@@ -184,12 +184,12 @@ def test_invalid_arguments(tmp_path):
 
 def resumed(frontend, directory, **kwargs):
     """Return the state after a sync in a job of this rank alone; the rank is 0 now and was 1 when it resumed."""
-    made = ObjectState(frontend.broadcast, frontend.rank, frontend.gather, **kwargs)
+    state = ObjectState(frontend.broadcast, frontend.rank, frontend.gather, **kwargs)
     frontend.number = 1
-    assert StateCheckpoint(directory, rank=frontend.rank, size=lambda: 1, copied=dict).resume(made) is None
+    assert StateCheckpoint(directory, rank=frontend.rank, size=lambda: 1, copied=dict).resume(state) is None
     frontend.join(Job(1), 0)
-    made.sync()
-    return made
+    state.sync()
+    return state
 
 
 def test_whoever_is_rank_0_after_the_first_is_lost_goes_on(tmp_path, monkeypatch):
@@ -207,11 +207,11 @@ def test_who_comes_later_gets_what_the_others_have(tmp_path, monkeypatch):
     monkeypatch.setenv("HOROVOD_RESUME", "1")
 
     def work(frontend):
-        made = ObjectState(frontend.broadcast, frontend.rank, frontend.gather, step=frontend.rank())
-        made._new = frontend.rank() == 0
-        StateCheckpoint(tmp_path, rank=lambda: 1, size=lambda: 2, copied=dict).resume(made)
-        made.sync()
-        return made.step
+        state = ObjectState(frontend.broadcast, frontend.rank, frontend.gather, step=frontend.rank())
+        state._new = frontend.rank() == 0
+        StateCheckpoint(tmp_path, rank=lambda: 1, size=lambda: 2, copied=dict).resume(state)
+        state.sync()
+        return state.step
 
     assert run(2, work) == [1, 1]
 
@@ -230,13 +230,13 @@ def test_the_members_have_changed_where_another_number_of_ranks_has_written_it(t
     seen = []
 
     def work(frontend):
-        made = ObjectState(frontend.broadcast, frontend.rank, frontend.gather, step=0)
-        StateCheckpoint(tmp_path, rank=frontend.rank, size=lambda: 2, copied=dict).resume(made)
-        made.register_reset_callbacks([lambda: seen.append(made.step)])
+        state = ObjectState(frontend.broadcast, frontend.rank, frontend.gather, step=0)
+        StateCheckpoint(tmp_path, rank=frontend.rank, size=lambda: 2, copied=dict).resume(state)
+        state.register_reset_callbacks([lambda: seen.append(state.step)])
         for _ in range(2):
-            made.sync()
-            made.on_resumed()
-        return made.step
+            state.sync()
+            state.on_resumed()
+        return state.step
 
     assert run(2, work) == [7, 7]
     assert seen == called

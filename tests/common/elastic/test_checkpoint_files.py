@@ -35,9 +35,9 @@ def planted(directory, step, value):
 
 @pytest.fixture
 def directory(tmp_path):
-    made = tmp_path / "checkpoints"
-    saved(made, 1)
-    return made
+    path = tmp_path / "checkpoints"
+    saved(path, 1)
+    return path
 
 
 @needs_root

@@ -19,9 +19,9 @@ pytest.importorskip("fsspec")
 
 @pytest.fixture(params=["memory", "growing"])
 def url(request):
-    made = f"{request.param}://bucket/{os.urandom(4).hex()}/run"
-    yield made
-    filesystem, path = fsspec.core.url_to_fs(made)
+    result = f"{request.param}://bucket/{os.urandom(4).hex()}/run"
+    yield result
+    filesystem, path = fsspec.core.url_to_fs(result)
     if filesystem.exists(path):
         filesystem.rm(path, recursive=True)
 
@@ -61,8 +61,8 @@ def test_a_failure_to_write_spoils_nothing(url, capfd):
     with pytest.raises(OSError, match="No space left"):
         checkpoint.wait()
     assert names(url) == [name_of(1)]
-    said = f"step 2 could not be written into {url}: OSError: [Errno 28] No space left on device; training goes on"
-    assert said in capfd.readouterr().err
+    message = f"step 2 could not be written into {url}: OSError: [Errno 28] No space left on device; training goes on"
+    assert message in capfd.readouterr().err
 
 
 def test_a_broken_upload_is_not_a_checkpoint_where_files_grow(monkeypatch):
@@ -166,6 +166,6 @@ def test_passwords_are_not_printed(capfd, monkeypatch):
         with pytest.raises(ValueError, match=r"user:\*\*\*@host/x'") as raised:
             Checkpoint(wrong)
         assert "secret" not in str(raised.value)
-    said = capfd.readouterr().err
-    assert (checkpoint.directory in said, "cret@" in said) == (True, False)
+    output = capfd.readouterr().err
+    assert (checkpoint.directory in output, "cret@" in output) == (True, False)
     assert without_password("growing://host:22/a:b@c") == "growing://host:22/a:b@c"

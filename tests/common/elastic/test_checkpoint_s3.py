@@ -19,19 +19,19 @@ def endpoint(tmp_path):
 
 @pytest.mark.heavy
 def test_on_s3(endpoint, capfd):
-    given = {"storage_options": s3.options(endpoint)}
-    checkpoint = saved("s3://training/a/run", 1, 2, 3, 4, keep=2, **given)
+    options = {"storage_options": s3.options(endpoint)}
+    checkpoint = saved("s3://training/a/run", 1, 2, 3, 4, keep=2, **options)
     assert checkpoint.steps() == [4, 3]
-    assert Checkpoint("s3://training/a/run", **given).load() == (4, {"step": 4})
-    saved("s3://training/a/run", 2, **given)
+    assert Checkpoint("s3://training/a/run", **options).load() == (4, {"step": 4})
+    saved("s3://training/a/run", 2, **options)
     assert "they are in s3://training/a/run/earlier-1 now" in capfd.readouterr().err
     assert checkpoint.steps() == [2]
-    assert Checkpoint("s3://training/a/run/earlier-1", **given).steps() == [4, 3]
+    assert Checkpoint("s3://training/a/run/earlier-1", **options).steps() == [4, 3]
     if THREADS_AT_END:
         account = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "eu-west-1"}
         ended("s3://training/ended", AWS_ENDPOINT_URL=endpoint, **account)
-        assert Checkpoint("s3://training/ended", **given).steps() == [1]
-    with Checkpoint("s3://elsewhere/run", **given) as lost:
+        assert Checkpoint("s3://training/ended", **options).steps() == [1]
+    with Checkpoint("s3://elsewhere/run", **options) as lost:
         assert lost.load() is None
         lost.save(1, None)
         with pytest.raises(OSError, match="bucket"):

@@ -13,7 +13,7 @@ from horovod.common.elastic.dataset import ElasticDataset
 lengths, ranks, batches = st.integers(0, 40), st.integers(1, 5), st.integers(1, 4)
 
 
-def made(source, batch=None, rank=0, size=1, **more):
+def dataset(source, batch=None, rank=0, size=1, **more):
     class Here(ElasticDataset):
         _place_of = (lambda: rank), (lambda: size)
 
@@ -29,13 +29,13 @@ def made(source, batch=None, rank=0, size=1, **more):
     st.lists(st.tuples(ranks, st.integers(0, 6)), min_size=1, max_size=5),
 )
 def test_each_sample_is_visited_once_whatever_becomes_of_the_ranks(length, batch, whole, seed, shuffle, changes):
-    visits, told, size = collections.Counter(), None, 1
+    visits, saved, size = collections.Counter(), None, 1
     for size, steps in [*changes, (changes[-1][0], 10**6)]:
         of = {"batch": batch} if whole is None else {"global_batch": whole}
-        every = [made(length, rank=rank, size=size, shuffle=shuffle, seed=seed, **of) for rank in range(size)]
+        every = [dataset(length, rank=rank, size=size, shuffle=shuffle, seed=seed, **of) for rank in range(size)]
         for one in every:
-            if told is not None:
-                one.load_state_dict(told)
+            if saved is not None:
+                one.load_state_dict(saved)
         assert len({len(one) for one in every}) == 1, "equally many steps"
         for number, together in enumerate(zip(*every, strict=True)):
             if number == steps:
@@ -47,36 +47,36 @@ def test_each_sample_is_visited_once_whatever_becomes_of_the_ranks(length, batch
                 visits.update(got.tolist())
                 one.record()
         assert len({str(one.state_dict()) for one in every}) == 1
-        told = every[0].state_dict()
+        saved = every[0].state_dict()
     assert sorted(visits) == list(range(length))
-    assert told["processed_num"] == length
+    assert saved["processed_num"] == length
     assert sum(visits.values()) - length < max(size for size, _ in changes)
 
 
 def test_batches_of_arrays_and_what_does_not_fit():
     x, y = np.arange(10) * 10, {"a": np.arange(10), "b": [np.arange(20).reshape(10, 2)]}
-    data = made((x, y), 4, shuffle=False)
+    data = dataset((x, y), 4, shuffle=False)
     got = list(data)
     assert [len(one[0]) for one in got] == [4, 4, 2]
     assert got[1][0].tolist() == [40, 50, 60, 70]
     assert got[2][1]["b"][0].tolist() == [[16, 17], [18, 19]]
     assert len(data) == 3, "nothing is recorded"
     sample = collections.namedtuple("Sample", "x y")
-    assert [one.x.tolist() for one in made(sample(x, x), 4, shuffle=False)] == [one[0].tolist() for one in got]
+    assert [one.x.tolist() for one in dataset(sample(x, x), 4, shuffle=False)] == [one[0].tolist() for one in got]
     with pytest.raises(ValueError, match=r"equal numbers of samples, got \[10, 11\]"):
-        made((x, np.arange(11)), 4)
+        dataset((x, np.arange(11)), 4)
     with pytest.raises(ValueError, match=r"batch_size must be .*, got 0"):
-        made(x, 0)
+        dataset(x, 0)
     with pytest.raises(ValueError, match="one of batch_size and global_batch must be an integer, got 4 and 8"):
-        made(x, 4, global_batch=8)
+        dataset(x, 4, global_batch=8)
     with pytest.raises(ValueError, match=r"global_batch must have .* for each of 3 ranks, got 2"):
-        made(x, global_batch=2, size=3)
+        dataset(x, global_batch=2, size=3)
     with pytest.raises(ValueError, match="has length 9, this dataset 10"):
         data.load_state_dict({**data.state_dict(), "length": 9})
 
 
 def test_an_epoch_that_is_under_way_keeps_what_is_done():
-    data = made(10, 4, shuffle=False)
+    data = dataset(10, 4, shuffle=False)
     data.record()
     data.set_epoch(0)
     assert [one.tolist() for one in data] == [[4, 5, 6, 7], [8, 9]]
@@ -89,7 +89,7 @@ def test_an_epoch_that_is_under_way_keeps_what_is_done():
 
 
 def test_a_state_keeps_where_it_is_and_not_its_samples():
-    data = made(10, 4)
+    data = dataset(10, 4)
     state = ObjectState(lambda obj, root_rank=0: obj, lambda: 0, data=data, step=0)
     data.record()
     state.save()

@@ -29,15 +29,15 @@ def names(calls):
     ]
 
 
-@pytest.mark.parametrize(("whole", "told"), [(True, (1, 2)), (False, (0, None))])
-def test_a_state_that_is_whole_loses_what_others_had_done_beyond_it(monkeypatch, whole, told):
-    heard = []
-    monkeypatch.setattr(marks, "back", lambda *words: heard.append(words))
+@pytest.mark.parametrize(("whole", "counts"), [(True, (1, 2)), (False, (0, None))])
+def test_a_state_that_is_whole_loses_what_others_had_done_beyond_it(monkeypatch, whole, counts):
+    calls = []
+    monkeypatch.setattr(marks, "back", lambda *args: calls.append(args))
     _, run = played(HorovodInternalError("lost"), 7)
     state = mock.MagicMock(spec=Keeping)
     state.settle.side_effect = [Outcome(0, False), Outcome(1, False, 2) if whole else Outcome(0, True)]
     assert run(state) == 7
-    assert heard == [told]
+    assert calls == [counts]
 
 
 def test_after_a_failure_from_the_last_commit():
@@ -57,17 +57,17 @@ def test_after_a_change_of_hosts(skip):
 
 def test_who_has_lost_nothing_brings_its_state_together_with_those_of_members_that_need_it():
     calls, run = played(HostsUpdatedInterrupt(True), HostsUpdatedInterrupt(True), 7)
-    said, others = [], [False, True]
+    messages, behind = [], [False, True]
 
     def reset():
-        said.append(together.in_sync)
-        together.others_in_sync = others.pop(0)  # reported by the launcher
+        messages.append(together.in_sync)
+        together.others_in_sync = behind.pop(0)  # reported by the launcher
 
     calls.reset.side_effect = reset
     assert run(calls.state) == 7
     again = ["reset", "state.on_reset"]
     assert names(calls) == ["state.sync", "func", *again, "state.sync", "func", *again, "func"]
-    assert said == [True, True]
+    assert messages == [True, True]
 
 
 def test_other_errors_pass():
@@ -119,8 +119,8 @@ def test_news_that_came_before_the_program_could_hear_them_are_not_lost():
 
     calls.reset.side_effect = reset
     run(calls.state)
-    told = [call for call in calls.mock_calls if call[0] in {"state.on_hosts_updated", "state.on_reset"}]
-    assert told == [
+    notified = [call for call in calls.mock_calls if call[0] in {"state.on_hosts_updated", "state.on_reset"}]
+    assert notified == [
         mock.call.state.on_hosts_updated(*removed),
         mock.call.state.on_hosts_updated(*added),
         mock.call.state.on_reset(),  # clears them
@@ -169,7 +169,7 @@ class Kept(Keeping):
         self.step, self.rate = self.saved
 
 
-def others():
+def behind():
     """Return the members of the next epoch."""
     together.members = (*together.members, 1)
 
@@ -185,7 +185,7 @@ def trained(state, error):
                 raise HorovodInternalError(error)
             state.step += 1
 
-    run_fn(train, others)(state)
+    run_fn(train, behind)(state)
     return begun[1:]
 
 
@@ -211,7 +211,7 @@ def test_a_failure_that_comes_again_though_nothing_was_lost_is_raised():
     # Not if other ranks are members, ranks were lost, or it has made progress.
     errors = [HorovodInternalError("lost")] * 6
     calls, run = played(*errors, 7)
-    calls.reset.side_effect = others
+    calls.reset.side_effect = behind
     assert run(calls.state) == 7
     calls, _ = played(*errors, 7)
     lost = iter([0, 0, 1, 0, 0, 1, 0])

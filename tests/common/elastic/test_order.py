@@ -18,9 +18,9 @@ def test_the_order_is_the_same_everywhere():
 
 @given(st.integers(0, 300), st.integers(0, 2**40), st.integers(0, 1000))
 def test_it_has_each_sample_once(length, seed, epoch):
-    made = permutation(length, seed, epoch)
-    assert sorted(made) == list(range(length))
-    assert made == permutation(length, seed, epoch)
+    order = permutation(length, seed, epoch)
+    assert sorted(order) == list(range(length))
+    assert order == permutation(length, seed, epoch)
 
 
 shares = st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any).map(lambda of: Shares(tuple(of)))
@@ -57,12 +57,12 @@ def test_over_any_changes_each_sample_once(data, length, seed):
         steps = [part[: rounds * share] for part, share in zip(lists, parts.of, strict=True)]
         teller = data.draw(st.sampled_from([rank for rank, share in enumerate(parts.of) if share]))
         whole = len(steps[teller]) == len(lists[teller])
-        said = done(len(steps[teller]), teller, parts, length - begun, whole)
+        counted = done(len(steps[teller]), teller, parts, length - begun, whole)
         new = {sample for step in steps for sample in step} - set(visited)
         if filled or teller == min(rank for rank, share in enumerate(parts.of) if share):
-            assert said == len(new)
+            assert counted == len(new)
             visited += new
-            begun += said
+            begun += counted
     assert sorted(visited) == list(range(length))
 
 
@@ -128,7 +128,7 @@ def test_averaging_stays_right(global_batch, ranks, most, data):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         ((0, 1, 0), "global_batch must be .*, got 0"),
         ((2.0, 1, 0), "global_batch must be .*, got 2.0"),
@@ -137,9 +137,9 @@ def test_averaging_stays_right(global_batch, ranks, most, data):
         ((7, 3, 0, 1), "cannot be cut into equally many passes of at most 1 samples on all of them"),
     ],
 )
-def test_invalid_arguments(given, said):
-    with pytest.raises(ValueError, match=said):
-        batch(*given)
+def test_invalid_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        batch(*arguments)
 
 
 def test_a_frontend_asks_for_its_part():

@@ -15,34 +15,34 @@ def test_a_new_rank_goes_on_with_what_a_lost_one_had():
     states: list[ObjectState | None] = [None] * 3
 
     def first(frontend: FakeFrontend) -> None:
-        made = states[frontend.rank()] = state(frontend, f"of {frontend.rank()}")
-        made.sync()
-        assert made.own.value == [f"of {frontend.rank()}"], "not made equal"
-        made.own.value.append("later")
-        made.step += 1
-        made.commit()
-        made.own.value.append("not committed")
-        made.restore()
-        assert made.own.value == [f"of {frontend.rank()}", "later"]
-        assert made.state_dict() == {"step": 1}, "not for checkpoints"
+        own_state = states[frontend.rank()] = state(frontend, f"of {frontend.rank()}")
+        own_state.sync()
+        assert own_state.own.value == [f"of {frontend.rank()}"], "not made equal"
+        own_state.own.value.append("later")
+        own_state.step += 1
+        own_state.commit()
+        own_state.own.value.append("not committed")
+        own_state.restore()
+        assert own_state.own.value == [f"of {frontend.rank()}", "later"]
+        assert own_state.state_dict() == {"step": 1}, "not for checkpoints"
 
     assert run(3, first) == [None] * 3
 
     def second(frontend: FakeFrontend) -> list[str]:
         # Rank 1 is lost; rank 2 takes its place, and the new rank is last.
-        made = (states[0], states[2], state(frontend, "of a new one"))[frontend.rank()]
-        assert made is not None
-        made._bcast_object, made._gather, made._rank = frontend.broadcast, frontend.gather, frontend.rank
-        made.sync()
-        made.commit()
-        return made.own.value
+        own_state = (states[0], states[2], state(frontend, "of a new one"))[frontend.rank()]
+        assert own_state is not None
+        own_state._bcast_object, own_state._gather, own_state._rank = frontend.broadcast, frontend.gather, frontend.rank
+        own_state.sync()
+        own_state.commit()
+        return own_state.own.value
 
     assert run(3, second) == [["of 0", "later"], ["of 2", "later"], ["of 1", "later"]]
 
 
 def test_random_numbers():
     numbers = RandomNumbers()
-    told = numbers.get()
+    saved = numbers.get()
     drawn = random.random()
-    numbers.put(told)
+    numbers.put(saved)
     assert random.random() == drawn

@@ -17,38 +17,38 @@ def state(frontend: FakeFrontend | None = None, check: bool = True, **kwargs):
 
 
 def test_keywords_are_attributes_that_are_saved_and_restored():
-    made = state(epoch=1, seen=[1, 2])
-    made.seen.append(3)
-    made.epoch = 5
-    made.restore()
-    assert (made.epoch, made.seen) == (1, [1, 2])
-    made.seen.append(4)
-    made.commit()
-    made.seen.append(5)
-    made.restore()
-    made.seen.append(6)
-    made.restore()
-    assert made.seen == [1, 2, 4], "what is restored is a copy too"
+    current = state(epoch=1, seen=[1, 2])
+    current.seen.append(3)
+    current.epoch = 5
+    current.restore()
+    assert (current.epoch, current.seen) == (1, [1, 2])
+    current.seen.append(4)
+    current.commit()
+    current.seen.append(5)
+    current.restore()
+    current.seen.append(6)
+    current.restore()
+    assert current.seen == [1, 2, 4], "what is restored is a copy too"
 
 
 @pytest.mark.parametrize("check", [True, False])
 def test_all_get_what_rank_0_has_and_that_counts_as_committed(check):
     def work(frontend: FakeFrontend):
-        made = state(frontend, check, value=frontend.rank(), other="same")
-        made.sync()
-        made.value += 10
-        made.restore()
-        return made.value
+        current = state(frontend, check, value=frontend.rank(), other="same")
+        current.sync()
+        current.value += 10
+        current.restore()
+        return current.value
 
     assert run(3, work) == [0, 0, 0]
 
 
-def fail_to_sync(made):
+def fail_to_sync(current):
     """Run a sync in which a rank is lost, then restore the last commit."""
-    lost = mock.patch.object(made, "_bcast_object", side_effect=HorovodInternalError("one more"))
+    lost = mock.patch.object(current, "_bcast_object", side_effect=HorovodInternalError("one more"))
     with lost, pytest.raises(HorovodInternalError):
-        made.sync()
-    made.restore()
+        current.sync()
+    current.restore()
 
 
 def test_who_has_not_been_brought_together_yet_gives_nothing():
@@ -57,17 +57,17 @@ def test_who_has_not_been_brought_together_yet_gives_nothing():
 
     def work(frontend: FakeFrontend):
         first, number = frontend.job, frontend.rank()
-        made = state(frontend, trained=0)
+        current = state(frontend, trained=0)
         if number == 1:
             frontend.join(Job(1), 0)
-            made.sync()
-            made.trained = 9
-            made.save()
+            current.sync()
+            current.trained = 9
+            current.save()
             frontend.join(first, 1)
-        fail_to_sync(made)
+        fail_to_sync(current)
         frontend.join(second, number)
-        made.sync()
-        return made.trained
+        current.sync()
+        return current.trained
 
     assert run(2, work) == [9, 9]
 
@@ -78,37 +78,37 @@ def test_other_attributes_on_some_ranks_are_an_error_on_all_that_names_them():
         state(frontend, same=0, **more).sync()
 
     errors = run(3, work)
-    said = (
+    message = (
         "the states of the ranks have different attributes: rank 2 has b, which rank 0 has not and has no a, which "
         "rank 0 has"
     )
-    assert [str(error) for error in errors] == [said] * 3
+    assert [str(error) for error in errors] == [message] * 3
 
 
 def test_what_cannot_be_copied_is_named_and_spoils_nothing():
     with pytest.raises(ValueError, match=r"the state's attribute 'lock' \(lock\) cannot be copied: TypeError: "):
         state(lock=threading.Lock())
-    made = state(a=1, b=2)
-    made.a, made.b = 3, (x for x in ())
+    current = state(a=1, b=2)
+    current.a, current.b = 3, (x for x in ())
     with pytest.raises(ValueError, match=r"'b' \(generator\) cannot be copied"):
-        made.commit()
-    made.restore()
-    assert (made.a, made.b) == (1, 2), "the commit before is still whole"
+        current.commit()
+    current.restore()
+    assert (current.a, current.b) == (1, 2), "the commit before is still whole"
 
 
 def test_all_ranks_follow_what_rank_0_has_heard():
     def work(frontend: FakeFrontend):
-        made = state(frontend, value=0)
+        current = state(frontend, value=0)
         if frontend.rank() == 1:
-            made.on_hosts_updated(5.0, HostUpdateResult.added)
-        made.commit()
+            current.on_hosts_updated(5.0, HostUpdateResult.added)
+        current.commit()
         if frontend.rank() == 0:
-            made.on_hosts_updated(6.0, HostUpdateResult.removed)
+            current.on_hosts_updated(6.0, HostUpdateResult.removed)
         try:
-            made.commit()
+            current.commit()
         except HostsUpdatedInterrupt as interrupt:
-            made.check_host_updates()
-            return interrupt.skip_sync, made._last_updated_timestamp, made._host_messages.qsize()
+            current.check_host_updates()
+            return interrupt.skip_sync, current._last_updated_timestamp, current._host_messages.qsize()
         return None
 
     assert run(2, work) == [(True, 6.0, 0), (True, 6.0, 0)]
@@ -124,23 +124,23 @@ def test_all_ranks_follow_what_rank_0_has_heard():
     ],
 )
 def test_only_removals_lose_nothing(news, skip):
-    made = state(value=0)
+    current = state(value=0)
     for number, update in enumerate(news, 1):
-        made.on_hosts_updated(float(number), update)
-    made.on_hosts_updated(0.0, HostUpdateResult.added)  # older than the known update
+        current.on_hosts_updated(float(number), update)
+    current.on_hosts_updated(0.0, HostUpdateResult.added)  # older than the known update
     with pytest.raises(HostsUpdatedInterrupt) as caught:
-        made.check_host_updates()
+        current.check_host_updates()
     assert caught.value.skip_sync is skip
 
 
 def test_a_reset_forgets_news_and_calls_back():
-    made = state(value=0)
+    current = state(value=0)
     called = []
-    made.register_reset_callbacks([lambda: called.append(1), lambda: called.append(2)])
-    made.on_hosts_updated(1.0, HostUpdateResult.added)
-    made.on_reset()
+    current.register_reset_callbacks([lambda: called.append(1), lambda: called.append(2)])
+    current.on_hosts_updated(1.0, HostUpdateResult.added)
+    current.on_reset()
     assert called == [1, 2]
-    made.check_host_updates()
+    current.check_host_updates()
 
 
 def test_news_reach_those_who_listen():

@@ -35,7 +35,7 @@ class Mode(enum.Enum):
 
 
 def objects(**changed):
-    given = {
+    objects = {
         "model": {"dense.weight": bytearray(b"abc"), "dense.bias": bytearray(7)},
         "optimizer": {
             "state": {3: {"exp_avg": bytearray(b"x"), "step": 1}},
@@ -44,7 +44,7 @@ def objects(**changed):
         "scheduler": Resumable(5),
         "others": [None, True, "text", b"bytes", {2, 1}, Mode.MIN, len, Counter, Counter(3), 1j],
     }
-    return {**given, **changed}
+    return {**objects, **changed}
 
 
 def test_every_value_has_a_path():
@@ -101,8 +101,8 @@ def test_what_cannot_be_compared_is_refused_by_name():
             check_ignore(wrong)
 
 
-def tables(*given):
-    return [fingerprints(each, read) for each in given]
+def tables(*columns):
+    return [fingerprints(each, read) for each in columns]
 
 
 def test_the_report_names_path_ranks_and_values():

@@ -104,10 +104,10 @@ def test_what_holds_a_thread_up_keeps_what_it_uses(monkeypatch, name):
     """A lookup on the board, or creating a credential, takes longer than closing."""
     monkeypatch.setattr(key_server, "_VISIT_SECONDS", 0.2)
     monkeypatch.setattr(curve_exchange, "_CLOSE_SECONDS", 0.2)
-    asked, go_on = threading.Event(), threading.Event()
+    started, go_on = threading.Event(), threading.Event()
 
     def slow(_):
-        asked.set()
+        started.set()
         go_on.wait(SECONDS)
 
     listeners = key_server.listen(["127.0.0.1"], [0])
@@ -121,7 +121,7 @@ def test_what_holds_a_thread_up_keeps_what_it_uses(monkeypatch, name):
         knocking = threading.Thread(target=curve_exchange.receive, args=ask)
     knocking.start()
     try:
-        assert asked.wait(SECONDS)
+        assert started.wait(SECONDS)
         exchange.close()
         assert exchange._thread.is_alive()
         os.fstat(exchange._stop)
@@ -151,8 +151,8 @@ def test_a_credential_that_cannot_be_opened_is_spoken_of(clean, monkeypatch):
 
 
 def test_at_a_port(clean):
-    given = make_key()
-    lead, follow = ranks("p", given, leads=("127.0.0.1",), port=_free_port())
+    secret = make_key()
+    lead, follow = ranks("p", secret, leads=("127.0.0.1",), port=_free_port())
     key = lead.job_key(make_key())
     clean(methods.AtPort().lead(lead, key))
     check_member(methods.AtPort().follow(follow, SECONDS), key)
@@ -183,8 +183,8 @@ def test_by_munge(clean):
 
 def test_strangers_who_let_us_wait_do_not_make_us_late():
     """Eight ports with a listener that sends nothing, initially tried for 5 s each."""
-    with contextlib.ExitStack() as taken:
-        silent = [taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname() for _ in range(8)]
+    with contextlib.ExitStack() as connections:
+        silent = [connections.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname() for _ in range(8)]
         begin = time.monotonic()
         assert list(search.knock(silent, 5.0, begin + 0.5)) == []
         assert time.monotonic() - begin < 20
@@ -192,50 +192,50 @@ def test_strangers_who_let_us_wait_do_not_make_us_late():
 
 def test_a_name_that_is_not_known_is_looked_up_again_later(monkeypatch):
     monkeypatch.setattr(search, "_UNKNOWN", SECONDS)
-    asked = []
-    names = search.Names(["a"], [1], lambda name: asked.append(name) or [], time.monotonic() + SECONDS)
+    lookups = []
+    names = search.Names(["a"], [1], lambda name: lookups.append(name) or [], time.monotonic() + SECONDS)
     assert names() == []
     eventually(lambda: not names._running, SECONDS, "the look-up is over")
     assert names() == []
-    assert asked == ["a"]
+    assert lookups == ["a"]
     names._again.clear()
     assert names() == []
-    eventually(lambda: len(asked) == 2, SECONDS, "the name is looked up again")
+    eventually(lambda: len(lookups) == 2, SECONDS, "the name is looked up again")
 
 
 def test_jobs_with_one_key_do_not_meet():
-    given = make_key()
-    keys = {group(0, 2, given, job=job).job_key(b"") for job in ("a", "b")}
-    keys.add(Group(group(0, 4, given, job="a").place, (0, 1), given).job_key(b""))
+    key = make_key()
+    keys = {group(0, 2, key, job=job).job_key(b"") for job in ("a", "b")}
+    keys.add(Group(group(0, 4, key, job="a").place, (0, 1), key).job_key(b""))
     assert len(keys) == 3
     assert group(0, 2, None, job="a").job_key(b"fresh") == b"fresh"
 
 
 @pytest.mark.parametrize(
-    ("launcher", "place", "words"),
+    ("launcher", "place", "parts"),
     [
         ("srun", {}, ["srun started 4 processes", "--mpi=pmi2", "HOROVOD_KEY_FILE", "HOROVOD_JOB_KEY"]),
         ("torchrun", {"leads": ("a",), "port": 1}, ["torchrun started 4 processes", "openssl rand -hex 32"]),
         ("Open MPI", {"mpi": True}, ["Open MPI started 4 processes", "PMIx", "horovodrun --mpi -np 4"]),
     ],
 )
-def test_without_a_key_the_user_is_told_what_to_do(monkeypatch, launcher, place, words):
+def test_without_a_key_the_user_is_told_what_to_do(monkeypatch, launcher, place, parts):
     monkeypatch.setattr(methods, "available", lambda: False)
     monkeypatch.delenv("PMI_FD", raising=False)
     monkeypatch.delenv("PMIX_NAMESPACE", raising=False)
     with pytest.raises(ValueError) as caught:
         choose(Group(Place(launcher, 1, 4, local_size=1, **place), (), None))
-    for word in words:
-        assert word in str(caught.value)
+    for part in parts:
+        assert part in str(caught.value)
 
 
 def _free_port() -> int:
     """Return a port followed by eight free ones, below the system's ephemeral range."""
     for first in range(22000 + os.getpid() % 700 * 10, 32000, 10):
-        with contextlib.ExitStack() as taken:
+        with contextlib.ExitStack() as connections:
             try:
                 for port in range(first + 1, first + 9):
-                    taken.enter_context(socket.create_server(("127.0.0.1", port)))
+                    connections.enter_context(socket.create_server(("127.0.0.1", port)))
             except OSError:
                 continue
             return first

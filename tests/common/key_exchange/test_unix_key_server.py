@@ -101,8 +101,8 @@ def job():
 
 @pytest.fixture
 def server(job):
-    with contextlib.closing(serve_local(job, SECRET)) as made:
-        yield made
+    with contextlib.closing(serve_local(job, SECRET)) as server:
+        yield server
 
 
 def start(job, key=None):
@@ -224,9 +224,9 @@ def test_the_overflow_user_is_asked_for_a_key(job):
         "    try: call()\n"
         "    except AuthError as error: print(error)\n"
     )
-    said = ask(IN_USERS, what, job).splitlines()
-    assert len(said) == 2
-    assert all("runs as user 65534 in a user namespace" in line and "HOROVOD_KEY_FILE=FILE" in line for line in said)
+    output = ask(IN_USERS, what, job).splitlines()
+    assert len(output) == 2
+    assert all("runs as user 65534 in a user namespace" in line and "HOROVOD_KEY_FILE=FILE" in line for line in output)
 
 
 def ranks(job, key):
@@ -237,13 +237,13 @@ def ranks(job, key):
 @pytest.mark.parametrize("key", [None, make_key()], ids=["kernel", "key"])
 def test_ranks_of_one_host_meet(job, key):
     lead, follow = ranks(job, key)
-    made, found = lead.job_key(make_key()), []
+    served, found = lead.job_key(make_key()), []
     waiting = threading.Thread(target=lambda: found.append(OneHost().follow(follow, SECONDS)))
     waiting.start()
-    meeting = OneHost().lead(lead, made)
+    meeting = OneHost().lead(lead, served)
     try:
         waiting.join(SECONDS)
-        assert found[0].key == made
+        assert found[0].key == served
         assert found[0].address == "127.0.0.1"
         with StoreClient(found[0].key, found[0].address, found[0].port) as store:
             store.set("x", b"y")

@@ -11,7 +11,7 @@ from horovod.common.launchers import find
 
 def variables(text):
     """Return an environment from words NAME=value."""
-    return dict(word.split("=", 1) for word in text.split())
+    return dict(pair.split("=", 1) for pair in text.split())
 
 
 OPENMPI = variables(
@@ -116,7 +116,7 @@ def test_the_innermost_launcher_counts(inner, outer, name):
 
 
 @pytest.mark.parametrize(
-    ("env", "words"),
+    ("env", "parts"),
     [
         ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "4"}, ["Open MPI", "got 4 of 4"]),
         ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "-1"}, ["OMPI_COMM_WORLD_RANK must be an integer of 0 or more, got '-1'"]),
@@ -128,11 +128,11 @@ def test_the_innermost_launcher_counts(inner, outer, name):
         ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x"}, ["2(x", "N(xM)"]),
     ],
 )
-def test_nonsense_is_named(env, words):
+def test_nonsense_is_named(env, parts):
     with pytest.raises(ValueError) as caught:
         find(env)
-    for word in words:
-        assert word in str(caught.value)
+    for part in parts:
+        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from horovod.common.network import connecting
 @pytest.fixture
 def connected():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        ours = socket.create_connection(listener.getsockname())
-        theirs, _ = listener.accept()
-    with ours, theirs:
-        yield ours
+        local = socket.create_connection(listener.getsockname())
+        peer, _ = listener.accept()
+    with local, peer:
+        yield local
 
 
 def current(sock):
@@ -21,7 +21,7 @@ def current(sock):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "system", "round_trip_us", "asked"),
+    ("requested", "system", "round_trip_us", "queried"),
     [
         ("auto", "bbr", 50, ("reno", "cubic")),
         ("auto", "bbr", 1000, ()),
@@ -31,8 +31,8 @@ def current(sock):
         ("bbr", "cubic", 50, ("bbr",)),
     ],
 )
-def test_only_bbr_to_a_near_host_is_replaced(wanted, system, round_trip_us, asked):
-    assert connecting.congestion_choices(wanted, system, round_trip_us) == asked
+def test_only_bbr_to_a_near_host_is_replaced(requested, system, round_trip_us, queried):
+    assert connecting.congestion_choices(requested, system, round_trip_us) == queried
 
 
 def test_a_socket_gets_what_is_asked_for_by_name(connected):

@@ -37,7 +37,7 @@ def names(endpoints):
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "alone", "expected"),
+    ("found", "requested", "alone", "expected"),
     [
         (HOST, "", True, ["127.0.0.1"]),
         (HOST, "", False, ["10.1.0.5", "fd00:1::5", "192.168.1.5", "172.17.0.1", "127.0.0.1"]),
@@ -49,41 +49,41 @@ def names(endpoints):
         ([], "", True, []),
     ],
 )
-def test_where_a_rank_listens(found, wanted, alone, expected):
-    assert names(to_listen(found, wanted, alone)) == expected
-    assert {each.port for each in to_listen(found, wanted, alone)} <= {0}  # any port
+def test_where_a_rank_listens(found, requested, alone, expected):
+    assert names(to_listen(found, requested, alone)) == expected
+    assert {each.port for each in to_listen(found, requested, alone)} <= {0}  # any port
 
 
 @pytest.mark.parametrize(
-    ("wanted", "trouble"),
+    ("requested", "trouble"),
     [
         ("eth7", "there is no interface 'eth7' on this host"),
         ("eth0,eth9", "eth9 is down"),
         ("eth8", "eth8 has no address"),
     ],
 )
-def test_a_wrong_interface_is_named_with_those_that_exist(wanted, trouble):
+def test_a_wrong_interface_is_named_with_those_that_exist(requested, trouble):
     with pytest.raises(ValueError) as caught:
-        to_listen(HOST, wanted, False)
+        to_listen(HOST, requested, False)
     assert str(caught.value) == (
         "HOROVOD_GLOO_IFACE must be among lo (127.0.0.1/8, ::1/128), eth0 (192.168.1.5/24), eth1 (10.1.0.5/16, "
-        f"fd00:1::5/64), docker0 (172.17.0.1/16), got {wanted!r}: {trouble}"
+        f"fd00:1::5/64), docker0 (172.17.0.1/16), got {requested!r}: {trouble}"
     )
 
 
 def endpoints(*texts):
-    made = []
+    result = []
     for text in texts:
         address, prefix = text.split("/")
-        made.append(Endpoint("x", address, int(prefix), 1))
-    return made
+        result.append(Endpoint("x", address, int(prefix), 1))
+    return result
 
 
 MINE = endpoints("10.1.0.5/16", "fd00:1::5/64", "192.168.1.5/24", "172.17.0.1/16", "127.0.0.1/8")
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "routes", "expected"),
+    ("local", "remote", "routes", "expected"),
     [
         # A network of both goes first, in our own order; docker0 leads to ourselves, and so does the
         # loopback.
@@ -109,13 +109,13 @@ MINE = endpoints("10.1.0.5/16", "fd00:1::5/64", "192.168.1.5/24", "172.17.0.1/16
         ([], ["10.1.0.6/16"], {}, ["10.1.0.6"]),
     ],
 )
-def test_the_order_of_a_peers_addresses(mine, theirs, routes, expected):
-    assert names(to_try(mine, endpoints(*theirs), False, routes.get)) == expected
+def test_the_order_of_a_peers_addresses(local, remote, routes, expected):
+    assert names(to_try(local, endpoints(*remote), False, routes.get)) == expected
 
 
 def test_two_hosts_on_one_machine_use_the_loopback_first():
-    theirs = endpoints("10.1.0.5/16", "127.0.0.1/8")
-    assert names(to_try(MINE, theirs, True, lambda _: None)) == ["127.0.0.1", "10.1.0.5"]
+    remote = endpoints("10.1.0.5/16", "127.0.0.1/8")
+    assert names(to_try(MINE, remote, True, lambda _: None)) == ["127.0.0.1", "10.1.0.5"]
 
 
 def test_port_ranges():
@@ -130,8 +130,8 @@ def test_port_ranges():
 
 def test_listeners_take_the_ports_that_are_free():
     place = [Endpoint("lo", "127.0.0.1", 8)]
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
         with pytest.raises(ValueError, match=f"no port from {port} to {port} \\(HOROVOD_PORT_RANGE\\) is free"):
             Listeners(place, 1, range(port, port + 1))
         both = Listeners([*place, Endpoint("eth7", "203.0.113.1", 24)], 1)  # the second is not ours: left out

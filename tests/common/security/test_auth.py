@@ -35,11 +35,11 @@ def test_members_agree_on_the_place():
     assert acceptor.done
     assert acceptor.place == PLACE
     assert connector.wanted == acceptor.wanted == 0
-    ours, theirs = connector.session, acceptor.session
-    assert (ours.send, ours.receive) == (theirs.receive, theirs.send)
-    assert ours.send != ours.receive  # one key for each direction
+    local, remote = connector.session, acceptor.session
+    assert (local.send, local.receive) == (remote.receive, remote.send)
+    assert local.send != local.receive  # one key for each direction
     # Their representation in a traceback does not contain a key.
-    assert repr(ours) == "Session()"
+    assert repr(local) == "Session()"
     assert repr(auth.Ephemeral(b"p", KEY.count)) == "Ephemeral(public=b'p', cipher=0)"
 
 

@@ -38,10 +38,10 @@ def test_both_ends_read_what_was_written_and_nobody_else(ends):
 
 
 def test_the_binding_is_of_one_connection_only(ends):
-    others = Channel(accepts=False), Channel(accepts=True)
-    meet(*others)
+    second = Channel(accepts=False), Channel(accepts=True)
+    meet(*second)
     assert ends[0].binding == ends[1].binding
-    assert ends[0].binding != others[0].binding
+    assert ends[0].binding != second[0].binding
     assert len(ends[0].binding) >= 12
 
 
@@ -59,17 +59,17 @@ def test_what_is_no_such_connection_is_refused(data):
         Channel(accepts=True).feed(data)
 
 
-def talk(accepts, sock, secret, told):
+def talk(accepts, sock, secret, received):
     try:
-        made = Talk(sock, accepts, 5)
+        talk = Talk(sock, accepts, 5)
         if accepts:
-            made.prove(lambda key: Acceptor(key, 0, 0), secret)
-            made.write(b"welcome")
+            talk.prove(lambda key: Acceptor(key, 0, 0), secret)
+            talk.write(b"welcome")
         else:
-            made.prove(lambda key: Connector(key, PLACE), secret)
-            told.append(made.read(7))
+            talk.prove(lambda key: Connector(key, PLACE), secret)
+            received.append(talk.read(7))
     except (AuthError, OSError) as error:
-        told.append(error)
+        received.append(error)
     finally:
         if accepts:
             sock.close()
@@ -77,21 +77,21 @@ def talk(accepts, sock, secret, told):
 
 def conversation(connectors, acceptors, between=None):
     """Return what the connector receives over a connection whose ends know these secrets."""
-    told, others = [], []
+    received, second = [], []
     here, there = socket.socketpair()
-    acceptor = threading.Thread(target=talk, args=(True, there, acceptors, others))
+    acceptor = threading.Thread(target=talk, args=(True, there, acceptors, second))
     acceptor.start()
     with here:
-        talk(False, here, connectors, told)
+        talk(False, here, connectors, received)
     acceptor.join(60)
-    return told, others
+    return received, second
 
 
 def test_who_knows_the_secret_is_welcome_and_nobody_else():
     assert conversation(SECRET, SECRET)[0] == [b"welcome"]
-    told, others = conversation(SECRET, bytes(32))
-    assert isinstance(told[0], AuthError)
-    assert isinstance(others[0], (AuthError, OSError))
+    received, second = conversation(SECRET, bytes(32))
+    assert isinstance(received[0], AuthError)
+    assert isinstance(second[0], (AuthError, OSError))
 
 
 def test_who_is_in_between_is_noticed():

@@ -37,27 +37,27 @@ def test_every_connection_has_keys_of_its_own():
 
 def test_keys_follow_from_what_only_the_two_ends_know():
     """A recorded connection and the job's key are not enough without the two ephemeral private keys."""
-    steady = Ephemeral(b"p" * 32, lambda theirs: b"one secret")
-    same_nonces = Ephemeral(b"p" * 32, lambda theirs: b"another secret")
+    steady = Ephemeral(b"p" * 32, lambda public: b"one secret")
+    same_nonces = Ephemeral(b"p" * 32, lambda public: b"another secret")
     first, second = (hands(ephemerals=lambda purpose, pair=pair: pair)[0] for pair in (steady, same_nonces))
     assert first.send != second.send
     assert hands(ephemerals=lambda purpose: steady)[0] == first
 
 
 def test_a_public_key_of_small_order_is_refused():
-    evil = Ephemeral(b"\1" + b"\0" * 31, lambda theirs: b"", fresh_pair(2).cipher)
+    evil = Ephemeral(b"\1" + b"\0" * 31, lambda public: b"", fresh_pair(2).cipher)
     with pytest.raises(AuthError, match="theirs must be a valid public key"):
         shake_hands(Connector(KEY, PLACE, lambda purpose: evil), Acceptor(KEY, 7, 1, fresh_pair))
 
 
 def test_ephemeral_keys_are_made_for_the_purpose_that_the_hello_names():
-    asked = []
+    purposes = []
 
     def note(purpose):
-        asked.append(purpose)
+        purposes.append(purpose)
 
     hands(ephemerals=note)
-    assert asked == [2, 2]
+    assert purposes == [2, 2]
 
 
 def test_what_all_can_do_is_what_rank_0_likes_best():
@@ -219,8 +219,8 @@ def test_an_object_that_was_replaced_on_its_way_is_not_unpickled(pool, call, tmp
         return "fine"
 
     first, second = pool(2, initialized=False, HOROVOD_TRANSPORT="tcp").run(work, tmp_path / "exploded")
-    said = call.__name__ + r" 'str': the object of rank 1 was altered on its way.*HOROVOD_ENCRYPT_DATA"
-    assert re.search(said, first)
+    message = call.__name__ + r" 'str': the object of rank 1 was altered on its way.*HOROVOD_ENCRYPT_DATA"
+    assert re.search(message, first)
     assert second == "fine" or "altered" in second or "rank 0" in second
     assert not (tmp_path / "exploded").exists()
 

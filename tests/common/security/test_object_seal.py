@@ -24,9 +24,9 @@ def opened(seals, data, operation=NAME, rank=1, ranks=WORLD, part="object", fron
 @pytest.mark.parametrize("data", [b"", b"object", b"x" * 100_000])
 def test_what_was_sealed_is_opened(data):
     sender, receiver = Seals(KEY), Seals(KEY)
-    made = sealed(sender, data)
-    assert len(made) == len(data) + sender.overhead
-    assert opened(receiver, made) == data
+    data_ = sealed(sender, data)
+    assert len(data_) == len(data) + sender.overhead
+    assert opened(receiver, data_) == data
     assert opened(Seals(b""), sealed(Seals(b""), data)) == data
     assert Seals(b"").overhead == 0
 
@@ -80,26 +80,26 @@ def test_a_call_of_another_thread_meanwhile_is_refused_and_does_not_count():
     with sender.begin(NAME, WORLD) as call:
         with pytest.raises(ValueError, match=r"allgather_object 'a' is still in flight; wait for it"):
             sealed(sender)
-        made = call.seal(b"object", 1, "object")
+        data = call.seal(b"object", 1, "object")
         assert sealed(sender, operation="allgather_object 'b'")
-    assert opened(receiver, made) == b"object"
+    assert opened(receiver, data) == b"object"
     assert opened(receiver, sealed(sender)) == b"object"
 
 
 def test_every_altered_byte_and_every_cut_is_noticed():
-    made = sealed(Seals(KEY))
-    for index in range(len(made)):
-        changed = bytearray(made)
+    data = sealed(Seals(KEY))
+    for index in range(len(data)):
+        changed = bytearray(data)
         changed[index] ^= 1
-        for wrong in (changed, made[:index]):
+        for wrong in (changed, data[:index]):
             with pytest.raises(HorovodInternalError, match="altered"):
                 opened(Seals(KEY), wrong)
     with pytest.raises(HorovodInternalError, match="altered"):
-        opened(Seals(b"x" * 32), made)
+        opened(Seals(b"x" * 32), data)
 
 
 def test_the_memory_for_names_is_bounded(monkeypatch):
     monkeypatch.setattr(object_seal, "_NAMES", 100)
     numbers = Numbers()
-    given = [(name, numbers.take(name)) for step in range(300) for name in ("each", f"{step}", f"{step % 150}")]
-    assert (len(numbers._next), len(set(given))) == (100, len(given))
+    numbered = [(name, numbers.take(name)) for step in range(300) for name in ("each", f"{step}", f"{step % 150}")]
+    assert (len(numbers._next), len(set(numbered))) == (100, len(numbered))

@@ -46,7 +46,7 @@ def test_a_handshake(name, monkeypatch):
         secret, library = known["job"][f"{who}_secret"], cipher.available()[name]
         pair = Ephemeral(
             _core.public_key(library, secret),
-            lambda theirs: _core.shared_key(library, secret, theirs),
+            lambda public: _core.shared_key(library, secret, public),
             1 + cipher.NAMES.index(name),
         )
         return lambda purpose: pair

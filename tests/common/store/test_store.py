@@ -20,14 +20,14 @@ def key():
 
 @pytest.fixture
 def server(key):
-    with StoreServer(key) as made:
-        yield made
+    with StoreServer(key) as server:
+        yield server
 
 
 @pytest.fixture
 def client(key, server):
-    with StoreClient(key, *server.address, timeout=30) as made:
-        yield made
+    with StoreClient(key, *server.address, timeout=30) as client:
+        yield client
 
 
 def open_descriptors():
@@ -66,8 +66,8 @@ def test_get_names_what_did_not_come(client):
 
 def test_who_waits_can_be_seen(key, server):
     def meet(rank, seconds):
-        with StoreClient(key, *server.address) as mine, contextlib.suppress(StoreTimeout):
-            mine.exchange("init", rank, 3, b"", seconds)
+        with StoreClient(key, *server.address) as client, contextlib.suppress(StoreTimeout):
+            client.exchange("init", rank, 3, b"", seconds)
 
     assert (server.waiting(), server.completed) == ({}, 0)
     threads = [threading.Thread(target=meet, args=(2, 30))]

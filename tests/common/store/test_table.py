@@ -14,9 +14,9 @@ def table():
     return Table()
 
 
-def replies(answers):
+def replies(responses):
     """Return (client, values or error) of each reply."""
-    return [(client, reply.error or reply.values) for client, reply in answers]
+    return [(client, reply.error or reply.values) for client, reply in responses]
 
 
 def exchange(rank, size=2, value=b"", node="", group="g", timeout=10.0):
@@ -31,9 +31,9 @@ def test_values_are_found_at_once_or_as_soon_as_all_are_there(table):
     assert table.handle(b"c", Get(3, ["z"], 2), 1) == []
     assert table.next_deadline() == 3
     assert replies(table.handle(b"a", Set(2, "y", b"2"), 1)) == [(b"a", [])]
-    answers = table.handle(b"a", Set(3, "z", b"3"), 2)
-    assert replies(answers) == [(b"a", []), (b"b", [b"1", b"2", b"3"]), (b"c", [b"3"])]
-    assert [reply.id for _, reply in answers] == [3, 2, 3]
+    responses = table.handle(b"a", Set(3, "z", b"3"), 2)
+    assert replies(responses) == [(b"a", []), (b"b", [b"1", b"2", b"3"]), (b"c", [b"3"])]
+    assert [reply.id for _, reply in responses] == [3, 2, 3]
     assert table.next_deadline() == math.inf
     assert replies(table.handle(b"a", Set(4, "z", b"4"), 2)) == [(b"a", [])]  # no client waits for it any more
     assert replies(table.handle(b"b", Get(4, ["z"], 0), 2)) == [(b"b", [b"4"])]
@@ -57,13 +57,13 @@ def test_a_round_is_over_when_all_ranks_have_come(table):
     assert shown == {"g": (3, frozenset({1, 2}))}
     table.publish()
     assert table.waiting is shown  # unchanged
-    answers = dict(table.handle(b"a", exchange(0, 3, b"zero"), 0))
-    assert {client: reply.holder for client, reply in answers.items()} == {b"a": 0, b"b": 1, b"c": 1}
-    assert {reply.round for reply in answers.values()} == {1}
+    responses = dict(table.handle(b"a", exchange(0, 3, b"zero"), 0))
+    assert {client: reply.holder for client, reply in responses.items()} == {b"a": 0, b"b": 1, b"c": 1}
+    assert {reply.round for reply in responses.values()} == {1}
     for client in (b"a", b"b"):
-        assert [bytes(value) for value in unpack(answers[client].packed)] == [b"zero", b"one", b"two"]
-    assert answers[b"c"].values == [b"one"]  # the rank that passes on all records
-    assert not answers[b"c"].packed
+        assert [bytes(value) for value in unpack(responses[client].packed)] == [b"zero", b"one", b"two"]
+    assert responses[b"c"].values == [b"one"]  # the rank that passes on all records
+    assert not responses[b"c"].packed
     table.publish()
     assert table.waiting == {}
     # Another round, and one of a single-rank group.

@@ -34,7 +34,7 @@ def again_and_again(count):
 
 def test_an_account_ends_with_its_job_and_leaves_nothing_behind(pool):
     for seen in pool(2, initialized=False).run(again_and_again, 6):
-        assert [(made, reported) for made, reported, _, _ in seen] == [(12, {"i": i}) for i in range(6)]
+        assert [(submitted, reported) for submitted, reported, _, _ in seen] == [(12, {"i": i}) for i in range(6)]
         assert len({(files, threads) for _, _, files, threads in seen[1:]}) == 1, seen
 
 
@@ -46,8 +46,8 @@ class Engine:
         return self.end
 
     def take_steps(self):
-        taken, self.steps = self.steps, []
-        return taken
+        steps, self.steps = self.steps, []
+        return steps
 
     def steps_made(self):
         return self.made
@@ -118,8 +118,8 @@ def test_many_ranks_tell_less_often(size, seconds):
 
 def test_clocks_are_compared_with_other_hosts_where_the_order_of_arrival_counts():
     first, _ = account_of(0, ("a", "a", "b"), 0)
-    asked = []
-    first._bus = SimpleNamespace(send=lambda kind, to, **_: asked.append((kind, to)))
+    requests = []
+    first._bus = SimpleNamespace(send=lambda kind, to, **_: requests.append((kind, to)))
     seen, unseen, blocked = (5, 10**6, 0, 100), (6, 10**6, -1, 100), (7, 10**6, 3, 100)
 
     def tells(rank, host, *some):
@@ -129,6 +129,6 @@ def test_clocks_are_compared_with_other_hosts_where_the_order_of_arrival_counts(
     tells(1, 0, unseen)
     tells(2, 1)
     tells(2, 1, seen, blocked)
-    assert not asked
+    assert not requests
     tells(2, 1, seen, unseen, blocked)
-    assert asked == [("steps-ping", 2)]
+    assert requests == [("steps-ping", 2)]

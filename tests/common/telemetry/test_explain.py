@@ -29,21 +29,21 @@ def text_at(path, line, function="<module>"):
     return f'Thread 0x0000000000000001 (most recent call first):\n  File "{path}", line {line} in {function}\n'
 
 
-def rank(number, *recent, line=0, path="/home/me/train.py", text="", source="", now=None, before=None, **told):
-    made = Rank(number, "worker", 1000 + number)
+def rank(number, *recent, line=0, path="/home/me/train.py", text="", source="", now=None, before=None, **stack):
+    rank = Rank(number, "worker", 1000 + number)
     stacks = text or (text_at(path, line) if line else "")
-    python = {"main": 1, "source": {f"{path}:{line}": source} if source else {}, "loaders": told.get("loaders", {})}
-    made.answer(
+    python = {"main": 1, "source": {f"{path}:{line}": source} if source else {}, "loaders": stack.get("loaders", {})}
+    rank.answer(
         {
-            "forced": told.get("forced", False),
+            "forced": stack.get("forced", False),
             "stacks": stacks,
-            "python": None if told.get("forced") else python,
+            "python": None if stack.get("forced") else python,
             "before": before or state(at=99.8),
             "state": now or state(),
             "recent": list(recent),
         }
     )
-    return made
+    return rank
 
 
 def facts(*ranks, waiting, stalled=None, **more):
@@ -66,16 +66,16 @@ X = [wait("x", [0, 1, 2], [3])]
 
 
 def test_a_line_of_the_users():
-    said = guess(facts(rank(3, line=88, source="batch = load()"), waiting=X))
-    assert said == "rank 3 is at train.py:88 (`batch = load()`)"
+    sentence = guess(facts(rank(3, line=88, source="batch = load()"), waiting=X))
+    assert sentence == "rank 3 is at train.py:88 (`batch = load()`)"
     same = [rank(2, line=88), rank(3, line=88)]
     assert guess(facts(*same, waiting=[wait("x", [0, 1], [2, 3])])) == ("ranks 2 and 3 are at train.py:88")
-    said = guess(facts(rank(3, line=88, forced=True), waiting=X))
-    assert said == "rank 3 is at train.py:88, in code that holds Python's interpreter lock"
+    sentence = guess(facts(rank(3, line=88, forced=True), waiting=X))
+    assert sentence == "rank 3 is at train.py:88, in code that holds Python's interpreter lock"
 
 
 @pytest.mark.parametrize(
-    ("now", "said"),
+    ("now", "sentence"),
     [
         (
             state("T"),
@@ -96,14 +96,14 @@ def test_a_line_of_the_users():
         (state("D", swapped=300 << 10, faults=100), "rank 3 does not go on: it swaps: 300 MiB are swapped out, 500 pa"),
     ],
 )
-def test_a_process_that_cannot_go_on(now, said):
+def test_a_process_that_cannot_go_on(now, sentence):
     one = Rank(3, "worker", 1003)
     one.seen(state(at=99.8), now)
-    assert guess(facts(one, waiting=X)).startswith(said)
+    assert guess(facts(one, waiting=X)).startswith(sentence)
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "said"),
+    ("before", "now", "sentence"),
     [
         (state("R", at=99.8), state("R", cpu=19), "it computes"),
         (state("R", at=99.8), state("R", cpu=4), "it computes, with 20% of a core"),
@@ -111,10 +111,10 @@ def test_a_process_that_cannot_go_on(now, said):
         (state("S", at=99.8), state("S", wait="futex"), "it sleeps (futex)"),
     ],
 )
-def test_a_process_that_computes_where_others_do_too(before, now, said):
+def test_a_process_that_computes_where_others_do_too(before, now, sentence):
     one = Rank(3, "worker", 1003)
     one.seen(before, now)
-    assert one.condition[1] == said
+    assert one.condition[1] == sentence
 
 
 AB = [wait("a", [0], [1]), wait("b", [1], [0], 11.0)]
@@ -155,8 +155,8 @@ def test_different_branches():
         "(train.py:6); they have taken different branches, or submit the same operations in different order"
     )
     waiting = [wait("b", [1, 2, 3], [0]), wait("a", [0], [1, 2, 3])]
-    others = [rank(number, entry("b", "announced"), line=9) for number in (1, 2, 3)]
-    assert guess(facts(rank(0, entry("a", "announced"), line=5), *others, waiting=waiting)) == (
+    rest = [rank(number, entry("b", "announced"), line=9) for number in (1, 2, 3)]
+    assert guess(facts(rank(0, entry("a", "announced"), line=5), *rest, waiting=waiting)) == (
         "rank 0 alone calls allreduce 'a' (train.py:5), ranks 1-3 call allreduce 'b' (train.py:9): is one of them "
         "under a condition that holds on some ranks only?"
     )
@@ -206,7 +206,7 @@ def test_ranks(ranks, text):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "said"),
+    ("kind", "name", "sentence"),
     [
         ("allreduce", "allreduce.loss", "allreduce 'loss'"),
         ("allreduce", "allreduce.noname.17", "an unnamed allreduce"),
@@ -221,8 +221,8 @@ def test_ranks(ranks, text):
         ("", "my.noname.7", "'my.noname.7'"),
     ],
 )
-def test_what_operations_are_called(kind, name, said):
-    assert described(kind, name) == said
+def test_what_operations_are_called(kind, name, sentence):
+    assert described(kind, name) == sentence
 
 
 def test_a_wait_is_known_again():

@@ -35,16 +35,16 @@ class Bus:
     def send(self, kind, to=-1, **what):
         self.said.append((kind, to, what))
         if kind == "look":
-            told = {"number": what["number"], "rank": what["rank"], "states": [STOPPED, STOPPED]}
-            self.later(self.handlers["seen"], to, told)
+            reply = {"number": what["number"], "rank": what["rank"], "states": [STOPPED, STOPPED]}
+            self.later(self.handlers["seen"], to, reply)
         return True
 
     def asked(self, question):
         number, full, _ = question.split(";")
         for rank in map(int, full.split(",")):
             if rank != 3:
-                answer = {"number": int(number), "rank": rank, "forced": False, "stacks": "", "python": None}
-                body = json.dumps({**answer, "before": None, "state": None, "recent": []}).encode()
+                reply = {"number": int(number), "rank": rank, "forced": False, "stacks": "", "python": None}
+                body = json.dumps({**reply, "before": None, "state": None, "recent": []}).encode()
                 self.later(self.topics[_core.TOPIC_ANSWER], rank, body)
 
     @staticmethod
@@ -82,19 +82,19 @@ def job(rank):
 
 
 def test_a_neighbour_looks_at_a_rank_of_another_host_that_does_not_answer():
-    bus, told = Bus(), []
+    bus, lines = Bus(), []
     done = threading.Event()
     engine = Engine(bus)
 
     def say(text):
-        told.append(text)
+        lines.append(text)
         done.set()
 
     hangs = Hangs(bus, engine, job(0), FakeStackReporter, say)
     bus.waiting[0]({"asked": False, "waiting": [WAITING]})
     assert done.wait(20)
     assert [(kind, to, what.get("pid")) for kind, to, what in bus.said] == [("explaining", -1, None), ("look", 2, 13)]
-    assert told[0].startswith("why the job waits: rank 3 does not go on: its process is stopped (SIGSTOP or Ctrl-Z)")
+    assert lines[0].startswith("why the job waits: rank 3 does not go on: its process is stopped (SIGSTOP or Ctrl-Z)")
     assert engine.where == "/reports/hang.txt"
     text = hangs.asked()
     assert "== rank 3 (host b, pid 13), which is waited for" in text

@@ -46,11 +46,11 @@ def test_the_file_has_a_line_of_json_each_time(tmp_path):
     assert warnings == [f"no figures in HOROVOD_STATS_FILE={path}: another job is writing it"]
     text = path.read_text().splitlines()
     assert text[:2] == ['{"of": "a job before"}', '{"cut']  # existing lines are kept
-    told = [json.loads(line) for line in text[2:]]
-    assert len(told) == 2
-    assert told[0]["step_seconds"] == 0.1
-    assert told[0]["ranks"][0]["reported"] == {'lo"ss\nä': 2.5, "none": None}
-    assert told[0]["time"] > 1.7e9
+    records = [json.loads(line) for line in text[2:]]
+    assert len(records) == 2
+    assert records[0]["step_seconds"] == 0.1
+    assert records[0]["ranks"][0]["reported"] == {'lo"ss\nä': 2.5, "none": None}
+    assert records[0]["time"] > 1.7e9
 
 
 def test_a_file_that_cannot_be_written_is_told_once(tmp_path):
@@ -70,15 +70,15 @@ def test_a_file_that_cannot_be_written_is_told_once(tmp_path):
 
 def scrape(port, **headers):
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=headers)
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return answer.headers["Content-Type"], answer.read().decode()
+    with urllib.request.urlopen(request, timeout=20) as response:
+        return response.headers["Content-Type"], response.read().decode()
 
 
 def test_the_port_serves_what_prometheus_reads():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        port = occupied.getsockname()[1]
         warnings = []
         assert metrics.serve(job, "127.0.0.1", port, warnings.append) is None
         assert warnings == [
@@ -105,10 +105,10 @@ def test_the_port_serves_what_prometheus_reads():
 
 
 def test_gauges_of_opentelemetry(monkeypatch):
-    made = {}
+    created = {}
     fake = SimpleNamespace(
         get_meter=lambda name: SimpleNamespace(
-            create_observable_gauge=lambda name, callbacks, unit: made.__setitem__(name, callbacks[0])
+            create_observable_gauge=lambda name, callbacks, unit: created.__setitem__(name, callbacks[0])
         ),
         Observation=lambda value, attributes: (value, attributes),
     )
@@ -116,10 +116,10 @@ def test_gauges_of_opentelemetry(monkeypatch):
     monkeypatch.setattr(exporters, "_made", False)
     gauges = exporters.Gauges(job)
     exporters.Gauges(job)  # the next job of the process creates no second set
-    assert made["horovod.step.exposed"](None) == [(pytest.approx(0.02), {"horovod.rank": 0})]
-    assert made["horovod.bandwidth"](None) == [(pytest.approx(1000.0), {"horovod.rank": 0})]
+    assert created["horovod.step.exposed"](None) == [(pytest.approx(0.02), {"horovod.rank": 0})]
+    assert created["horovod.bandwidth"](None) == [(pytest.approx(1000.0), {"horovod.rank": 0})]
     gauges.close()
-    assert made["horovod.step.exposed"](None) == []
+    assert created["horovod.step.exposed"](None) == []
 
 
 def test_scalars_for_writers():
@@ -129,10 +129,10 @@ def test_scalars_for_writers():
     assert numbers["horovod/exposed_ms"] == pytest.approx(20)
     assert numbers["horovod/last_ms"] == pytest.approx(10)
     written = []
-    board = SimpleNamespace(add_scalar=lambda *told: written.append(told))
+    board = SimpleNamespace(add_scalar=lambda *args: written.append(args))
     exporters.send(board, numbers, 13)
     assert ("horovod/efficiency", numbers["horovod/efficiency"], 13) in written
-    exporters.send(SimpleNamespace(log_metrics=lambda told, step: written.append((told, step))), numbers, 14)
+    exporters.send(SimpleNamespace(log_metrics=lambda args, step: written.append((args, step))), numbers, 14)
     assert written[-1] == (numbers, 14)
     with pytest.raises(ValueError, match=r"log_stats: to must be .*mlflow.*, got a list"):
         exporters.send([], numbers, 1)

@@ -10,14 +10,14 @@ MS = 1_000_000
 
 def job(*ranks, last=None):
     """Return a rank's sums over steps of one kind, in ms; ``made``: number of steps."""
-    told = []
-    for rank, given in enumerate(ranks):
-        made = given.pop("made", 1200)
-        times = {name: given.pop(name, 0) * MS * made for name in ("time", "data", "blocked", "collectives", "paused")}
-        counts = {name: value * made for name, value in given.items() if name != "pauses"}
-        sums = Sums(steps=made, pauses=given.get("pauses", 0), **{**times, **counts})
-        told.append({"rank": rank, "made": made, **figures(sums)})
-    return {"size": len(ranks), **mean(told), "ranks": told, "last": last}
+    reports = []
+    for rank, values in enumerate(ranks):
+        size = values.pop("made", 1200)
+        times = {name: values.pop(name, 0) * MS * size for name in ("time", "data", "blocked", "collectives", "paused")}
+        counts = {name: value * size for name, value in values.items() if name != "pauses"}
+        sums = Sums(steps=size, pauses=values.get("pauses", 0), **{**times, **counts})
+        reports.append({"rank": rank, "made": size, **figures(sums)})
+    return {"size": len(ranks), **mean(reports), "ranks": reports, "last": last}
 
 
 def test_advice_from_the_noise_scale():
@@ -82,8 +82,8 @@ def test_tiny_operations_uneven_data_and_pauses_are_named():
 def test_how_fast_data_moved_where_that_is_what_a_rank_waited_for():
     sends = {"time": 50, "blocked": 30, "collectives": 1, "moved": 400_000}
     receives = dict(sends, collectives=29)
-    said = sentence(job(dict(sends), dict(receives)))
-    assert said.endswith("30 ms of each 50 ms step were exposed communication (0.4 MB at 14 MB/s)")
+    message = sentence(job(dict(sends), dict(receives)))
+    assert message.endswith("30 ms of each 50 ms step were exposed communication (0.4 MB at 14 MB/s)")
     known = job(dict(sends), dict(receives))
     for rank in known["ranks"]:
         rank["link_share"] = 0.117

@@ -32,7 +32,7 @@ def test_threads_frames_and_the_own_line():
 
 
 @pytest.mark.parametrize(
-    ("frames", "source", "said"),
+    ("frames", "source", "expected"),
     [
         ([("/home/me/train.py", 7, "load")], "time.sleep(60)", "at train.py:7 in load (`time.sleep(60)`)"),
         ([("/home/me/train.py", 7, "load")], "", "at train.py:7 in load"),
@@ -49,5 +49,5 @@ def test_threads_frames_and_the_own_line():
         ([], "", ""),
     ],
 )
-def test_places(frames, source, said):
-    assert place(Thread(1, tuple(Frame(*frame) for frame in frames)), source) == said
+def test_places(frames, source, expected):
+    assert place(Thread(1, tuple(Frame(*frame) for frame in frames)), source) == expected

@@ -54,19 +54,19 @@ def test_first_steps_and_pauses_are_no_steps_but_are_told():
     assert (own.sums.steps, own.sums.pauses, own.sums.paused) == (21, 1, 30_000 * MS)
 
 
-@pytest.mark.parametrize(("made", "every"), [(1, 1), (SAMPLE, 1), (SAMPLE + 1, 2), (10 * SAMPLE, 16)])
-def test_a_note_tells_of_so_many_steps(made, every):
-    assert stride(made) == every
-    told = Own().add(steps(made, start=1000))
-    assert len(told) <= SAMPLE
-    assert all(one.number % every == 0 for one in told)
+@pytest.mark.parametrize(("count", "every"), [(1, 1), (SAMPLE, 1), (SAMPLE + 1, 2), (10 * SAMPLE, 16)])
+def test_a_note_tells_of_so_many_steps(count, every):
+    assert stride(count) == every
+    notes = Own().add(steps(count, start=1000))
+    assert len(notes) <= SAMPLE
+    assert all(one.number % every == 0 for one in notes)
 
 
 def sampled(blocked=(), arrivals=None, time=50):
     arrivals = arrivals or [0] * len(blocked)
     blocked = blocked or [-1] * len(arrivals)
-    made = enumerate(zip(blocked, arrivals, strict=True))
-    return {r: Sampled(9, time * MS, b * MS if b >= 0 else -1, a * MS) for r, (b, a) in made}
+    pairs = enumerate(zip(blocked, arrivals, strict=True))
+    return {r: Sampled(9, time * MS, b * MS if b >= 0 else -1, a * MS) for r, (b, a) in pairs}
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_who_waits_least_came_last(blocked, expected):
 
 
 def test_where_waiting_is_not_seen_the_order_of_arrival_counts_as_far_as_clocks_are_known():
-    told = sampled(arrivals=[100, 101, 130])
-    assert came_last(told, {0: 0, 1: 0, 2: 0}, {}) == (2, int(29.5 * MS))
+    late = sampled(arrivals=[100, 101, 130])
+    assert came_last(late, {0: 0, 1: 0, 2: 0}, {}) == (2, int(29.5 * MS))
     apart = {0: 0, 1: 0, 2: 1}
-    assert came_last(told, apart, {}) is None
-    assert came_last(told, apart, {0: Clock(), 1: Clock(29 * MS, MS // 10)}) is None  # 29 ms ahead: it was not late
-    assert came_last(told, apart, {0: Clock(), 1: Clock(20 * MS, MS)}) == (2, int(9.5 * MS))
-    assert came_last(told, apart, {0: Clock(), 1: Clock(20 * MS, 15 * MS)}) is None  # it may be clock skew
+    assert came_last(late, apart, {}) is None
+    assert came_last(late, apart, {0: Clock(), 1: Clock(29 * MS, MS // 10)}) is None  # 29 ms ahead: it was not late
+    assert came_last(late, apart, {0: Clock(), 1: Clock(20 * MS, MS)}) == (2, int(9.5 * MS))
+    assert came_last(late, apart, {0: Clock(), 1: Clock(20 * MS, 15 * MS)}) is None  # it may be clock skew
     assert came_last(sampled(arrivals=[100, 0, 130]), {0: 0, 1: 0, 2: 0}, {}) is None
 
 
@@ -114,8 +114,8 @@ def test_rank_0_puts_together_what_it_is_told_in_any_order_and_with_notes_that_w
         for batch in range(3):
             # Rank 1 is late in the first two batches.
             late = 20 if rank == 0 and batch < 2 else 0
-            made = own.add(steps(10, start=WARM_UP + 10 * batch, blocked=late * MS))
-            notes[rank, batch] = (rank, 0, own.made, Sums(*own.sums.values()), made)
+            added = own.add(steps(10, start=WARM_UP + 10 * batch, blocked=late * MS))
+            notes[rank, batch] = (rank, 0, own.made, Sums(*own.sums.values()), added)
     for key in ((1, 0), (0, 0), (0, 1), (1, 1), (0, 2)):
         together.add(*notes[key])
     assert together.late.compared == 20

@@ -16,10 +16,10 @@ from tests.runner.launching import eventually
 
 @pytest.fixture
 def pipe(monkeypatch):
-    made = ReportReader()
-    monkeypatch.setenv(reasons.PIPE, made.name)
-    yield made
-    os.close(made.fd)
+    reader = ReportReader()
+    monkeypatch.setenv(reasons.PIPE, reader.name)
+    yield reader
+    os.close(reader.fd)
 
 
 class Bus:
@@ -51,22 +51,22 @@ def account(size):
 def test_it_tells_from_the_beginning_and_to_the_end(pipe, monkeypatch):
     monkeypatch.setattr("horovod.common.telemetry.telemetry.INTERVAL", 0.01)
     known = []
-    told = []
+    received = []
     one = Live(Bus(), lambda: known[0] if known else None, lambda: "rank 1 sleeps")
 
     def read():
-        told.extend(map(live.decode, pipe.read()))
-        return told
+        received.extend(map(live.decode, pipe.read()))
+        return received
 
     eventually(lambda: any(m.waits for m in read()), 20, "an operation waits, before there is any step")
-    assert {type(message) for message in told} == {live.Waits}
-    (wait,) = next(message.waits for message in told if message.waits)
+    assert {type(message) for message in received} == {live.Waits}
+    (wait,) = next(message.waits for message in received if message.waits)
     assert (wait.name, wait.missing) == ("grad", [1])
-    assert told[-1].why == "rank 1 sleeps"
+    assert received[-1].why == "rank 1 sleeps"
     known.append(account(3))
     eventually(lambda: any(isinstance(m, live.Rows) for m in read()), 20, "ranks are told of")
     read()
-    del told[:]
+    del received[:]
     one.finish()
     kinds = {type(message): message for message in read()}
     assert kinds[live.Overall].made == 9
@@ -118,9 +118,9 @@ print("went on")
 
 
 @pytest.mark.parametrize(
-    ("program", "said"), [(CANNOT_BEGIN, "OSError: [Errno 24] Too many open files"), (CANNOT_END, "ZeroDivisionError")]
+    ("program", "text"), [(CANNOT_BEGIN, "OSError: [Errno 24] Too many open files"), (CANNOT_END, "ZeroDivisionError")]
 )
-def test_a_job_goes_on(program, said):
+def test_a_job_goes_on(program, text):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert done.stdout == "went on\n", done.stderr
-    assert said in done.stderr
+    assert text in done.stderr

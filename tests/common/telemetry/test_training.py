@@ -13,12 +13,12 @@ def compare(about, *notes, of="opt", step=2, comparison=None):
     """Return the warnings for these messages, one for each rank, in order of arrival."""
     comparison = comparison or Comparison()
     ranks = sorted(rank for rank, _ in notes)
-    said = [
+    lines = [
         comparison.add(rank, {"about": about, "of": of, "step": step, "ranks": ranks, "remedy": "do this", **note})
         for rank, note in notes
     ]
-    assert not any(said[:-1])
-    return said[-1]
+    assert not any(lines[:-1])
+    return lines[-1]
 
 
 def weights(*values, name="w"):

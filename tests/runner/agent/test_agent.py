@@ -54,16 +54,16 @@ class Talk:
     def send(self, message):
         os.write(self._agent.stdin.fileno(), frame(message))
 
-    def until(self, wanted, seconds=LIMIT):
+    def until(self, kind, seconds=LIMIT):
         """Read the agent's messages until one of these types arrives, and return that message."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             while self._come:
-                if isinstance(message := self._come.pop(0), wanted):
+                if isinstance(message := self._come.pop(0), kind):
                     return message
             if select.select([self._agent.stdout], [], [], 1.0)[0]:
                 self._come += self._reader.feed(os.read(self._agent.stdout.fileno(), 1 << 16))
-        raise AssertionError(f"no {wanted} within {seconds} s")
+        raise AssertionError(f"no {kind} within {seconds} s")
 
     def ended(self):
         return self._agent.wait(timeout=LIMIT)
@@ -106,9 +106,9 @@ def test_workers_of_a_lasting_job_come_and_go_one_by_one():
         for number in (7, 8):
             agent.send(StartWorker(Worker(number, [(b"NUMBER", b"%d" % number)])))
             pids.update(agent.until(Started).pids)
-            told = agent.until(Output)
-            assert (told.rank, told.data.split()[1]) == (number, b"%d" % number)
-            assert told.data.split()[0].isdigit(), "the payload is there for later ones too"
+            output = agent.until(Output)
+            assert (output.rank, output.data.split()[1]) == (number, b"%d" % number)
+            assert output.data.split()[0].isdigit(), "the payload is there for later ones too"
         # One worker is stopped and continued, which needs no detection.
         for sent, stopped in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
             os.kill(pids[8], sent)

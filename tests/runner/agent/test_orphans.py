@@ -36,8 +36,8 @@ def test_kill_9_leaves_nothing(nasty, victim):
         if victim != "launcher":
             done = job.finish()
             assert done.code != 0
-            said = {"guard": "ends the job: it received SIGTERM", "agent": "is lost: its agent ended"}[victim]
-            assert f"host localhost (ranks 0-1) {said}" in done.err
+            message = {"guard": "ends the job: it received SIGTERM", "agent": "is lost: its agent ended"}[victim]
+            assert f"host localhost (ranks 0-1) {message}" in done.err
 
 
 def test_kill_9_of_a_worker_ends_its_tree_and_the_others(nasty):
@@ -66,4 +66,4 @@ def test_workers_share_a_session_and_get_no_descriptor_of_the_launcher():
     lines = run_job(["-np", "2", *python(code)]).out.splitlines()
     assert all("True True" in line and "horovod-key" in line for line in lines), lines
     assert len(lines) == 2
-    assert not any(word in line for line in lines for word in ("pipe:", "socket:")), lines
+    assert not any(kind in line for line in lines for kind in ("pipe:", "socket:")), lines

@@ -23,9 +23,9 @@ def test_strangers_who_come_without_end_do_not_hold_the_agent_up(monkeypatch):
         def accept(self):
             self.left -= 1
             assert self.left, "it does nothing else any more"
-            mine, theirs = socket.socketpair()
-            theirs.close()
-            return mine, None
+            local, peer = socket.socketpair()
+            peer.close()
+            return local, None
 
         def close(self):
             pass

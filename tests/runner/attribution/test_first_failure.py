@@ -126,7 +126,7 @@ def test_the_last_exception_is_found_behind_a_progress_bar():
 
 
 @pytest.mark.parametrize(
-    ("tail", "said"),
+    ("tail", "message"),
     [
         ("", ""),
         ("loading\n", ""),
@@ -135,8 +135,8 @@ def test_the_last_exception_is_found_behind_a_progress_bar():
         (TRACE + "KeyError: " + "k" * 300 + "\n", " (KeyError: " + "k" * 190 + ")"),
     ],
 )
-def test_an_exception_behind_an_exit_status(tail, said):
-    assert exception_in_brackets(tail) == said
+def test_an_exception_behind_an_exit_status(tail, message):
+    assert exception_in_brackets(tail) == message
 
 
 @pytest.mark.parametrize("side", [IGNORED, IGNORED + HANDLING + TRACE + "KeyError: 2\n", THREAD, THREAD + IGNORED])

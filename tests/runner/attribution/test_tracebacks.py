@@ -113,10 +113,10 @@ def test_a_failing_job_shows_its_traceback_once(tmp_path):
     assert done.err.count("Traceback (most recent call last)") == 1
     assert "[0-2]<stderr>:ValueError" in done.err  # all three, as the rank wrote it
     last = done.err[done.err.index("failed first") :].splitlines()
-    told = [line.removeprefix("horovodrun: ").strip() for line in last[1:]]
-    assert re.fullmatch(r"ranks \d[-, ]+\d also failed \(exit code 1\)", told[0])
-    assert re.fullmatch(r"the exception of rank \d:", told[1])
-    assert told[2:] == [
+    lines = [line.removeprefix("horovodrun: ").strip() for line in last[1:]]
+    assert re.fullmatch(r"ranks \d[-, ]+\d also failed \(exit code 1\)", lines[0])
+    assert re.fullmatch(r"the exception of rank \d:", lines[1])
+    assert lines[2:] == [
         f'File "{script}", line 7, in <module>',
         "step()",
         f'File "{script}", line 6, in step',

@@ -8,11 +8,11 @@ from tests.runner.cluster.tasks import Tasks
 
 @pytest.fixture
 def tasks():
-    with Tasks() as made:
-        yield made
+    with Tasks() as tasks:
+        yield tasks
 
 
 @pytest.fixture
 def gathering():
-    with Gathering("task") as made:
-        yield made
+    with Gathering("task") as gathering:
+        yield gathering

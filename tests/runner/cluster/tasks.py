@@ -43,11 +43,11 @@ class Tasks:
 
     def end(self, seconds=20):
         """Return (exit code, stderr) of each task, by number; they must end by themselves."""
-        told = {}
+        reports = {}
         for number, task in self.started.items():
             task.wait(seconds)
-            told[number] = task.returncode, task.stderr.read()
-        return told
+            reports[number] = task.returncode, task.stderr.read()
+        return reports
 
     def __enter__(self):
         return self

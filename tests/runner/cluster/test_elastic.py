@@ -75,10 +75,10 @@ def test_one_is_killed_and_one_more_arrives(tasks, gathering, tmp_path):
     assert [local for *_, local in results] == [0, 1]
     assert results[0][0] == [3, 2, 3]
     assert noticed[0] < 5
-    said = err.getvalue()
-    assert re.search(r"host \S+, task 1 is lost: the connection to its agent broke", said)
-    assert re.search(r"failed: its host is lost; 2 ranks left", said)
-    assert "gets no new workers" not in said  # a lost task never returns
+    output = err.getvalue()
+    assert re.search(r"host \S+, task 1 is lost: the connection to its agent broke", output)
+    assert re.search(r"failed: its host is lost; 2 ranks left", output)
+    assert "gets no new workers" not in output  # a lost task never returns
     assert {number: code for number, (code, _) in tasks.end().items()} == {0: 0, 1: -signal.SIGKILL, 2: 0, 7: 0}
 
 

@@ -31,13 +31,13 @@ def describe(base):
 def test_a_job_of_three_among_strangers(tasks, gathering, tmp_path):
     """Strangers of all kinds connect, more than are examined at a time."""
     port = gathering.ticket.endpoints[-1].port
-    words = [b"GET / HTTP/1.0\r\n\r\n", bytes(4096), os.urandom(4096), b"", pickle.dumps({"a": 1})]
+    messages = [b"GET / HTTP/1.0\r\n\r\n", bytes(4096), os.urandom(4096), b"", pickle.dumps({"a": 1})]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as strangers:
         for number in range(300):
             stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), 5))
             with contextlib.suppress(OSError):
-                stranger.sendall(words[number % len(words)])
+                stranger.sendall(messages[number % len(messages)])
         for number in (2, 0, 1):
             environ = {**os.environ, "MARK": f"task {number}"}
             tasks.start(gathering.ticket, number, directory=str(tmp_path), environ=environ)
@@ -83,7 +83,7 @@ def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_pa
     killed = []
 
     def kill():
-        told(tmp_path, 3)
+        lines(tmp_path, 3)
         killed.append(time.monotonic())
         tasks.kill(1)
 
@@ -98,7 +98,7 @@ def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_pa
     assert {code for code, _ in tasks.end().values()} == {0, -signal.SIGKILL}
 
 
-def told(folder, count, seconds=30):
+def lines(folder, count, seconds=30):
     """Return the ranks' pids once all ranks have reported."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -44,8 +44,8 @@ def test_nothing_is_left_when_it_cannot_begin(monkeypatch):
 def test_strangers_have_their_time_and_then_make_room(monkeypatch):
     monkeypatch.setattr(gathering, "_MOST", 3)
     monkeypatch.setattr(gathering, "_TIME_OF_ITS_OWN", 0.6)
-    with Gathering("task") as made, ExitStack() as strangers:
-        held = [strangers.enter_context(connect(made)) for _ in range(4)]
+    with Gathering("task") as server, ExitStack() as strangers:
+        held = [strangers.enter_context(connect(server)) for _ in range(4)]
         assert not hung_up(held[0], 0.2)
         assert hung_up(held[0], 5)
         assert not hung_up(held[3], 0.2)

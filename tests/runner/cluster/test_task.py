@@ -45,23 +45,23 @@ def agent():
 
 def test_a_launcher_that_is_slow_gets_all(agent, monkeypatch):
     monkeypatch.setattr(task, "END_SECONDS", 1.0)
-    ours, theirs = socket.socketpair()
-    heard = []
+    local, peer = socket.socketpair()
+    received = []
 
     def hear():
-        while sum(heard) < SIZE:
-            heard.append(len(theirs.recv(1 << 17)))
+        while sum(received) < SIZE:
+            received.append(len(peer.recv(1 << 17)))
             time.sleep(0.1)
 
-    with ours, theirs:
-        theirs.settimeout(20)
+    with local, peer:
+        peer.settimeout(20)
         thread = threading.Thread(target=hear, daemon=True)
         started = time.monotonic()
         thread.start()
-        task._pass_on(ArrivedConnection(ours, Plain()), agent)
+        task._pass_on(ArrivedConnection(local, Plain()), agent)
         thread.join(20)
         assert time.monotonic() - started > 1.5
-    assert sum(heard) == SIZE
+    assert sum(received) == SIZE
 
 
 class Busy:

@@ -53,23 +53,23 @@ def test_every_flag_of_the_table_of_settings_is_there():
 
 
 @pytest.mark.parametrize(
-    ("variable", "text", "words"),
+    ("variable", "text", "message"),
     [
         ("HOROVOD_ENABLE_XLA_OPS", "yes", "^HOROVOD_ENABLE_XLA_OPS is 'yes', but what it controls is not part"),
         ("HOROVOD_HIERARCHICAL_ALLGATHER", "1", "^HOROVOD_HIERARCHICAL_ALLGATHER is '1', but this has no effect"),
         ("HOROVOD_CPU_OPERATIONS", "CCL", "^HOROVOD_CPU_OPERATIONS is 'CCL', but .* instead"),
     ],
 )
-def test_a_variable_that_nothing_reads_says_so_as_the_flag_does(variable, text, words):
-    with pytest.warns(UserWarning, match=words) as told:
+def test_a_variable_that_nothing_reads_says_so_as_the_flag_does(variable, text, message):
+    with pytest.warns(UserWarning, match=message) as warned:
         read("-np", "1", environ={variable: text})
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 def test_what_follows_the_command_belongs_to_it():
-    words = ["python", "a.py", "-np", "9", "--verb", "--hos", "-H", "x", "--", "-v"]
-    namespace, command = cli.parse(["-np", "2", *words])
-    assert (namespace.num_proc, namespace.verbose, command) == (2, None, words)
+    argv = ["python", "a.py", "-np", "9", "--verb", "--hos", "-H", "x", "--", "-v"]
+    namespace, command = cli.parse(["-np", "2", *argv])
+    assert (namespace.num_proc, namespace.verbose, command) == (2, None, argv)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_what_follows_the_command_belongs_to_it():
 def test_bad_input_is_named(arguments, named):
     with pytest.raises(ValueError) as caught:
         read(*arguments)
-    for word in named:
-        assert word in str(caught.value)
+    for part in named:
+        assert part in str(caught.value)
 
 
 def test_a_missing_command_is_an_error():

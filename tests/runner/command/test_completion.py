@@ -28,21 +28,21 @@ def scripts(tmp_path_factory):
     return paths
 
 
-def ask_bash(path, words, cwd):
-    line = "".join(words)
-    given = [word for word in words if word != " "]
-    if words[-1] == " ":
-        given.append("")
+def ask_bash(path, argv, cwd):
+    line = "".join(argv)
+    typed = [argument for argument in argv if argument != " "]
+    if argv[-1] == " ":
+        typed.append("")
     code = f"source {path}\n{ASK}"
     done = subprocess.run(
-        ["bash", "--norc", "--noprofile", "-c", code, "bash", line, *given],
+        ["bash", "--norc", "--noprofile", "-c", code, "bash", line, *typed],
         cwd=cwd, stdout=subprocess.PIPE, check=True, timeout=60, text=True,
     )  # fmt: skip
     return done.stdout.split()
 
 
 @pytest.mark.parametrize(
-    ("words", "answers"),
+    ("argv", "expected"),
     [
         (["--log-l"], {"--log-level"}),
         (["--no-auto"], {"--no-autotune", "--no-autotune-reuse"}),
@@ -70,12 +70,12 @@ def ask_bash(path, words, cwd):
         (["kubernetes", " ", "--image", " ", "i", " ", "--", " ", "file2"], {"file2.yaml"}),
     ],
 )
-def test_bash(scripts, tmp_path, words, answers):
+def test_bash(scripts, tmp_path, argv, expected):
     (tmp_path / "file one").write_text("")
     (tmp_path / "file2.yaml").write_text("")
     (tmp_path / "directory").mkdir()
-    got = ask_bash(scripts["bash"], ["horovodrun", " ", *words], tmp_path)
-    assert set(got) == {part for answer in answers for part in answer.split()}
+    got = ask_bash(scripts["bash"], ["horovodrun", " ", *argv], tmp_path)
+    assert set(got) == {part for line in expected for part in line.split()}
 
 
 def test_names_that_look_like_commands_are_not_run(scripts, tmp_path):
@@ -110,7 +110,7 @@ def test_syntax(scripts, shell):
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 @pytest.mark.parametrize(
-    ("line", "answers"),
+    ("line", "expected"),
     [
         ("horovodrun --log-l", {"--log-level"}),
         ("horovodrun -np 2 --log-level W", {"WARNING"}),
@@ -125,14 +125,14 @@ def test_syntax(scripts, shell):
         ("horovodrun kubernetes att", {"attach"}),
     ],
 )
-def test_fish(scripts, tmp_path, line, answers):
+def test_fish(scripts, tmp_path, line, expected):
     code = f"source {scripts['fish']}; complete -C '{line}'"
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         ["fish", "--no-config", "-c", code], stdout=subprocess.PIPE, check=True, timeout=60, text=True, env=environment
     )
-    got = {answer.split("\t")[0] for answer in done.stdout.splitlines()}
-    assert got == answers or (answers == {"lo"} and "lo" in got)
+    got = {line.split("\t")[0] for line in done.stdout.splitlines()}
+    assert got == expected or (expected == {"lo"} and "lo" in got)
 
 
 def test_zsh_is_told_what_excludes_what_and_what_a_value_is(scripts):

@@ -61,8 +61,8 @@ def read(tmp_path):
     def call(text, *arguments, environ=None, before=()):
         path = tmp_path / "config.yaml"
         path.write_text(text)
-        words = [*before, "-np", "2", "--config-file", str(path), *arguments, "python"]
-        namespace, command = cli.parse(words)
+        argv = [*before, "-np", "2", "--config-file", str(path), *arguments, "python"]
+        namespace, command = cli.parse(argv)
         return cli.settings(namespace, command, environ or {})
 
     return call
@@ -154,8 +154,8 @@ def test_the_example_of_the_documentation():
 def test_what_is_wrong_is_named(text, named):
     with pytest.raises(ValueError, match=r"^--config-file jobs/my\.yaml") as caught:
         config_file.parse(text, "jobs/my.yaml")
-    for word in named:
-        assert word in str(caught.value)
+    for part in named:
+        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(("content", "why"), [(None, "No such file"), (b"\xff\xfe", "decode")])

@@ -9,17 +9,17 @@ SCRIPT = ("--host-discovery-script", "./hosts.sh")
 
 
 def test_a_script():
-    made = read(
+    parsed = read(
         "-np", "4", "--min-np", "2", "--max-np", "8", *SCRIPT, "--slots-per-host", "3", "--elastic-timeout", "9"
     )
-    assert made.elastic == ElasticSettings(4, 2, 8, timeout=9.0, script="./hosts.sh", slots=3)
-    assert made.slots == []
-    assert made.size == 4
+    assert parsed.elastic == ElasticSettings(4, 2, 8, timeout=9.0, script="./hosts.sh", slots=3)
+    assert parsed.slots == []
+    assert parsed.size == 4
     assert read("-np", "4", *SCRIPT).elastic == ElasticSettings(4, 4, script="./hosts.sh"), "min-np: as at the start"
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ("--max-np 4", "--max-np.* needs an elastic job; add --min-np N or --host-discovery-script FILE"),
         ("--reset-limit 4", "--reset-limit needs an elastic job"),
@@ -40,8 +40,8 @@ def test_a_script():
         ("--min-np 1 -H a:1,b:1 --dashboard", "DASHBOARD must not be set for an elastic job, got True"),
     ],
 )
-def test_what_does_not_fit_together(flags, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_does_not_fit_together(flags, message):
+    with pytest.raises(ValueError, match=message):
         read("-np", "2", *flags.split())
 
 

@@ -19,14 +19,14 @@ def answering(name, text=b"why\n"):
         listener.bind(name)
         listener.listen()
 
-        def answer():
+        def reply():
             with contextlib.suppress(OSError):
                 while True:
                     connection, _ = listener.accept()
                     with connection, contextlib.suppress(BrokenPipeError):  # the client may have disconnected
                         connection.sendall(text)
 
-        thread = threading.Thread(target=answer, daemon=True)
+        thread = threading.Thread(target=reply, daemon=True)
         thread.start()
         try:
             yield
@@ -43,17 +43,15 @@ def only_mine(monkeypatch):
 
 
 def test_only_what_the_processs_own_user_says_is_shown(monkeypatch, only_mine):
-    mine = os.getpid()
+    own = os.getpid()
     with answering(reports.new_socket_name()):
-        assert explain.run(str(mine)) == "why\n"
-        owner = explain._user_of(mine)
+        assert explain.run(str(own)) == "why\n"
+        owner = explain._user_of(own)
         assert owner == os.geteuid()
         assert explain._user_of(2**30) is None
         monkeypatch.setattr(explain, "_user_of", lambda pid: owner + 1)
-        with pytest.raises(
-            LaunchError, match=f"pid {mine}\\) is not that process, but process {mine} of user {owner};"
-        ):
-            explain.run(str(mine))
+        with pytest.raises(LaunchError, match=f"pid {own}\\) is not that process, but process {own} of user {owner};"):
+            explain.run(str(own))
 
 
 def test_a_socket_of_which_no_more_is_known_is_of_a_stranger(monkeypatch):

@@ -164,10 +164,10 @@ def test_help_fits_and_says_all(width):
     text = flags.help_text(width, everything=True)
     longest = max(text.splitlines(), key=len)
     assert len(longest) <= min(width, 110) or longest.strip() in dict(flags.EXAMPLES), longest
-    words = " ".join(text.split())
+    joined = " ".join(text.split())
     for flag in FLAGS:
-        assert flags.flag_names(flag) in words
-        assert " ".join(flags.flag_description(flag).split()) in words
+        assert flags.flag_names(flag) in joined
+        assert " ".join(flags.flag_description(flag).split()) in joined
     assert [line[:-1] for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")] == [
         *GROUPS,
         "examples",

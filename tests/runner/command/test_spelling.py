@@ -10,16 +10,16 @@ from horovod.runner.command import cli, command_line
 from tests.runner.launching import python
 
 
-def refused(capfd, *words):
+def refused(capfd, *argv):
     """Return the launcher's error for a command that it does not start."""
-    assert launch.main(words) == 2
+    assert launch.main(argv) == 2
     out, err = capfd.readouterr()
     assert out == ""
     return err
 
 
 @pytest.mark.parametrize(
-    ("word", "advice"),
+    ("flag", "advice"),
     [
         ("--nproc-per-node", "use -np N, the number of processes in all"),
         ("--nproc_per_node=4", "use -np N, the number of processes in all"),
@@ -34,19 +34,19 @@ def refused(capfd, *words):
         ("--xyzzy", ""),
     ],
 )
-def test_an_unknown_flag(word, advice):
+def test_an_unknown_flag(flag, advice):
     with pytest.raises(LaunchError) as caught:
-        cli.parse([word, "2", "python", "train.py"])
+        cli.parse([flag, "2", "python", "train.py"])
     text = str(caught.value)
-    assert text.startswith(f"unknown flag {word.partition('=')[0]}")
+    assert text.startswith(f"unknown flag {flag.partition('=')[0]}")
     assert advice in text
     assert advice or text.endswith("--xyzzy")
 
 
 @pytest.mark.parametrize("number", [["-np", "4"], ["-np4"], ["--num-proc=4"], ["-n", "4"]])
 def test_the_number_of_processes_behind_the_command(number, capfd):
-    said = refused(capfd, *python("print('ran')"), *number)
-    assert f"error: {' '.join(number)} must precede the command" in said
+    output = refused(capfd, *python("print('ran')"), *number)
+    assert f"error: {' '.join(number)} must precede the command" in output
     # The option may belong to the program itself.
     assert command_line.moved_number(["train.py", "-n", "relu"]) == ""
 
@@ -76,9 +76,9 @@ def test_a_file_that_python_is_to_run(command, missing, tmp_path, monkeypatch):
 def test_a_file_that_does_not_exist_starts_nothing(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
-    said = refused(capfd, "-np", "2", sys.executable, "trian.py")
-    assert "error: there is no file 'trian.py', which Python is to run; did you mean train.py?" in said
+    output = refused(capfd, "-np", "2", sys.executable, "trian.py")
+    assert "error: there is no file 'trian.py', which Python is to run; did you mean train.py?" in output
     # The file may exist on another host, or in another directory.
-    for words in (["-H", "far.test:1"], ["--mpi", "--mpi-args=-wdir /elsewhere"]):
-        assert not cli.settings(*cli.parse(["-np", "1", *words, "python", "trian.py"]), {}).in_this_directory
+    for argv in (["-H", "far.test:1"], ["--mpi", "--mpi-args=-wdir /elsewhere"]):
+        assert not cli.settings(*cli.parse(["-np", "1", *argv, "python", "trian.py"]), {}).in_this_directory
     assert cli.settings(*cli.parse(["-np", "1", "--mpi", "python", "trian.py"]), {}).in_this_directory

@@ -20,9 +20,9 @@ class Job:
 
     def __init__(self, arguments, environment=None, cwd=None):
         self.environment = marked_environment(environment)
-        words = launcher(["--dashboard", *arguments])
+        argv = launcher(["--dashboard", *arguments])
         self.process = subprocess.Popen(
-            words, env=self.environment, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            argv, env=self.environment, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         self.err = ""
         self._reader = threading.Thread(target=self._read)
@@ -53,11 +53,11 @@ class Job:
 
 @contextlib.contextmanager
 def job(*arguments, cwd=None, **environment):
-    made = Job(arguments, environment, cwd)
+    job = Job(arguments, environment, cwd)
     try:
-        yield made
+        yield job
     finally:
-        made.close()
+        job.close()
 
 
 @contextlib.contextmanager
@@ -70,14 +70,14 @@ def pages():
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
 
         def page(address, width=1280, height=900, **options):
-            made = browser.new_page(viewport={"width": width, "height": height}, **options)
-            made.set_default_timeout(60_000)
-            made.on("pageerror", lambda error: troubles.append(str(error)))
-            made.on("dialog", lambda dialog: troubles.append(f"dialog {dialog.message}"))
-            made.on("request", lambda request: _local(request.url, address, troubles))
-            made.on("console", lambda said: _said(said.type, said.text, troubles))
-            made.goto(address)
-            return made
+            page = browser.new_page(viewport={"width": width, "height": height}, **options)
+            page.set_default_timeout(60_000)
+            page.on("pageerror", lambda error: troubles.append(str(error)))
+            page.on("dialog", lambda dialog: troubles.append(f"dialog {dialog.message}"))
+            page.on("request", lambda request: _local(request.url, address, troubles))
+            page.on("console", lambda message: _said(message.type, message.text, troubles))
+            page.goto(address)
+            return page
 
         yield page
         browser.close()

@@ -33,12 +33,13 @@ def parts(step=0.05, data=0.005, compute=0.03, exposed=0.015, hidden=0.01):
     return live.Parts(step, data, compute, exposed, hidden)
 
 
-def second(size, at, made, loss=0.5, late=1):
+def second(size, at, count, loss=0.5, late=1):
     """Return the messages of one second, as lines."""
     last = live.Last(late, 0.71, 0.008)
-    overall = live.Overall(float(at), made, made, parts(), parts(), 1e9, 2e9, last, last, "a sentence")
+    overall = live.Overall(float(at), count, count, parts(), parts(), 1e9, 2e9, last, last, "a sentence")
     rows = [
-        live.Row(r, made, parts(data=0.001 * (1 + (r + at) % 7)), 0.7 if r == late else 0.0, 0.008) for r in range(size)
+        live.Row(r, count, parts(data=0.001 * (1 + (r + at) % 7)), 0.7 if r == late else 0.0, 0.008)
+        for r in range(size)
     ]
     waits = live.of_waits([], "")
     return [live.encode(waits), live.encode(overall), *live.packed(rows, [live.Value("loss", loss, loss, loss, size)])]

@@ -16,8 +16,8 @@ def settings(size, port=0):
     return LaunchSettings(["python", "train.py", "it's \udcff"], slots(size), dashboard=port)
 
 
-def parsed(*words, **environ):
-    namespace, command = cli.parse([*words, "-np", "2", "python", "train.py"])
+def parsed(*argv, **environ):
+    namespace, command = cli.parse([*argv, "-np", "2", "python", "train.py"])
     return cli.settings(namespace, command, environ)
 
 
@@ -33,14 +33,14 @@ def test_flags_and_variables_ask_for_it():
         with pytest.raises(LaunchError, match=r"--dashboard-port: must be an integer from 0 to 65535, got "):
             parsed("--dashboard", "--dashboard-port", port)
     # Workers know that a dashboard exists, but a launcher among them must be able to have its own.
-    given = parsed("--dashboard", "--dashboard-port", "8800")
-    assert job_environment({"HOROVOD_DASHBOARD_PORT": "8800"}, given.variables)["HOROVOD_DASHBOARD"] == "1"
-    assert "HOROVOD_DASHBOARD_PORT" not in job_environment({"HOROVOD_DASHBOARD_PORT": "8800"}, given.variables)
+    arguments = parsed("--dashboard", "--dashboard-port", "8800")
+    assert job_environment({"HOROVOD_DASHBOARD_PORT": "8800"}, arguments.variables)["HOROVOD_DASHBOARD"] == "1"
+    assert "HOROVOD_DASHBOARD_PORT" not in job_environment({"HOROVOD_DASHBOARD_PORT": "8800"}, arguments.variables)
 
 
 def test_a_taken_port_is_named():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
         with pytest.raises(
             LaunchError, match=rf"--dashboard-port \(HOROVOD_DASHBOARD_PORT\) must be .*, got {port}: .* in use"
         ):

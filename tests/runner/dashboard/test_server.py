@@ -35,19 +35,19 @@ def feed(monkeypatch):
 
 @pytest.fixture
 def served(feed):
-    made = Server(0, feed)
-    yield made
-    made.close()
+    server = Server(0, feed)
+    yield server
+    server.close()
     eventually(lambda: not [one for one in threading.enumerate() if one.name == "hvd-page"], 20, "all threads end")
 
 
 def ask(served, path, method="GET", **headers):
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
     connection.request(method, path, headers=headers)
-    answer = connection.getresponse()
-    body = answer.read()
+    response = connection.getresponse()
+    body = response.read()
     connection.close()
-    return answer, body
+    return response, body
 
 
 def path(served, name=""):
@@ -68,14 +68,14 @@ def test_only_who_has_the_token_gets_anything(served):
         ("charts.js", "text/javascript"),
         ("page.css", "text/css"),
     ):
-        answer, body = ask(served, path(served, name))
-        assert (answer.status, answer.headers["Content-Type"].partition(";")[0]) == (200, kind)
+        response, body = ask(served, path(served, name))
+        assert (response.status, response.headers["Content-Type"].partition(";")[0]) == (200, kind)
         assert body
         assert b"http://" not in body.replace(b"http://www.w3.org/2000/svg", b"")
         assert b"https://" not in body
-        assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'; ")
-        assert answer.headers["Cache-Control"] == "no-store"
-        assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert response.headers["Content-Security-Policy"].startswith("default-src 'self'; ")
+        assert response.headers["Cache-Control"] == "no-store"
+        assert response.headers["Referrer-Policy"] == "no-referrer"
     token = path(served).strip("/")
     assert len(token) >= 32
     for other in (
@@ -90,8 +90,8 @@ def test_only_who_has_the_token_gets_anything(served):
         "//",
         "/%C3%A9/",
     ):
-        answer, body = ask(served, other)
-        assert answer.status == 403, other
+        response, body = ask(served, other)
+        assert response.status == 403, other
         assert token.encode() not in body
     with socket.create_connection(("127.0.0.1", served.port), timeout=20) as sock:
         sock.sendall(b"GET /\xe9\xff/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -134,8 +134,8 @@ def test_pages_hear_often_and_to_the_end(served, feed):
         head = [stream.readline() for _ in range(12)]
         assert head[0].split()[1] == b"200"
         assert b"Content-Type: text/event-stream\r\n" in head
-        told = [line for line in (stream.readline() for _ in range(9)) if line.startswith(b"data: ")]
-        versions = [json.loads(line[6:])["version"] for line in told]
+        lines = [line for line in (stream.readline() for _ in range(9)) if line.startswith(b"data: ")]
+        versions = [json.loads(line[6:])["version"] for line in lines]
         assert versions == list(range(versions[0], versions[0] + len(versions)))
         begin = time.monotonic()
         served.finish(120.0)

@@ -40,18 +40,18 @@ def test_steps_are_followed():
     for at in range(3):
         for line in second(2, at, 20 * at, loss=1.0 - at / 4):
             state.add_report(line, 10.0 + at)
-    told = state.since(0, 13.0)
-    assert (told["job"]["made"], told["job"]["rate"], told["job"]["stepped"]) == (40, 20.0, 12.0)
-    assert told["job"]["last"].rank == 1
-    named = told["job"]["parts"]
+    diff = state.since(0, 13.0)
+    assert (diff["job"]["made"], diff["job"]["rate"], diff["job"]["stepped"]) == (40, 20.0, 12.0)
+    assert diff["job"]["last"].rank == 1
+    named = diff["job"]["parts"]
     assert named["step"] == 0.05
     assert abs(sum(named[name] for name in ("data", "compute", "hidden", "exposed")) - 0.05) < 1e-9
-    assert [row[:2] for row in told["steps"]["rows"]] == [[11.0, 20.0], [12.0, 20.0]]
-    assert told["ranks"][1]["share"] == 0.7
-    (value,) = told["values"]
+    assert [row[:2] for row in diff["steps"]["rows"]] == [[11.0, 20.0], [12.0, 20.0]]
+    assert diff["ranks"][1]["share"] == 0.7
+    (value,) = diff["values"]
     assert (value["name"], value["mean"], value["ranks"]) == ("loss", 0.5, 2)
     assert value["course"]["rows"] == [[10.0, 1.0], [11.0, 0.75], [12.0, 0.5]]
-    version = told["version"]
+    version = diff["version"]
     for line in second(2, 2, 40):
         state.add_report(line, 14.0)
     assert state.since(version, 14.0) == {"version": version, "now": 14.0}  # an unchanged state sends nothing new
@@ -64,10 +64,10 @@ def test_waiting_operations_come_and_go():
         {"name": "b", "age": 9.0, "ready": [0], "missing": [1]},
     ]
     state.add_report(live.encode(live.of_waits(waiting, "rank 1 sleeps")), 1.0)
-    told = state.since(0, 1.0)["waiting"]
-    assert (told["total"], told["why"]) == (2, "rank 1 sleeps")
-    assert [row["name"] for row in told["rows"]] == ["b", 'grad/"<i>" 重み']
-    assert told["rows"][0] == {"name": "b", "age": 9.0, "ready": 1, "lacking": 1, "missing": [1]}
+    diff = state.since(0, 1.0)["waiting"]
+    assert (diff["total"], diff["why"]) == (2, "rank 1 sleeps")
+    assert [row["name"] for row in diff["rows"]] == ["b", 'grad/"<i>" 重み']
+    assert diff["rows"][0] == {"name": "b", "age": 9.0, "ready": 1, "lacking": 1, "missing": [1]}
     version = state.version
     state.add_report(live.encode(live.of_waits([], "")), 2.0)
     assert state.since(version, 2.0)["waiting"] == {"total": 0, "rows": [], "why": ""}
@@ -79,14 +79,14 @@ def test_ends_are_told_and_stay():
     state.exited(1, "killed by signal 9 (SIGKILL)", failed=True)
     state.end(137, "rank 1 on host host0 failed first: killed by signal 9\n<script>alert(1)</script>", 1, 12.34)
     state.phase("ENDED")
-    told = state.since(0, 20.0)
-    assert [(r["state"], r["end"]) for r in told["ranks"]] == [
+    diff = state.since(0, 20.0)
+    assert [(r["state"], r["end"]) for r in diff["ranks"]] == [
         ("ended", "exit code 0"),
         ("failed", "killed by signal 9 (SIGKILL)"),
     ]
-    assert told["job"]["phase"] == "failed"
-    assert (told["job"]["ended"]["code"], told["job"]["ended"]["rank"], told["job"]["ended"]["after"]) == (137, 1, 12.3)
-    assert told["job"]["ended"]["message"].endswith("\n<script>alert(1)</script>")
+    assert diff["job"]["phase"] == "failed"
+    assert (diff["job"]["ended"]["code"], diff["job"]["ended"]["rank"], diff["job"]["ended"]["after"]) == (137, 1, 12.3)
+    assert diff["job"]["ended"]["message"].endswith("\n<script>alert(1)</script>")
 
 
 def test_memory_is_bounded_whatever_ranks_print_and_report():
@@ -97,10 +97,10 @@ def test_memory_is_bounded_whatever_ranks_print_and_report():
         for line in live.packed([], values):
             state.add_report(line, float(i))
         state.add_message("x" * 10_000)
-    told = msgspec.json.encode(state.since(0, 1.0))
+    diff = msgspec.json.encode(state.since(0, 1.0))
     assert len(state._values) == NAMES
-    assert len(told) < 400_000
-    assert sys.getsizeof(told) < 400_100
+    assert len(diff) < 400_000
+    assert sys.getsizeof(diff) < 400_100
 
 
 def test_points_of_one_stretch_are_averaged_and_gaps_stay():
@@ -117,10 +117,10 @@ def test_however_long_a_job_lasts_there_are_so_many_points():
     series = Series(1)
     for step in range(10_000):
         series.add(step + 1, step, [step])
-    told = series.since(0)
-    assert told["width"] == 64.0
-    assert len(told["rows"]) <= POINTS
-    assert told["rows"][0] == [0.0, 31.5]
+    diff = series.since(0)
+    assert diff["width"] == 64.0
+    assert len(diff["rows"]) <= POINTS
+    assert diff["rows"][0] == [0.0, 31.5]
     assert len(series.since(9_999)["rows"]) == 1  # only the last section
 
 

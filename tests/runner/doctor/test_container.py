@@ -11,7 +11,7 @@ from horovod.runner.doctor import container
 from horovod.runner.doctor.report import WARN, ContainerReport, DeviceReport
 from tests.common.contract.test_kernel import V2, tree
 from tests.runner.doctor.test_devices import GPUS, SURVEY
-from tests.runner.doctor.test_doctor import answer, bad, with_report
+from tests.runner.doctor.test_doctor import bad, reply, with_report
 from tests.runner.launching import run_job
 
 MIB = 1 << 20
@@ -23,10 +23,10 @@ def inside(shm_free=8 << 30, memory_available=60 << 30, devices=None, **changes)
 
 
 def found(*reports, slots=2):
-    answers = [
-        answer(name, rank, slots, report) for rank, (name, report) in enumerate(zip("ab", reports, strict=False))
+    reports_ = [
+        reply(name, rank, slots, report) for rank, (name, report) in enumerate(zip("ab", reports, strict=False))
     ]
-    return [one for check in container.CHECKS for one in bad(answers, check)]
+    return [one for check in container.CHECKS for one in bad(reports_, check)]
 
 
 SMALL = "/dev/shm has 64 MiB left of 64, for "
@@ -76,8 +76,8 @@ OTHERS = {"ipc": "ipc:[2]", "pid": "pid:[2]", "mnt": "mnt:[2]"}
 def test_cuda_ipc_is_spoken_of_where_there_are_gpus(gpus, spaces, spoken_of):
     devices = DeviceReport(msgspec.structs.replace(SURVEY, gpus=gpus))
     reports = [inside(machine="m", spaces=each, devices=devices) for each in (SPACES, spaces)]
-    answers = [answer("a", 0, 1, reports[0]), answer("b", 1, 1, reports[1])]
-    (finding,) = container.neighbours(answers)
+    reports_ = [reply("a", 0, 1, reports[0]), reply("b", 1, 1, reports[1])]
+    (finding,) = container.neighbours(reports_)
     assert ("--ipc=host" in finding.advice) is spoken_of
 
 
@@ -157,10 +157,10 @@ def test_no_memory_files():
             text=True,
             timeout=180,
         )
-        said = done.stdout + done.stderr
+        output = done.stdout + done.stderr
         assert done.returncode == 1
-        assert "memfd_create is refused (Operation not permitted), without which no job can start" in said
-        assert "Traceback" not in said
+        assert "memfd_create is refused (Operation not permitted), without which no job can start" in output
+        assert "Traceback" not in output
     inner = run_job(["-np", "2", sys.executable, program, sys.executable, "-c", "import horovod.numpy as h; h.init()"])
     assert inner.code == 1
     assert "could not join: memfd_create is refused (Operation not permitted)" in inner.err

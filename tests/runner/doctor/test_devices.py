@@ -14,7 +14,7 @@ from horovod.common.devices.nvml import Gpu, Pair, Survey
 from horovod.common.devices.visible import Card, Near, Port
 from horovod.runner.doctor import devices
 from horovod.runner.doctor.report import FAIL, WARN, DeviceReport, Place
-from tests.runner.doctor.test_doctor import answer, bad, with_report
+from tests.runner.doctor.test_doctor import bad, reply, with_report
 from tests.simulated.nvml import build
 
 GPUS = [Gpu(n, "H200", f"GPU-{n}", f"0000:1{n}:00.0", (9, 0), 141 << 30, "default") for n in range(2)]
@@ -42,11 +42,11 @@ def on_host(name="a", rank=0, slots=2, gpus_each=0, limits=None, shm_free=8 << 3
     report = with_report(devices=msgspec.structs.replace(GOOD, **changes), shm_free=shm_free)
     if limits is not None:
         report = msgspec.structs.replace(report, limits=limits)
-    return answer(name, rank, slots, report, gpus_each=gpus_each)
+    return reply(name, rank, slots, report, gpus_each=gpus_each)
 
 
-def found(*answers):
-    return [one for check in devices.CHECKS for one in bad(answers, check)]
+def found(*replies):
+    return [one for check in devices.CHECKS for one in bad(replies, check)]
 
 
 ALONE = [

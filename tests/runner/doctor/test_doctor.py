@@ -57,7 +57,7 @@ GOOD = HostReport(
 )
 
 
-def answer(name="a", rank=0, slots=2, report=GOOD, **changes):
+def reply(name="a", rank=0, slots=2, report=GOOD, **changes):
     return HostAnswer(name, slots, rank=rank, report=report, **changes)
 
 
@@ -65,9 +65,9 @@ def with_report(**changes):
     return msgspec.structs.replace(GOOD, **changes)
 
 
-def bad(answers, check):
+def bad(replies, check):
     """Return (level, host, text) of the problems that the check finds."""
-    found = list(check(answers))
+    found = list(check(replies))
     assert all(finding.advice for finding in found if finding.level != OK)
     return [(finding.level, finding.host, finding.text) for finding in found if finding.level != OK]
 
@@ -98,8 +98,8 @@ ALONE = [
 
 @pytest.mark.parametrize(("check", "changes", "level", "text"), ALONE)
 def test_what_is_wrong_with_one_host(check, changes, level, text):
-    assert bad([answer()], check) == []
-    ((found_level, found_host, found_text),) = bad([answer(report=with_report(**changes))], check)
+    assert bad([reply()], check) == []
+    ((found_level, found_host, found_text),) = bad([reply(report=with_report(**changes))], check)
     assert (found_level, found_text) == (level, text)
     assert found_host == ("" if check is findings.frameworks else "a")
 
@@ -129,9 +129,9 @@ TOGETHER = [
 def test_what_is_wrong_with_two_hosts(check, changes, level, text):
     works = [Tried(1, "10.0.0.2", "eth0", "")], [Tried(0, "10.0.0.1", "eth0", "")]
     reports = [msgspec.structs.replace(GOOD, tried=tried) for tried in works]
-    assert bad([answer(report=reports[0]), answer("b", 1, report=reports[1])], check) == []
+    assert bad([reply(report=reports[0]), reply("b", 1, report=reports[1])], check) == []
     changed = msgspec.structs.replace(reports[1], **changes)
-    found = bad([answer(report=reports[0]), answer("b", 1, report=changed)], check)
+    found = bad([reply(report=reports[0]), reply("b", 1, report=changed)], check)
     assert [(one[0], one[2]) for one in found] == [(level, text)]
 
 
@@ -142,12 +142,12 @@ def test_connections_and_clocks():
     missing = HostAnswer("a", 1, rank=0)
     (finding,) = findings.connection([missing])
     assert (finding.level, finding.text) == (FAIL, "the checks there did not finish")
-    slow = answer(remote=True, connect_seconds=9.0)
+    slow = reply(remote=True, connect_seconds=9.0)
     assert bad([slow], findings.connection) == [(WARN, "a", "it took 9.0 s until the agent answered")]
-    assert bad([answer(clock_offset=-60.0)], findings.clocks) == [
+    assert bad([reply(clock_offset=-60.0)], findings.clocks) == [
         (WARN, "a", "its clock is 60.0 s behind this machine's")
     ]
-    assert bad([answer(clock_offset=0.5)], findings.clocks) == []
+    assert bad([reply(clock_offset=0.5)], findings.clocks) == []
 
 
 def tried(peer, *outcomes):
@@ -155,7 +155,7 @@ def tried(peer, *outcomes):
 
 
 @pytest.mark.parametrize(
-    ("there", "back", "wanted", "expected"),
+    ("there", "back", "requested", "expected"),
     [
         (["", "refused"], ["", ""], "", []),
         (["no answer", ""], ["no answer", ""], "", []),  # one working network of two is enough
@@ -182,14 +182,14 @@ def tried(peer, *outcomes):
         ),
     ],
 )
-def test_which_hosts_reach_each_other(there, back, wanted, expected):
+def test_which_hosts_reach_each_other(there, back, requested, expected):
     """Hosts are identified by probe rank, not by position in the list: an unreachable host has no rank."""
-    answers = [
-        answer("a", 0, report=with_report(tried=tried(1, *there), wanted_interfaces=wanted)),
+    replies = [
+        reply("a", 0, report=with_report(tried=tried(1, *there), wanted_interfaces=requested)),
         HostAnswer("gone", 1, failure="unreachable"),
-        answer("b", 1, report=with_report(tried=tried(0, *back), wanted_interfaces=wanted)),
+        reply("b", 1, report=with_report(tried=tried(0, *back), wanted_interfaces=requested)),
     ]
-    assert [(level, text) for level, _, text in bad(answers, findings.reachability)] == expected
+    assert [(level, text) for level, _, text in bad(replies, findings.reachability)] == expected
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_which_hosts_reach_each_other(there, back, wanted, expected):
 )
 def test_speeds(measured, interfaces, level):
     report = with_report(measured=[measured], interfaces=interfaces)
-    (finding,) = findings.speeds([answer(report=report), answer("b", 1)])
+    (finding,) = findings.speeds([reply(report=report), reply("b", 1)])
     assert finding.level == level
     assert finding.text.startswith("a to b at 10.0.0.2: ")
 
@@ -216,17 +216,17 @@ def test_a_healthy_job_has_no_advice():
         with_report(tried=tried(1, ""), measured=[Measured(1, "10.0.0.2", "eth0", 50.0, 9.0)]),
         with_report(tried=tried(0, "")),
     ]
-    answers = [answer(report=reports[0]), answer("b", 1, report=reports[1], remote=True, connect_seconds=0.3)]
-    diagnosis = Diagnosis(answers, findings.judge(answers))
+    replies = [reply(report=reports[0]), reply("b", 1, report=reports[1], remote=True, connect_seconds=0.3)]
+    diagnosis = Diagnosis(replies, findings.judge(replies))
     assert diagnosis.healthy
     assert {finding.level for finding in diagnosis.findings} == {OK}
 
 
 def test_the_table():
     measured = [Measured(1, "10.0.0.2", "eth0", 50.4, 9.25), Measured(1, "10.0.0.2", "eth0", error="no answer")]
-    answers = [
-        answer(report=with_report(measured=measured, tried=tried(1, ""))),
-        answer(
+    replies = [
+        reply(report=with_report(measured=measured, tried=tried(1, ""))),
+        reply(
             "b",
             1,
             remote=True,
@@ -236,7 +236,7 @@ def test_the_table():
         ),
         HostAnswer("c", 1, failure="its name cannot be resolved\ncheck the name"),
     ]
-    diagnosis = Diagnosis(answers, findings.judge(answers))
+    diagnosis = Diagnosis(replies, findings.judge(replies))
     assert not diagnosis.healthy
     wide, narrow = table.show(diagnosis, 200), table.show(diagnosis, 60)
     assert re.search(r"^ +a +b$", wide, re.MULTILINE)
@@ -251,7 +251,7 @@ def test_the_table():
         assert "FAIL connection: c: its name cannot be resolved\n     -> check the name\n" in text
         assert text.index("WARN") < text.index("FAIL")
         assert re.search(r"\d+ checks OK, 2 warnings, 2 failures\n$", text)
-    assert "horovod " + __version__ + ", 1 host\n" in table.show(Diagnosis([answer()]), 80)
+    assert "horovod " + __version__ + ", 1 host\n" in table.show(Diagnosis([reply()]), 80)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9])
@@ -282,9 +282,9 @@ KEY = b"k" * 32
 
 @pytest.fixture
 def server():
-    made = Listeners([Endpoint("lo", "127.0.0.1", 8)], 16)
-    server = probe.Server(made, KEY, 1)
-    yield made.endpoints[0]
+    server_ = Listeners([Endpoint("lo", "127.0.0.1", 8)], 16)
+    server = probe.Server(server_, KEY, 1)
+    yield server_.endpoints[0]
     server.close()
 
 

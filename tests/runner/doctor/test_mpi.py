@@ -8,7 +8,7 @@ import pytest
 from horovod.common.devices import mpi_libraries
 from horovod.runner.doctor import mpi
 from horovod.runner.doctor.report import WARN, MpiReport
-from tests.runner.doctor.test_doctor import answer, bad, with_report
+from tests.runner.doctor.test_doctor import bad, reply, with_report
 from tests.simulated import libraries
 
 GOOD = MpiReport(
@@ -17,7 +17,7 @@ GOOD = MpiReport(
 
 
 def on_host(name="a", report=GOOD):
-    return answer(name, report=with_report(mpi=report))
+    return reply(name, report=with_report(mpi=report))
 
 
 def test_what_cannot_be_used():

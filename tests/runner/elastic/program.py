@@ -27,7 +27,7 @@ CHECKPOINT = (
 )
 
 
-def asked(what: str) -> str:
+def request(what: str) -> str:
     """Return the content of the file that requests an action of this worker, or nothing."""
     file = Path(f"{sys.argv[1]}.{what}{os.environ['HOROVOD_WORKER']}")
     return file.read_text() or "yes" if file.exists() else ""
@@ -44,8 +44,8 @@ def named_busy() -> list[str]:
         return []
 
 
-def say(*words: Any) -> None:
-    print(time.monotonic(), *words, flush=True)
+def say(*fields: Any) -> None:
+    print(time.monotonic(), *fields, flush=True)
 
 
 def broadcast(obj: Any, root_rank: int = 0) -> Any:
@@ -56,10 +56,10 @@ def train(state: ObjectState) -> None:
     say("begins", state.step, hvd.rank(), hvd.size(), os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"])
     over = False
     while not over:
-        told = allgather_object((state.step, os.path.exists(sys.argv[1]), named_busy()), "step", frontend=FRONTEND)
-        assert {step for step, *_ in told} == {state.step}, told
-        assert len(told) == hvd.size()
-        _, over, busy = told[0]
+        reports = allgather_object((state.step, os.path.exists(sys.argv[1]), named_busy()), "step", frontend=FRONTEND)
+        assert {step for step, *_ in reports} == {state.step}, reports
+        assert len(reports) == hvd.size()
+        _, over, busy = reports[0]
         state.step += 1
         hvd.step()
         if CHECKPOINT is not None and state.step % 10 == 0:
@@ -98,7 +98,7 @@ def forked() -> int:
     return -1
 
 
-def told(state: ObjectState) -> None:
+def report(state: ObjectState) -> None:
     try:
         train(state)
     except HostsUpdatedInterrupt as interrupt:
@@ -122,7 +122,7 @@ begun = ObjectState(broadcast, hvd.rank, gather, step=0, **more)
 if CHECKPOINT is not None:
     begun.register_reset_callbacks([lambda: say("adapts", begun.step, hvd.size())])
     say("resumes", CHECKPOINT.resume(begun))
-run_fn(told, reset, failures)(begun)
+run_fn(report, reset, failures)(begun)
 if CHECKPOINT is not None:
     CHECKPOINT.close()
 say("ends")

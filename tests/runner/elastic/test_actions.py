@@ -29,8 +29,8 @@ def sentences(called):
     silent.wait(60)
     worlds = few, late, often, silent
     assert [world.end.success for world in worlds[:3]] == [False] * 3
-    said = [*(text for world in worlds for text in world.said), *(world.end.text for world in worlds[:3])]
-    return "\n".join([*said, *(kill.why for kill in of(silent, Kill))])
+    sentences = [*(text for world in worlds for text in world.said), *(world.end.text for world in worlds[:3])]
+    return "\n".join([*sentences, *(kill.why for kill in of(silent, Kill))])
 
 
 def test_what_a_job_says_until_it_ends():

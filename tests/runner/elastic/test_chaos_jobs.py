@@ -35,10 +35,10 @@ def test_ranks_do_what_the_text_says(tmp_path):
         assert any(re.search(r"chaos: recovered after p50 \d", line) for line in job.err)
         job.err = [line for line in job.err if line not in again]
         job.err = [line for line in job.err if not line.startswith("horovodrun: chaos: ")]
-        said = [line for line in job.err if "chaos: " in line and "failed" not in line and "Error" not in line]
-        told = {line.split("chaos: ")[1] for line in said}
-        assert len(said) == len(told) == 4, said
-        assert told == {
+        lines = [line for line in job.err if "chaos: " in line and "failed" not in line and "Error" not in line]
+        reported = {line.split("chaos: ")[1] for line in lines}
+        assert len(lines) == len(reported) == 4, lines
+        assert reported == {
             "kill rank=1 step=20",
             "stop rank=0 step=60 for=300ms",
             "raise rank=2 step=500",

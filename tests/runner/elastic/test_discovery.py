@@ -41,7 +41,7 @@ def test_what_is_printed_is_what_is_read(hosts):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("hello world", r"line 2 of the output .* must be 'name' or 'name:slots'.*, got 'hello world'"),
         ("a:", r"line 2 .* must be .*, got 'a:'"),
@@ -55,8 +55,8 @@ def test_what_is_printed_is_what_is_read(hosts):
         ("x" * 500, r"got '" + "x" * 80 + r"\.\.\.'"),
     ],
 )
-def test_lines_that_are_not_understood(line, said):
-    with pytest.raises(ValueError, match=said):
+def test_lines_that_are_not_understood(line, message):
+    with pytest.raises(ValueError, match=message):
         parse(f"first:1\n{line}\n", None, "./hosts.sh")
 
 
@@ -77,7 +77,7 @@ def test_what_is_wrong_is_told_in_the_words_of_the_caller(script, tmp_path, call
 
 
 @pytest.mark.parametrize(
-    ("text", "mode", "said"),
+    ("text", "mode", "message"),
     [
         ("#!/bin/sh\necho a:1\n", 0o644, r"which is not executable; run `chmod \+x .*hosts.sh`"),
         ("#!/no/such/shell\n", 0o755, r"whose interpreter \(in its first line\) does not exist"),
@@ -87,10 +87,10 @@ def test_what_is_wrong_is_told_in_the_words_of_the_caller(script, tmp_path, call
         ("#!/bin/sh\nyes\n", 0o755, r"must print at most 1048576 bytes"),
     ],
 )
-def test_scripts_that_do_not_work(script, text, mode, said):
+def test_scripts_that_do_not_work(script, text, mode, message):
     if mode == 0o644 and os.geteuid() == 0:
         mode = 0o600  # even root cannot execute a file without execute permission
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         HostDiscoveryScript(script(text, mode), None).find_available_hosts_and_slots()
 
 

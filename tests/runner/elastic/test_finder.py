@@ -12,8 +12,8 @@ def wait(finder, seconds=120.0):
     """Wait for news; fail the test if there is none in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if (told := finder.look(time.monotonic())) is not None:
-            return told
+        if (update := finder.look(time.monotonic())) is not None:
+            return update
         poll = select.poll()
         for fd, event in finder.events().items():
             poll.register(fd, event)
@@ -24,14 +24,14 @@ def wait(finder, seconds=120.0):
 
 def test_a_script_is_run_again_and_again_and_only_changes_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr("horovod.runner.elastic.finder.EVERY", 0.02)
-    answer, script = tmp_path / "answer", tmp_path / "hosts.sh"
-    script.write_text(f"#!/bin/sh\necho >> {tmp_path}/runs; cat {answer}\n")
+    output_file, script = tmp_path / "answer", tmp_path / "hosts.sh"
+    script.write_text(f"#!/bin/sh\necho >> {tmp_path}/runs; cat {output_file}\n")
     script.chmod(0o755)
 
     def print_now(text):
         new = tmp_path / "new"
         new.write_text(text)
-        new.rename(answer)
+        new.rename(output_file)
 
     def runs():
         return len((tmp_path / "runs").read_text())
@@ -46,10 +46,10 @@ def test_a_script_is_run_again_and_again_and_only_changes_are_told(tmp_path, mon
         with pytest.raises(AssertionError):
             wait(finder, 0.5)
     print_now("nonsense here\n")
-    told = wait(finder)
-    assert isinstance(told, NotFound)
-    assert not told.first
-    assert "got 'nonsense here'" in told.why
+    update = wait(finder)
+    assert isinstance(update, NotFound)
+    assert not update.first
+    assert "got 'nonsense here'" in update.why
     with pytest.raises(AssertionError):
         wait(finder, 0.2)
     script.rename(tmp_path / "gone")  # reported, too, although a run is failing already

@@ -17,14 +17,14 @@ def trains(job: ElasticJob, size: int) -> int:
 
     def begun(rank: int) -> str:
         """Return the step with which the rank last began, if its job had that size and it took steps since."""
-        words = job.words(str(rank))
-        last = max((place for place, one in enumerate(words) if one[0] == "begins"), default=len(words))
-        steps = sum(one[0] == "step" for one in words[last:])
-        return words[last][1] if steps > 5 and words[last][2:4] == [str(rank), str(size)] else ""
+        lines = job.words(str(rank))
+        last = max((place for place, one in enumerate(lines) if one[0] == "begins"), default=len(lines))
+        steps = sum(one[0] == "step" for one in lines[last:])
+        return lines[last][1] if steps > 5 and lines[last][2:4] == [str(rank), str(size)] else ""
 
     def together() -> bool:
-        told = {begun(rank) for rank in range(size)}
-        return len(told) == 1 and "" not in told
+        worlds = {begun(rank) for rank in range(size)}
+        return len(worlds) == 1 and "" not in worlds
 
     job.until(together)
     return int(begun(0))
@@ -33,7 +33,7 @@ def trains(job: ElasticJob, size: int) -> int:
 def ends(job: ElasticJob, stop: Path, size: int) -> None:
     stop.touch()
     assert job.end() == 0, job.shown()
-    assert sum(words == ["ends"] for rank in range(size) for words in job.words(str(rank))) == size
+    assert sum(lines == ["ends"] for rank in range(size) for lines in job.words(str(rank))) == size
 
 
 @pytest.mark.heavy
@@ -52,7 +52,7 @@ def test_a_launcher_that_was_killed_is_started_again(tmp_path):
         assert trains(job, 2) == newest
         assert ["resumes", str(newest)] in job.words("0")
         for rank in ("0", "1"):
-            assert [words for words in job.words(rank) if words[0] == "adapts"] == [["adapts", str(newest), "2"]]
+            assert [lines for lines in job.words(rank) if lines[0] == "adapts"] == [["adapts", str(newest), "2"]]
         job.until(lambda: checkpoint.steps()[0] > newest)
         # A rank is lost then: the others have the state, so no rank reads the checkpoint again.
         job.kill("rank 0")

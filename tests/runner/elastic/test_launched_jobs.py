@@ -21,7 +21,7 @@ def test_a_worker_is_killed_and_others_come(tmp_path):
     flags = ("-np", "3", "--min-np", "2", "--max-np", "4", *COOLDOWN, "--output-filename", str(logs))
     with elastic_job(tmp_path, "localhost:3", *flags, *PROGRAM, str(stop)) as job:
         job.until(lambda: len(job.words("2")) > 5)
-        assert [words[0] for words in job.words("0")][:2] == ["begins", "step"]
+        assert [line[0] for line in job.words("0")][:2] == ["begins", "step"]
         job.kill("rank 1")
         job.until_said(r"rank 1 on host localhost failed: killed by signal 9 \(SIGKILL\).*; 2 ranks left")
         job.until_said("host localhost gets no new workers for 1 s")
@@ -44,7 +44,7 @@ def test_a_worker_is_killed_and_others_come(tmp_path):
         line = "[3]<stderr>:horovod: rank 3 on host localhost leaves the job: its host has no slot for it any more"
         assert job.err.count(line) == 1
         assert sum("leaves" in each for each in job.err) == 1
-        assert sum(words == ["ends"] for rank in "012" for words in job.words(rank)) == 3
+        assert sum(line == ["ends"] for rank in "012" for line in job.words(rank)) == 3
         assert "failed first" not in job.shown()
         assert "Traceback" not in job.shown()
     assert sorted(os.listdir(logs)) == ["rank.0", "rank.1", "rank.2", "worker.3", "worker.4"]

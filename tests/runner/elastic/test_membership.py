@@ -267,5 +267,5 @@ def test_a_discovery_without_hosts_is_reported_and_removes_no_rank():
     world = started(World(), a=4)
     world.discover()
     assert (world.running(), world.said) == ([0, 1, 2, 3], ["no host is found; what runs goes on"])
-    said = Membership(Limits(1, 1, None), Blacklist(None), 0.0).discovered({}, 0.0, by="./hosts.sh")
-    assert next(action.text for action in said if isinstance(action, Say)) == "no host is found: ./hosts.sh names none"
+    did = Membership(Limits(1, 1, None), Blacklist(None), 0.0).discovered({}, 0.0, by="./hosts.sh")
+    assert next(action.text for action in did if isinstance(action, Say)) == "no host is found: ./hosts.sh names none"

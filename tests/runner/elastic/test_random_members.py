@@ -135,11 +135,11 @@ class Members(RuleBasedStateMachine):
         """Send messages of workers that have ended, or about past epochs."""
         membership, now = self.world.membership, self.world.now
         process = self.world.processes.get(one)
-        said = membership.epoch + epoch
-        if process is None or process.epoch != said:
-            self.world.act(membership.back(one, said, now))
-            self.world.act(membership.formed(one, said, now))
-            self.world.act(membership.noticed_end(one, said, now))
+        number = membership.epoch + epoch
+        if process is None or process.epoch != number:
+            self.world.act(membership.back(one, number, now))
+            self.world.act(membership.formed(one, number, now))
+            self.world.act(membership.noticed_end(one, number, now))
 
     @precondition(lambda self: self.over)
     @rule()
@@ -179,8 +179,8 @@ class Members(RuleBasedStateMachine):
                 silent = tuple(n for n in world.working() if n not in able)
                 if able:
                     world.back(able[0], lost=silent)
-            told = [n for n, p in world.processes.items() if p.state == "works" and p.told]
-            for number in told:
+            notified = [n for n, p in world.processes.items() if p.state == "works" and p.told]
+            for number in notified:
                 process = world.processes.get(number)
                 if self.over or process is None or process.state != "works" or process.stopped or process.immortal:
                     continue

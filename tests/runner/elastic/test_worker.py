@@ -22,25 +22,25 @@ def test_names_and_values():
 
 def test_news_by_a_connection():
     manager = worker.WorkerNotificationManager()
-    told = []
-    listener = type("Listener", (), {"on_hosts_updated": lambda self, *news: told.append(news)})()
+    received = []
+    listener = type("Listener", (), {"on_hosts_updated": lambda self, *news: received.append(news)})()
     manager.register_listener(listener)
     service = worker.WorkerNotificationService(b"k" * 32, None, manager)
     try:
         worker.WorkerNotificationClient(service.addresses(), b"k" * 32, 0).notify_hosts_updated(
             4.5, worker.HostUpdateResult.added
         )
-        assert told == [(4.5, worker.HostUpdateResult.added)]
+        assert received == [(4.5, worker.HostUpdateResult.added)]
         stranger = worker.WorkerNotificationClient(service.addresses(), b"another key", 2, match_intf=True)
         with pytest.raises(ConnectionError, match=r"at 127.0.0.1:\d+: "):
             stranger.notify_hosts_updated(5.5, worker.HostUpdateResult.removed)
-        assert len(told) == 1
+        assert len(received) == 1
         with contextlib.ExitStack() as idle:  # idle strangers, more than there are slots
             for _ in range(70):
                 idle.enter_context(socket.create_connection(service.addresses()["lo"][0], timeout=20))
             client = worker.WorkerNotificationClient(service.addresses(), b"k" * 32, 0)
             client.notify_hosts_updated(6.5, worker.HostUpdateResult.removed)
-        assert told[1:] == [(6.5, worker.HostUpdateResult.removed)]
+        assert received[1:] == [(6.5, worker.HostUpdateResult.removed)]
     finally:
         service.shutdown()
         service.shutdown()

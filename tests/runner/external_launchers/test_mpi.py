@@ -34,42 +34,42 @@ def test_families(text):
 
 
 def test_open_mpi():
-    words = build("mpirun", Flavour.OPEN_MPI, TWO, COMMAND, ["A", "B"], MpiOptions(("--oversubscribe",)))
-    assert " ".join(words) == (
+    command = build("mpirun", Flavour.OPEN_MPI, TWO, COMMAND, ["A", "B"], MpiOptions(("--oversubscribe",)))
+    assert " ".join(command) == (
         "mpirun --allow-run-as-root --tag-output -np 4 -H a:2,b:2 --bind-to none --map-by slot --mca pml ob1 --mca btl "
         "^openib -x A -x B --oversubscribe python train.py --x"
     )
 
 
 def test_open_mpi_with_everything():
-    given = MpiOptions((), ("--bind-to", "core"), tcp=True)
-    words = build("mpirun", Flavour.OPEN_MPI, UNEQUAL, COMMAND, [], given, interfaces="eth1,eth2", ssh_port=2222,
+    options = MpiOptions((), ("--bind-to", "core"), tcp=True)
+    command = build("mpirun", Flavour.OPEN_MPI, UNEQUAL, COMMAND, [], options, interfaces="eth1,eth2", ssh_port=2222,
                   ssh_identity_file="/k ey")  # fmt: skip
-    text = " ".join(words)
+    text = " ".join(command)
     assert "-np 3 -H a:2,b:1 --bind-to core --mca pml" in text
     assert "--map-by" not in text
     assert "--mca btl_tcp_if_include eth1,eth2" in text
-    assert words[words.index("plm_rsh_args") + 1] == "-p 2222 -i '/k ey'"
-    assert "-tcp" not in words
+    assert command[command.index("plm_rsh_args") + 1] == "-p 2222 -i '/k ey'"
+    assert "-tcp" not in command
 
 
 def test_spectrum():
-    words = " ".join(build("mpirun", Flavour.SPECTRUM, TWO, COMMAND, [], MpiOptions(tcp=True)))
-    assert "--bind-to socket --map-by socket --rank-by core -tcp" in words
-    assert "btl" not in words
+    command = " ".join(build("mpirun", Flavour.SPECTRUM, TWO, COMMAND, [], MpiOptions(tcp=True)))
+    assert "--bind-to socket --map-by socket --rank-by core -tcp" in command
+    assert "btl" not in command
 
 
 @pytest.mark.parametrize("flavour", [Flavour.MPICH, Flavour.INTEL])
 def test_hydra(flavour):
-    words = " ".join(build("mpiexec", flavour, TWO, COMMAND, ["A", "B"], MpiOptions(), interfaces="eth1,eth2"))
-    assert words == "mpiexec -l -np 4 -hosts a,b -ppn 2 -bind-to none -iface eth1 -genvlist A,B python train.py --x"
+    command = " ".join(build("mpiexec", flavour, TWO, COMMAND, ["A", "B"], MpiOptions(), interfaces="eth1,eth2"))
+    assert command == "mpiexec -l -np 4 -hosts a,b -ppn 2 -bind-to none -iface eth1 -genvlist A,B python train.py --x"
     assert "-hosts a:2,b:1 -bind-to" in " ".join(build("mpiexec", flavour, UNEQUAL, COMMAND, [], MpiOptions()))
     with pytest.raises(LaunchError, match=r"--ssh-port.*ssh/config"):
         build("mpiexec", flavour, TWO, COMMAND, [], MpiOptions(), ssh_port=22)
 
 
-def settings(*words):
-    return cli.settings(*cli.parse([*words, "python", "x.py"]), {})
+def settings(*argv):
+    return cli.settings(*cli.parse([*argv, "python", "x.py"]), {})
 
 
 def test_no_mpi_is_named(tmp_path, monkeypatch):
@@ -93,8 +93,8 @@ def test_variables_of_another_job_do_not_come_along():
         "OMPI_COMM_WORLD_RANK": "1",
         "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
     }
-    made = mpi.job_variables(settings("-np", "2", "--mpi", "--cycle-time-ms", "3"), environ)
-    assert made == {
+    variables = mpi.job_variables(settings("-np", "2", "--mpi", "--cycle-time-ms", "3"), environ)
+    assert variables == {
         "A": "1",
         "HOROVOD_CYCLE_TIME": "3",
         "HOROVOD_CONTROLLER": "mpi",
@@ -119,22 +119,22 @@ def test_a_key_file_of_the_users_reaches_the_ranks(tmp_path, monkeypatch, key_fi
     fake(tmp_path, "mpirun", OPEN_MPI)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    made = settings("-np", "2", "--mpi", "--mpi-args=-x y", *where)
-    command, variables = mpi.prepare(made, {"HOROVOD_KEY_FILE": "job.key", "A": "1"})
+    parsed = settings("-np", "2", "--mpi", "--mpi-args=-x y", *where)
+    command, variables = mpi.prepare(parsed, {"HOROVOD_KEY_FILE": "job.key", "A": "1"})
     assert variables["HOROVOD_KEY_FILE"] == str(key_file)
     assert "HOROVOD_KEY_FILE" in command
-    assert jsrun_command(tmp_path, monkeypatch, made, {"HOROVOD_KEY_FILE": "job.key"}) == str(key_file)
+    assert jsrun_command(tmp_path, monkeypatch, parsed, {"HOROVOD_KEY_FILE": "job.key"}) == str(key_file)
 
 
-def jsrun_command(tmp_path, monkeypatch, made, environ):
+def jsrun_command(tmp_path, monkeypatch, settings, environ):
     """Return the key file that jsrun is asked to pass on."""
     fake(tmp_path, "jsrun", "import os, sys\nprint('-E', os.environ[sys.argv[sys.argv.index('HOROVOD_KEY_FILE')]])")
     seen = []
     monkeypatch.setattr(foreign_job, "run_command", lambda command, variables, *_: seen.append((command, variables)))
-    mpi.run_jsrun(made, {**LSF, **environ})
+    mpi.run_jsrun(settings, {**LSF, **environ})
     [(command, variables)] = seen
-    words = [*made.mpi.extra, *made.whole_command]
-    assert command[-len(words) :] == words
+    argv = [*settings.mpi.extra, *settings.whole_command]
+    assert command[-len(argv) :] == argv
     assert command[command.index("HOROVOD_KEY_FILE") - 1] == "-E"
     return variables["HOROVOD_KEY_FILE"]
 
@@ -221,7 +221,7 @@ SAID = {
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "tails", "words"),
+    ("code", "lines", "tails", "expected"),
     [
         (137, "Open MPI, signal", {0: VICTIM}, "rank 1 on host b failed first: killed by signal 9"),
         (3, "Open MPI, code", {}, "rank 1 on host b failed first: exit code 3"),
@@ -233,10 +233,10 @@ SAID = {
         (1, "", {0: VICTIM}, "rank 1 on host b failed first: exit code 1"),
     ],
 )
-def test_who_failed_first(code, said, tails, words):
-    judged = mpi_output.judge(code, SAID.get(said, ""), tails, Endings(HOSTS))
+def test_who_failed_first(code, lines, tails, expected):
+    judged = mpi_output.judge(code, SAID.get(lines, ""), tails, Endings(HOSTS))
     assert judged.rank == 1
-    assert words in judged.text
+    assert expected in judged.text
 
 
 def reported(*reports):
@@ -250,7 +250,7 @@ LEFT, LOST = Ending(0, "left", [1]), Ending(0, "lost", [1])
 
 
 @pytest.mark.parametrize(
-    ("said", "reports", "words"),
+    ("lines", "reports", "expected"),
     [
         # Hydra names a process, and kills the others before they can report which rank they have lost.
         ("Hydra, signal", [Called(0, 76), Called(1, 77)], "rank 1 on host b failed first: killed by signal 9"),
@@ -261,10 +261,10 @@ LEFT, LOST = Ending(0, "left", [1]), Ending(0, "lost", [1])
         (None, [LEFT], "rank 1 on host b failed first: exit code 3"),
     ],
 )
-def test_who_failed_first_by_reports(said, reports, words):
+def test_who_failed_first_by_reports(lines, reports, expected):
     """Reports suffice; stderr, which may be torn, translated or missing, is not needed."""
-    judged = mpi_output.judge(3, SAID.get(said, ""), {0: "", 1: ""}, reported(*reports))
-    assert words in judged.text
+    judged = mpi_output.judge(3, SAID.get(lines, ""), {0: "", 1: ""}, reported(*reports))
+    assert expected in judged.text
 
 
 def test_ranks_of_this_machine_report(tmp_path, monkeypatch):
@@ -333,9 +333,9 @@ def test_a_job_by_jsrun(tmp_path, monkeypatch, capfd):
         monkeypatch.setenv(name, value)
     namespace, command = cli.parse(["--cycle-time-ms", "4", "python", "x.py"])
     mpi.apply(namespace, os.environ)
-    made = cli.settings(namespace, command, {})
-    assert (made.jsrun, len(made.slots)) == (True, 8)
-    result = mpi.run_jsrun(made, os.environ)
+    settings = cli.settings(namespace, command, {})
+    assert (settings.jsrun, len(settings.slots)) == (True, 8)
+    result = mpi.run_jsrun(settings, os.environ)
     out, err = capfd.readouterr()
     assert result.exit_code == 4
     assert "jsrun has ended: exit code 4" in result.message

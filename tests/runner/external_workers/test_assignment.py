@@ -38,40 +38,40 @@ def total():
 def job():
     """Return (workers, the driver's end, queue of ended workers)."""
     gone = queue.Queue()
-    with WorkerProcesses() as made:
+    with WorkerProcesses() as group:
         servers = ExternalWorkers(
-            "127.0.0.1", lambda *told: gone.put(told), variables={"HOROVOD_HEARTBEAT_TIMEOUT": "4"}
+            "127.0.0.1", lambda *args: gone.put(args), variables={"HOROVOD_HEARTBEAT_TIMEOUT": "4"}
         )
         try:
-            yield made, servers, gone
+            yield group, servers, gone
         finally:
             servers.close()
 
 
-def join_all(made, servers, count, seconds=10.0):
-    processes = [made.add() for _ in range(count)]
-    told = [made.ask(one, describe) for one in processes]
-    for slot in assignment.slots(assignment.hosts(told)):
-        order = servers.assign(slot.rank, told[slot.rank], workers.of_slot(slot), seconds)
-        made.ask(processes[slot.rank], lambda order=order: assignment.join(order))
+def join_all(group, servers, count, seconds=10.0):
+    processes = [group.add() for _ in range(count)]
+    answers = [group.ask(one, describe) for one in processes]
+    for slot in assignment.slots(assignment.hosts(answers)):
+        order = servers.assign(slot.rank, answers[slot.rank], workers.of_slot(slot), seconds)
+        group.ask(processes[slot.rank], lambda order=order: assignment.join(order))
     return processes
 
 
 def test_they_are_ranks_then_and_again_after_they_have_left(job):
-    made, servers, gone = job
-    processes = join_all(made, servers, 2)
+    group, servers, gone = job
+    processes = join_all(group, servers, 2)
     for _ in range(2):
         for one in processes:
-            made.tell(one, total)
-        assert [made.hear(one) for one in processes] == [(True, (0, 2, 2, 2.0)), (True, (1, 2, 2, 2.0))]
+            group.tell(one, total)
+        assert [group.hear(one) for one in processes] == [(True, (0, 2, 2, 2.0)), (True, (1, 2, 2, 2.0))]
         for one in processes:
-            made.ask(one, lambda: __import__("horovod.numpy").numpy.shutdown())
+            group.ask(one, lambda: __import__("horovod.numpy").numpy.shutdown())
     assert gone.empty()
 
 
 def test_a_forked_child_does_not_keep_the_line(job):
-    made, servers, gone = job
-    (process,) = join_all(made, servers, 1)
+    group, servers, gone = job
+    (process,) = join_all(group, servers, 1)
 
     def fork():
         import os
@@ -83,7 +83,7 @@ def test_a_forked_child_does_not_keep_the_line(job):
             os._exit(0)
         return pid
 
-    child = made.ask(process, fork)
+    child = group.ask(process, fork)
     try:
         process.kill()
         assert gone.get(timeout=60) == (0, "")
@@ -93,14 +93,14 @@ def test_a_forked_child_does_not_keep_the_line(job):
 
 @pytest.mark.heavy
 def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(job):
-    made, servers, gone = job
-    busy, stopped = join_all(made, servers, 2)
+    group, servers, gone = job
+    busy, stopped = join_all(group, servers, 2)
     until = time.monotonic() + 20
     while len(servers._liveness._heartbeats._come) < 2:  # a worker stopped earlier has never reported
         assert time.monotonic() < until
         time.sleep(0.02)
     begun = time.monotonic()
-    made.tell(busy, lambda: __import__("ctypes").PyDLL(None).usleep(6_500_000))  # it never releases the lock
+    group.tell(busy, lambda: __import__("ctypes").PyDLL(None).usleep(6_500_000))  # it never releases the lock
     os.kill(stopped.pid, signal.SIGSTOP)
     number, still = gone.get(timeout=60)
     assert number == 1
@@ -109,20 +109,20 @@ def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(j
     os.kill(stopped.pid, signal.SIGCONT)
     assert stopped.wait(60) == 1
     assert "considers this worker lost" in stopped.stderr.read()
-    assert made.hear(busy) == (True, 0)
+    assert group.hear(busy) == (True, 0)
     assert gone.empty()
 
 
 def test_it_ends_with_the_process_that_it_cannot_be_without(job):
-    made, servers, gone = job
+    group, servers, gone = job
     keeper = subprocess.Popen(["sleep", "60"])
     try:
-        process = made.add()
-        told = made.ask(process, describe)
+        process = group.add()
+        received = group.ask(process, describe)
         (slot,) = assignment.slots(["a"])
-        order = servers.assign(0, told, workers.of_slot(slot), 10.0)
+        order = servers.assign(0, received, workers.of_slot(slot), 10.0)
         pid = keeper.pid
-        made.ask(process, lambda: assignment.join(order, {pid: "its keeper"}))
+        group.ask(process, lambda: assignment.join(order, {pid: "its keeper"}))
     finally:
         keeper.kill()
         keeper.wait()
@@ -132,21 +132,21 @@ def test_it_ends_with_the_process_that_it_cannot_be_without(job):
 
 
 def test_one_that_leaves_lives_on_with_the_variables_of_before_and_without_the_key(job):
-    made, servers, gone = job
-    process = made.add()
-    made.ask(process, lambda: os.environ.update(HOROVOD_RANK="7", SHADE="grey"))
+    group, servers, gone = job
+    process = group.add()
+    group.ask(process, lambda: os.environ.update(HOROVOD_RANK="7", SHADE="grey"))
     order = servers.assign(
-        0, made.ask(process, describe), {"HOROVOD_RANK": "0", "SHADE": "red", "COLOUR": "blue"}, 10.0
+        0, group.ask(process, describe), {"HOROVOD_RANK": "0", "SHADE": "red", "COLOUR": "blue"}, 10.0
     )
 
     def shown():
         return [os.environ.get(name) for name in ("HOROVOD_RANK", "SHADE", "COLOUR")]
 
-    made.ask(process, lambda: assignment.join(order))
-    assert made.ask(process, shown) == ["0", "red", "blue"]
-    made.ask(process, assignment.leave)
-    assert made.ask(process, shown) == ["7", "grey", None]
-    left = made.ask(process, lambda: [name for name in os.environ if name.startswith("HOROVOD_")])
+    group.ask(process, lambda: assignment.join(order))
+    assert group.ask(process, shown) == ["0", "red", "blue"]
+    group.ask(process, assignment.leave)
+    assert group.ask(process, shown) == ["7", "grey", None]
+    left = group.ask(process, lambda: [name for name in os.environ if name.startswith("HOROVOD_")])
     assert [name for name in left if "KEY" in name or "RENDEZVOUS" in name] == []
     assert gone.get(timeout=60) == (0, "")
     servers.close()
@@ -154,32 +154,32 @@ def test_one_that_leaves_lives_on_with_the_variables_of_before_and_without_the_k
 
 
 def test_nothing_that_is_told_holds_the_key(job):
-    made, servers, _ = job
-    process = made.add()
-    told = made.ask(process, describe)
-    order = servers.assign(0, told, {}, 5.0)
-    made.ask(process, lambda: assignment.join(order))
+    group, servers, _ = job
+    process = group.add()
+    received = group.ask(process, describe)
+    order = servers.assign(0, received, {}, 5.0)
+    group.ask(process, lambda: assignment.join(order))
 
     def key():
         from horovod.common.contract.worker_env import read_key_fd
 
         return bytes(read_key_fd(int(os.environ["HOROVOD_KEY_FD"])))
 
-    secret = made.ask(process, key)
-    said = cloudpickle.dumps((told, order))
+    secret = group.ask(process, key)
+    pickled = cloudpickle.dumps((received, order))
     assert len(secret) == 32
-    assert secret not in said
-    assert curve_pair(secret, "client")[1] not in said
+    assert secret not in pickled
+    assert curve_pair(secret, "client")[1] not in pickled
 
 
 def test_a_stranger_with_all_that_was_told_gets_nothing(job):
-    made, servers, _ = job
-    told = made.ask(made.add(), describe)
-    order = servers.assign(0, told, {}, 1.0)
-    stranger = made.add()  # with its own key pair
-    made.ask(stranger, describe)
-    made.tell(stranger, lambda: assignment.join(order))
-    good, why = made.hear(stranger)
+    group, servers, _ = job
+    received = group.ask(group.add(), describe)
+    order = servers.assign(0, received, {}, 1.0)
+    stranger = group.add()  # with its own key pair
+    group.ask(stranger, describe)
+    group.tell(stranger, lambda: assignment.join(order))
+    good, why = group.hear(stranger)
     assert not good
     assert "does not answer" in why
 
@@ -187,13 +187,13 @@ def test_a_stranger_with_all_that_was_told_gets_nothing(job):
 def test_silent_strangers_do_not_keep_members_out(job, monkeypatch):
     monkeypatch.setattr(liveness, "_UNAUTHENTICATED", 4)
     monkeypatch.setattr(liveness, "_HANDSHAKE", 1000.0)
-    made, servers, gone = job
-    process = made.add()
-    order = servers.assign(0, made.ask(process, describe), {}, 20.0)
+    group, servers, gone = job
+    process = group.add()
+    order = servers.assign(0, group.ask(process, describe), {}, 20.0)
     with contextlib.ExitStack() as crowd:
         for _ in range(8):
             crowd.enter_context(socket.create_connection(("127.0.0.1", servers._liveness_port), 5))
-        made.tell(process, lambda: assignment.join(order))
-        assert made.hear(process) == (True, None)
+        group.tell(process, lambda: assignment.join(order))
+        assert group.hear(process) == (True, None)
     process.kill()
     assert gone.get(timeout=60) == (0, "")

@@ -13,8 +13,8 @@ def worker(name, machine="m", **other):
 
 
 def test_hosts_of_one_name_are_told_apart_by_their_machines():
-    given = [worker("a", "1"), worker("a", "2"), worker("b", "3"), worker("a", "1")]
-    assert assignment.hosts(given) == ["a", "a#2", "b", "a"]
+    workers = [worker("a", "1"), worker("a", "2"), worker("b", "3"), worker("a", "1")]
+    assert assignment.hosts(workers) == ["a", "a#2", "b", "a"]
 
 
 def test_slots_are_in_the_order_of_ranks():

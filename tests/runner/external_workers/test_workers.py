@@ -61,7 +61,7 @@ def test_nothing_stays_open_of_one_that_fails(monkeypatch, failing):
 
     monkeypatch.setattr(workers, "listen", fail)
     if failing == 3:
-        monkeypatch.setattr(workers, "LivenessServer", lambda *given: fail(""))
+        monkeypatch.setattr(workers, "LivenessServer", lambda *args: fail(""))
     with pytest.raises(ValueError, match="no more files"):
         ExternalWorkers("127.0.0.1", lambda number, how: None)
     assert len(listening) == failing

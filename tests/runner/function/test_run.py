@@ -58,14 +58,14 @@ def test_the_exception_itself_is_raised_with_its_remote_traceback(monkeypatch):
     assert (error.args, error.rank, error.host, error.exit_code) == (("table", [1, 2]), 0, "localhost", 1)
     assert type(error.__cause__) is Own
     # The complete traceback from the function on: the chain, source lines, and no internal frames.
-    for words in ("in inner", "raise FileNotFoundError(2, 'no')  # of cell 3", "was the direct cause", "Own: ("):
-        assert words in str(error)
-        assert words in error.remote_traceback
+    for message in ("in inner", "raise FileNotFoundError(2, 'no')  # of cell 3", "was the direct cause", "Own: ("):
+        assert message in str(error)
+        assert message in error.remote_traceback
     assert "function.worker" not in str(error).replace("/", ".")
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("function", "message"),
     [
         ({"func": None}, "func must be a function, got None"),
         ({"args": 0.1}, r"args must be a tuple or list of arguments, got 0.1; write args=\(0.1,\)"),
@@ -73,9 +73,9 @@ def test_the_exception_itself_is_raised_with_its_remote_traceback(monkeypatch):
         ({"kwargs": [1]}, r"kwargs must be a dict of arguments by name, got \[1\]"),
     ],
 )
-def test_what_cannot_be_called_is_named_before_anything_is_started(given, said):
-    with pytest.raises(TypeError, match=said):
-        horovod.run(**{"func": print, **given})
+def test_what_cannot_be_called_is_named_before_anything_is_started(function, message):
+    with pytest.raises(TypeError, match=message):
+        horovod.run(**{"func": print, **function})
 
 
 def left_by(write, value, *more):

@@ -98,7 +98,7 @@ class Hosts:
         self.made.append(Connection())
         return self.made[-1]
 
-    def explain(self, host, status, said, greeting):
+    def explain(self, host, status, output, greeting):
         return ssh.Failure("connection refused", "start sshd there", again=True)
 
     # Which hosts are this machine
@@ -107,8 +107,8 @@ class Hosts:
         self._asked.append(host)
 
     def answers(self):
-        asked, self._asked = self._asked, []
-        return dict.fromkeys(asked, False)
+        questions, self._asked = self._asked, []
+        return dict.fromkeys(questions, False)
 
     # Messages to agents
 

@@ -16,7 +16,7 @@ from horovod.runner.remote import ssh
 from horovod.runner.remote.fleet import Fleet
 
 
-def made():
+def create():
     elastic = ElasticSettings(1, 1)
     settings = LaunchSettings(["true"], [], elastic=elastic)
     roster = Roster()
@@ -27,28 +27,28 @@ def made():
 
 def test_what_workers_say_while_all_are_stopped_wakes_nobody():
     before = len(os.listdir("/proc/self/fd"))
-    attempt = made()
+    attempt = create()
     key, (host, port) = attempt._hosts._orders._key, attempt._store.address
 
     def say():
         with StoreClient(key, host, port) as client:
             client.report_end(7, 1)
 
-    def heard(seconds):
+    def events(seconds):
         thread = threading.Thread(target=say)
         thread.start()
         thread.join(60)  # by then the store has received it
         return attempt._control.fd in wait_for(attempt.events(True), time.monotonic() + seconds)
 
-    assert heard(60.0)
+    assert events(60.0)
     attempt.stop(1.0)
-    assert not heard(1.0), "nobody would take it, so the loop would spin"
+    assert not events(1.0), "nobody would take it, so the loop would spin"
     attempt.close()
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_what_comes_due_between_two_looks_at_the_clock_is_not_missed():
-    attempt = made()
+    attempt = create()
     ticks, at = [], time.monotonic() + 0.1
 
     class Members:  # for example, a host whose cooldown ends at that time

@@ -17,8 +17,8 @@ def test_an_agent_that_says_why_it_ends_and_is_cut_off_then_is_lost(monkeypatch)
     connection.report(Notice("it received SIGTERM"))
     assert hosts.turn() == []
     connection.breaks()
-    told = [*hosts.turn(), *hosts.turn()]
-    assert told == [HostLost("b", "host b is lost: its agent has ended: it received SIGTERM", (7,))]
+    events = [*hosts.turn(), *hosts.turn()]
+    assert events == [HostLost("b", "host b is lost: its agent has ended: it received SIGTERM", (7,))]
     again = hosts.begin(8, "b")
     assert again is not connection
     again.hello()

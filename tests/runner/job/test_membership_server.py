@@ -41,8 +41,8 @@ def test_a_newcomer_with_another_text_of_the_program_is_told_of_and_let_in():
         table.handle(b"%d" % worker, Come(1, worker, 0, facts=facts), 1.0)
     control.serve(table)
     server.serve(1.0)
-    said = [action.text for action in did if isinstance(action, Say) and "its copy of" in action.text]
-    assert [text.endswith(", which HOROVOD_ELASTIC_CODE=any allows") for text in said] == [True]
+    messages = [action.text for action in did if isinstance(action, Say) and "its copy of" in action.text]
+    assert [text.endswith(", which HOROVOD_ELASTIC_CODE=any allows") for text in messages] == [True]
     assert membership.epoch == 1
     control.close()
 

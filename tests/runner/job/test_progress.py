@@ -45,13 +45,13 @@ def test_nothing_to_wait_for(state):
 
 def test_a_log_gets_a_line_at_5_10_20_40_seconds():
     log = Progress(HOSTS, terminal=False)
-    said = {}
+    lines = {}
     for tenths in range(1000):
         shown = log.update(tenths / 10, init(0, 1, 2, 3, 4))
         if shown.line:
-            said[tenths / 10] = shown.line
-    assert list(said) == [5.0, 10.0, 20.0, 40.0, 80.0]
-    assert said[40.0] == "waiting 40 s for hvd.init() on rank 5 (c)"
+            lines[tenths / 10] = shown.line
+    assert list(lines) == [5.0, 10.0, 20.0, 40.0, 80.0]
+    assert lines[40.0] == "waiting 40 s for hvd.init() on rank 5 (c)"
 
 
 def test_a_terminal_gets_a_line_every_second_after_a_while():

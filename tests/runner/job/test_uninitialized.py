@@ -60,9 +60,9 @@ def test_the_first_minute():
     job.started(100.0)
     assert job.next_time() == 100.0 + FIRST_LOOK
     assert job.early(130.0, called=False) == ""
-    said = job.early(160.0, called=False)
-    assert said.startswith("still starting: after 60 s no rank has called hvd.init() yet. Imports and data may take")
-    assert "runs as 4 copies" in said
+    message = job.early(160.0, called=False)
+    assert message.startswith("still starting: after 60 s no rank has called hvd.init() yet. Imports and data may take")
+    assert "runs as 4 copies" in message
     assert job.early(161.0, called=False) == ""  # only once
     assert job.next_time() is None
     called = UninitializedJobCheck(4, ["python", "train.py"])

@@ -76,8 +76,8 @@ class Cluster:
             user = {"name": "u", "user": {"token": TOKEN}}
             server = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.server.server_port}"}}
             context = {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": self.namespace}}
-            made = {"apiVersion": "v1", "kind": "Config", "current-context": "here"}
-            path.write_text(json.dumps({**made, "users": [user], "clusters": [server], "contexts": [context]}))
+            config = {"apiVersion": "v1", "kind": "Config", "current-context": "here"}
+            path.write_text(json.dumps({**config, "users": [user], "clusters": [server], "contexts": [context]}))
         return str(path)
 
     # Objects
@@ -134,14 +134,14 @@ class Cluster:
             return
         state.setdefault("startTime", now())
         indexed = spec.get("completionMode") == "Indexed"
-        mine = self.of_job(name)
+        pods = self.of_job(name)
         ended = {
-            phase: [each for each in mine if each["status"]["phase"] == phase] for phase in ("Succeeded", "Failed")
+            phase: [each for each in pods if each["status"]["phase"] == phase] for phase in ("Succeeded", "Failed")
         }
         if len(ended["Failed"]) > spec.get("backoffLimit", 6):
             state["conditions"] = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
             self.put("jobs", job)
-            for each in mine:
+            for each in pods:
                 if each["status"]["phase"] not in ended:
                     self.end_pod(each)
             return
@@ -151,7 +151,7 @@ class Cluster:
             if spec.get("ttlSecondsAfterFinished") == 0:
                 self.gone("jobs", job)
             return
-        here = {each["metadata"]["annotations"].get(INDEX) for each in mine if each["status"]["phase"] != "Failed"}
+        here = {each["metadata"]["annotations"].get(INDEX) for each in pods if each["status"]["phase"] != "Failed"}
         for number in range(spec["completions"]):
             if (str(number) if indexed else None) not in here:
                 if self.quota and indexed:
@@ -181,9 +181,9 @@ class Cluster:
         pod["metadata"]["ownerReferences"] = [{"kind": "Job", "name": name, "uid": job["metadata"]["uid"]}]
         pod["metadata"]["name"] = f"{name}{index}-{uuid.uuid4().hex[:5]}"
         self.create("pods", pod)
-        given = self.place(pod)
-        if given is not None:
-            pod["status"] = given
+        node = self.place(pod)
+        if node is not None:
+            pod["status"] = node
             self.put("pods", pod)
         elif self.runs:
             self.start(pod)
@@ -198,8 +198,8 @@ class Cluster:
             environ[each["name"]] = self.value(each, pod).replace("$$", "$")
         if INDEX in pod["metadata"]["annotations"]:
             environ["JOB_COMPLETION_INDEX"] = pod["metadata"]["annotations"][INDEX]
-        words = [word.replace("$$", "$") for word in container["command"]]  # commands here never use $(NAME)
-        command = [sys.executable if word == "python" else word for word in words]
+        command_ = [argument.replace("$$", "$") for argument in container["command"]]  # commands here never use $(NAME)
+        command = [sys.executable if argument == "python" else argument for argument in command_]
         if "--launcher" in command:  # the answer of the cluster's DNS for the service
             command[command.index("--launcher") + 1] = self.address
         with open(self.log_of(name), "wb") as log:

@@ -25,9 +25,9 @@ def moment(text):
 
 def selected(thing, query):
     labels = thing["metadata"].get("labels", {})
-    wanted = [pair.split("=") for pair in query.get("labelSelector", "").split(",") if pair]
+    selectors = [pair.split("=") for pair in query.get("labelSelector", "").split(",") if pair]
     fields = [pair.split("=") for pair in query.get("fieldSelector", "").split(",") if pair]
-    return all(labels.get(key) == value for key, value in wanted) and all(
+    return all(labels.get(key) == value for key, value in selectors) and all(
         thing.get("involvedObject", {}).get(key.rpartition(".")[2]) == value for key, value in fields
     )
 
@@ -72,10 +72,10 @@ def handler(cluster):
         def do_POST(self):
             thing = self.body()
             if found := self.parse("create"):
-                answer = cluster.create(found[0], thing)
+                created = cluster.create(found[0], thing)
                 cluster.answering("create", found[0])
                 with contextlib.suppress(OSError):  # the client has disconnected
-                    self.answer(*answer)
+                    self.answer(*created)
 
         def do_PATCH(self):
             change = self.body()

@@ -58,13 +58,13 @@ run(state)
 """
 
 
-def words(name, *rest, config=CONFIG, namespace=NAMESPACE):
+def kubectl_argv(name, *rest, config=CONFIG, namespace=NAMESPACE):
     cluster = ["--kubeconfig", config, "--namespace", namespace]
     return ["kubernetes", *cluster, "--image", IMAGE, "--name", name, "--grace", "5", *rest]
 
 
 def run(name, *rest, **where):
-    return main(words(name, *rest, **where))
+    return main(kubectl_argv(name, *rest, **where))
 
 
 def ask(action, name="", config=CONFIG, namespace=NAMESPACE):
@@ -112,7 +112,7 @@ class Running:
 
     def __init__(self, name, *rest, **where):
         self.name, self.lines = name, []
-        command = [sys.executable, "-m", "horovod.runner", *words(name, *rest, **where)]
+        command = [sys.executable, "-m", "horovod.runner", *kubectl_argv(name, *rest, **where)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -146,10 +146,10 @@ class Running:
         self._reader.join(30)
         return code
 
-    def see(self, words, seconds=120):
+    def see(self, argv, seconds=120):
         """Wait until a line contains these texts."""
-        until(lambda: words in self.text or self.process.poll() is not None, seconds, f"{words!r} in:\n{self.text}")
-        assert words in self.text, self.text
+        until(lambda: argv in self.text or self.process.poll() is not None, seconds, f"{argv!r} in:\n{self.text}")
+        assert argv in self.text, self.text
 
     def steps(self):
         """Return (time, step, rank, size), as the ranks print them."""

@@ -35,13 +35,13 @@ ROLES = "/apis/rbac.authorization.k8s.io/v1/namespaces/hvd-team/"
 
 def role(without=()):
     """Create the role of deploy/ for bob, without these pairs (resource, verb)."""
-    made, binding = yaml.safe_load_all((DEPLOY / "kubernetes/role.yaml").read_text())
-    for rule in made["rules"]:
+    role, binding = yaml.safe_load_all((DEPLOY / "kubernetes/role.yaml").read_text())
+    for rule in role["rules"]:
         for resource, verb in without:
             if resource in rule["resources"]:
                 rule["verbs"].remove(verb)
-    made["rules"] = [rule for rule in made["rules"] if rule["verbs"]]
-    return [(ROLES + "roles", made), (ROLES + "rolebindings", binding)]
+    role["rules"] = [rule for rule in role["rules"] if rule["verbs"]]
+    return [(ROLES + "roles", role), (ROLES + "rolebindings", binding)]
 
 
 def bobs(name, *rest):
@@ -99,11 +99,11 @@ def test_a_pod_that_is_drained_is_replaced_at_once():
         job.stepped(2)
         first = set(pods("hvd-drain"))
         gone = sorted(first)[0]
-        asked = time.time()
+        start = time.time()
         evict(gone)
         until(lambda: gone not in pods("hvd-drain"), 30)
         until(lambda: set(pods("hvd-drain")) - first, 5, "no other pod comes at once")
-        job.stepped(1, asked, 30)
+        job.stepped(1, start, 30)
         job.stepped(2, time.time(), 60)
     assert nothing_left("hvd-drain")
 
@@ -112,8 +112,8 @@ def evict(pod):
     """Evict a pod by the API, as `kubectl drain` does."""
     body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": pod}}
     api = Api(CONFIG)
-    answer = api._send("POST", api._configuration.host + path(f"{pod}/eviction"), 30.0, body)
-    assert answer.status < 300, answer.data
+    response = api._send("POST", api._configuration.host + path(f"{pod}/eviction"), 30.0, body)
+    assert response.status < 300, response.data
 
 
 @pytest.mark.skipif(NODES < 2, reason="the cluster has one node (make test-kubernetes)")
@@ -125,8 +125,8 @@ def test_ranks_on_two_nodes(tmp_path, capfd):
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
     spec = {"containers": [{"name": "horovod"}], "topologySpreadConstraints": [{**spread, "labelSelector": label}]}
     template.write_text(yaml.safe_dump({"spec": spec}))
-    given = ("-np", "4", "--slots-per-pod", "2", "--detach", "--keep", "60", "--pod-template", str(template))
-    assert run("hvd-two", *given, "--", "python", "-c", program) == 0
+    args = ("-np", "4", "--slots-per-pod", "2", "--detach", "--keep", "60", "--pod-template", str(template))
+    assert run("hvd-two", *args, "--", "python", "-c", program) == 0
     assert ask("attach", "hvd-two") == 0
     nodes = {each["spec"]["nodeName"] for each in pods("hvd-two").values()}
     assert nodes == {"bed-1", "bed-2"}

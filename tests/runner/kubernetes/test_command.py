@@ -21,15 +21,15 @@ pytestmark = pytest.mark.timeout(90)
 
 @pytest.fixture
 def cluster():
-    with Cluster() as made:
-        yield made
+    with Cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def idle():
     """A cluster whose nodes run nothing; tests set the pods' statuses."""
-    with Cluster(runs=False) as made:
-        yield made
+    with Cluster(runs=False) as cluster:
+        yield cluster
 
 
 def free_port():
@@ -38,12 +38,12 @@ def free_port():
         return sock.getsockname()[1]
 
 
-def words(cluster, *rest):
+def argv(cluster, *rest):
     return ["kubernetes", "--kubeconfig", cluster.kubeconfig, "--image", "app:1", "--port", str(free_port()), *rest]
 
 
 def run(cluster, *rest):
-    return main(words(cluster, "--name", "train", *rest))
+    return main(argv(cluster, "--name", "train", *rest))
 
 
 def ask(cluster, action, *rest):
@@ -75,8 +75,8 @@ FOREVER = SUM + "import time\ntime.sleep(600)"
 def test_a_job_trains_and_leaves_nothing(cluster, capfd):
     secret = []
     cluster.place = lambda pod: secret.append(cluster.objects["secrets"]["train"]["data"]["token"])
-    given = ("-np", "4", "--slots-per-pod", "2", "--env", "A=b", "--", sys.executable, "-c", SUM)
-    assert run(cluster, *given) == 0
+    args = ("-np", "4", "--slots-per-pod", "2", "--env", "A=b", "--", sys.executable, "-c", SUM)
+    assert run(cluster, *args) == 0
     out, err = capfd.readouterr()
     for rank in range(4):
         assert f"[{rank}]<stdout>:rank {rank} of 4 4 sums 10.0" in out
@@ -132,7 +132,7 @@ def test_a_service_of_that_name_is_left_alone(idle, capfd):
 
 @pytest.mark.heavy
 def test_interrupt_deletes_all(cluster):
-    command = [sys.executable, "-m", "horovod.runner", *words(cluster, "--name", "train", "-np", "2", "--grace", "5")]
+    command = [sys.executable, "-m", "horovod.runner", *argv(cluster, "--name", "train", "-np", "2", "--grace", "5")]
     process = subprocess.Popen(
         [*command, "--", sys.executable, "-c", FOREVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -22,8 +22,8 @@ def documents(path):
     return list(yaml.safe_load_all((DEPLOY / path).read_text()))
 
 
-def made(*words, name):
-    request = from_command_line(flags.split([*words, "--", "python", "/app/train.py"]), name, {})
+def objects(*argv, name):
+    request = from_command_line(flags.split([*argv, "--", "python", "/app/train.py"]), name, {})
     found = copy.deepcopy(manifests.all_of(request, "x" * 64))
     command = found[0]["spec"]["template"]["spec"]["containers"][0]["command"]
     at = command.index("--of-version")
@@ -42,8 +42,8 @@ def validated(found):
 
 def test_the_role_has_what_is_asked_for():
     role, binding = documents("kubernetes/role.yaml")
-    given = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
-    assert given == {
+    granted = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert granted == {
         *{("jobs", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")},
         *{(resource, verb) for resource in ("secrets", "services") for verb in ("create", "delete")},
         *{("pods", "list"), ("pods", "watch"), ("pods/log", "get"), ("events", "list"), ("services", "get")},
@@ -53,8 +53,8 @@ def test_the_role_has_what_is_asked_for():
 
 
 def test_the_base_of_kustomize_is_what_horovodrun_creates():
-    words = ("-np", "4", "--image", "registry.example.com/train:1", "--cpu", "4", "--memory", "16Gi", "--keep", "86400")
-    expected = made(*words, name="train")
+    argv = ("-np", "4", "--image", "registry.example.com/train:1", "--cpu", "4", "--memory", "16Gi", "--keep", "86400")
+    expected = objects(*argv, name="train")
     del expected["Secret", "train"]
     found = documents("kustomize/base/job.yaml")
     assert {(each["kind"], each["metadata"]["name"]): each for each in found} == expected
@@ -98,9 +98,9 @@ def test_the_overlay_for_gpus_fits_the_base():
     pod = overlaid()["spec"]["template"]["spec"]
     assert [each["key"] for each in pod["tolerations"]] == ["nvidia.com/gpu"]
     # Equal to the result of horovodrun with GPUs.
-    words = ("-np", "4", "--image", "registry.example.com/train:1", "--cpu", "4", "--memory", "16Gi", "--gpus", "1")
-    asked = made(*words, name="train")["Job", "train-workers"]["spec"]["template"]["spec"]["containers"][0]
-    assert pod["containers"][0]["resources"]["limits"] == asked["resources"]["limits"]
+    argv = ("-np", "4", "--image", "registry.example.com/train:1", "--cpu", "4", "--memory", "16Gi", "--gpus", "1")
+    resources = objects(*argv, name="train")["Job", "train-workers"]["spec"]["template"]["spec"]["containers"][0]
+    assert pod["containers"][0]["resources"]["limits"] == resources["resources"]["limits"]
     for path in ("/spec/template/spec/container/0/image", "/spec/template/spec/containers/1/image"):
         with pytest.raises((KeyError, IndexError)):
             applied(jobs[0], [{"op": "add", "path": path, "value": "x"}])
@@ -133,14 +133,14 @@ def test_helm_finds_nothing_wrong_with_the_chart():
 @pytest.mark.parametrize("elastic", [False, True])
 def test_the_chart_makes_what_horovodrun_creates(elastic):
     values = {"image": "app:1", "np": 4, "slotsPerPod": 2, "keep": 3600, "env": [{"name": "A", "value": "b"}]}
-    words = ["-np", "4", "--slots-per-pod", "2", "--image", "app:1", "--env", "A=b"]
-    asked = {"cpu": "1", "memory": "2Gi", "nvidia.com/gpu": "2"}
-    values |= {"resources": {"limits": asked, "requests": asked}, "shmSize": "1Gi"}
-    words += ["--cpu", "1", "--memory", "2Gi", "--gpus", "2", "--shm-size", "1Gi"]
+    argv = ["-np", "4", "--slots-per-pod", "2", "--image", "app:1", "--env", "A=b"]
+    resources = {"cpu": "1", "memory": "2Gi", "nvidia.com/gpu": "2"}
+    values |= {"resources": {"limits": resources, "requests": resources}, "shmSize": "1Gi"}
+    argv += ["--cpu", "1", "--memory", "2Gi", "--gpus", "2", "--shm-size", "1Gi"]
     if elastic:
         values |= {"minNp": 2, "maxNp": 8}
-        words += ["--min-np", "2", "--max-np", "8"]
-    expected = made(*words, "--start-timeout", "600", name="train")
+        argv += ["--min-np", "2", "--max-np", "8"]
+    expected = objects(*argv, "--start-timeout", "600", name="train")
     found = {(each["kind"], each["metadata"]["name"]): each for each in rendered(values)}
     assert len(found["Secret", "train"]["data"]["token"]) > 80
     for things in (expected, found):
@@ -208,13 +208,13 @@ def strict(schema):
         return [strict(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: strict(value) for key, value in schema.items()}
-    free = "additionalProperties" in made or made.get("x-kubernetes-preserve-unknown-fields")
-    if isinstance(made.get("properties"), dict) and not free and "type" in made:
-        made["additionalProperties"] = False
-    if made.get("x-kubernetes-int-or-string"):
-        made.pop("type", None)
-    return made
+    result = {key: strict(value) for key, value in schema.items()}
+    free = "additionalProperties" in result or result.get("x-kubernetes-preserve-unknown-fields")
+    if isinstance(result.get("properties"), dict) and not free and "type" in result:
+        result["additionalProperties"] = False
+    if result.get("x-kubernetes-int-or-string"):
+        result.pop("type", None)
+    return result
 
 
 @pytest.mark.parametrize(

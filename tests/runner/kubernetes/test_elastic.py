@@ -38,9 +38,9 @@ run(state)
 @pytest.mark.heavy
 def test_a_pod_that_has_to_go_is_heard_by_all_ranks(tmp_path, capfd):
     codes = []
-    given = ("-np", "2", "--min-np", "1", "--grace", "10", "--", sys.executable, "-c", TRAIN, str(tmp_path))
+    args = ("-np", "2", "--min-np", "1", "--grace", "10", "--", sys.executable, "-c", TRAIN, str(tmp_path))
     with Cluster() as cluster:
-        thread = threading.Thread(target=lambda: codes.append(run(cluster, *given)))
+        thread = threading.Thread(target=lambda: codes.append(run(cluster, *args)))
         thread.start()
         until(lambda: len(list(tmp_path.glob("steps.*"))) == 2, 60)
         cluster.delete("pods", cluster.pods()[0]["metadata"]["name"])

@@ -12,8 +12,8 @@ from horovod.runner.kubernetes.follow import LogReader, Watcher
 class Answers:
     """`list` and `log` return the given results or raise the given errors; the last one repeats."""
 
-    def __init__(self, *given):
-        self.given = list(given)
+    def __init__(self, *replies):
+        self.given = list(replies)
         self.since = []
 
     def next(self):
@@ -36,15 +36,15 @@ def hurry(monkeypatch):
     monkeypatch.setattr(follow, "AWAY_SECONDS", 0.2)
 
 
-def heard(*given):
+def followed(*replies):
     inbox = queue.Queue()
-    Watcher(Answers(*given), "Pod", "train", inbox).start()
+    Watcher(Answers(*replies), "Pod", "train", inbox).start()
     return inbox.get(timeout=60)
 
 
 @pytest.mark.parametrize("error", [ApiError("busy", 503), ApiError("slowly", 429), Unreachable("nobody")])
 def test_an_api_that_stays_away_is_lost(error):
-    kind, found = heard(error)
+    kind, found = followed(error)
     assert kind == "Pod"
     assert isinstance(found, Unreachable)  # the job continues after it
     assert str(found) == str(error)
@@ -52,7 +52,7 @@ def test_an_api_that_stays_away_is_lost(error):
 
 def test_an_api_that_comes_back():
     listed = {"items": [], "metadata": {"resourceVersion": ""}}
-    assert heard(ApiError("busy", 503), Unreachable("nobody"), listed) == ("Pod", {})
+    assert followed(ApiError("busy", 503), Unreachable("nobody"), listed) == ("Pod", {})
 
 
 def test_watches_that_end_at_once_do_not_keep_a_processor_busy(monkeypatch):
@@ -71,30 +71,30 @@ def test_watches_that_end_at_once_do_not_keep_a_processor_busy(monkeypatch):
     assert paused == [60.0]
 
 
-def read(*given):
+def read(*replies):
     """Return the output, messages and API requests of a LogReader for a pod that has ended."""
-    answers, inbox, written, said = Answers(*given), queue.Queue(), [], []
-    reader = LogReader(answers, "l", inbox, written.append, said.append)
+    server, inbox, written, messages = Answers(*replies), queue.Queue(), [], []
+    reader = LogReader(server, "l", inbox, written.append, messages.append)
     reader.start()
-    while len(answers.given) > 1:
+    while len(server.given) > 1:
         reader.join(0.01)
     reader.ended.set()
     reader.join(60)
     assert inbox.get(timeout=60) == ("log", None)
-    return written, said, answers.since
+    return written, messages, server.since
 
 
 @pytest.mark.parametrize("offset", ["Z", "+05:30", "-03:00"])
 def test_logs_are_read_on_by_the_clock_of_their_node(offset):
     lines = [f"2026-01-01T00:00:07.{tenth}00000000{offset} line {tenth}".encode() for tenth in range(4)]
-    written, said, since = read(lines[:2], lines)
+    written, messages, since = read(lines[:2], lines)
     assert written == [b"line 0", b"line 1", b"line 2", b"line 3"]
-    assert said == []
+    assert messages == []
     assert since[0] == ""
     assert set(since[1:]) == {f"2026-01-01T00:00:07{offset}"}
 
 
 @pytest.mark.parametrize("error", [ApiError("dial tcp: lookup node-a: no such host", 500), Unreachable("nobody")])
 def test_logs_of_a_node_that_cannot_be_asked(error):
-    _, said, _ = read(error)
-    assert said == [f"the job's output cannot be shown, or not yet: {error}"]
+    _, messages, _ = read(error)
+    assert messages == [f"the job's output cannot be shown, or not yet: {error}"]

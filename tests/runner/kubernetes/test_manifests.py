@@ -11,8 +11,8 @@ from horovod.runner.kubernetes.request import from_command_line
 TOKEN = "x" * 64
 
 
-def made(*words, template=None):
-    request = from_command_line(flags.split([*words, "--", "python", "train.py"]), "train", {})
+def objects(*argv, template=None):
+    request = from_command_line(flags.split([*argv, "--", "python", "train.py"]), "train", {})
     if template is not None:
         request = request.__class__(**{**request.__dict__, "template": template})
     return manifests.all_of(request, TOKEN)
@@ -36,16 +36,16 @@ def test_variables_by_which_pods_know_each_other_are_not_taken(name):
     """Of two variables with one name Kubernetes takes the last."""
     for text in (name, f"{name}=mine"):
         with pytest.raises(LaunchError, match=f"--env must be NAME=VALUE .*, got '{text}'"):
-            made("-np", "1", "--image", "i", "--env", text)
+            objects("-np", "1", "--image", "i", "--env", text)
     template = {"spec": {"containers": [{"name": "horovod", "env": [{"name": name, "value": "mine"}]}]}}
-    _, _, _, workers = made("-np", "1", "--image", "i", template=template)
-    given = [each for each in container(workers)["env"] if each["name"] == name]
-    assert given != [{"name": name, "value": "mine"}] or name == "JOB_COMPLETION_INDEX"
-    assert len(given) == 1
+    _, _, _, workers = objects("-np", "1", "--image", "i", template=template)
+    entries = [each for each in container(workers)["env"] if each["name"] == name]
+    assert entries != [{"name": name, "value": "mine"}] or name == "JOB_COMPLETION_INDEX"
+    assert len(entries) == 1
 
 
 def test_names_owners_and_labels():
-    launcher, secret, service, workers = made("-np", "2", "--image", "i", "--label", "team=a")
+    launcher, secret, service, workers = objects("-np", "2", "--image", "i", "--label", "team=a")
     assert [each["kind"] for each in (launcher, secret, service, workers)] == ["Job", "Secret", "Service", "Job"]
     assert [each["metadata"]["name"] for each in (launcher, secret, service, workers)] == [
         *["train"] * 3,
@@ -65,40 +65,40 @@ def test_names_owners_and_labels():
 
 
 def test_pods_of_ranks_get_what_was_asked_for_and_the_launcher_little():
-    launcher, _, service, workers = made(*FULL)
-    spec, ours = workers["spec"]["template"]["spec"], container(workers)
-    asked = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "2"}
-    assert ours["resources"] == {"limits": asked, "requests": asked}
+    launcher, _, service, workers = objects(*FULL)
+    spec, container_ = workers["spec"]["template"]["spec"], container(workers)
+    resources = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "2"}
+    assert container_["resources"] == {"limits": resources, "requests": resources}
     assert container(launcher)["resources"] == {"requests": {"cpu": "100m", "memory": "128Mi"}}
     assert {"name": "horovod-shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}} in spec["volumes"]
-    assert {"name": "horovod-shm", "mountPath": "/dev/shm"} in ours["volumeMounts"]
-    assert {"name": "horovod-volume-0", "mountPath": "/data", "readOnly": True} in ours["volumeMounts"]
-    assert {"name": "A", "value": "b"} in ours["env"]
+    assert {"name": "horovod-shm", "mountPath": "/dev/shm"} in container_["volumeMounts"]
+    assert {"name": "horovod-volume-0", "mountPath": "/data", "readOnly": True} in container_["volumeMounts"]
+    assert {"name": "A", "value": "b"} in container_["env"]
     assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"pool": "gpu"}, "high")
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("runner", False)
     assert (spec["terminationGracePeriodSeconds"], spec["restartPolicy"]) == (90, "Never")
-    assert ours["workingDir"] == "/app"
+    assert container_["workingDir"] == "/app"
     assert service["metadata"]["namespace"] == "ml"
     assert workers["spec"]["template"]["metadata"]["annotations"] == {"x/y": "z"}
     assert launcher["spec"]["template"]["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
 
 
 def test_a_job_of_fixed_size_ends_with_the_first_pod_that_fails_and_an_elastic_one_does_not():
-    *_, fixed = made("-np", "4", "--image", "i")
+    *_, fixed = objects("-np", "4", "--image", "i")
     assert (fixed["spec"]["completionMode"], fixed["spec"]["parallelism"], fixed["spec"]["completions"]) == (
         *("Indexed", 4, 4),
     )
     assert fixed["spec"]["backoffLimit"] == 0
     assert "--elastic" not in container(fixed)["command"]
-    *_, elastic = made(*FULL)
+    *_, elastic = objects(*FULL)
     assert (elastic["spec"]["parallelism"], elastic["spec"]["backoffLimit"]) == (4, manifests.RETRIES)
     assert elastic["spec"]["podFailurePolicy"]["rules"][0]["action"] == "Ignore"
     assert "--elastic" in container(elastic)["command"]
 
 
 def test_the_token_is_in_the_secret_only():
-    launcher, secret, service, workers = made("-np", "2", "--image", "i")
+    launcher, secret, service, workers = objects("-np", "2", "--image", "i")
     assert secret["data"]["token"]
     for each in (launcher, service, workers):
         assert TOKEN not in str(each)
@@ -107,7 +107,7 @@ def test_the_token_is_in_the_secret_only():
 
 def test_a_template_is_kept_and_added_to():
     side = {"name": "side", "image": "proxy"}
-    ours = {
+    expected = {
         "name": "horovod",
         "image": "old",
         "args": ["x"],
@@ -118,9 +118,9 @@ def test_a_template_is_kept_and_added_to():
     }
     template = {
         "metadata": {"labels": {"l": "1"}, "annotations": {"n": "2"}},
-        "spec": {"hostNetwork": True, "containers": [side, ours], "volumes": [{"name": "mine", "emptyDir": {}}]},
+        "spec": {"hostNetwork": True, "containers": [side, expected], "volumes": [{"name": "mine", "emptyDir": {}}]},
     }
-    launcher, _, _, workers = made("-np", "2", "--image", "new", "--cpu", "1", "--env", "A=new", template=template)
+    launcher, _, _, workers = objects("-np", "2", "--image", "new", "--cpu", "1", "--env", "A=new", template=template)
     spec = workers["spec"]["template"]["spec"]
     assert spec["hostNetwork"] is True
     assert [each["name"] for each in spec["containers"]] == ["horovod", "side"]
@@ -137,12 +137,12 @@ def test_a_template_is_kept_and_added_to():
     assert template["spec"]["containers"][1]["image"] == "old"  # other containers are unchanged
 
 
-@pytest.mark.parametrize("words", [("-np", "2", "--image", "i"), FULL])
+@pytest.mark.parametrize("argv", [("-np", "2", "--image", "i"), FULL])
 @pytest.mark.parametrize("version", ["1.31", "1.37"])
-def test_kubernetes_schemas(words, version):
+def test_kubernetes_schemas(argv, version):
     if not importlib.util.find_spec("kubernetes_validate"):
         pytest.skip("kubernetes_validate is not installed")
     import kubernetes_validate
 
-    for each in made(*words):
+    for each in objects(*argv):
         kubernetes_validate.validate(each, version, strict=True)

@@ -29,7 +29,7 @@ def test_what_is_no_quantity(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "made"),
+    ("text", "expected"),
     [
         ("gpu", {"key": "gpu", "operator": "Exists"}),
         ("gpu:NoSchedule", {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}),
@@ -39,8 +39,8 @@ def test_what_is_no_quantity(text):
         ("*:NoSchedule", {"operator": "Exists", "effect": "NoSchedule"}),
     ],
 )  # fmt: skip
-def test_tolerations(text, made):
-    assert values.toleration(text) == made
+def test_tolerations(text, expected):
+    assert values.toleration(text) == expected
 
 
 def test_namespaces_have_no_dots():

@@ -20,20 +20,20 @@ KINDS = [
 @pytest.fixture
 def defined():
     """Install definitions until the test ends."""
-    client, made = admin(), []
+    client, created = admin(), []
 
     def install(crd):
         client.request("POST", CRDS, crd)
-        made.append(crd["metadata"]["name"])
+        created.append(crd["metadata"]["name"])
 
         def established():
-            found = client.request("GET", f"{CRDS}/{made[-1]}")["status"].get("conditions") or []
+            found = client.request("GET", f"{CRDS}/{created[-1]}")["status"].get("conditions") or []
             return any((each["type"], each["status"]) == ("Established", "True") for each in found)
 
         until(established, 30, "the definition is not taken")
 
     yield install
-    for each in made:
+    for each in created:
         client.request("DELETE", f"{CRDS}/{each}")
         until(lambda: each not in names_in(client, CRDS), 60)  # noqa: B023
 
@@ -41,23 +41,23 @@ def defined():
 @pytest.mark.parametrize(("manifest", "crd", "no_word"), KINDS)
 def test_the_server_takes_the_jobs_of_deploy(defined, manifest, crd, no_word):
     defined(definition(crd))
-    code, said = kubectl("create", "--dry-run=server", "-f", str(DEPLOY / manifest))
-    assert code == 0, said
-    assert "created (server dry run)" in said
+    code, output = kubectl("create", "--dry-run=server", "-f", str(DEPLOY / manifest))
+    assert code == 0, output
+    assert "created (server dry run)" in output
     broken = yaml.safe_load((DEPLOY / manifest).read_text())
     broken["spec"][no_word] = "a word"
-    code, said = kubectl("create", "--validate=false", "--dry-run=server", "-f", "-", stdin=json.dumps(broken))
+    code, output = kubectl("create", "--validate=false", "--dry-run=server", "-f", "-", stdin=json.dumps(broken))
     assert code != 0
-    assert no_word in said
+    assert no_word in output
 
 
 @pytest.mark.parametrize("manifest", ["kubernetes/role.yaml", "kustomize/base/job.yaml"])
 def test_the_server_takes_what_needs_no_operator(manifest):
     found = list(yaml.safe_load_all((DEPLOY / manifest).read_text()))
     for each in found:
-        code, said = kubectl(
+        code, output = kubectl(
             *("create", "--validate=false", "--dry-run=server", "-f", "-"),
             stdin=each,
             config=os.environ["HVD_TEST_KUBECONFIG"],
         )
-        assert code == 0, said
+        assert code == 0, output

@@ -65,8 +65,8 @@ def test_quota():
 
 
 def test_table():
-    given = [pod("w", index="1", **statuses.RUNNING), pod("l", "launcher", node="", **statuses.EVICTED)]
-    text = pods.table(pods.views(given))
+    listed = [pod("w", index="1", **statuses.RUNNING), pod("l", "launcher", node="", **statuses.EVICTED)]
+    text = pods.table(pods.views(listed))
     assert text.splitlines() == [
         "POD  RANKS' POD  NODE    STATE    WHY",
         "l    launcher    -       failed   Evicted: The node was low on resource: memory.",
@@ -100,8 +100,8 @@ def test_lines_of_logs(line, parts):
 JOBS = {"launcher": {}, "worker": {}}
 
 
-def judged(judge, given, now=0.0, jobs=JOBS, events=(), log_read=False):
-    return judge.outcome([pods.view(each) for each in given], jobs, events, now, log_read)
+def judged(judge, listed, now=0.0, jobs=JOBS, events=(), log_read=False):
+    return judge.outcome([pods.view(each) for each in listed], jobs, events, now, log_read)
 
 
 def launcher(**status):
@@ -112,17 +112,17 @@ def test_the_exit_code_is_the_launchers_once_all_its_output_is_read():
     judge = Judge("train", 1, 60, 0)
     assert judged(judge, [launcher(**statuses.RUNNING), pod("w", **statuses.RUNNING)]) is None
     assert judge.next_time() is None
-    given = [launcher(**statuses.ended(7))]
-    assert judged(judge, given) is None
+    pods = [launcher(**statuses.ended(7))]
+    assert judged(judge, pods) is None
     assert judge.next_time() == LAST_SECONDS
-    assert judged(judge, given, log_read=True) == JobOutcome(7)
-    assert judged(judge, given, now=LAST_SECONDS) == JobOutcome(7)
+    assert judged(judge, pods, log_read=True) == JobOutcome(7)
+    assert judged(judge, pods, now=LAST_SECONDS) == JobOutcome(7)
     assert judged(judge, [launcher(**statuses.ended(0))], log_read=True) == JobOutcome(0)
 
 
 def test_pods_that_were_killed_are_told_of_beside_what_the_launcher_said():
-    given = [launcher(**statuses.ended(137)), pod("w", **statuses.ended(137, "OOMKilled"))]
-    assert judged(Judge("train", 1, 60, 0), given, log_read=True) == JobOutcome(
+    pods = [launcher(**statuses.ended(137)), pod("w", **statuses.ended(137, "OOMKilled"))]
+    assert judged(Judge("train", 1, 60, 0), pods, log_read=True) == JobOutcome(
         137, ("pod w on node-a has failed: OOMKilled: --memory is too small",)
     )
 
@@ -143,25 +143,25 @@ def test_a_launcher_whose_pod_is_gone():
 
 def test_images_that_cannot_be_pulled():
     judge = Judge("train", 1, 600, 0)
-    given = [launcher(**statuses.pulling("ImagePullBackOff", "not found"))]
-    assert judged(judge, given) is None
+    pods = [launcher(**statuses.pulling("ImagePullBackOff", "not found"))]
+    assert judged(judge, pods) is None
     assert judge.next_time() == IMAGE_SECONDS
     assert judged(judge, [launcher(**statuses.CREATING)], now=5) is None
-    assert judged(judge, given, now=6) is None
-    assert judged(judge, given, now=5 + IMAGE_SECONDS) is None
-    assert judged(judge, given, now=6 + IMAGE_SECONDS) == JobOutcome(
+    assert judged(judge, pods, now=6) is None
+    assert judged(judge, pods, now=5 + IMAGE_SECONDS) is None
+    assert judged(judge, pods, now=6 + IMAGE_SECONDS) == JobOutcome(
         1, ("pod l cannot start: ImagePullBackOff: image app:1: not found",)
     )
-    given = [launcher(**statuses.pulling("InvalidImageName", "bad"))]
-    assert judged(Judge("train", 1, 600, 0), given).code == 1
+    pods = [launcher(**statuses.pulling("InvalidImageName", "bad"))]
+    assert judged(Judge("train", 1, 600, 0), pods).code == 1
 
 
 def test_too_few_nodes():
     judge = Judge("train", 2, 60, 0)
-    given = [launcher(**statuses.CREATING), pod("w", **statuses.UNSCHEDULABLE)]
-    assert judged(judge, given, now=59) is None
+    pods = [launcher(**statuses.CREATING), pod("w", **statuses.UNSCHEDULABLE)]
+    assert judged(judge, pods, now=59) is None
     assert judge.next_time() == 60
-    outcome = judged(judge, given, now=60, events=[statuses.QUOTA])
+    outcome = judged(judge, pods, now=60, events=[statuses.QUOTA])
     assert outcome.code == 1
     assert outcome.lines[0].startswith("waited 60 s (--start-timeout): 0 of 2 pods have started; pod w: Unschedulable")
     assert outcome.lines[0].endswith(statuses.QUOTA["message"])
@@ -169,10 +169,10 @@ def test_too_few_nodes():
 
 def test_a_pod_evicted_while_it_starts():
     judge = Judge("train", 2, 600, 0)
-    given = [launcher(**statuses.RUNNING), pod("w", **statuses.EVICTED)]
+    pods = [launcher(**statuses.RUNNING), pod("w", **statuses.EVICTED)]
     jobs = {"launcher": {}, "worker": statuses.FAILED_JOB}
-    assert judged(judge, given, jobs=jobs) is None
-    assert judged(judge, given, now=LAST_SECONDS, jobs=jobs) == JobOutcome(
+    assert judged(judge, pods, jobs=jobs) is None
+    assert judged(judge, pods, now=LAST_SECONDS, jobs=jobs) == JobOutcome(
         1, ("pod w on node-a has failed: Evicted: The node was low on resource: memory.",)
     )
 
@@ -196,7 +196,7 @@ def test_what_waits_once_the_job_has_begun_does_not_end_it():
 
 def test_an_image_without_which_too_few_pods_are_left():
     judge = Judge("train", 2, 60, 0)
-    given = [launcher(**statuses.RUNNING), pod("w0", **statuses.RUNNING)]
-    given.append(pod("w1", index="1", **statuses.pulling("ErrImagePull", "x")))
-    assert judged(judge, given) is None
-    assert judged(judge, given, now=IMAGE_SECONDS).lines == ("pod w1 cannot start: ErrImagePull: image app:1: x",)
+    pods = [launcher(**statuses.RUNNING), pod("w0", **statuses.RUNNING)]
+    pods.append(pod("w1", index="1", **statuses.pulling("ErrImagePull", "x")))
+    assert judged(judge, pods) is None
+    assert judged(judge, pods, now=IMAGE_SECONDS).lines == ("pod w1 cannot start: ErrImagePull: image app:1: x",)

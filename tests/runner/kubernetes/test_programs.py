@@ -23,8 +23,8 @@ def orders(*rest, port="41000", slots="1"):
 
 
 def test_flags_of_the_job_reach_its_settings():
-    given = orders("--", "-np", "4", "--fusion-threshold-mb", "2", "--", "python", "train.py", "--", "x", slots="2")
-    settings, options = launcher.settings(given, {})
+    orders_ = orders("--", "-np", "4", "--fusion-threshold-mb", "2", "--", "python", "train.py", "--", "x", slots="2")
+    settings, options = launcher.settings(orders_, {})
     assert settings.command == ["python", "train.py", "--", "x"]
     assert [slot.local_size for slot in settings.slots] == [2] * 4
     assert settings.variables["HOROVOD_FUSION_THRESHOLD"] == str(2 << 20)
@@ -32,15 +32,15 @@ def test_flags_of_the_job_reach_its_settings():
 
 
 def test_elastic_jobs_have_no_hosts_but_the_pods_that_come():
-    given = orders("--", "-np", "2", "--min-np", "1", "--max-np", "4", "--start-timeout", "9", "--", "x")
-    settings, options = launcher.settings(given, {})
+    orders_ = orders("--", "-np", "2", "--min-np", "1", "--max-np", "4", "--start-timeout", "9", "--", "x")
+    settings, options = launcher.settings(orders_, {})
     assert (settings.elastic.start, settings.elastic.least, settings.elastic.most) == (2, 1, 4)
     assert settings.elastic.hosts == ()
     assert options.start_timeout == 9
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("argv", "message"),
     [
         (["-np", "2", "x"], "two words `--` are missing"),
         (["--", "--", "x"], "-np is missing"),
@@ -49,9 +49,9 @@ def test_elastic_jobs_have_no_hosts_but_the_pods_that_come():
         (["--", "-np", "2", "--"], "the command is missing"),
     ],
 )
-def test_what_the_launcher_refuses(words, message):
+def test_what_the_launcher_refuses(argv, message):
     with pytest.raises(LaunchError, match=re.escape(message)):
-        launcher.settings(orders(*words, slots="2"), {})
+        launcher.settings(orders(*argv, slots="2"), {})
 
 
 def test_tokens():
@@ -101,8 +101,8 @@ def test_a_launcher_whose_pods_do_not_come():
         "--",
     ]
     environ = {**os.environ, "HOROVOD_POD_TOKEN": make_token()}
-    given = [*command, "-np", "2", "--start-timeout", "1", "--", "true"]
-    ended = subprocess.run(given, env=environ, capture_output=True, text=True, timeout=40)
+    command_ = [*command, "-np", "2", "--start-timeout", "1", "--", "true"]
+    ended = subprocess.run(command_, env=environ, capture_output=True, text=True, timeout=40)
     assert ended.returncode == 1
     assert "error: waited 1 s for 2 ranks to start and call the launcher, 0 have." in ended.stderr
     assert "`horovodrun kubernetes status` say what keeps the others" in ended.stderr

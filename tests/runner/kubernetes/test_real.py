@@ -14,15 +14,15 @@ def test_the_api_server_takes_what_is_created_for_an_elastic_job(capfd):
     assert run("hvd-dry", "-np", "2", "--min-np", "1", "--max-np", "4", "--dry-run", "--", "true") == 0
     api = Api(CONFIG, namespace=NAMESPACE)
     for each in yaml.safe_load_all(capfd.readouterr().out):
-        made = api.create(each, dry=True)
+        created = api.create(each, dry=True)
         if each["kind"] == "Job" and "completionMode" in each["spec"]:
-            assert made["spec"]["completionMode"] == "Indexed"  # from Kubernetes 1.24 on
+            assert created["spec"]["completionMode"] == "Indexed"  # from Kubernetes 1.24 on
 
 
 def test_a_job_trains(capfd):
     size, slots = 4, 2
-    given = ("-np", str(size), "--slots-per-pod", str(slots), "--env", "A=b")
-    assert run("hvd-train", *given, "--", "python", "-c", SUM) == 0
+    args = ("-np", str(size), "--slots-per-pod", str(slots), "--env", "A=b")
+    assert run("hvd-train", *args, "--", "python", "-c", SUM) == 0
     out, err = capfd.readouterr()
     total = size * (size + 1) / 2
     for rank in range(size):
@@ -46,8 +46,8 @@ def test_a_small_dev_shm(capfd, tmp_path):
     container = {"name": "horovod", "volumeMounts": [{"name": "small", "mountPath": "/dev/shm"}]}
     template.write_text(yaml.safe_dump({"spec": {"containers": [container], "volumes": [volume]}}))
     program = SUM + "big = hvd.allreduce(np.ones(1 << 20, np.float32), op=hvd.Sum); print(big[0], flush=True)"
-    given = ("-np", "2", "--slots-per-pod", "2", "--keep", "60", "--pod-template", str(template))
-    assert run("hvd-shm", *given, "--", "python", "-c", program) == 0
+    args = ("-np", "2", "--slots-per-pod", "2", "--keep", "60", "--pod-template", str(template))
+    assert run("hvd-shm", *args, "--", "python", "-c", program) == 0
     (pod,) = pods("hvd-shm")
     log = b"\n".join(Api(CONFIG, namespace=NAMESPACE).log(pod, "horovod")).decode()
     assert ask("delete", "hvd-shm") == 0

@@ -10,26 +10,26 @@ from horovod.runner.kubernetes.request import from_command_line
 from horovod.runner.kubernetes.values import Volume, parse
 
 
-def asked(*words, environ=()):
-    return from_command_line(flags.split(words), "made-up", dict(environ))
+def parsed(*argv, environ=()):
+    return from_command_line(flags.split(argv), "made-up", dict(environ))
 
 
 def test_flags_of_both_kinds_may_be_mixed():
-    made = asked(
+    job = parsed(
         *("-np", "8", "--image=app:1", "--slots-per-pod", "4", "--timeline-filename", "/t.json", "--gpus", "4"),
         *("--env", "A=1", "--env", "B", "--volume", "pvc:data:/data:ro", "--", "python", "train.py", "--gpus", "9"),
         environ={"B": "2"},
     )
-    assert (made.name, made.image, made.size, made.pods, made.slots, made.gpus) == ("made-up", "app:1", 8, 2, 4, 4)
-    assert made.arguments == ["-np", "8", "--timeline-filename", "/t.json"]
-    assert made.command == ["python", "train.py", "--gpus", "9"]
-    assert made.env == {"A": "1", "B": "2"}
-    assert made.volumes == (Volume("pvc", "data", "/data", True),)
-    assert not made.elastic
+    assert (job.name, job.image, job.size, job.pods, job.slots, job.gpus) == ("made-up", "app:1", 8, 2, 4, 4)
+    assert job.arguments == ["-np", "8", "--timeline-filename", "/t.json"]
+    assert job.command == ["python", "train.py", "--gpus", "9"]
+    assert job.env == {"A": "1", "B": "2"}
+    assert job.volumes == (Volume("pvc", "data", "/data", True),)
+    assert not job.elastic
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("argv", "message"),
     [
         ("--image i -- x", "-np is missing"),
         ("-np 2 --image i", "the command is missing"),
@@ -64,22 +64,22 @@ def test_flags_of_both_kinds_may_be_mixed():
         ("-np 2 --image i --pod-template /none.yaml -- x", "--pod-template /none.yaml: cannot be read"),
     ],
 )
-def test_what_is_refused(words, message):
+def test_what_is_refused(argv, message):
     with pytest.raises(LaunchError, match=re.escape(message)):
-        asked(*words.split(" "))
+        parsed(*argv.split(" "))
 
 
 def test_templates(tmp_path):
     path = tmp_path / "pod.yaml"
     path.write_text("kind: Pod\nmetadata: {labels: {a: b}}\nspec: {containers: [{name: x, image: mine}]}\nstatus: {}\n")
-    made = asked("-np", "1", "--pod-template", str(path), "--", "x")
-    assert made.image == "mine"
-    assert made.template == {
+    job = parsed("-np", "1", "--pod-template", str(path), "--", "x")
+    assert job.image == "mine"
+    assert job.template == {
         "metadata": {"labels": {"a": "b"}},
         "spec": {"containers": [{"name": "x", "image": "mine"}]},
     }
     path.write_text("template: {spec: {hostNetwork: true}}")
-    assert asked("-np", "1", "--image", "i", "--pod-template", str(path), "--", "x").template == {
+    assert parsed("-np", "1", "--image", "i", "--pod-template", str(path), "--", "x").template == {
         "spec": {"hostNetwork": True}
     }
     for text, message in [
@@ -89,7 +89,7 @@ def test_templates(tmp_path):
     ]:
         path.write_text(text)
         with pytest.raises(LaunchError, match=message):
-            asked("-np", "1", "--image", "i", "--pod-template", str(path), "--", "x")
+            parsed("-np", "1", "--image", "i", "--pod-template", str(path), "--", "x")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ OUT, ERR = 1, 2
 
 
 def row(text):
-    made = Row()
-    made.go_back("")
-    made.write(0, text, list(text), "")
-    return made
+    row = Row()
+    row.go_back("")
+    row.write(0, text, list(text), "")
+    return row
 
 
 def bars(*texts, stream=ERR, prefix=""):

@@ -69,11 +69,11 @@ def test_whatever_ranks_write_every_line_begins_with_its_rank(collapse):
             assert len(whose) == 1, (line, text)  # and it contains nothing of another rank
             assert line.startswith("["), line
         if not collapse:
-            for (rank, stream), given in written.items():
+            for (rank, stream), lines in written.items():
                 name = {OUT: "stdout", ERR: "stderr"}[stream]
                 shown = [line.removesuffix("\r") for line in re.findall(rf"\[{rank}\]<{name}>:(.*)", text)]
                 assert [line for line in shown if line] == [
-                    line for line in map(overwritten, given.split("\n")) if line
+                    line for line in map(overwritten, lines.split("\n")) if line
                 ]
 
 

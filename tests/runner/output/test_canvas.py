@@ -14,8 +14,8 @@ RED = "\x1b[31mred\x1b[0m"
 
 def drawn(*texts, now=0.0):
     """Return (completed lines, text that still changes) after each input."""
-    made = Canvas(Colours())
-    return [([line.decode() for line in made.feed(text, now)], [row.shown() for row in made.seen()]) for text in texts]
+    view = Canvas(Colours())
+    return [([line.decode() for line in view.feed(text, now)], [row.shown() for row in view.seen()]) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -48,19 +48,19 @@ def test_what_is_shown(texts, expected):
 
 
 def test_memory_is_bounded():
-    made = Canvas(Colours())
+    view = Canvas(Colours())
     for _ in range(50):
-        made.feed("\r" + "x" * 10_000, 0.0)
-        made.feed("\u0301" * 10_000 + "\b" * 10, 0.0)
-    [row] = made.seen()
+        view.feed("\r" + "x" * 10_000, 0.0)
+        view.feed("\u0301" * 10_000 + "\b" * 10, 0.0)
+    [row] = view.seen()
     assert len(row._cells) == ROW_LIMIT
     assert row._text is None
-    made = Canvas(Colours())
+    view = Canvas(Colours())
     for _ in range(100):
-        made.feed("\r" + "bar\n" + UP * 2, 0.0)
-    assert len(made._rows) <= ROWS_LIMIT
-    made.feed("\x1b[" + "1" * 100_000, 0.0)
-    assert len(made._torn) <= terminal._TORN_LIMIT
+        view.feed("\r" + "bar\n" + UP * 2, 0.0)
+    assert len(view._rows) <= ROWS_LIMIT
+    view.feed("\x1b[" + "1" * 100_000, 0.0)
+    assert len(view._torn) <= terminal._TORN_LIMIT
     assert LINE_LIMIT > ROW_LIMIT
     long = "y" * (3 * ROW_LIMIT)
     assert Canvas(Colours()).feed(long + "\n", 0.0) == [long.encode() + b"\n"]  # text that is not overwritten stays

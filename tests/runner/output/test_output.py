@@ -80,11 +80,11 @@ def test_a_line_without_end_is_cut_at_the_limit(monkeypatch):
     monkeypatch.setattr(lines, "LINE_LIMIT", 100)
     shown = Shown()
     display = Display(shown, {0: "h"})
-    given = []
+    reads = []
     for _ in range(5):
         display.show(0, 1, b"x" * 40, 0.0)
-        given.append(shown.take())
-    assert given == [b"", b"", b"[0]<stdout>:" + b"x" * 120 + b"\n", b"", b""]
+        reads.append(shown.take())
+    assert reads == [b"", b"", b"[0]<stdout>:" + b"x" * 120 + b"\n", b"", b""]
 
 
 def test_timestamp():
@@ -172,21 +172,21 @@ def link(path, target):
 
 PREPARED = {
     "a folder that leads elsewhere": (
-        lambda logs, mine: link(logs / "rank.1", mine.parent),
+        lambda logs, own: link(logs / "rank.1", own.parent),
         "rank.1: it is a symbolic",
     ),
-    "a folder that is missing there": (lambda logs, mine: link(logs / "rank.1", "absent"), "rank.1: it is a symbolic"),
-    "a file that leads elsewhere": (lambda logs, mine: link(logs / "rank.1/stdout", mine), "stdout: it is a symbolic"),
+    "a folder that is missing there": (lambda logs, own: link(logs / "rank.1", "absent"), "rank.1: it is a symbolic"),
+    "a file that leads elsewhere": (lambda logs, own: link(logs / "rank.1/stdout", own), "stdout: it is a symbolic"),
     "a file yet to be made": (
-        lambda logs, mine: link(logs / "rank.1/stderr", mine.parent / "new"),
+        lambda logs, own: link(logs / "rank.1/stderr", own.parent / "new"),
         "stderr: it is a symbolic",
     ),
     "another name of a file": (
-        lambda logs, mine: ((logs / "rank.1").mkdir(), (logs / "rank.1/stdout").hardlink_to(mine)),
+        lambda logs, own: ((logs / "rank.1").mkdir(), (logs / "rank.1/stdout").hardlink_to(own)),
         "rank.1/stdout: it must be a plain file",
     ),
     "a pipe": (
-        lambda logs, mine: ((logs / "rank.1").mkdir(), os.mkfifo(logs / "rank.1/stdout")),
+        lambda logs, own: ((logs / "rank.1").mkdir(), os.mkfifo(logs / "rank.1/stdout")),
         "rank.1/stdout: No such device",
     ),
 }
@@ -195,17 +195,17 @@ PREPARED = {
 @pytest.mark.parametrize("trap", PREPARED)
 def test_a_prepared_tree_does_not_lead_to_other_files(tmp_path, trap):
     """In a directory where other users may write, such as /tmp."""
-    mine, logs = tmp_path / "mine" / "stdout", tmp_path / "logs"
-    mine.parent.mkdir()
-    mine.write_text("dear to me")
+    own, logs = tmp_path / "mine" / "stdout", tmp_path / "logs"
+    own.parent.mkdir()
+    own.write_text("dear to me")
     logs.mkdir()
-    prepare, words = PREPARED[trap]
-    prepare(logs, mine)
-    with pytest.raises(RankFileError, match=f"rank file {logs}/.*{words}"):
+    prepare, message = PREPARED[trap]
+    prepare(logs, own)
+    with pytest.raises(RankFileError, match=f"rank file {logs}/.*{message}"):
         RankFiles(str(logs), 2)
     assert opened_below(tmp_path) == []
-    assert mine.read_text() == "dear to me"
-    assert list(mine.parent.iterdir()) == [mine]
+    assert own.read_text() == "dear to me"
+    assert list(own.parent.iterdir()) == [own]
 
 
 def test_the_queue_never_blocks_and_loses_nothing():

@@ -78,15 +78,15 @@ class Job(Emulator):
 def job(program, tmp_path, *, columns=80, lines=24, ranks=2, before="", after=""):
     (tmp_path / "program.py").write_text(program)
     launch = f"{sys.executable} -m horovod.runner -np {ranks} {sys.executable} program.py"
-    made = Job(f"cd {tmp_path}; {before} {launch}; {after} echo code $?", columns, lines)
+    job = Job(f"cd {tmp_path}; {before} {launch}; {after} echo code $?", columns, lines)
     try:
-        yield made
+        yield job
     finally:
-        for left in {made.pid, *processes_with(made.environment[MARK])}:
+        for left in {job.pid, *processes_with(job.environment[MARK])}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(left, signal.SIGKILL)
-        os.waitpid(made.pid, 0)
-        os.close(made.fd)
+        os.waitpid(job.pid, 0)
+        os.close(job.fd)
 
 
 # Draws as tqdm and Keras do: a bar that begins with \r, one below it, one that uses \b, colours, lines
@@ -139,8 +139,8 @@ def test_bars_live_at_the_bottom_and_lines_scroll_above(tmp_path, columns, then)
         for line, bar in zip(lines[-4:], ("outer", "inner") * 2, strict=True):
             assert line.endswith("\u4e2d\u2588") if bar == "outer" else len(line) == columns - MARGIN
         above = lines[:-4]
-        words = [line for line in above if not line.startswith("horovodrun: ")]
-        assert sorted(words) == sorted(f"[{rank}]<stdout>:loss {part}" for rank in (0, 1) for part in (0, 25, 50))
+        text = [line for line in above if not line.startswith("horovodrun: ")]
+        assert sorted(text) == sorted(f"[{rank}]<stdout>:loss {part}" for rank in (0, 1) for part in (0, 25, 50))
         if then != columns:
             run.resize(then, 24)
             lines = run.until(lambda lines: is_half(columns)(lines) and len(lines[-1]) == then - MARGIN)
@@ -149,10 +149,10 @@ def test_bars_live_at_the_bottom_and_lines_scroll_above(tmp_path, columns, then)
         lines = run.until(lambda lines: "code 0" in lines)
     assert "" not in lines[: lines.index("code 0")]
     for rank in (0, 1):
-        mine = [line for line in lines if line.startswith(f"[{rank}]")]
-        out = [line.removeprefix(f"[{rank}]<stdout>:") for line in mine if "stdout" in line]
+        own = [line for line in lines if line.startswith(f"[{rank}]")]
+        out = [line.removeprefix(f"[{rank}]<stdout>:") for line in own if "stdout" in line]
         assert out == ["loss 0", "loss 25", "loss 50", "later", "20/20 epoch", "end"]
-        bars = [line for line in mine if "stderr" in line]
+        bars = [line for line in own if "stderr" in line]
         # A bar that was being drawn when the terminal became narrower may stay unchanged.
         assert (bars if then == columns else bars[-1:]) == [f"[{rank}]<stderr>:outer 100% done"]
 

@@ -107,10 +107,10 @@ def local(monkeypatch):
 
 
 def test_horovodrun_takes_them_where_no_hosts_are_given(capsys, tmp_path, monkeypatch, local):
-    made = settings("-np", "10", environ=SAGEMAKER)
-    assert [slot.hostname for slot in made.slots] == ["algo-1"] * 8 + ["algo-2"] * 2
-    said = "horovodrun: SageMaker has given this job algo-1:8,algo-2:8; -H names others\n"
-    assert capsys.readouterr().err == said
+    parsed = settings("-np", "10", environ=SAGEMAKER)
+    assert [slot.hostname for slot in parsed.slots] == ["algo-1"] * 8 + ["algo-2"] * 2
+    message = "horovodrun: SageMaker has given this job algo-1:8,algo-2:8; -H names others\n"
+    assert capsys.readouterr().err == message
     local.clear()  # a name that resolves to this machine some other way
     assert [slot.hostname for slot in settings("-np", "2", environ=VERTEX).slots] == ["localhost", VERTEX_NAMES[1]]
     local.add("algo-1")
@@ -120,8 +120,8 @@ def test_horovodrun_takes_them_where_no_hosts_are_given(capsys, tmp_path, monkey
     with pytest.raises(LaunchError, match="17 processes asked for, but the hosts algo-1:8,algo-2:8 have only 16"):
         settings("-np", "17", environ=SAGEMAKER)
     capsys.readouterr()
-    for words in (["-H", "localhost:2"], ["--host-discovery-script", "/bin/true", "--min-np", "2"]):
-        settings("-np", "2", *words, environ={**SAGEMAKER, "SM_CURRENT_HOST": "algo-2"})
+    for argv in (["-H", "localhost:2"], ["--host-discovery-script", "/bin/true", "--min-np", "2"]):
+        settings("-np", "2", *argv, environ={**SAGEMAKER, "SM_CURRENT_HOST": "algo-2"})
     assert [slot.hostname for slot in settings("-np", "2", environ={}).slots] == ["localhost"] * 2
     assert capsys.readouterr().err == ""
     path = tmp_path / "resourceconfig.json"

@@ -40,8 +40,8 @@ PLAIN = {"PATH": "/bin", "HOME": "/home/me", "LC_ALL": "C", "HOROVOD_CYCLE_TIME"
 )
 def test_the_user_decides_what_else_passes(allow, deny, passing):
     barred = {"_HOROVOD_SECRET_KEY": "k", "HOROVOD_KEY_FD": "3", "HOROVOD_JOB_KEY": "k"}
-    made = environment.passed_on({**SECRETS, **PLAIN, **barred}, allow, deny)
-    assert set(made) == passing
+    result = environment.passed_on({**SECRETS, **PLAIN, **barred}, allow, deny)
+    assert set(result) == passing
 
 
 def test_what_belongs_to_a_machine_stays_there():
@@ -77,9 +77,9 @@ def test_flags_win_over_the_environment_and_both_over_defaults():
         "HOROVOD_GLOO_IFACE": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
     }
-    given = {"PYTHONUNBUFFERED": "", "HOROVOD_GLOO_IFACE": "eth0", "HOROVOD_CYCLE_TIME": "5"}
-    made = environment.job_environment(given, {"HOROVOD_CYCLE_TIME": "1"}, "lo")
-    assert made == {**given, "HOROVOD_CYCLE_TIME": "1", "NCCL_SOCKET_IFNAME": "lo"}
+    environ = {"PYTHONUNBUFFERED": "", "HOROVOD_GLOO_IFACE": "eth0", "HOROVOD_CYCLE_TIME": "5"}
+    result = environment.job_environment(environ, {"HOROVOD_CYCLE_TIME": "1"}, "lo")
+    assert result == {**environ, "HOROVOD_CYCLE_TIME": "1", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def test_threads_share_the_cores():
@@ -90,29 +90,29 @@ def test_threads_share_the_cores():
 
 def test_workers_get_the_contract():
     slot = Slot(rank=3, size=4, local_rank=1, local_size=2, cross_rank=1, cross_size=2, hostname="b")
-    made = environment.worker_environment(slot, "127.0.0.1", 4711)
-    assert made["HOROVOD_CONTROLLER"] == made["HOROVOD_CPU_OPERATIONS"] == "gloo"
+    result = environment.worker_environment(slot, "127.0.0.1", 4711)
+    assert result["HOROVOD_CONTROLLER"] == result["HOROVOD_CPU_OPERATIONS"] == "gloo"
     expected = WorkerEnv(3, 4, 1, 2, 1, 2, "b", "127.0.0.1", 4711, key_fd=5)
-    assert WorkerEnv.from_environ({**made, "HOROVOD_KEY_FD": "5"}) == expected
+    assert WorkerEnv.from_environ({**result, "HOROVOD_KEY_FD": "5"}) == expected
 
 
 def test_each_worker_gets_its_torch_rank():
     slots = assign([Host("a", 2), Host("b", 1)], 3)
     hosts = [slot.hostname for slot in slots]
     master = environment.torch_master("10.0.0.1", 29500, {})
-    told = [environment.torch_variables(slot, hosts, master) for slot in slots]
-    assert [(one["RANK"], one["LOCAL_RANK"], one["LOCAL_WORLD_SIZE"], one["GROUP_RANK"]) for one in told] == [
+    envs = [environment.torch_variables(slot, hosts, master) for slot in slots]
+    assert [(one["RANK"], one["LOCAL_RANK"], one["LOCAL_WORLD_SIZE"], one["GROUP_RANK"]) for one in envs] == [
         ("0", "0", "2", "0"),
         ("1", "1", "2", "0"),
         ("2", "0", "1", "1"),
     ]
-    assert {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["MASTER_PORT"]) for one in told} == {("3", "10.0.0.1", "29500")}
+    assert {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["MASTER_PORT"]) for one in envs} == {("3", "10.0.0.1", "29500")}
 
 
 def test_the_users_torch_address_and_port_take_precedence():
-    given = {"MASTER_PORT": "1234"}
-    assert environment.torch_master("h", 1, given) == {"MASTER_ADDR": "h", "MASTER_PORT": "1234"}
-    assert environment.torch_master("h", 1, {**given, "MASTER_ADDR": "me"}) == {**given, "MASTER_ADDR": "me"}
+    environ = {"MASTER_PORT": "1234"}
+    assert environment.torch_master("h", 1, environ) == {"MASTER_ADDR": "h", "MASTER_PORT": "1234"}
+    assert environment.torch_master("h", 1, {**environ, "MASTER_ADDR": "me"}) == {**environ, "MASTER_ADDR": "me"}
 
 
 def test_rays_own_debugger_is_not_passed_on():

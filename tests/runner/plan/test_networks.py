@@ -5,8 +5,8 @@ from horovod.runner.plan.hosts import common_addresses, common_interfaces
 
 
 def interface(name, *addresses, speed=1000, physical=True, up=True, loopback=False):
-    made = [Address(text, int(prefix)) for text, prefix in (address.split("/") for address in addresses)]
-    return Interface(name, up, loopback, physical, 1500, speed, made)
+    parsed = [Address(text, int(prefix)) for text, prefix in (address.split("/") for address in addresses)]
+    return Interface(name, up, loopback, physical, 1500, speed, parsed)
 
 
 LO = interface("lo", "127.0.0.1/8", loopback=True)

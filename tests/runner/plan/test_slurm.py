@@ -38,7 +38,7 @@ def test_what_slurm_prints_is_understood():
 
 
 @pytest.mark.parametrize(
-    ("said", "what", "again"),
+    ("message", "what", "again"),
     [
         ("srun: error: Unable to create step for job 17: Invalid job id specified", "the allocation has ended", False),
         ("srun: error: Requested node configuration is not available", "gives no step there", False),
@@ -46,11 +46,11 @@ def test_what_slurm_prints_is_understood():
         ("ModuleNotFoundError: No module named 'horovod'", "did not start: ModuleNotFoundError", False),
     ],
 )
-def test_a_step_that_does_not_begin_is_explained(said, what, again):
-    text = f"srun: warning: cluster configuration lacks support for cpu binding\n{said}\n"
+def test_a_step_that_does_not_begin_is_explained(message, what, again):
+    text = f"srun: warning: cluster configuration lacks support for cpu binding\n{message}\n"
     failure = routes.explain(1, text, "n2", "17", sys.executable)
     assert what in failure.what
     assert failure.again == again
     assert "n2" in failure.advice or "job 17" in failure.advice
     assert "binding" not in failure.what + failure.advice
-    assert routes.how_it_broke(True, 0, text.splitlines()).endswith(said)
+    assert routes.how_it_broke(True, 0, text.splitlines()).endswith(message)

@@ -12,12 +12,12 @@ from horovod.runner.remote.arrived import ArrivedConnection
 def ends():
     """Return both ends of an encrypted connection."""
     here, there = socket.socketpair()
-    made = []
-    thread = threading.Thread(target=lambda: made.append(Talk(there, accepts=True, seconds=120)))
+    sockets = []
+    thread = threading.Thread(target=lambda: sockets.append(Talk(there, accepts=True, seconds=120)))
     thread.start()
     talk = Talk(here, accepts=False, seconds=120)
     thread.join(120)
-    one, other = (ArrivedConnection(each.sock, each.channel, each.rest) for each in (talk, made[0]))
+    one, other = (ArrivedConnection(each.sock, each.channel, each.rest) for each in (talk, sockets[0]))
     yield one, other
     for each in (one, other):
         each.kill()

@@ -10,11 +10,11 @@ from horovod.runner.remote.routes import Locality
 
 def test_answers_come_when_they_are_known_and_nobody_waits_for_the_others(monkeypatch):
     slow = threading.Event()
-    asked = []
+    requests = []
     monkeypatch.setattr(
         "horovod.runner.remote.routes.hosts.is_local", lambda name: name == "here" or (name == "slow" and slow.wait(60))
     )
-    monkeypatch.setattr("horovod.runner.remote.routes.ssh.ask_rules", asked.extend)
+    monkeypatch.setattr("horovod.runner.remote.routes.ssh.ask_rules", requests.extend)
     before = len(os.listdir("/proc/self/fd"))
     locality = Locality(asks_ssh=True)
     assert locality.answers() == {}
@@ -26,7 +26,7 @@ def test_answers_come_when_they_are_known_and_nobody_waits_for_the_others(monkey
         assert select.select([locality.fd], [], [], 30)[0]
         found.update(locality.answers())
     assert found == {"here": True, "there": False}
-    assert asked == ["there"]
+    assert requests == ["there"]
     locality.close()
     locality.close()
     slow.set()  # a late answer has no effect

@@ -64,7 +64,7 @@ def test_the_users_rule_for_unknown_hosts_stands(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "what", "advice", "again"),
+    ("status", "output", "what", "advice", "again"),
     [
         (255, "root@host2: Permission denied (publickey).", "refuses this user or key", "-p 22 host2 true", False),
         (255, "ssh: Could not resolve hostname host2: Name or service not known", "cannot be resolved", "-H", False),
@@ -86,8 +86,8 @@ def test_the_users_rule_for_unknown_hosts_stands(tmp_path, monkeypatch):
         (3, "something\nnew", "new", "its complete output:\nsomething\nnew", False),
     ],
 )
-def test_failures_are_explained(status, said, what, advice, again):
-    failure = ssh.explain(status, said, "host2", Remote(port=22))
+def test_failures_are_explained(status, output, what, advice, again):
+    failure = ssh.explain(status, output, "host2", Remote(port=22))
     assert what in failure.what
     assert advice in failure.advice
     assert failure.again is again

@@ -11,11 +11,11 @@ from horovod.spark.common.backend import Backend, LocalBackend, SparkBackend
 
 
 def test_sparks_tasks_get_the_environment_and_further_arguments(monkeypatch):
-    told = []
-    monkeypatch.setattr(job, "run", lambda fn, **given: told.append(given) or [fn(*given["args"])] * 3)
+    calls = []
+    monkeypatch.setattr(job, "run", lambda fn, **kwargs: calls.append(kwargs) or [fn(*kwargs["args"])] * 3)
     backend = SparkBackend(3, env={"A": "1", "B": "1"}, start_timeout=5)
     assert backend.run(max, (1, 2), env={"B": "2"}) == [2, 2, 2]
-    assert told == [{"args": (1, 2), "kwargs": {}, "num_proc": 3, "env": {"A": "1", "B": "2"}, "start_timeout": 5}]
+    assert calls == [{"args": (1, 2), "kwargs": {}, "num_proc": 3, "env": {"A": "1", "B": "2"}, "start_timeout": 5}]
 
 
 def test_processes_of_this_host_get_the_environment(monkeypatch):

@@ -23,8 +23,8 @@ FIELDS = {
 
 
 def test_each_column_once_with_what_numpy_calls_it():
-    wanted = {"feature_cols": ["age", "price", "features", "pixels"], "label_cols": ["label", "age"]}
-    assert chosen(FIELDS, wanted, False, False) == [
+    params = {"feature_cols": ["age", "price", "features", "pixels"], "label_cols": ["label", "age"]}
+    assert chosen(FIELDS, params, False, False) == [
         Column("age", "number", "int32"),
         Column("price", "number", "float64"),
         Column("features", "vector", "float32", 1),
@@ -35,7 +35,7 @@ def test_each_column_once_with_what_numpy_calls_it():
 
 
 @pytest.mark.parametrize(
-    ("argument", "name", "words"),
+    ("argument", "name", "message"),
     [
         ("feature_cols", "size", "feature_cols must name columns of the DataFrame, 'age', 'price'.*, got 'size'"),
         ("label_cols", "lable", "label_cols must name columns .*, got 'lable'"),
@@ -43,20 +43,20 @@ def test_each_column_once_with_what_numpy_calls_it():
         ("feature_cols", "person", "'person' must have .*, got struct"),
     ],
 )
-def test_a_column_that_cannot_be_learnt_from_is_named(argument, name, words):
-    with pytest.raises(ValueError, match=words):
+def test_a_column_that_cannot_be_learnt_from_is_named(argument, name, message):
+    with pytest.raises(ValueError, match=message):
         chosen(FIELDS, {argument: [name]}, False, False)
 
 
 def test_a_transformation_may_use_texts_and_make_columns():
-    made = chosen(FIELDS, {"feature_cols": ["name", "length"], "sample_weight_col": []}, True, False)
-    assert made[0] == Column("name", "other")
+    columns = chosen(FIELDS, {"feature_cols": ["name", "length"], "sample_weight_col": []}, True, False)
+    assert columns[0] == Column("name", "other")
     with pytest.raises(ValueError, match=r"sample_weight_col must name columns .*, got 'weight'"):
         chosen(FIELDS, {"sample_weight_col": ["weight"]}, True, False)
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("found", "message"),
     [
         (
             ColumnStatistics(10, nulls=3),
@@ -70,8 +70,8 @@ def test_a_transformation_may_use_texts_and_make_columns():
         (ColumnStatistics(10, least=[0, 0], most=[0, 0]), "column 'x' must have arrays with at least 1 element"),
     ],
 )
-def test_rows_that_differ_are_told_of(found, words):
-    with pytest.raises(ValueError, match=words):
+def test_rows_that_differ_are_told_of(found, message):
+    with pytest.raises(ValueError, match=message):
         settled(Column("x", "list", "float32", 2), found)
 
 
@@ -84,7 +84,7 @@ def test_what_parts_have_found_is_put_together():
 
 
 @pytest.mark.parametrize(
-    ("shape", "wanted", "fit"),
+    ("shape", "expected", "fit"),
     [
         ((64,), (-1, 1, 8, 8), True),
         ((64,), (8, 8), True),
@@ -96,8 +96,8 @@ def test_what_parts_have_found_is_put_together():
         ((10,), (3, -1), False),
     ],
 )
-def test_shapes_of_rows(shape, wanted, fit):
-    assert fits(shape, wanted) is fit
+def test_shapes_of_rows(shape, expected, fit):
+    assert fits(shape, expected) is fit
 
 
 def test_labels_of_another_shape_are_named():

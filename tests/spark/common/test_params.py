@@ -14,10 +14,10 @@ from horovod.spark.torch import TorchEstimator, TorchModel
 
 def test_every_row_is_a_param_with_getter_and_setter():
     for cls in (EstimatorParams, ModelParams, TorchEstimator, TorchModel):
-        made = cls()
+        params = cls()
         for name, row in cls._rows.items():
-            assert made.getParam(name).doc == row.doc
-            assert getattr(made, f"get{row.camel}")() == row.default
+            assert params.getParam(name).doc == row.doc
+            assert getattr(params, f"get{row.camel}")() == row.default
             assert name in inspect.getdoc(getattr(cls, f"set{row.camel}"))
     assert {"getBatchSize", "setTrainStepsPerEpoch", "getRunId", "setInputShapes"} <= set(dir(TorchEstimator))
 
@@ -33,19 +33,19 @@ def test_the_constructor_takes_keywords_and_says_which():
 
 
 def test_values_are_set_read_and_taken_back():
-    made = TorchEstimator(batch_size=7, feature_cols=("a", "b"), epochs=None)
-    assert (made.getBatchSize(), made.getFeatureCols(), made.getEpochs()) == (7, ["a", "b"], 1)
-    assert made.setBatchSize(9) is made
-    assert made.getBatchSize() == 9
-    assert made.setBatchSize(None).getBatchSize() == 32
-    other = made.copy({made.epochs: 5})
-    assert (other.getEpochs(), made.getEpochs()) == (5, 1)
-    made.getMetrics().append("of this one")
+    estimator = TorchEstimator(batch_size=7, feature_cols=("a", "b"), epochs=None)
+    assert (estimator.getBatchSize(), estimator.getFeatureCols(), estimator.getEpochs()) == (7, ["a", "b"], 1)
+    assert estimator.setBatchSize(9) is estimator
+    assert estimator.getBatchSize() == 9
+    assert estimator.setBatchSize(None).getBatchSize() == 32
+    other = estimator.copy({estimator.epochs: 5})
+    assert (other.getEpochs(), estimator.getEpochs()) == (5, 1)
+    estimator.getMetrics().append("of this one")
     assert TorchEstimator().getMetrics() == []
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "message"),
     [
         ("batch_size", 0, "batch_size must be an integer of at least 1, got 0"),
         ("random_seed", 2**63, "random_seed must be an integer from 0 to 9223372036854775807, got 9223372036854775808"),
@@ -64,11 +64,11 @@ def test_values_are_set_read_and_taken_back():
         ("loss_weights", [True], "loss_weights must be a list of numbers, got"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_accepted(name, value, words):
-    with pytest.raises(ValueError, match=words):
+def test_a_wrong_value_is_named_with_what_is_accepted(name, value, message):
+    with pytest.raises(ValueError, match=message):
         TorchEstimator(**{name: value})
 
 
 def test_an_estimator_can_be_pickled():
-    made = pickle.loads(pickle.dumps(TorchEstimator(batch_size=5, loss_weights=[1])))
-    assert (made.getBatchSize(), made.getLossWeights()) == (5, [1.0])
+    estimator = pickle.loads(pickle.dumps(TorchEstimator(batch_size=5, loss_weights=[1])))
+    assert (estimator.getBatchSize(), estimator.getLossWeights()) == (5, [1.0])

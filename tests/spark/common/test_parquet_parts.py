@@ -34,9 +34,9 @@ def batch(begin, end, width=3):
 
 def write(tmp_path, batches, folders=2, columns=COLUMNS):
     names = [f"{tmp_path}/{name}" for name in ("train", "val")][:folders]
-    given = (one if folders == 2 else one.select(["c0", "c1", "c2"]) for one in batches)
-    (made,) = write_part(given, LocalStore(tmp_path), names, columns, 7)
-    return made.to_pylist()
+    batches_ = (one if folders == 2 else one.select(["c0", "c1", "c2"]) for one in batches)
+    (part,) = write_part(batches_, LocalStore(tmp_path), names, columns, 7)
+    return part.to_pylist()
 
 
 def test_rows_go_to_one_of_two_files_and_arrays_become_bytes(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from horovod.spark.common.plan import gpu_number, own_gpu
 
 
 @pytest.mark.parametrize(
-    ("given", "visible", "count", "local_rank", "number"),
+    ("assigned", "visible", "count", "local_rank", "number"),
     [
         ([], None, 4, 3, 3),
         ([], None, 2, 3, 1),
@@ -20,8 +20,8 @@ from horovod.spark.common.plan import gpu_number, own_gpu
         (["GPU-b"], "GPU-a,GPU-b", 2, 0, 1),
     ],
 )
-def test_the_gpu_that_spark_has_given_or_that_of_the_local_rank(given, visible, count, local_rank, number):
-    assert gpu_number(given, visible, count, local_rank) == number
+def test_the_gpu_that_spark_has_given_or_that_of_the_local_rank(assigned, visible, count, local_rank, number):
+    assert gpu_number(assigned, visible, count, local_rank) == number
 
 
 @pytest.mark.parametrize("address", ["4", "GPU-c"])

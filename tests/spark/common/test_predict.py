@@ -18,9 +18,9 @@ LIST = Column("x", "list", "float32", 1, (2,))
 
 def test_rows_become_arrays():
     assert rows(pd.Series([1.5, 2.5]), Column("a", "number", "float64", 0, ())).tolist() == [1.5, 2.5]
-    made = rows(pd.Series([np.array([1, 2]), [3, 4]]), LIST)
-    assert made.tolist() == [[1, 2], [3, 4]]
-    assert made.dtype == np.float32
+    result = rows(pd.Series([np.array([1, 2]), [3, 4]]), LIST)
+    assert result.tolist() == [[1, 2], [3, 4]]
+    assert result.dtype == np.float32
     nested = pd.Series([np.array([np.array([1, 2]), np.array([3, 4])], dtype=object)] * 3)
     assert rows(nested, Column("x", "list", "float32", 2, (2, 2))).shape == (3, 2, 2)
     assert rows(pd.Series([], dtype=object), LIST).shape == (0, 2)
@@ -28,8 +28,8 @@ def test_rows_become_arrays():
 
 def test_numbers_come_in_the_dtype_of_the_training():
     decimals = pd.Series([decimal.Decimal("1.5"), decimal.Decimal(2)])
-    made = rows(decimals, Column("a", "number", "float64", 0, ()))
-    assert (made.dtype, made.tolist()) == (np.float64, [1.5, 2.0])
+    array = rows(decimals, Column("a", "number", "float64", 0, ()))
+    assert (array.dtype, array.tolist()) == (np.float64, [1.5, 2.0])
     whole = rows(pd.Series([1, 2], dtype="int64"), Column("a", "number", "int32", 0, ()))
     assert (whole.dtype, whole.tolist()) == (np.int32, [1, 2])
     for wrong in ([0.5, 1.0], [1 << 40, 1]):
@@ -38,15 +38,15 @@ def test_numbers_come_in_the_dtype_of_the_training():
 
 
 @pytest.mark.parametrize(
-    ("series", "words"),
+    ("series", "message"),
     [
         (pd.Series([[1, 2], None]), "column 'x' must not have nulls"),
         (pd.Series([[1, 2], [1]]), "column 'x' must have arrays of one size"),
         (pd.Series([[1, 2, 3]]), r"column 'x' has arrays of shape \(3,\), the model has been trained with \(2,\)"),
     ],
 )
-def test_rows_that_do_not_fit_are_named(series, words):
-    with pytest.raises(ValueError, match=words):
+def test_rows_that_do_not_fit_are_named(series, message):
+    with pytest.raises(ValueError, match=message):
         rows(series, LIST)
 
 
@@ -58,10 +58,10 @@ def test_outputs_are_scalars_or_arrays_and_come_in_batches():
         return [arrays[0].sum(1, keepdims=True), np.repeat(arrays[0][:, None], 3, 1)]
 
     outputs = [Output("sum", (1,), "float32", False), Output("all", (3, 2), "float32", False)]
-    made = frame(predict, [np.arange(10.0).reshape(5, 2)], outputs, 2)
+    result = frame(predict, [np.arange(10.0).reshape(5, 2)], outputs, 2)
     assert sizes == [2, 2, 1]
-    assert made["o0"].tolist() == [1, 5, 9, 13, 17]
-    assert made["o1"][1].tolist() == [2, 3] * 3
+    assert result["o0"].tolist() == [1, 5, 9, 13, 17]
+    assert result["o1"][1].tolist() == [2, 3] * 3
     assert [one.spark_type for one in outputs] == ["float", "array<float>"]
     assert Output("v", (1,), "float64", True).spark_type == "array<double>"
     with pytest.raises(ValueError, match="output_cols must have one name for each of the model's 2 outputs, got sum"):

@@ -149,9 +149,9 @@ def test_rows_that_cannot_be_learnt_from_are_told_and_nothing_is_left(session, t
         "no rows to train with": "select 1 x where false",
         r"validation=0.5 leaves no rows|no rows to train with .*validation=0.5": "select 1 x",
     }
-    for words, query in frames.items():
-        with pytest.raises(ValueError, match=words):
-            write(session.sql(query), store, ["x"], validation=0.5 if "validation" in words else None)
+    for message, query in frames.items():
+        with pytest.raises(ValueError, match=message):
+            write(session.sql(query), store, ["x"], validation=0.5 if "validation" in message else None)
     vectors = session.sql("select explode(array(array(1.0, 2.0), null)) x")
     vectors = vectors.select(F.when(F.col("x").isNotNull(), array_to_vector("x")).alias("x"))
     for sparse in (False, True):

@@ -19,8 +19,8 @@ from horovod.spark.common.store import LocalStore
 from tests.spark.common.tables import write_numbers
 
 
-def table_of(folder, **wanted):
-    return open_existing(LocalStore(folder.parent), str(folder), wanted or {"feature_cols": ["id", "x"]}, False)
+def table_of(folder, **columns):
+    return open_existing(LocalStore(folder.parent), str(folder), columns or {"feature_cols": ["id", "x"]}, False)
 
 
 @pytest.mark.parametrize(("rows", "ranks"), [(100, 2), (101, 3), (7, 4), (2, 3)])
@@ -99,8 +99,8 @@ def test_vectors_as_spark_writes_them_are_refused_with_what_to_do(tmp_path):
 
 def test_reading_ahead_ends_with_the_context(tmp_path):
     folder = write_numbers(tmp_path / "train", 30)
-    made = ParquetDataModule(train_dir=str(folder), val_dir=str(folder), train_batch_size=4, steps_per_epoch_val=3)
-    with made as data:
+    module = ParquetDataModule(train_dir=str(folder), val_dir=str(folder), train_batch_size=4, steps_per_epoch_val=3)
+    with module as data:
         train, val = data.train_batches(), data.val_batches()
         firsts = [next(train)["id"] for _ in range(20)]  # beyond the end of the first epoch
         assert len(set(np.concatenate(firsts[:8]).tolist())) == 30
@@ -118,11 +118,11 @@ def test_a_transformation_gets_a_frame_and_returns_one():
         frame["pair"] = [row * 2 for row in frame["x"]]
         return frame
 
-    made = transformed(batch, lengths, [("length", "float32", (1,), False)], ["name"])
-    assert set(made) == {"x", "y", "length", "pair"}
-    assert made["length"].tolist() == [[1.0], [2.0], [1.0]]
-    assert made["length"].dtype == np.float32
-    assert (made["pair"] == batch["x"] * 2).all()
+    result = transformed(batch, lengths, [("length", "float32", (1,), False)], ["name"])
+    assert set(result) == {"x", "y", "length", "pair"}
+    assert result["length"].tolist() == [[1.0], [2.0], [1.0]]
+    assert result["length"].dtype == np.float32
+    assert (result["pair"] == batch["x"] * 2).all()
     with pytest.raises(ValueError, match=r"transformation_fn must return a pandas.DataFrame, got a list"):
         transformed(batch, lambda frame: [], None, None)
     with pytest.raises(ValueError, match="column 'pair' cannot become one array"):
@@ -151,7 +151,7 @@ def test_torn_foreign_and_empty_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("columns", "wanted", "words"),
+    ("columns", "requested", "message"),
     [
         ({}, {"label_cols": ["z"]}, "label_cols must name columns of .*, 'id', 'x', 'y', got 'z'"),
         (
@@ -167,10 +167,10 @@ def test_torn_foreign_and_empty_files_are_named(tmp_path):
         ),
     ],
 )
-def test_columns_that_cannot_be_learnt_from_are_named(tmp_path, columns, wanted, words):
+def test_columns_that_cannot_be_learnt_from_are_named(tmp_path, columns, requested, message):
     folder = write_numbers(tmp_path / "train", 30, **columns)
-    with pytest.raises(ValueError, match=words):
-        open_existing(LocalStore(tmp_path), str(folder), wanted, False)
+    with pytest.raises(ValueError, match=message):
+        open_existing(LocalStore(tmp_path), str(folder), requested, False)
 
 
 @pytest.mark.heavy

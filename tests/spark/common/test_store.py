@@ -35,9 +35,9 @@ from tests.spark.common.tables import write_numbers
     ],
 )
 def test_the_path_says_which_store(path, kind, prefix):
-    made = Store.create(path)
-    assert type(made) is kind
-    assert made.prefix_path == prefix
+    store = Store.create(path)
+    assert type(store) is kind
+    assert store.prefix_path == prefix
 
 
 def test_names_of_what_lies_there(tmp_path):
@@ -103,12 +103,12 @@ def test_readers_see_a_whole_file_whatever_is_written_meanwhile(tmp_path):
 
 def test_each_place_of_a_store_is_tried_before_anything_runs(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
-    given = {"train_path": f"{tmp_path}/file/train"}, {"runs_path": f"{tmp_path}/file/runs"}
-    for paths in given:
+    options = {"train_path": f"{tmp_path}/file/train"}, {"runs_path": f"{tmp_path}/file/runs"}
+    for paths in options:
         with pytest.raises(StoreNotWritableError, match=rf"{tmp_path}/file/\w+\.probe-\w+ cannot be written"):
             LocalStore(tmp_path, **paths).check_writable()
-    LocalStore(tmp_path, **given[0]).check_writable(data=False)
-    LocalStore(tmp_path, save_runs=False, **given[1]).check_writable()
+    LocalStore(tmp_path, **options[0]).check_writable(data=False)
+    LocalStore(tmp_path, save_runs=False, **options[1]).check_writable()
     (tmp_path / "runs").mkdir()
     LocalStore(tmp_path).check_writable()
     assert sorted(os.listdir(tmp_path)) == ["file", "runs"]
@@ -127,7 +127,7 @@ def test_what_goes_wrong_within_leaves_no_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "kind", "words"),
+    ("make", "kind", "message"),
     [
         (lambda: Store.create(""), ValueError, "prefix_path must be the path or URL of a folder, got ''"),
         (lambda: Store.create("nowhere://x"), ValueError, "prefix_path must be .*, got 'nowhere://x'"),
@@ -136,8 +136,8 @@ def test_what_goes_wrong_within_leaves_no_file(tmp_path):
         (lambda: HDFSStore("s3://b/x"), ValueError, "prefix_path must be hdfs://host:port/folder, got 's3://b/x'"),
     ],
 )
-def test_what_is_no_store(make, kind, words):
-    with pytest.raises(kind, match=words):
+def test_what_is_no_store(make, kind, message):
+    with pytest.raises(kind, match=message):
         make()
 
 

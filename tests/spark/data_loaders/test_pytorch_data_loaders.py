@@ -32,8 +32,8 @@ def ids(batches):
 
 
 def test_rows_come_in_order_or_shuffled_each_once():
-    made = loaders.PytorchDataLoader(Reader(named=True), 8, 0)
-    batches = list(made)
+    loader = loaders.PytorchDataLoader(Reader(named=True), 8, 0)
+    batches = list(loader)
     assert ids(batches) == [list(range(8)), list(range(8, 16)), list(range(16, 24)), list(range(24, 30))]
     assert batches[0]["x"].tolist()[3] == [3, -3]
     assert batches[0]["text"][3] == "3"
@@ -46,9 +46,9 @@ def test_rows_come_in_order_or_shuffled_each_once():
 
 def test_an_epoch_may_be_fewer_batches_and_a_loader_without_end_goes_on():
     reader = Reader()
-    made = loaders.PytorchDataLoader(reader, 8, 0, limit_step_per_epoch=2)
-    assert len(made) == 2
-    assert ids(made) == ids(made) == [list(range(8)), list(range(8, 16))]
+    loader = loaders.PytorchDataLoader(reader, 8, 0, limit_step_per_epoch=2)
+    assert len(loader) == 2
+    assert ids(loader) == ids(loader) == [list(range(8)), list(range(8, 16))]
     endless = loaders.PytorchInfiniteDataLoader(reader, 10, 0, limit_step_per_epoch=2)
     assert [one[0] for one in ids(endless) + ids(endless)] == [0, 10, 20, 0]
     with pytest.raises(
@@ -70,6 +70,6 @@ def test_an_epoch_may_be_fewer_batches_and_a_loader_without_end_goes_on():
     ],
 )
 def test_those_that_read_ahead_give_the_same(kind, arguments):
-    made = kind(async_loader_queue_size=2, reader=Reader(), batch_size=10, **arguments)
-    assert ids(made) == [list(range(10)), list(range(10, 20)), list(range(20, 30))]
-    made.close_async_loader()
+    loader = kind(async_loader_queue_size=2, reader=Reader(), batch_size=10, **arguments)
+    assert ids(loader) == [list(range(10)), list(range(10, 20)), list(range(20, 30))]
+    loader.close_async_loader()

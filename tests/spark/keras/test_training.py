@@ -27,19 +27,19 @@ def line(*shape):
     return keras.Sequential([keras.layers.Input(shape or (4,)), keras.layers.Flatten(), keras.layers.Dense(1)])
 
 
-def estimator(tmp_path, columns=None, **given):
+def estimator(tmp_path, columns=None, **options):
     """Return an estimator that learns sum = x0 + x1 + x2 + x3 of scaled rows."""
     write_sums(tmp_path / "store", ROWS, **(columns or {}))
-    told = {"model": line(), "optimizer": keras.optimizers.SGD(0.1), "loss": "mse", "verbose": 0, "epochs": 4}
+    params = {"model": line(), "optimizer": keras.optimizers.SGD(0.1), "loss": "mse", "verbose": 0, "epochs": 4}
     backend, store = InThisProcess(), LocalStore(tmp_path / "store")
     return KerasEstimator(
-        **{**told, "store": store, "backend": backend, "feature_cols": ["z"], "label_cols": ["sum"], **given}
+        **{**params, "store": store, "backend": backend, "feature_cols": ["z"], "label_cols": ["sum"], **options}
     )
 
 
 def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
-    made = estimator(tmp_path, validation=0.5, metrics=["mae"], batch_size=16, val_batch_size=7, run_id="r", epochs=8)
-    model = made.setRandomSeed((1 << 40) + 2).fit_on_parquet()  # larger than NumPy's seeds
+    fitter = estimator(tmp_path, validation=0.5, metrics=["mae"], batch_size=16, val_batch_size=7, run_id="r", epochs=8)
+    model = fitter.setRandomSeed((1 << 40) + 2).fit_on_parquet()  # larger than NumPy's seeds
     assert isinstance(model, KerasModel)
     history = model.getHistory()
     assert set(history) == {"loss", "mae", "val_loss", "val_mae"}
@@ -60,8 +60,8 @@ def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
 def test_a_compiled_model_needs_neither_optimizer_nor_loss(tmp_path):
     model = line(2, 2)  # the feature is reshaped to the input's shape
     model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse", metrics=["mae"])
-    made = estimator(tmp_path, model=model, optimizer=None, loss=None)
-    history = made.fit_on_parquet().getHistory()
+    fitter = estimator(tmp_path, model=model, optimizer=None, loss=None)
+    history = fitter.fit_on_parquet().getHistory()
     assert set(history) == {"loss", "mae"}
     assert history["loss"][-1] < history["loss"][0] / 3
 
@@ -71,16 +71,16 @@ def test_weights_of_rows_two_outputs_and_a_loss_of_ones_own(tmp_path):
         return keras.ops.mean(keras.ops.square(true - predicted), axis=-1)
 
     keras.utils.set_random_seed(1)
-    given = keras.layers.Input((4,))
-    model = keras.Model(given, [keras.layers.Dense(1, name="a")(given), keras.layers.Dense(1, name="b")(given)])
+    inputs = keras.layers.Input((4,))
+    model = keras.Model(inputs, [keras.layers.Dense(1, name="a")(inputs), keras.layers.Dense(1, name="b")(inputs)])
     before = model.layers[-1].get_weights()[0].copy()
     weight = np.arange(ROWS) % 2 * 1.0
     columns = {"w": weight, "p": np.where(weight > 0, SCALE.sum(1), 100.0).astype("float32")}
-    made = estimator(
+    fitter = estimator(
         tmp_path, columns, model=model, loss=[square, square], loss_weights=[1.0, 0.0], label_cols=["p", "sum"],
         label_shapes=[[1], [1]], sample_weight_col="w", epochs=20, batch_size=15,
     )  # fmt: skip
-    trained = made.fit_on_parquet()
+    trained = fitter.fit_on_parquet()
     assert trained.getModel().layers[-2].get_weights()[0][:, 0] == pytest.approx(np.ones(4), abs=0.1)
     assert (trained.getModel().layers[-1].get_weights()[0] == before).all()
     assert trained.getMetadata()["outputs"] == [[[1], "float32"], [[1], "float32"]]
@@ -94,14 +94,14 @@ def test_the_best_model_is_kept_by_a_callback(tmp_path):
             if epoch == 2:
                 self.model.set_weights([np.full((4, 1), 50.0), np.zeros(1)])
 
-    made = estimator(tmp_path, checkpoint_callback=best, callbacks=[Spoil()], epochs=3, run_id="r")
-    model = made.fit_on_parquet()
+    fitter = estimator(tmp_path, checkpoint_callback=best, callbacks=[Spoil()], epochs=3, run_id="r")
+    model = fitter.fit_on_parquet()
     assert model.getHistory()["loss"][2] > 100
     assert np.abs(model.getModel().get_weights()[0]).max() < 3
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "message"),
     [
         ({"model": "resnet"}, "model must be a model of Keras, got 'resnet'"),
         ({"loss": None}, "loss must be given: give both optimizer and loss, or neither with a compiled model"),
@@ -115,12 +115,12 @@ def test_the_best_model_is_kept_by_a_callback(tmp_path):
         ({"data_module": NVTabularDataModule}, "NVTabular, which needs a GPU of NVIDIA"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, given, words):
-    made = estimator(tmp_path, epochs=1)
-    for name, value in given.items():
-        getattr(made, f"set{made._rows[name].camel}")(value)
-    with pytest.raises((ValueError, ImportError), match=words):
-        made.fit_on_parquet()
+def test_what_does_not_fit_is_named(tmp_path, options, message):
+    fitter = estimator(tmp_path, epochs=1)
+    for name, value in options.items():
+        getattr(fitter, f"set{fitter._rows[name].camel}")(value)
+    with pytest.raises((ValueError, ImportError), match=message):
+        fitter.fit_on_parquet()
 
 
 def test_objects_of_keras_become_bytes_and_back():

@@ -47,30 +47,30 @@ class Noting(pl.callbacks.Callback):
         SEEN.append((type(trainer.strategy).__name__, trainer.world_size, trainer.optimizers[0].__class__.__name__))
 
 
-def told(tmp_path, **given):
+def params(tmp_path, **options):
     store = LocalStore(tmp_path / "store")
     write_sums(tmp_path / "store")
     torch.manual_seed(1)
     return {
         "store": store, "backend": InThisProcess(), "feature_cols": ["z"], "label_cols": ["sum"], "verbose": 0,
-        "epochs": 4, "random_seed": 3, "batch_size": 8, "validation": 0.5, **given,
+        "epochs": 4, "random_seed": 3, "batch_size": 8, "validation": 0.5, **options,
     }  # fmt: skip
 
 
 def test_it_trains_as_the_estimator_of_pytorch_does(tmp_path):
     SEEN.clear()
-    common = told(tmp_path)
+    common = params(tmp_path)
     model = Line()
     plain = Plain(
         model=model.inner, optimizer=torch.optim.SGD(model.inner.parameters(), 0.1), loss=torch.nn.MSELoss(), **common
     )
     expected = plain.fit_on_parquet().getHistory()
-    made = TorchEstimator(model=model, callbacks=[Noting()], run_id="r", **common).fit_on_parquet()
-    assert isinstance(made, TorchModel)
+    pytorch = TorchEstimator(model=model, callbacks=[Noting()], run_id="r", **common).fit_on_parquet()
+    assert isinstance(pytorch, TorchModel)
     assert SEEN == [("HorovodStrategy", 1, "SGD")]
     for name in ("loss", "val_loss"):
-        assert made.getHistory()[name] == pytest.approx(expected[name], rel=1e-4)
-    assert made.getModel().inner.weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
+        assert pytorch.getHistory()[name] == pytest.approx(expected[name], rel=1e-4)
+    assert pytorch.getModel().inner.weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
     torch.manual_seed(1)
     net = torch.nn.Linear(4, 1)
     wrapped = TorchEstimator(
@@ -84,7 +84,7 @@ def test_it_trains_as_the_estimator_of_pytorch_does(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "message"),
     [
         ({"model": "net"}, "model must be a LightningModule, or a torch.nn.Module with optimizer and loss, got 'net'"),
         (
@@ -99,9 +99,9 @@ def test_it_trains_as_the_estimator_of_pytorch_does(tmp_path):
         ({"train_minibatch_fn": print}, "define training_step of the LightningModule instead"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, given, words):
-    with pytest.raises(ValueError, match=words):
-        TorchEstimator(**{"model": Line(), **told(tmp_path), **given}).fit_on_parquet()
+def test_what_does_not_fit_is_named(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        TorchEstimator(**{"model": Line(), **params(tmp_path), **options}).fit_on_parquet()
 
 
 class Asking(pl.callbacks.Callback):
@@ -112,7 +112,7 @@ class Asking(pl.callbacks.Callback):
 def test_arguments_of_the_trainer_count_more_than_params(tmp_path):
     SEEN.clear()
     arguments = {"num_sanity_val_steps": 1, "log_every_n_steps": 3, "profiler": "simple"}
-    common = {**told(tmp_path), "epochs": 1, "callbacks": [Asking()]}
+    common = {**params(tmp_path), "epochs": 1, "callbacks": [Asking()]}
     TorchEstimator(model=Line(), trainer_args=arguments, **common).fit_on_parquet()
     TorchEstimator(model=Line(), log_every_n_steps=7, **common).fit_on_parquet()
     assert SEEN == [(1, 3, "SimpleProfiler"), (0, 7, "PassThroughProfiler")]

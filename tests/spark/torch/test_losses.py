@@ -17,7 +17,7 @@ def mse(output, label, reduction="mean"):
 
 
 @pytest.mark.parametrize(
-    "made",
+    "loss",
     [
         lambda: losses.made(torch.nn.MSELoss(), None, True),
         lambda: losses.made(mse, None, True),
@@ -26,28 +26,28 @@ def mse(output, label, reduction="mean"):
         lambda: losses.made(lambda output, label: (output - label) ** 2, None, True),
     ],
 )
-def test_rows_have_weights(made):
+def test_rows_have_weights(loss):
     # (1 - 0)^2 * 1, (2 - 0)^2 * 0, (3 - 1)^2 * 2, over 3 rows
-    assert float(losses.total(made(), None, [OUT], [LABEL], WEIGHTS)) == pytest.approx((1 + 0 + 8) / 3)
+    assert float(losses.total(loss(), None, [OUT], [LABEL], WEIGHTS)) == pytest.approx((1 + 0 + 8) / 3)
 
 
 def test_outputs_have_weights_and_one_loss_is_for_all():
     own = torch.nn.MSELoss()
-    made = losses.made(own, None, False, 2)
-    once = float(losses.total(made[:1], None, [OUT], [LABEL], None))
+    loss = losses.made(own, None, False, 2)
+    once = float(losses.total(loss[:1], None, [OUT], [LABEL], None))
     assert once == pytest.approx((1 + 4 + 4) / 3)
-    both = losses.total(made, [1.0, 3.0], [OUT, OUT], [LABEL, LABEL], None)
+    both = losses.total(loss, [1.0, 3.0], [OUT, OUT], [LABEL, LABEL], None)
     assert float(both) == pytest.approx(4 * once)
     assert own.reduction == "mean"
 
 
 def test_what_does_not_fit_is_named():
-    made = losses.made(lambda output, label: (output - label).square().mean(), None, True)
+    loss = losses.made(lambda output, label: (output - label).square().mean(), None, True)
     with pytest.raises(
         ValueError, match=r"with sample_weight_col, loss 0 must have a reduction .*, got shape \(\) for 3 rows"
     ):
-        losses.total(made, None, [OUT], [LABEL], WEIGHTS)
+        losses.total(loss, None, [OUT], [LABEL], WEIGHTS)
     with pytest.raises(ValueError, match="loss must have one function, or one for each of 3 label_cols, got 2"):
         losses.made([torch.nn.MSELoss()] * 2, None, False, 3)
     with pytest.raises(ValueError, match="the model must have one output for each of 2 label_cols, got 1"):
-        losses.total(made, None, [OUT], [LABEL, LABEL], None)
+        losses.total(loss, None, [OUT], [LABEL, LABEL], None)

@@ -44,7 +44,7 @@ class Watching(PetastormDataModule):
         return MapIterable(super().train_data(), 1, lambda batch: SEEN.append(batch["id"].tolist()) or batch)
 
 
-def estimator(tmp_path, columns=None, seed=1, model=None, optimizer=None, **given):
+def estimator(tmp_path, columns=None, seed=1, model=None, optimizer=None, **options):
     """Return an estimator that learns sum = x0 + x1 + x2 + x3 of scaled rows."""
     store = LocalStore(tmp_path / "store")
     if not store.exists(store.get_train_data_path()):
@@ -52,19 +52,19 @@ def estimator(tmp_path, columns=None, seed=1, model=None, optimizer=None, **give
     torch.manual_seed(seed)
     model = model or torch.nn.Linear(4, 1)
     optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
-    told = {"model": model, "optimizer": optimizer, "loss": torch.nn.MSELoss(), "verbose": 0, "epochs": 4, **given}
+    params = {"model": model, "optimizer": optimizer, "loss": torch.nn.MSELoss(), "verbose": 0, "epochs": 4, **options}
     return TorchEstimator(
-        store=store, backend=InThisProcess(), **{"feature_cols": ["z"], "label_cols": ["sum"], **told}
+        store=store, backend=InThisProcess(), **{"feature_cols": ["z"], "label_cols": ["sum"], **params}
     )
 
 
 def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
-    made = estimator(
+    fitter = estimator(
         tmp_path, validation=0.1, metrics=[torch.nn.functional.l1_loss], callbacks=[remember],
         random_seed=3, batch_size=8, run_id="r", epochs=6,
     )  # fmt: skip
-    before = made.getModel().weight.clone()
-    model = made.fit_on_parquet()
+    before = fitter.getModel().weight.clone()
+    model = fitter.fit_on_parquet()
     history = model.getHistory()
     assert set(history) == {"loss", "l1_loss", "val_loss", "val_l1_loss"}
     assert history["loss"][-1] < history["loss"][0] / 10
@@ -72,7 +72,7 @@ def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
     assert [epoch for epoch, _ in SEEN] == list(range(6))
     assert SEEN[2][1] == {name: values[2] for name, values in history.items()}
     assert model.getModel().weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
-    assert (made.getModel().weight == before).all(), "the estimator's own model is left alone"
+    assert (fitter.getModel().weight == before).all(), "the estimator's own model is left alone"
     # The returned optimizer refers to the returned model's parameters.
     assert model.getOptimizer().param_groups[0]["params"][0] is model.getModel().weight
     kept = torch.load(tmp_path / "store/runs/r/checkpoint", weights_only=True)
@@ -86,36 +86,36 @@ def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
 
 
 def test_without_runs_nothing_is_kept(tmp_path):
-    made = estimator(tmp_path, epochs=1)
-    made.getStore()._save_runs = False
-    made.fit_on_parquet()
+    fitter = estimator(tmp_path, epochs=1)
+    fitter.getStore()._save_runs = False
+    fitter.fit_on_parquet()
     assert not (tmp_path / "store/runs").exists()
 
 
 def test_runs_that_cannot_be_kept_are_told_of_before_the_training(tmp_path):
     (tmp_path / "file").write_text("no folder")
     model = torch.nn.Linear(4, 1)
-    made = estimator(tmp_path, model=model, optimizer=Counting(model.parameters(), 0.1))
-    made.setStore(LocalStore(tmp_path / "store", runs_path=f"{tmp_path}/file/runs"))
+    fitter = estimator(tmp_path, model=model, optimizer=Counting(model.parameters(), 0.1))
+    fitter.setStore(LocalStore(tmp_path / "store", runs_path=f"{tmp_path}/file/runs"))
     with pytest.raises(StoreNotWritableError, match=r"file/runs\S* cannot be written: FileExistsError"):
-        made.fit_on_parquet()
+        fitter.fit_on_parquet()
     assert SEEN == []
 
 
 @pytest.mark.parametrize(("passes", "steps"), [(3, [2, 2]), (5, [1, 1]), (2, [2, 2]), (1, [4, 4])])
 def test_an_epoch_ends_with_a_step_whatever_the_passes_are(tmp_path, passes, steps):
     model = torch.nn.Linear(4, 1)
-    made = estimator(tmp_path, model=model, optimizer=Counting(model.parameters(), 0.01), batch_size=15, epochs=2)
-    made.setBackwardPassesPerStep(passes).setCallbacks([remember]).fit_on_parquet()
+    fitter = estimator(tmp_path, model=model, optimizer=Counting(model.parameters(), 0.01), batch_size=15, epochs=2)
+    fitter.setBackwardPassesPerStep(passes).setCallbacks([remember]).fit_on_parquet()
     ends = [place for place, one in enumerate(SEEN) if one != "step"]
     assert [ends[0], ends[1] - ends[0] - 1] == steps
 
 
 def test_a_step_of_fewer_passes_has_the_gradients_of_all_of_them(tmp_path):
     """With one step in an epoch: the step uses the sum of the batches' gradients."""
-    made = estimator(tmp_path, batch_size=20, epochs=1, shuffle=False, backward_passes_per_step=7)
-    before = copy.deepcopy(made.getModel())
-    after = made.fit_on_parquet().getModel()
+    fitter = estimator(tmp_path, batch_size=20, epochs=1, shuffle=False, backward_passes_per_step=7)
+    before = copy.deepcopy(fitter.getModel())
+    after = fitter.fit_on_parquet().getModel()
     z = torch.tensor(np.random.default_rng(0).normal(size=(60, 4)).astype("float32"))
     loss = sum(torch.nn.MSELoss()(before(rows)[:, 0], rows.sum(1)) for rows in z.split(20))
     loss.backward()
@@ -123,22 +123,22 @@ def test_a_step_of_fewer_passes_has_the_gradients_of_all_of_them(tmp_path):
 
 
 def test_rows_that_are_lost_on_the_way_are_noticed(tmp_path, monkeypatch):
-    made = estimator(tmp_path)
-    store = made.getStore()
+    fitter = estimator(tmp_path)
+    store = fitter.getStore()
     columns = (Column("z", "list", "float32", 1, (4,)), Column("sum", "number", "float64", 0, ()))
     files = tuple(store.parquet_files(store.get_train_data_path()))
     written = prepare.Written(7, columns, files, (), 61)
-    monkeypatch.setattr(prepare, "columns_of", lambda *given: columns)
-    monkeypatch.setattr(prepare, "write", lambda *given: written)
+    monkeypatch.setattr(prepare, "columns_of", lambda *args: columns)
+    monkeypatch.setattr(prepare, "write", lambda *args: written)
     with pytest.raises(RuntimeError, match=r"_train_data.7 must have the 61 rows that were written, got 60"):
-        made.fit("a DataFrame")
+        fitter.fit("a DataFrame")
 
 
 def test_steps_of_an_epoch_may_be_fewer_or_more_than_the_rows(tmp_path):
-    made = estimator(tmp_path, feature_cols=["z", "id"], data_module=Watching, batch_size=25, epochs=2, shuffle=False)
-    made.setModel(Second()).setReaderPoolType("dummy")
-    made.setOptimizer(torch.optim.SGD(made.getModel().parameters(), 0.01))
-    made.setTrainStepsPerEpoch(2).fit_on_parquet()
+    fitter = estimator(tmp_path, feature_cols=["z", "id"], data_module=Watching, batch_size=25, epochs=2, shuffle=False)
+    fitter.setModel(Second()).setReaderPoolType("dummy")
+    fitter.setOptimizer(torch.optim.SGD(fitter.getModel().parameters(), 0.01))
+    fitter.setTrainStepsPerEpoch(2).fit_on_parquet()
     assert [len(one) for one in SEEN] == [25, 25, 10, 25]
     assert SEEN[3] == SEEN[0] == list(range(25))
 
@@ -158,10 +158,10 @@ def test_weights_of_rows_leave_rows_out(tmp_path):
     wrong = np.random.default_rng(0).normal(size=(60, 4)).astype("float32").sum(1)
     weight = np.arange(60) % 2 * 1.0
     columns = {"label": np.where(weight > 0, wrong, 1000.0), "weight": weight}
-    made = estimator(
+    fitter = estimator(
         tmp_path, columns=columns, label_cols=["label"], sample_weight_col="weight", epochs=12, batch_size=8
     )
-    model = made.fit_on_parquet()
+    model = fitter.fit_on_parquet()
     assert model.getModel().weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
 
 
@@ -192,18 +192,18 @@ def own_step(model, optimizer, transform_outputs, loss_fns, inputs, labels, samp
 
 def test_shapes_transformations_and_a_step_of_ones_own(tmp_path):
     square = Square()
-    made = estimator(
+    fitter = estimator(
         tmp_path, model=square, optimizer=torch.optim.SGD(square.parameters(), 0.1), input_shapes=[[-1, 2, 2]],
         transformation_fn=double, train_minibatch_fn=own_step, batch_size=20, epochs=30, inmemory_cache_all=True,
     )  # fmt: skip
-    model = made.setLabelCols(["twice"]).setLabelShapes([[1]]).fit_on_parquet()
+    model = fitter.setLabelCols(["twice"]).setLabelShapes([[1]]).fit_on_parquet()
     assert SEEN == [20] * 3 * 30
     assert model.getModel().inner.weight.detach().numpy() == pytest.approx(2 * np.ones((1, 4)), abs=0.1)
-    made.setTransformationRemovedFields(["twice"]).setEpochs(1)
+    fitter.setTransformationRemovedFields(["twice"]).setEpochs(1)
     with pytest.raises(
         ValueError, match=r"label_cols must name columns that transformation_fn returns, 'id', 'x'.*, got 'twice'"
     ):
-        made.fit_on_parquet()
+        fitter.fit_on_parquet()
 
 
 def test_two_labels_have_losses_weights_and_metrics_of_their_own(tmp_path):
@@ -220,19 +220,19 @@ def test_two_labels_have_losses_weights_and_metrics_of_their_own(tmp_path):
         return (output.argmax(1) == label).float().mean()
 
     both = Both()
-    made = estimator(
+    fitter = estimator(
         tmp_path, model=both, optimizer=torch.optim.SGD(both.parameters(), 0.1), label_cols=["sum", "y"],
         loss=[torch.nn.MSELoss(), torch.nn.CrossEntropyLoss()], loss_weights=[1.0, 0.0],
         metrics=[[torch.nn.functional.l1_loss], [accuracy]],
     )  # fmt: skip
-    model = made.fit_on_parquet()
+    model = fitter.fit_on_parquet()
     assert set(model.getHistory()) == {"loss", "sum_l1_loss", "y_accuracy"}
     assert (model.getModel().second.weight == both.second.weight).all(), "a loss of weight 0 moves nothing"
     assert model.getMetadata()["outputs"] == [[[1], "float32"], [[2], "float32"]]
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "message"),
     [
         ({"store": None}, "store must be a Store, .*, got None"),
         ({"feature_cols": None}, "feature_cols must be given"),
@@ -261,12 +261,12 @@ def test_two_labels_have_losses_weights_and_metrics_of_their_own(tmp_path):
         ),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, given, words):
-    made = estimator(tmp_path, epochs=1)
-    for name, value in given.items():
-        getattr(made, f"set{made._rows[name].camel}")(value)
-    with pytest.raises((ValueError, ImportError), match=words):
-        made.fit_on_parquet()
+def test_what_does_not_fit_is_named(tmp_path, options, message):
+    fitter = estimator(tmp_path, epochs=1)
+    for name, value in options.items():
+        getattr(fitter, f"set{fitter._rows[name].camel}")(value)
+    with pytest.raises((ValueError, ImportError), match=message):
+        fitter.fit_on_parquet()
 
 
 def test_an_optimizer_of_another_model_and_a_checkpoint_of_another_are_refused(tmp_path):

@@ -65,15 +65,15 @@ def test_a_build_with_a_local_label_is_found_in_a_folder(tmp_path, pip_is_told, 
 @pytest.fixture
 def fake_uv(tmp_path, monkeypatch):
     """Return a function that installs a fake uv with an exit code; the fake writes its arguments to a file."""
-    told = tmp_path / "told"
+    log = tmp_path / "told"
 
     def put(code):
         program = tmp_path / "uv"
-        program.write_text(f'#!/bin/sh\necho "$UV_FIND_LINKS|$*" >>{told}\nexit {code}\n')
+        program.write_text(f'#!/bin/sh\necho "$UV_FIND_LINKS|$*" >>{log}\nexit {code}\n')
         program.chmod(0o755)
         monkeypatch.setattr(install, "find_uv", lambda: str(program))
         monkeypatch.setattr(install, "built_wheels", lambda cache: ["/cache/x"])
-        return told
+        return log
 
     return put
 
@@ -87,10 +87,10 @@ def by_pip(monkeypatch):
 
 
 def test_uv_finds_what_pip_finds(tmp_path, pip_is_told, fake_uv, by_pip, capfd):
-    told = fake_uv(0)
+    log = fake_uv(0)
     pip_is_told(find_links=tmp_path)
     assert install.install(["--no-deps", "a", "b"]) == 0
-    assert told.read_text() == f"{tmp_path},/cache/x|pip install -q --python {sys.executable} --no-deps a b\n"
+    assert log.read_text() == f"{tmp_path},/cache/x|pip install -q --python {sys.executable} --no-deps a b\n"
     assert (by_pip, capfd.readouterr().err) == ([], "")
 
 
@@ -102,9 +102,9 @@ def test_pip_installs_where_uv_fails(pip_is_told, fake_uv, by_pip, capfd):
 
 
 def test_pip_installs_where_uv_cannot_be_told(pip_is_told, fake_uv, by_pip, capfd):
-    told = fake_uv(0)
+    log = fake_uv(0)
     pip_is_told(only_binary=":all:")
     assert install.install(["a"]) == 0
     assert by_pip == [["a"]]
-    assert not told.exists()
+    assert not log.exists()
     assert "pip's setting only-binary" in capfd.readouterr().err

@@ -41,10 +41,10 @@ def index(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     servers = []
 
-    def start(page, answers=True):
+    def start(page, responds=True):
         ready = threading.Event()
         handler = type("Handler", (FakeIndex,), {"page": page, "ready": ready})
-        if answers:
+        if responds:
             ready.set()
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -77,7 +77,7 @@ def test_an_index_without_this_version_is_named(index):
 
 
 def test_an_index_that_does_not_answer_is_given_up(index):
-    _, url = index(link(VERSION), answers=False)
+    _, url = index(link(VERSION), responds=False)
     start = time.monotonic()
     choice = probe.pytorch(VERSION, {}, url, deadline=0.2)
     assert time.monotonic() - start < 30

@@ -52,12 +52,12 @@ def batches(size):
     return [torch.randn(4 * size, 6) for _ in range(STEPS)]
 
 
-def train(model, mine):
+def train(model, part):
     """Train on the rows that ``mine`` selects, and return the parameters."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for rows in batches(hvd.size()):
         optimizer.zero_grad()
-        model(rows[mine]).square().mean().backward()
+        model(rows[part]).square().mean().backward()
         optimizer.step()
     return [one.full_tensor() if hasattr(one, "full_tensor") else one for one in model.parameters()]
 
@@ -66,6 +66,6 @@ def own_rows():
     return slice(4 * hvd.rank(), 4 * hvd.rank() + 4)
 
 
-def close(got, wanted):
-    for one, other in zip(got, wanted, strict=True):
+def close(got, expected):
+    for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one.detach(), other.detach(), rtol=1e-5, atol=1e-6)

@@ -42,31 +42,31 @@ def defined(op, dtype):
     return op != ReduceOp.AVG
 
 
-def same(got, wanted):
+def same(got, expected):
     """Compare bits, except those of averages, which the engine multiplies by a reciprocal."""
-    assert got.dtype == wanted.dtype
+    assert got.dtype == expected.dtype
     if got.dtype in (*FLOATS, *COMPLEX):
-        torch.testing.assert_close(got, wanted)
+        torch.testing.assert_close(got, expected)
     else:
-        assert got.view(torch.uint8).equal(wanted.view(torch.uint8)), (got, wanted)
+        assert got.view(torch.uint8).equal(expected.view(torch.uint8)), (got, expected)
 
 
 def check_reductions(op, dtype, size):
-    parts, mine = all_values(size, dtype, 2 * size), values(hvd.rank(), dtype, 2 * size)
-    wanted = reduced(op, parts)
-    got = mine.clone()
+    parts, local = all_values(size, dtype, 2 * size), values(hvd.rank(), dtype, 2 * size)
+    expected = reduced(op, parts)
+    got = local.clone()
     dist.all_reduce(got, op)
-    same(got, wanted)
-    got = mine.clone()
+    same(got, expected)
+    got = local.clone()
     dist.reduce(got, size - 1, op)
-    same(got, wanted if hvd.rank() == size - 1 else mine)
+    same(got, expected if hvd.rank() == size - 1 else local)
     own = slice(2 * hvd.rank(), 2 * hvd.rank() + 2)
     got = torch.empty(2, dtype=dtype)
-    dist.reduce_scatter_tensor(got, mine, op)
-    same(got, wanted[own])
-    work = dist.reduce_scatter(got.zero_(), list(mine.chunk(size)), op, async_op=True)
+    dist.reduce_scatter_tensor(got, local, op)
+    same(got, expected[own])
+    work = dist.reduce_scatter(got.zero_(), list(local.chunk(size)), op, async_op=True)
     work.wait()
-    same(got, wanted[own])
+    same(got, expected[own])
 
 
 def check_movements(dtype, size):
@@ -180,9 +180,9 @@ def objects():
     everything = [None] * size
     dist.all_gather_object(everything, {"rank": rank})
     assert everything == [{"rank": one} for one in range(size)]
-    given = ["a", 1] if rank == 0 else [None, None]
-    dist.broadcast_object_list(given, src=0)
-    assert given == ["a", 1]
+    objects = ["a", 1] if rank == 0 else [None, None]
+    dist.broadcast_object_list(objects, src=0)
+    assert objects == ["a", 1]
     got = [None]
     dist.scatter_object_list(got, [f"to {one}" for one in range(size)] if rank == 0 else None, src=0)
     assert got == [f"to {rank}"]

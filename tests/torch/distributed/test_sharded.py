@@ -50,10 +50,10 @@ def test_hsdp_clipping_and_tensors_on_a_mesh():
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
     with default_group():
-        wanted = train(network(), slice(None))
+        expected = train(network(), slice(None))
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
         model = sharded(network(), mesh=mesh)
-        close(train(model, own_rows()), wanted)
+        close(train(model, own_rows()), expected)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         assert norm.full_tensor().isfinite()
         whole = torch.arange(24.0).view(8, 3)
@@ -100,11 +100,11 @@ def test_checkpoints_and_optimizers(tmp_path):
                 one.zero_()
         checkpoint.load(state, checkpoint_id=str(tmp_path))
         close([one.full_tensor() for one in model.parameters()], list(network().parameters()))
-        wanted = train(network(), slice(None))
+        expected = train(network(), slice(None))
         model = DistributedDataParallel(network())
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
         for rows in batches(hvd.size()):
             optimizer.zero_grad()
             model(rows[own_rows()]).square().mean().backward()
             optimizer.step()
-        close(list(model.parameters()), wanted)
+        close(list(model.parameters()), expected)

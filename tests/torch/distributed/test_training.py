@@ -12,15 +12,15 @@ from tests.torch.distributed.programs import close, default_group, network, own_
 @on_ranks(2)
 def test_ddp_trains_as_one_process():
     with default_group():
-        wanted = train(network(), slice(None))
-        close(train(DistributedDataParallel(network()), own_rows()), wanted)
+        expected = train(network(), slice(None))
+        close(train(DistributedDataParallel(network()), own_rows()), expected)
 
 
 @pytest.mark.heavy
 @on_ranks(3)
 def test_options_of_ddp():
     with default_group():
-        wanted = train(network(), slice(None))
+        expected = train(network(), slice(None))
         for options in (
             {"gradient_as_bucket_view": True},
             {"static_graph": True},
@@ -29,12 +29,12 @@ def test_options_of_ddp():
         ):
             unused = "find_unused_parameters" in options
             got = train(DistributedDataParallel(network(unused), **options), own_rows())
-            close(got[: len(wanted)], wanted)
+            close(got[: len(expected)], expected)
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
         model = DistributedDataParallel(network())
         model.register_comm_hook(None, default_hooks.allreduce_hook)
-        close(train(model, own_rows()), wanted)
+        close(train(model, own_rows()), expected)
 
 
 @pytest.mark.heavy

@@ -9,7 +9,7 @@ CPU, GPUS = torch.device("cpu"), [torch.device("cuda", number) for number in ran
 
 
 @pytest.mark.parametrize(
-    ("given", "local_rank", "local_size", "gpus", "own"),
+    ("environ", "local_rank", "local_size", "gpus", "own"),
     [
         ([CPU], 3, 4, 0, CPU),
         ([CPU] * 4, 3, 4, 0, CPU),
@@ -20,18 +20,18 @@ CPU, GPUS = torch.device("cpu"), [torch.device("cuda", number) for number in ran
         (GPUS[3:], 0, 1, 4, GPUS[3]),
     ],
 )
-def test_each_rank_has_its_own(given, local_rank, local_size, gpus, own):
-    assert own_device(given, local_rank, local_size, gpus) == own
+def test_each_rank_has_its_own(environ, local_rank, local_size, gpus, own):
+    assert own_device(environ, local_rank, local_size, gpus) == own
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("environ", "message"),
     [
         ([CPU] * 3, "the Trainer's devices must be .*, got cpu, cpu, cpu for 2 ranks on this host"),
         (GPUS[3:], "devices must be 1, 'auto' or, for GPUs, as many as this host has ranks, got cuda:3 for"),
         ([torch.device("meta")], "devices must be of CPU or CUDA, got meta for"),
     ],
 )
-def test_what_does_not_match_is_named(given, words):
-    with pytest.raises(ValueError, match=words):
-        own_device(given, 1, 2, 4)
+def test_what_does_not_match_is_named(environ, message):
+    with pytest.raises(ValueError, match=message):
+        own_device(environ, 1, 2, 4)

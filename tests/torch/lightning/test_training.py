@@ -70,17 +70,17 @@ def test_what_lightning_asks_for_between_ranks(pool):
 
 
 def _failing(folder):
-    said = []
+    messages = []
     with pytest.raises(Exception) as raised:
         training.fit(folder, 1, begin="none.ckpt")
-    said.append(f"{raised.type.__name__}: {raised.value}")
+    messages.append(f"{raised.type.__name__}: {raised.value}")
     with pytest.raises(ValueError) as raised:
         training.fit(folder, 1, sync_batchnorm=True)
-    said.append(str(raised.value))
+    messages.append(str(raised.value))
     with pytest.raises(ValueError) as raised:
         training.fit(folder, 1, devices=3)
-    said.append(str(raised.value))
-    return said
+    messages.append(str(raised.value))
+    return messages
 
 
 def test_what_cannot_be_is_said_on_all_ranks(pool, tmp_path):
@@ -88,9 +88,9 @@ def test_what_cannot_be_is_said_on_all_ranks(pool, tmp_path):
     assert one[0].startswith("FileNotFoundError: ")
     assert other[0].startswith("RuntimeError: rank 0 cannot read the checkpoint ")
     assert "none.ckpt: FileNotFoundError: " in other[0]
-    for said in (one, other):
-        assert said[1].startswith("sync_batchnorm must be False, got True, which needs torch.distributed; use horovod")
-        assert said[2].startswith("the Trainer's devices must be 1, 'auto' or, for GPUs, as many as")
+    for text in (one, other):
+        assert text[1].startswith("sync_batchnorm must be False, got True, which needs torch.distributed; use horovod")
+        assert text[2].startswith("the Trainer's devices must be 1, 'auto' or, for GPUs, as many as")
 
 
 def _other_name(folder):

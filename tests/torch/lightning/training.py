@@ -93,10 +93,10 @@ def alone(epochs, passes, clip):
 
 def train_and_resume(folder):
     """Train three epochs at once, and as one epoch plus two in a restarted program; 4 batches an epoch, 3 a step."""
-    said = {"accumulate_grad_batches": 3, "gradient_clip_val": 0.5}
-    whole, trainer = fit(folder, 3, **said)
-    first, _ = fit(folder, 1, **said)
-    second, resumed = fit(folder, 3, "1.ckpt", **said)
+    options = {"accumulate_grad_batches": 3, "gradient_clip_val": 0.5}
+    whole, trainer = fit(folder, 3, **options)
+    first, _ = fit(folder, 1, **options)
+    second, resumed = fit(folder, 3, "1.ckpt", **options)
     return {
         "begun": whole.begun, "whole": whole.weights(), "first": first.weights(), "resumed": second.weights(),
         "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
