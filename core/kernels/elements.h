@@ -19,8 +19,8 @@ inline constexpr bool kIsFloat<double> = true;
 
 // ---- Operations on two values, where a is the operand of the lower rank ---------------------------------------------
 
-// Integers are added and multiplied as unsigned numbers, so that they wrap instead of overflowing. The conversion back
-// to T drops the upper bits.
+// Operations on numbers. Integers are computed as unsigned numbers, so that they wrap instead of overflowing; the conversion back to T
+// drops the upper bits.
 template <class T>
 struct Number {
   HVD_KERNEL_INLINE static T sum(T a, T b) {
@@ -59,8 +59,7 @@ HVD_KERNEL_INLINE T scale_integer(T x, const Scaling& s) {
   constexpr bool kSigned = static_cast<T>(-1) < static_cast<T>(0);
   constexpr int kBits = 8 * sizeof(T) - (kSigned ? 1 : 0);
   constexpr T kMost = static_cast<T>(~uint64_t{0} >> (64 - kBits)), kLeast = kSigned ? static_cast<T>(~kMost) : T{0};
-  // Limits of the integer type as doubles. For int64, the upper limit is rounded up to 2^63, the first value that does
-  // not fit.
+  // Limits of the integer type as doubles. The upper limit of int64 is rounded up to 2^63, the first value that does not fit.
   constexpr double kHigh = static_cast<double>(kMost), kLow = static_cast<double>(kLeast);
   const double y = static_cast<double>(x) * s.factor / s.divisor;
   if (y >= kHigh) return kMost;
@@ -128,15 +127,14 @@ inline constexpr bool kIsTruth<element::boolean> = true;
 
 template <class E>
 inline constexpr int kBytes = sizeof(typename E::Value);
-// True if scaling works on whole vectors. Integers are scaled one by one, because they are rarely scaled and a division
-// in double for each lane would make the kernels' code long.
+// True if scaling works on whole vectors. Integers are scaled one by one: this is rare, and a division in double for each lane would make
+// the kernels' code long.
 template <class E>
 inline constexpr bool kScalesFast = kIsFloat<typename E::Acc>;
 
 // ---- The same operations on words -----------------------------------------------------------------------------------
 
-// Number of words that hold kLanes values, in memory and in the accumulation type. The functions below convert between
-// the two forms.
+// Number of words that hold kLanes values, in memory and in the accumulation type. The functions below convert between the two.
 template <class E, int kLanes>
 inline constexpr int kMemoryWords = (kLanes * static_cast<int>(sizeof(typename E::Value)) + 3) / 4;
 template <class E, int kLanes>
@@ -197,14 +195,13 @@ HVD_KERNEL_INLINE void each_word(Words<N> (&a)[K], const Words<N> (&b)[K], Apply
   }
 }
 
-// Operations that process all lanes of a word at once, for 8-bit and 16-bit integers. There are sums for both types.
-// There are minima and maxima only for 8-bit integers, because lane-by-lane code is shorter for just two lanes. kUpper
-// is the upper bit of each lane.
+// Operations on all lanes of a word at once, for 8-bit and 16-bit integers. Minimum and maximum exist only for 8 bits, because lane-by-lane
+// code is shorter for two lanes. kUpper is the upper bit of each lane.
 template <class T>
 struct Narrow {
   static constexpr int kBits = 8 * sizeof(T);
   static constexpr uint32_t kUpper = sizeof(T) == 1 ? 0x80808080 : 0x80008000;
-  // Add the lanes' upper bits separately and without carry, because a carry would spill into the next lane.
+  // Add the lanes' upper bits separately, because their carry would spill into the next lane.
   HVD_KERNEL_INLINE static uint32_t sum(uint32_t a, uint32_t b) { return ((a & ~kUpper) + (b & ~kUpper)) ^ ((a ^ b) & kUpper); }
   // Return a mask with all bits set in the lanes where a < b, that is, where a - b borrows. Flipping the upper bits
   // maps the signed order to the unsigned order.
@@ -233,7 +230,7 @@ HVD_KERNEL_INLINE void add(Words<N> (&a)[K], const Words<N> (&b)[K]) {
   }
 }
 
-// Compute a[k] = a[k] op b[k] for all k. `op` is the same for all threads, so it is tested only once.
+// Compute a[k] = a[k] op b[k] for all k. All threads have the same `op`, so it is tested only once.
 template <class E, int K, int N>
 HVD_KERNEL_INLINE void combine(Words<N> (&a)[K], const Words<N> (&b)[K], Op op) {
   using Acc = typename E::Acc;

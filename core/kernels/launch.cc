@@ -11,8 +11,7 @@ namespace {
 constexpr uint64_t kVectorBytes = 16, kBlocksPerMultiprocessor = 4;
 // Each rank's share of a reduction is a multiple of this many bytes, so that no two ranks write to the same cache line.
 constexpr uint64_t kSliceBytes = 512;
-// Packing splits tensors into chunks whose sizes are multiples of this many bytes. All chunks of an aligned tensor are
-// then aligned to 16 bytes.
+// Packing splits tensors into chunks of multiples of this many bytes, so that all chunks of an aligned tensor are aligned to 16 bytes.
 constexpr uint64_t kChunkStep = 4096;
 
 #define HVD_OF_A_TYPE(cpp, text, bytes, floating) \
@@ -72,8 +71,8 @@ Scaling scaling_of(double factor, int64_t divisor) {
   return s;
 }
 
-// Return the launch geometry. If all blocks can run at the same time, each thread processes one vector, which spreads
-// small work over the whole device. For larger work, each thread loops over several vectors.
+// Return the launch geometry. Small work is spread over the whole device, one vector per thread. For larger work, each thread loops over
+// several vectors.
 Geometry geometry(uint64_t elements, size_t element_bytes, int multiprocessors) {
   const uint64_t most = kBlocksPerMultiprocessor * static_cast<uint64_t>(std::max(multiprocessors, 1));
   const uint64_t wanted = divided_up(elements * element_bytes, kVectorBytes * kThreads);

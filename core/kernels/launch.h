@@ -22,9 +22,8 @@ struct Kernel {
   size_t parameter_bytes;
 };
 
-// Return all kernels. The loader launches each kernel once before anything waits for other ranks, with all-zero
-// parameters that make it do nothing. Otherwise, a driver might load a function lazily, at its first launch, and wait
-// for the device.
+// Return all kernels. The loader launches each of them once, before anything waits for other ranks, with all-zero parameters that make it
+// do nothing. A driver that loads functions lazily might otherwise wait for the device at a later launch.
 std::span<const Kernel> all();
 
 // Return the index of a dtype's reduction kernel in all().
@@ -35,8 +34,7 @@ size_t pack_of(DType d);
 std::optional<size_t> pack_of(DType from, DType to);
 size_t pack_bytes_of();
 
-// Return the operation that the kernel reduce_<dtype> performs, or nullopt for Adasum. An average uses the sum with a
-// scale factor.
+// Return the operation of the kernel reduce_<dtype>, or nullopt for Adasum. An average is a scaled sum.
 std::optional<Op> op_of(ReduceOp op);
 
 // Return the scaling x * factor / divisor in the form that the kernels need; see scale() in collectives/reduce.cc.
@@ -50,14 +48,13 @@ struct Geometry {
 // multiprocessors of the device, at least 1.
 Geometry geometry(uint64_t elements, size_t element_bytes, int multiprocessors);
 
-// Range [begin, end) that one of `parts` ranks reduces. Ranges are split at multiples of 512 bytes, so the last ones
-// can be empty.
+// Range [begin, end) that one of `parts` ranks reduces. Ranges begin at multiples of 512 bytes, so the last ones can be empty.
 struct Slice {
   uint64_t begin, end;
 };
 Slice slice_of(uint64_t elements, size_t element_bytes, uint64_t part, uint64_t parts);
 
-// One copy of a tensor, or of a part of one, to or from a fusion buffer. The source address 0 means zeros.
+// One copy between a tensor, or a part of it, and a fusion buffer. The source address 0 means zeros.
 struct Move {
   uint64_t source, destination, elements;
 };

@@ -18,8 +18,8 @@ constexpr uint32_t kThreads = 256;
 // Reduction operations, in the order of the rows in collectives/kernels.h.
 enum class Op : uint32_t { sum = 0, min = 1, max = 2, product = 3 };
 
-// Device form of Scale (collectives/comm.h), with the precomputed factor / divisor for floats. collectives/reduce.cc
-// defines the scaling of each type.
+// Device form of Scale (collectives/comm.h), with a precomputed quotient for floats. collectives/reduce.cc defines the scaling of each
+// type.
 struct Scaling {
   double factor = 1.0, divisor = 1.0;
   // Quotient factor / divisor, computed in double. The kernel converts it to the accumulation type.
@@ -62,10 +62,10 @@ struct Piece {
 };
 static_assert(sizeof(Piece) == 32);
 
-// Parameters of pack_bytes, pack_<dtype> (scaled) and pack_<from>_to_<to> (cast, scaled, rounded once): copy each piece
-// from its source to its destination. Packing and unpacking differ only in which side is the fusion buffer. Pieces are
-// split into chunks of `chunk` elements, of which the last can be shorter. A block processes one chunk after another.
-// If the types are equal, a source can be its own destination.
+// Parameters of pack_bytes, pack_<dtype> (scaled) and pack_<from>_to_<to> (cast, scaled, rounded once), which copy each piece from its
+// source to its destination. For packing, the destination is the fusion buffer, for unpacking, the source. Pieces are split into chunks of
+// `chunk` elements; the last can be shorter. A block processes one chunk after another. If the types are equal, a source can be its own
+// destination.
 struct PackParameters {
   Piece pieces[kMostPieces];
   Scaling scaling;

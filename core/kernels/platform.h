@@ -1,5 +1,5 @@
-// Differences between the two ways to compile kernels.cu: for a device by NVRTC (scripts/compile-kernels.sh), and for
-// the host by any C++ compiler, for tests (tests/simulated/kernels). All other files have the same source for both.
+// The two ways to compile kernels.cu: for a device by NVRTC (scripts/compile-kernels.sh), and for the host by any C++ compiler, for tests
+// (tests/simulated/kernels). Only this file differs between them.
 #pragma once
 #include <cstdint>
 
@@ -19,9 +19,8 @@ struct Place {
 
 #if defined(__CUDACC__)
 
-// Load a value from global memory. Kernels access only global memory (the device's own, a peer's, or pinned host
-// memory), but the compiler cannot infer this from an integer address. The compiler may reorder a load with stores,
-// because no thread reads what any thread has written.
+// Load a value from global memory: the device's own, a peer's, or pinned host memory. The compiler cannot infer from an integer address
+// that the memory is global. It may reorder a load with stores, because no thread reads what any thread has written.
 template <int kBytes>
 HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
   Words<(kBytes + 3) / 4> x;
@@ -46,9 +45,9 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
   }
 }
 
-// Define a kernel with a single parameter. It is marked __grid_constant__, because each thread would otherwise copy a
-// 16 KiB table to index it. in_bytes and out_bytes, the element sizes, are used only on the host. At least two blocks
-// fit on a multiprocessor, so a thread has up to 128 registers.
+// Define a kernel with a single parameter. Without __grid_constant__, each thread would copy the 16 KiB of a table that it indexes. At
+// least two blocks fit on a multiprocessor, so a thread has up to 128 registers. in_bytes and out_bytes, the element sizes, are used only
+// on the host.
 #define HVD_KERNEL(name, Parameters, in_bytes, out_bytes, ...)                                    \
   extern "C" __global__ void __launch_bounds__(hvd::kernels::kThreads, 2)                         \
       name(const __grid_constant__ hvd::kernels::Parameters parameters) {                         \
@@ -57,7 +56,7 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
 
 #else
 
-// In host tests, trap if a device would report the address as misaligned.
+// On the host, trap if the address is misaligned, which a device would report.
 template <int kBytes>
 inline Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
   if (address % kBytes != 0) __builtin_trap();

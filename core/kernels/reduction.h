@@ -1,11 +1,10 @@
-// Reduction of up to 64 sources into several destinations, in the canonical order of collectives/reduce.h. Let p be the
-// largest power of two <= the number of sources, and r the remainder. Partial i is the combination of sources 2i and
-// 2i+1 for i < r, and source i+r for all other i. Then neighbours combine until one value is left.
+// Reduction of up to 64 sources into several destinations, in the canonical order of collectives/reduce.h. Let p be the largest power of
+// two <= the number of sources, and r the remainder. Partial value i combines sources 2i and 2i+1 for i < r, and is source i+r for all
+// other i. Then neighbours combine until one value is left.
 //
-// With two sources, a thread works on two vectors at a time. With more sources, it works on one vector and reads it for
-// four partials at a time, which keeps four to eight 16-byte loads in flight. Four partials are combined to a subtree.
-// Its result is kept on a stack until the neighbouring subtree of the same size is complete, like a carry in a binary
-// counter.
+// With two sources, a thread works on two vectors at a time. With more sources, it works on one vector and reads four partial values at a
+// time, which keeps four to eight 16-byte loads in flight. They are combined to a subtree, whose result waits on a stack for the
+// neighbouring subtree of the same size, like a carry in a binary counter.
 #pragma once
 #include <cstdint>
 
@@ -14,8 +13,8 @@
 
 namespace hvd::kernels {
 
-// The elements that can be reduced as 16-byte vectors: [first, first + 16 / bytes * count). There, the addresses in all
-// buffers are multiples of 16. If the buffers are aligned differently, count is 0.
+// Elements that can be reduced as 16-byte vectors: [first, first + 16 / bytes * count). Their addresses in all buffers are multiples of 16.
+// If the buffers are aligned differently, count is 0.
 struct Vectors {
   uint64_t first, count;
 };
@@ -98,11 +97,11 @@ HVD_KERNEL_INLINE void reduce_two(const ReduceParameters& p, uint64_t offset, ui
   }
 }
 
-// Return the combination of the elements of all sources at byte offset `offset`.
+// Combine the elements of all sources at byte offset `offset`.
 template <class E, int kLanes>
 HVD_KERNEL_INLINE Words<kAccWords<E, kLanes>> tree(const ReduceParameters& p, uint64_t offset) {
   using A = Access<E, kLanes>;
-  // Maximum number of subtrees on the stack: one each of 1, 2, 4 and 8 combined subtrees. 64 sources form 16 subtrees.
+  // Maximum number of subtrees on the stack: one each of 1, 2, 4 and 8 combined subtrees, because 64 sources form 16 subtrees.
   constexpr int kLevels = 4;
   static_assert(kMostSources == 4 << kLevels);
   uint32_t partials = 1;
@@ -136,9 +135,8 @@ HVD_KERNEL_INLINE Words<kAccWords<E, kLanes>> tree(const ReduceParameters& p, ui
     if (partials > 1) combine<E>(left, right, p.op);
     typename A::Acc one[1] = {left[0]}, other[1] = {left[1]};
     if (partials > 2) combine<E>(one, other, p.op);
-    // Combine the new subtree with subtrees of the same size on the stack (`waiting`), up to the first free level, like
-    // a carry in a binary counter. The last subtree combines with all others, because the number of subtrees is a power
-    // of two.
+    // Combine the new subtree with waiting subtrees of the same size, up to the first free level, like a carry in a binary counter. The
+    // number of subtrees is a power of two, so the last one combines with all others.
     root = one[0];
     bool rises = true;
     HVD_KERNEL_UNROLL

@@ -11,14 +11,14 @@
 
 namespace hvd::kernels {
 
-// Work of one thread: the vectors with the indices first, first + stride, first + 2 * stride and so on, then the
-// elements outside full vectors with the same pattern of indices.
+// Work of one thread: the vectors first, first + stride, first + 2 * stride and so on, then the same pattern of the elements outside full
+// vectors.
 struct Share {
   uint64_t first, stride;
 };
 
-// Return the number of leading elements to process one by one until both addresses are multiples of 16. If this is
-// never the case, return the number of all elements.
+// Return the number of leading elements that are processed one by one, until both addresses are multiples of 16. If they never are, return
+// the number of all elements.
 template <class In, class Out>
 HVD_KERNEL_INLINE uint64_t head_of(uint64_t source, uint64_t destination, uint64_t elements) {
   const uint64_t to_boundary = (16 - destination % 16) % 16;
@@ -37,8 +37,8 @@ HVD_KERNEL_INLINE Words<kMemoryWords<Out, kLanes>> transformed(const Words<kMemo
   return narrow<Out, kLanes>(scaled<In, kLanes>(widen<In, kLanes>(x), s));
 }
 
-// Load or store a vector of 16 * kParts bytes. The wider type of a cast needs several parts of 16 bytes for as many
-// elements as one part holds in the narrower type.
+// Load or store a vector of 16 * kParts bytes. In a cast, the wider type takes several parts of 16 bytes for as many elements as fit in one
+// part of the narrower type.
 template <int kParts>
 HVD_KERNEL_INLINE Words<4 * kParts> load_vector(uint64_t address) {
   Words<4 * kParts> x;
@@ -94,7 +94,7 @@ HVD_KERNEL_INLINE void transform(uint64_t source, uint64_t destination, uint64_t
   }
 }
 
-// Copy bytes in the widest words that the addresses allow. If there is no source, write zeros.
+// Copy bytes in the widest words that the addresses allow. A null source stands for zeros.
 template <int kWidth>
 HVD_KERNEL_INLINE void copy_words(uint64_t source, uint64_t destination, uint64_t words, Share share) {
   constexpr int kAtOnce = 4;

@@ -1,6 +1,5 @@
-// One thread's share of a vector, in 32-bit words that stay in registers. Packing narrow elements into words uses up to
-// four times fewer registers than one register per element. Lanes are the elements in the words, from the low bits up,
-// as in memory.
+// One thread's part of a vector, as 32-bit words that stay in registers. Narrow elements thus need up to four times fewer registers than
+// with one register per element. Lanes are the elements in the words, from the low bits up, as in memory.
 //
 // kernels.cu uses this file both on a device (NVRTC) and on the host (tests), so std::bit_cast is the only function of
 // the standard library that it may use.
@@ -11,8 +10,8 @@
 #if defined(__CUDACC__)
 #define HVD_KERNEL_INLINE __device__ __forceinline__
 #define HVD_KERNEL_UNROLL _Pragma("unroll")
-// Do not unroll loops whose speed does not depend on it. Short code matters, because the driver compiles all of it when
-// the kernels are first loaded.
+// Keep loops rolled if unrolling does not make them faster. The driver compiles the code when kernels are first loaded, so it should be
+// short.
 #define HVD_KERNEL_ROLL _Pragma("unroll 1")
 #else
 #define HVD_KERNEL_INLINE inline
