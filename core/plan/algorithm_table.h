@@ -50,13 +50,12 @@
   X(adasum, halving, "(2 Q + Q (Q+1) / 2) a + (P-1)/P N (2 b + 2 g), Q = log2 P [on one host a' and 2 b' for a and b]",    \
     adasum(w, n, m))
 
-// Each row is X(collective, where, values, sizes, maximum ranks, maximum bytes, algorithm). The first row that matches
-// decides. The rows of a collective are adjacent. For each kind of topology (local, nested, flat), the last row matches
-// everything.
+// Each row is X(collective, where, values, sizes, maximum ranks, maximum bytes, algorithm). The first row that matches decides. The rows of
+// a collective are adjacent. Its last row for each kind of topology (local, nested, flat) matches everything.
 //
-// With two ranks, recursive doubling and pairwise both send all data, but recursive doubling needs one step instead of
-// two. For sizes that are not a power of two, folding costs Rabenseifner's algorithm two extra transfers of all data;
-// pairwise needs a connection to every rank. Adasum on one host uses shared memory.
+// With two ranks, recursive doubling and pairwise send equally much, but recursive doubling takes one step instead of two. If the number of
+// ranks is not a power of two, Rabenseifner's algorithm sends all data twice more (folding), while pairwise needs a connection to every
+// rank. Adasum on one host uses shared memory.
 #define HVD_CHOICES(X)                                                                                         \
   X(allreduce,     local,    any,      any,           kAnyRanks, kAnyBytes,                shm)                \
   X(allreduce,     nested,   any,      any,           kAnyRanks, kAnyBytes,                hierarchical)       \

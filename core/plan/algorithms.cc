@@ -38,7 +38,7 @@ struct Range {
 };
 using Ranges = std::array<Range, kCollectiveCount>;
 
-// Return the range of each collective's rows among `n` rows. The rows of a collective are adjacent.
+// Return the range of each collective's rows, which are adjacent, in a table of `n` rows.
 template <class CollectiveOf>
 constexpr Ranges ranges_of(size_t n, CollectiveOf collective_of) {
   Ranges ranges{};
@@ -134,7 +134,7 @@ Algorithm select(Collective c, DType d, size_t bytes, const WorldShape& world, c
       return choice.algorithm;
     }
   }
-  // Unreachable, because the last row for each collective and kind of topology matches everything (checked by a test).
+  // Unreachable: a collective's last row for each kind of topology matches everything (checked by a test).
   return Algorithm::shm;
 }
 

@@ -1,8 +1,8 @@
-// Choice of the algorithm for each collective. The first matching row of a table decides, unless the user overrides the
-// choice with a text such as "allreduce=ring,broadcast=tree". The functions have no side effects.
+// Choice of the algorithm for each collective: the first matching row of a table, or what the user has set with a text such as
+// "allreduce=ring,broadcast=tree". The functions have no side effects.
 //
-// Invariant of the algorithm table, checked by a test: for a given process set, all rows that apply to float reductions
-// add values in the same order. The bits of a result then depend neither on the size of a tensor nor on fusion.
+// Invariant of the table, checked by a test: in a process set, all algorithms for float reductions add values in the same order. The bits
+// of a result then depend neither on the size of a tensor nor on fusion.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -48,7 +48,7 @@ struct WorldShape {
   // True if the number of ranks is a power of two.
   bool power_of_two = true;
 
-  // Return those properties of a topology. `shared_memory` is true if ranks on one host can use shared memory.
+  // Return these properties for a topology. `shared_memory` is true if ranks on one host can use shared memory.
   static WorldShape of(const Topology& topology, bool shared_memory = true);
 };
 
@@ -60,21 +60,19 @@ struct Overrides {
   static Status parse(std::string_view text, Overrides* out);
 };
 
-// Order of the additions in a float reduction, for algorithms in which it affects the result (collectives/reduce.h).
+// Order of the additions in an algorithm's float reduction (collectives/reduce.h), or `none` where it does not matter.
 enum class Order : uint8_t { none, the_order, by_host, by_slice };
 Order order_of(Collective, Algorithm);
 
 // True if `algorithm` can run in a process set with these properties.
 bool runs_in(Algorithm, const WorldShape&);
 
-// Select the algorithm. `bytes` is the size of the whole operation on one rank, in dtype `d`. An override that cannot
-// run in this process set is ignored, because the same setting applies to jobs and process sets of different
-// topologies.
+// Select the algorithm. `bytes` is the size of the whole operation on one rank, in dtype `d`. An override that cannot run in this process
+// set is ignored, because one setting applies to process sets of all topologies.
 Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {}, const Tuning& = {});
 
-// Kinds of topologies in the table of choices, also used by documentation and tests. In `local`, all ranks share one
-// host's memory. In `nested`, there are several hosts, some with several ranks that share memory. In `flat`, all ranks
-// use only links. `links` includes nested and flat.
+// Kinds of topologies in the table of choices. `local`: all ranks share one host's memory. `nested`: there are several hosts, some with
+// several ranks that share memory. `flat`: all ranks use only links. `links`: nested or flat.
 enum class Where : uint8_t { local, nested, flat, links, anywhere };
 // True if a process set with these properties has the given kind of topology.
 bool matches(Where, const WorldShape&);
@@ -87,7 +85,7 @@ struct Choice {
   Sizes sizes;
   // Maximum number of ranks for which the row matches.
   int ranks;
-  // Field of Tuning with the maximum size in bytes for which the row matches. Null means no limit.
+  // Field of Tuning that holds the maximum size in bytes for which the row matches. Null means no limit.
   size_t Tuning::* bytes;
   Algorithm algorithm;
 };

@@ -26,8 +26,8 @@ double halving(int p, double n, const M& m) {
 double two_trips(int p, double n, const M& m) { return 2 * (p - 1) * m.alpha + others(p) * n * (2 * m.beta + m.gamma); }
 double one_trip(int p, double n, const M& m) { return (p - 1) * m.alpha + others(p) * n * m.beta; }
 
-// Return the cost of Adasum. It is that of Rabenseifner's algorithm, except that each reduction step also sums dot
-// products over growing groups of ranks and makes a second pass over the received data.
+// Return the cost of Adasum: that of Rabenseifner's algorithm, plus the sums of dot products over growing groups of ranks and a second pass
+// over the received data.
 double adasum(const WorldShape& w, double n, const M& m) {
   const double alpha = w.all_local ? m.local_alpha : m.alpha, beta = w.all_local ? 2 * m.local_beta : m.beta;
   const double q = log2_floor(w.size);
@@ -42,7 +42,7 @@ double hierarchical(const WorldShape& w, double n, const M& m) {
   return inside + std::min(doubling(w.hosts, slice, m), large);
 }
 
-// Return the cost of sending a chain of segments, each of the size that a connection can buffer.
+// Return the cost of a pipelined chain, whose segments have the size of a connection's buffer.
 double chain(const WorldShape& w, double n, const M& m) {
   constexpr double kSegment = 256 << 10;
   const double s = std::min(n, kSegment), segments = s > 0 ? std::ceil(n / s) : 0;

@@ -1,6 +1,5 @@
-// Predicted duration of a collective, by Hockney's model with a term for arithmetic: alpha seconds per message, beta
-// seconds per byte sent, gamma seconds per byte combined. The predictions are used to choose thresholds and to judge
-// measurements, never at run time.
+// Predicted duration of a collective, by Hockney's model with a term for arithmetic: alpha seconds per message, beta seconds per byte sent,
+// gamma seconds per byte combined. Predictions help to choose thresholds and to judge measurements; they are not used at run time.
 #pragma once
 #include <string_view>
 
@@ -10,13 +9,12 @@ namespace hvd {
 
 // Parameters of the cost model, in seconds.
 struct CostModel {
-  // Parameters for communication between hosts, or over links in general: seconds per message (alpha), per byte in one
-  // direction (beta), and per byte of one operand (gamma). The defaults are rounded values for 10 Gbit/s Ethernet.
+  // Costs of communication over links, usually between hosts: seconds per message (alpha), per byte in one direction (beta), and per byte
+  // of one operand (gamma). The defaults are rounded values for 10 Gbit/s Ethernet.
   double alpha = 30e-6;
   double beta = 0.8e-9;
   double gamma = 0.1e-9;
-  // Parameters for communication within a host, through shared memory: seconds until another core sees a store
-  // (local_alpha), and per byte copied (local_beta).
+  // Costs of communication through shared memory: seconds until another core sees a store (local_alpha), and per byte copied (local_beta).
   double local_alpha = 0.3e-6;
   double local_beta = 0.1e-9;
 };

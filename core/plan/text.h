@@ -13,7 +13,7 @@ inline std::string_view trimmed(std::string_view s) {
   return first == s.npos ? std::string_view() : s.substr(first, s.find_last_not_of(" \t") - first + 1);
 }
 
-// Do not start the concatenation with "'" + ..., because GCC 12 would warn about an overlapping copy (PR105651).
+// Starting the concatenation with "'" + ... would cause a false warning of GCC 12 (PR105651).
 inline std::string quoted(std::string_view s) { return std::string(1, '\'').append(s).append(1, '\''); }
 
 template <class Value, class Name>

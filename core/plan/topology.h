@@ -1,5 +1,4 @@
-// A Topology groups ranks by host. It is plain data and does not change during an epoch. A process set has a separate
-// topology.
+// Topology: the ranks of a job or of a process set, grouped by host. It is plain data and does not change during an epoch.
 #pragma once
 #include <span>
 #include <vector>
@@ -19,9 +18,9 @@ struct Topology {
   // This rank's index among the ranks on its host.
   int local_rank = 0;
   int local_size = 1;
-  // Index of this host among the hosts that have a rank with this local rank.
+  // Index of this host among the hosts that have a rank with this rank's local rank.
   int cross_rank = 0;
-  // Number of hosts that have a rank with the same local rank as this rank.
+  // Number of hosts that have a rank with this rank's local rank.
   int cross_size = 1;
   // Smallest number of ranks on any host.
   int slices = 1;
@@ -30,8 +29,7 @@ struct Topology {
 
   // Build the topology of `rank`. `host_of[r]` identifies the host of rank r.
   static Status make(int rank, std::span<const int> host_of, Topology* out);
-  // Return the topology of a process set, as seen by the same rank. `ranks` lists the set's ranks in set order, without
-  // duplicates and including this rank.
+  // Return the topology of a process set to which this rank belongs. `ranks` lists the set's ranks in set order, without duplicates.
   Status subset(std::span<const int> ranks, Topology* out) const;
 
   int hosts() const { return static_cast<int>(members.size()); }
@@ -41,8 +39,8 @@ struct Topology {
 
   // Return the ranks on this host, in ascending order.
   const std::vector<int>& local_members() const { return members[host[rank]]; }
-  // Return the rank on each host that has the same local rank as this rank, in the order of the hosts. Empty if some
-  // host has no such rank (local_rank >= slices).
+  // Return the rank on each host that has this rank's local rank, in the order of the hosts. Empty if some host has no such rank
+  // (local_rank >= slices).
   std::vector<int> cross_members() const;
 };
 

@@ -7,13 +7,12 @@
 namespace hvd {
 namespace {
 
-// Maximum accepted value of the thresholds below that have no smaller limit. A threshold of this size never applies in
-// practice, so it means "no limit".
+// Maximum accepted value of the thresholds that have no smaller limit. It is never reached in practice, so it means "no limit".
 constexpr size_t kMax = size_t{1} << 40;
 
 constexpr TuningField kFields[] = {
     {"direct_bytes", &Tuning::direct_bytes, 0, 4 << 20},
-    // A chunk size larger than the staging area has the same effect as a chunk size equal to the staging area.
+    // A chunk larger than the staging area is as large as the staging area.
     {"chunk_bytes", &Tuning::chunk_bytes, 4 << 10, 64 << 20},
     {"stream_bytes", &Tuning::stream_bytes, 0, kMax},
     {"doubling_bytes", &Tuning::doubling_bytes, 0, kMax},
