@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from horovod.common.devices import libraries, nvml, trying, visible
+from horovod.common.devices import cuda_check, libraries, nvml, visible
 from horovod.common.devices.libraries import Library, text_of, too_old
 from horovod.runner.doctor import container
 from horovod.runner.doctor.report import FAIL, WARN, DeviceReport, Finding, HostAnswer, Place
@@ -33,7 +33,7 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
     library = libraries.nccl(environ)
     nvtx = libraries.nvtx(environ)
     code, nccl_error = _nccl(library)
-    tried = trying.try_cuda(libraries.driver(environ)) if survey.gpus and not driver_error else trying.Tried()
+    tried = cuda_check.try_cuda(libraries.driver(environ)) if survey.gpus and not driver_error else cuda_check.Tried()
     return DeviceReport(
         survey=survey,
         usable=visible.choices(environ, survey)[0][:1024],

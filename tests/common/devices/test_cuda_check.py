@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.common.devices.trying import Tried, try_cuda
+from horovod.common.devices.cuda_check import Tried, try_cuda
 
 
 @pytest.fixture(scope="module")
