@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod.common.telemetry import exporters, metrics
+from horovod.common.telemetry import exporters
 from horovod.common.telemetry.exporters import LinesFile
 from horovod.common.telemetry.steps import Sums, figures, mean
 
@@ -80,11 +80,11 @@ def test_the_port_serves_what_prometheus_reads():
         occupied.listen()
         port = occupied.getsockname()[1]
         warnings = []
-        assert metrics.serve(job, "127.0.0.1", port, warnings.append) is None
+        assert exporters.serve_metrics(job, "127.0.0.1", port, warnings.append) is None
         assert warnings == [
             f"no figures at HOROVOD_METRICS_PORT={port} on 127.0.0.1: Address already in use; training goes on"
         ]
-    server = metrics.serve(job, "127.0.0.1", port, warnings.append)
+    server = exporters.serve_metrics(job, "127.0.0.1", port, warnings.append)
     try:
         kind, text = scrape(port, Accept="application/openmetrics-text; version=1.0.0")
         assert "openmetrics" in kind
@@ -143,7 +143,7 @@ def test_scalars_for_writers():
 def test_the_board_shows_what_is_exported():
     board = Path(__file__).parents[3].joinpath("deploy", "grafana", "horovod.json").read_text()
     json.loads(board)
-    exported = {sample.name for family in metrics.families(job()) for sample in family.samples}
+    exported = {sample.name for family in exporters.families(job()) for sample in family.samples}
     shown = set(re.findall(r"horovod_\w+", board))
     assert shown
     assert shown <= exported
