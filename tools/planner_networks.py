@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from horovod.planner import fit, network, profile, report
-from horovod.planner.fit import Point
+from horovod.planner import calibrate, network, profile, report
+from horovod.planner.calibrate import Point
 from horovod.planner.network import Layout, Network
 from horovod.planner.simulate import Settings
 from horovod.planner.units import show_bandwidth
@@ -67,7 +67,7 @@ def fitted_network(kind: str) -> Network:
         intra_bandwidth=PCIE,
         intra_latency=round(ALPHA_INSIDE, 8),
     )
-    return fit.fit(points(SINGLE_16, Layout(4, 4), TABLE_16[kind], True), base, RING)
+    return calibrate.fit(points(SINGLE_16, Layout(4, 4), TABLE_16[kind], True), base, RING)
 
 
 def efficiency_512(net: Network) -> list[list[str]]:
@@ -99,7 +99,7 @@ def main(write: bool = False) -> None:
     nets = {kind: fitted_network(kind) for kind in TABLE_16}
     for kind, net in nets.items():
         print(f"16 GPUs, 25 Gbit/s, {TITLES[kind]}:")
-        print(fit.render(points(SINGLE_16, Layout(4, 4), TABLE_16[kind], True), net, RING))
+        print(calibrate.render(points(SINGLE_16, Layout(4, 4), TABLE_16[kind], True), net, RING))
         if write and kind in SHIPPED:
             network.save(net, FOLDER / f"{net.name}.json")
     same_fraction = msgspec.structs.replace(nets["tcp"], bandwidth=40 * GBIT)
@@ -107,11 +107,11 @@ def main(write: bool = False) -> None:
     for title, net in (("the same fraction of 40 Gbit/s", same_fraction), ("the same rate as at 25 Gbit/s", same_rate)):
         effective = show_bandwidth(net.bandwidth * net.efficiency)
         print(f"64 GPUs, 40 Gbit/s TCP, if NCCL reaches {title} ({effective}):")
-        print(fit.render(points(SINGLE_64, Layout(16, 4), TABLE_64, False), net, RING))
+        print(calibrate.render(points(SINGLE_64, Layout(16, 4), TABLE_64, False), net, RING))
     print(report.table(efficiency_512(nets["rdma"])), end="\n\n")
     print("16 GPUs, 25 Gbit/s TCP, distributed TensorFlow:")
     servers = Settings(algorithm="parameter-server")
-    print(fit.render(points(SINGLE_16, Layout(4, 4), SERVERS_16, False), nets["tcp"], servers))
+    print(calibrate.render(points(SINGLE_16, Layout(4, 4), SERVERS_16, False), nets["tcp"], servers))
     print(report.table(statements(nets)))
 
 

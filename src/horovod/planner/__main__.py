@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from horovod.planner import fit, network, profile, report
+from horovod.planner import calibrate, network, profile, report
 from horovod.planner.network import power_of_two_nodes
 from horovod.planner.predict import Prediction, predict
 from horovod.planner.simulate import COMPRESSION, Settings
@@ -226,9 +226,7 @@ def _predict(words: Sequence[str]) -> int:
     parser = predict_parser()
     args = parser.parse_args(words)
     if args.calibrate is not None:
-        from horovod.planner.calibrate import calibrate  # import this module late, because it needs the engine
-
-        calibrate(args.calibrate)
+        calibrate.measure_links(args.calibrate)
         return 0
     if args.profile is None:
         parser.error("the profile is missing")
@@ -263,11 +261,11 @@ def _one_network(args: argparse.Namespace, device: str) -> network.Network:
 
 def _fit(words: Sequence[str]) -> int:
     args = fit_parser().parse_args(words)
-    points = fit.read_points(args.points)
+    points = calibrate.read_points(args.points)
     if not points:
         raise ValueError(f"{args.points} has no point with several workers")
-    net = fit.fit(points, _one_network(args, points[0].profile.device), _settings(args))
-    print(fit.render(points, net, _settings(args)), end="")
+    net = calibrate.fit(points, _one_network(args, points[0].profile.device), _settings(args))
+    print(calibrate.render(points, net, _settings(args)), end="")
     if args.output is not None:
         network.save(net, args.output)
         print(f"network: {args.output}")
