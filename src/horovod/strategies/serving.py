@@ -12,7 +12,9 @@ from horovod.strategies.vector import Vector
 
 
 class Store:
-    """Slice of the parameters that a server stores, and its update rule. For torch optimizers, see ``sliced``.
+    """Slice of the parameters that a server stores, and its update rule.
+
+    For torch optimizers, see ``tensors.SlicedOptimizer``.
 
     Args:
         values: The slice as a flat array, updated in place.
