@@ -20,7 +20,7 @@ _STARTERS = "mpirun, mpiexec or 'srun --mpi=pmix'"
 
 
 def world_ranks(comm: Any, what: str) -> list[int]:
-    """Return the world ranks in an mpi4py communicator, in its order. The list is empty for COMM_NULL.
+    """Return the world ranks in an mpi4py communicator, in the communicator's order, or an empty list for COMM_NULL.
 
     Args:
         comm: The communicator.

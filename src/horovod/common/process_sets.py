@@ -278,7 +278,7 @@ def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
 
 
 def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
-    """Register the process sets of the communicators that ranks passed at one index of ``process_sets``.
+    """Register the process sets for one entry of ``process_sets`` in which ranks passed communicators.
 
     ``entry`` is the object that this rank passed. It becomes the set that contains this rank.
     """
