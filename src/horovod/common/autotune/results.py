@@ -15,7 +15,7 @@ _PREFIX = "autotune-"
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Key of a cached result: the properties of a job that determine whether it can reuse the result."""
+    """Key of a cached result: the properties that two jobs must share to use the same result."""
 
     model: str
     """Fingerprint of the tensors that a step reduces: a hash of their names, dtypes and shapes."""

@@ -110,7 +110,7 @@ def _along(progress: Progress, parameter: Parameter, max_candidates: int) -> Gen
 
 
 def _try(progress: Progress, parameter: Parameter, value: int, max_candidates: int) -> Generator[Values, Sample, bool]:
-    """If the candidate is new, measure it. Return True if it is accepted."""
+    """Measure the candidate unless it has been measured before. Return True if it is accepted."""
     value = min(max(value, parameter.low), parameter.high)
     candidate = {**progress.best, parameter.name: value}
     key = tuple(candidate.values())
