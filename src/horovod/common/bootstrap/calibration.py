@@ -23,7 +23,7 @@ _LIMIT = 65536  # maximum size of a calibration file in bytes
 
 @dataclass(frozen=True)
 class World:
-    """Host and job size for which tuning values were measured. Jobs with equal ``World``s can share the values."""
+    """Host and job size for which tuning values were measured. Jobs for which both are equal share the values."""
 
     machine: str
     """Identity of rank 0's host: machine id, CPU model and number of cores."""

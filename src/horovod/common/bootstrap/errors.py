@@ -97,7 +97,7 @@ class KnownFailureError(LinkError):
 
 
 class Failures:
-    """Lets the ranks that are forming an epoch report failures to each other."""
+    """Channel through which the ranks that are forming an epoch report failures to each other."""
 
     def __init__(self, store: StoreClient, epoch: int, me: int, ranks: list[int], hostname: str) -> None:
         """Create the failure channel of one epoch.

@@ -221,7 +221,7 @@ def _is_over(error: Exception) -> bool:
 
 
 def _meet_alone(env: WorkerEnv) -> None:
-    """Make the store exchanges of a single-rank job, which tell the launcher that the epoch has begun."""
+    """Take part in the store's exchanges as the only rank, so that the launcher knows that the epoch has begun."""
     with _client(env) as store:
         number, _ = store.exchange(f"init e{env.epoch}", 0, 1, b"")
         store.exchange(f"formed {number}", 0, 1, b"")
