@@ -41,7 +41,7 @@ def arguments(module: str, before: str = "pass") -> list[str]:
 
 
 def arguments_elsewhere(module: str) -> list[str]:
-    """Return the arguments as `arguments` does, for a remote host or container with its own Horovod installation."""
+    """Return interpreter arguments as `arguments` does, but for a host or container with its own Horovod."""
     return ["-c", f"import sys; {_SAFE}from {module} import main; sys.exit(main())"]
 
 

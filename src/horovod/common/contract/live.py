@@ -19,9 +19,9 @@ _MISSING = 16
 
 
 class Parts(msgspec.Struct, frozen=True, array_like=True):
-    """Parts of a step's time in seconds. They add up to ``step``, except ``hidden``: communication during other parts.
+    """Parts of a step's time in seconds. A part is None if it was not measured.
 
-    A part is None if it was not measured.
+    All parts except ``hidden``, which is communication during other parts, add up to ``step``.
     """
 
     step: float

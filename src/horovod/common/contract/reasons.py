@@ -26,7 +26,7 @@ _MOST_RANKS = 64
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
-    """Report that a rank has called ``hvd.init()``. ``pid`` identifies it if mpirun or another launcher started it."""
+    """Report that a rank has called ``hvd.init()``. If another launcher started the rank, ``pid`` identifies it."""
 
     rank: int
     pid: int = 0
