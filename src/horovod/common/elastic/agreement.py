@@ -109,7 +109,7 @@ def find_mismatch(descriptions: Sequence[tuple[Sequence[str], bool]], rank: int)
 
 
 def signature(tensors: Iterable[tuple[Sequence[int], object]]) -> str:
-    """Return a digest of shapes and dtypes. It must be equal on two ranks for them to broadcast the arrays."""
+    """Return a digest of shapes and dtypes. Ranks can broadcast the arrays only if their digests are equal."""
     shown = [f"{list(shape)} {dtype}" for shape, dtype in tensors]
     return f"{len(shown)} tensors, {hashlib.sha256(' '.join(shown).encode()).hexdigest()[:8]}"
 

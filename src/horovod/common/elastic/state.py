@@ -232,7 +232,7 @@ class Keeping(State):
 
     @abstractmethod
     def before_step(self, error: HorovodInternalError) -> bool:
-        """Return True if the error occurred between steps: one was complete, and the next had not changed anything."""
+        """Return True if the error occurred after one step was complete and before the next had changed anything."""
 
     @abstractmethod
     def standing(self, whole: bool) -> Standing:
@@ -451,7 +451,7 @@ class ObjectState(State):
         return []
 
     def _sync_attributes(self, root: int) -> None:
-        """Replace this rank's attributes with those of ``root``, as the last part of ``sync``."""
+        """Replace this rank's attributes with those of rank ``root``. This is the last step of ``sync``."""
         self._take_own(root)
         if self._attributes() or self._gather is None:
             self._take_attributes(root)
