@@ -134,7 +134,7 @@ def integer(env: Mapping[str, str], name: str) -> int | None:
 
 
 def first_integer(env: Mapping[str, str], *names: str) -> int | None:
-    """Parse the first of the variables that is set as an integer, or return None if none is set."""
+    """Return the first of these variables that is set, parsed as an integer, or None if none is set."""
     for name in names:
         value = integer(env, name)
         if value is not None:
