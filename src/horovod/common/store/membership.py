@@ -168,7 +168,7 @@ class MembershipRequests:
 
 
 class Exchanges(Protocol):
-    """Interface of the job's store to the commands of the launcher."""
+    """Operations on the store's data that the launcher's commands can use."""
 
     def fail(self, group: str, text: str) -> Replies: ...
     def set_first(self, name: str, value: bytes) -> Replies: ...
@@ -203,7 +203,7 @@ class MembershipControl:
         return taken
 
     def place(self, worker: int, value: bytes) -> None:
-        """Send a waiting worker its rank in an epoch, from the store's thread. See ``MembershipRequests.place``."""
+        """Let the store's thread send a waiting worker its rank in an epoch. See ``MembershipRequests.place``."""
         self._ask(lambda _: self.requests.place(worker, value))
 
     def refuse(self, worker: int, why: str) -> None:

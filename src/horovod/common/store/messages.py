@@ -40,7 +40,7 @@ class Set(msgspec.Struct, tag="set", array_like=True):
 
 
 class Get(msgspec.Struct, tag="get", array_like=True):
-    """Request for values by name. Answered once all names have values, or with an error after ``timeout`` s."""
+    """Request for values by name. The reply follows once all names have values, or after ``timeout`` s (an error)."""
 
     id: int
     names: Annotated[list[_Name], msgspec.Meta(min_length=1, max_length=MAX_NAMES)]
@@ -109,7 +109,7 @@ class Ended(msgspec.Struct, tag="heard", array_like=True):
 
 
 class News(msgspec.Struct, tag="news", array_like=True):
-    """Request for all events after a given number. Answered as soon as there is one.
+    """Request for all events after a given number. The reply is sent as soon as there is such an event.
 
     The reply contains these events, and ``round`` is the number of the last one. A later request replaces an
     earlier one, which is then not answered.
