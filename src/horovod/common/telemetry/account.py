@@ -95,7 +95,7 @@ class Account:
         }
 
     def receive(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        """Handle a message about step statistics, which ``Telemetry`` passes on."""
+        """Handle a message about step statistics. Called by ``Telemetry``."""
         handler = self._handlers.get(kind)
         if handler is not None:
             handler(rank, what)

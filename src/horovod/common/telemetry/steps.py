@@ -229,7 +229,7 @@ class Lateness:
     by: dict[int, int] = field(default_factory=dict)
 
     def add(self, found: tuple[int, int] | None) -> None:
-        """Count the comparison of one step. ``found`` is the result of ``came_last`` for it."""
+        """Add the comparison of one step. ``found`` is the result of ``came_last`` for this step."""
         self.compared += 1
         if found is not None:
             rank, by = found
