@@ -96,7 +96,7 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
 def _genuine(found: Sequence[int], sockets: Sequence[tuple[int, str]]) -> Sequence[int]:
     """Return the pids in `found` whose process really created the socket that has its pid in its name.
 
-    Return all pids if there are none. The check is needed because any process can create a socket whose name contains
+    If no process did, return all pids. The check is needed because any process can create a socket whose name contains
     another process's pid.
     """
     if len(found) < 2:
