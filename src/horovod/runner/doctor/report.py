@@ -220,7 +220,7 @@ class HostReport(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class HostAnswer:
-    """Result of the probe of one host that the user has requested.
+    """Result of probing one of the hosts that the user has requested.
 
     Attributes:
         host: Name of the host.
