@@ -248,7 +248,7 @@ class Attempt(AgentAttempt):
     def _forming(self) -> bool:
         """Return True while ranks are still waiting for each other in the store.
 
-        There is no event for the end of this.
+        No event signals the end of this wait.
         """
         launched = self._policy.phase in (Phase.STARTING, Phase.RUNNING, Phase.SETTLING)
         return self._size > 1 and launched and self._store.completed < 2

@@ -41,7 +41,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Launch:
-    """Request that the launcher have all agents start their workers."""
+    """Request to tell all agents to start their workers."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Late:
-    """Request that the launcher report that the start timeout has expired. A `Stop` follows."""
+    """Request to report that the start timeout has expired. A `Stop` follows."""
 
 
 Action = Launch | Stop | Late
