@@ -401,7 +401,7 @@ class Judge:
         return found
 
     def _lasts(self, what: str, holds: bool, now: float, seconds: float) -> bool:
-        """Return True if the condition named `what` has been true for `seconds`. `holds` is whether it is true now."""
+        """Return True if the condition named `what` has been true for `seconds`. `holds` is True if it is true now."""
         if not holds:
             self._since.pop(what, None)
             return False
