@@ -43,7 +43,7 @@ class Heartbeats:
         return not listening or gap > max(STUCK_SECONDS, self._silence / 2)
 
     def lost(self, now: float, last_heard: Mapping[Who, float]) -> dict[Who, float]:
-        """Return for how many seconds each lost peer has been silent. `last_heard` has the time of its last message."""
+        """Return the seconds of silence of each lost peer. `last_heard` has the time of each peer's last message."""
         return {host: now - at for host, at in last_heard.items() if 0 < self._silence <= now - at}
 
     def suspects(self, now: float, last_heard: Mapping[Who, float]) -> list[Who]:
