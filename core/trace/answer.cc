@@ -59,8 +59,7 @@ Answerer::Answerer(Means means) : means_(std::move(means)), process_(::getpid())
 Answerer::~Answerer() { close(); }
 
 void Answerer::close() {
-  // Do nothing in a forked child. The thread exists only in the parent process, and the lock might be held by a thread
-  // that does not exist here.
+  // A forked child has no such thread, and the lock might be held by a thread that exists only in the parent.
   if (::getpid() != process_) return;
   {
     std::lock_guard lock(mutex_);
@@ -85,7 +84,7 @@ void Answerer::begun(uint64_t number) {
 void Answerer::give(uint64_t number, std::string stacks, std::string json) {
   {
     std::lock_guard lock(mutex_);
-    // Delete stored answers that nothing will collect, because they arrived after the time limit.
+    // Delete answers that came too late to be collected.
     if (given_.size() >= kQuestionsAtOnce) given_.clear();
     given_[number] = {std::move(stacks), std::move(json), false};
   }
@@ -111,13 +110,11 @@ void Answerer::received(int, uint32_t topic, std::string_view body) {
 }
 
 void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool asked) {
-  // Ignore reports that were explicitly requested, for example by the live page every second, because they do not
-  // indicate a stall.
+  // Reports that were requested, for example every second by the live page, do not indicate a stall.
   if (asked || all.empty() || !means_.alone) return;
   {
     std::lock_guard lock(mutex_);
-    // Ignore the report if Python has read it within the last 100 ms. The observer that passes it to Python can be
-    // called before this one.
+    // Ignore a report that Python has read within the last 100 ms: the observer that passes it to Python can be called before this one.
     const auto now = Clock::now();
     if (!unread_ && now - noticed_ > std::chrono::milliseconds(100)) unread_ = now;
   }
@@ -162,7 +159,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
     const auto over = [&] { return closed_ || given_.count(number); };
     changed_.wait_for(lock, std::chrono::duration<double>(kPatience), [&] { return over() || begun_.count(number); });
     if (begun_.count(number)) changed_.wait_for(lock, std::chrono::duration<double>(kWork), over);
-    // If this object has been closed, Python is not hung, because only Python code closes it.
+    // Python is not hung if it has closed this object.
     const bool runs = closed_ || begun_.erase(number);
     if (const auto found = given_.extract(number)) given = std::move(found.mapped());
     if (runs) given.forced = false;
@@ -172,7 +169,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
 }
 
 std::string Answerer::stacks() {
-  // First of the numbers for questions that this rank asks itself. Rank 0 uses lower numbers.
+  // First number of questions that this rank asks itself. Rank 0's questions have lower numbers.
   constexpr uint64_t kOwn = uint64_t{1} << 62;
   uint64_t number = 0;
   {
@@ -189,7 +186,7 @@ std::string Answerer::answer(const Question& question, bool full) {
   if (full) {
     given = ask(question.number);
     std::unique_lock lock(mutex_);
-    // Wait between the two readings, so that rates can be computed from them.
+    // Let some time pass between the two readings, to compute rates from them.
     changed_.wait_until(lock, apart.when(), [this] { return closed_; });
   }
   std::string out = "{";

@@ -1,6 +1,5 @@
-// The Answerer replies to rank 0's questions about hangs: what this process is doing, and what it did last. It is an
-// Observer with a thread that works even if Python is hung. It asks Python for its stacks, and reads the stacks
-// directly if Python takes too long (PythonStacks).
+// Answerer: observer that answers rank 0's questions about hangs, that is, what this process is doing and what it did last. Its thread
+// works even if Python is hung. It asks Python for its stacks, and reads them directly if Python takes too long (PythonStacks).
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -21,8 +20,8 @@
 
 namespace hvd {
 
-// Content of a Topic::explain message. Its text has the form "number;ranks;ranks". Ranks in the first list send full
-// answers, and ranks in the second list leave out the stacks. Other ranks do not answer.
+// Question about a hang, sent as text of the form "number;ranks;ranks" (Topic::explain). Ranks in the first list send full answers, and
+// ranks in the second list leave out the stacks. Other ranks do not answer.
 struct Question {
   uint64_t number = 0;
   std::vector<int> full, brief;
@@ -33,8 +32,8 @@ struct Question {
 
 class Answerer final : public Observer, public std::enable_shared_from_this<Answerer> {
  public:
-  // Time limits in seconds. After a question from rank 0, Python must start its answer within kPatience and finish it
-  // within kWork. On rank 0, Python must read a stall report within kNotice.
+  // Time limits in seconds for Python: to start its answer to a question (kPatience), to finish it (kWork), and on rank 0 to read a stall
+  // report (kNotice).
   static constexpr double kPatience = 1.0, kWork = 1.2, kNotice = 5.0;
   struct Means {
     int rank = 0;
@@ -46,23 +45,21 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
     std::shared_ptr<PythonStacks> stacks;
     // Function that sends an answer to rank 0. Called on the answerer's thread.
     std::function<void(std::string)> reply;
-    // Function that asks Python, which might be hung, to call give(number). It is called on the answerer's thread.
+    // Function that asks Python, which might be hung, to call give(number). Called on the answerer's thread.
     std::function<void(uint64_t)> ask_python;
-    // Function that receives the stacks if Python is hung and cannot report a stall itself. Set only on rank 0.
+    // Function that gets the stacks if Python is hung and thus cannot report a stall. Set only on rank 0.
     std::function<void(std::string)> alone;
-    // Seconds for which Python on rank 0 can leave a stall report unread. After that time, `alone` is called.
+    // Seconds after which `alone` is called if Python on rank 0 has not read a stall report.
     double notice = kNotice;
   };
   explicit Answerer(Means means);
   ~Answerer() override;
 
-  // Record that Python has received ask_python and is therefore not hung. Its stacks must then not be read by
-  // PythonStacks, because they are changing.
+  // Record that Python has received ask_python. It is then not hung, so PythonStacks must not read its stacks, which are changing.
   void begun(uint64_t number);
   // Store Python's answer to ask_python: its stacks in faulthandler's format, and all other information as JSON.
   void give(uint64_t number, std::string stacks, std::string json);
-  // Return the current stacks. Python writes them itself if it answers in time. Callable from any thread that does not
-  // hold the GIL.
+  // Return Python's current stacks, written by Python itself if it answers in time. Callable from any thread that does not hold the GIL.
   std::string stacks();
   // Record that Python on rank 0 has read the report of waiting operations.
   void noticed();
@@ -95,7 +92,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   std::map<uint64_t, Given> given_;
   std::set<uint64_t> begun_;
   uint64_t own_questions_ = 0;
-  // Arrival time of the report of waiting operations that Python has not read yet, if there is one.
+  // Arrival time of a report of waiting operations that Python has not read yet.
   std::optional<Clock::time_point> unread_;
   Clock::time_point noticed_{};
   bool closed_ = false;

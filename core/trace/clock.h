@@ -1,5 +1,4 @@
-// Offset between rank 0's clock and this rank's clock. The rank measures it by asking rank 0 for the time
-// (Topic::clock_ask and Topic::clock_told).
+// Offset between rank 0's clock and this rank's clock, measured by asking rank 0 for the time (Topic::clock_ask and Topic::clock_told).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -11,9 +10,8 @@
 
 namespace hvd {
 
-// The clocks of two hosts drift apart by up to 50 us per second, so the measurement is repeated at intervals. In each
-// measurement, rank 0 is asked several times in a row. The reply with the shortest round trip is used, because it is
-// the most accurate.
+// Repeated measurement of the offset, because the clocks of two hosts drift apart by up to 50 us per second. Each measurement asks rank 0
+// several times in a row and uses the reply with the shortest round trip, which is the most accurate.
 class ClockOffset {
  public:
   struct Known {
@@ -21,11 +19,10 @@ class ClockOffset {
     int64_t offset, error;
   };
   static constexpr int kInARow = 8;
-  // Nanoseconds between two clock requests of one measurement (kBetween), and between two measurements (kRest).
+  // Nanoseconds between two requests of one measurement (kBetween), and between two measurements (kRest).
   static constexpr int64_t kBetween = 10'000'000, kRest = 10'000'000'000;
 
-  // Return a request to rank 0 for the time of its clock if a measurement is due, or nothing. `now` is the time of this
-  // rank's clock in nanoseconds.
+  // Return a request for rank 0's time if a measurement is due, or nothing. `now` is the time of this rank's clock in nanoseconds.
   std::optional<std::string> question(int64_t now) {
     if (now < next_) return {};
     next_ = now + kBetween;
@@ -39,15 +36,15 @@ class ClockOffset {
     both.append(reinterpret_cast<const char*>(&now), sizeof now);
     return both;
   }
-  // Process a reply of rank 0. Return the offset after the very first reply. After each series of kInARow replies,
-  // return the offset of the most accurate one. Otherwise, return nothing.
+  // Process a reply of rank 0. Return the offset after the first reply of all, and after each series of kInARow replies that of the most
+  // accurate one. Otherwise, return nothing.
   std::optional<Known> hear(std::string_view answer, int64_t now) {
     uint64_t times[2];
     if (answer.size() != sizeof times) return {};
     std::memcpy(times, answer.data(), sizeof times);
     const uint64_t asked = times[0], answered = times[1], took = static_cast<uint64_t>(now) - asked;
-    // Maximum round trip in nanoseconds. Replies that took longer are ignored, as are replies that only seem to have
-    // taken longer, because they answer a request of another rank with a different clock.
+    // Maximum round trip in nanoseconds. This also excludes replies to a request of another rank, whose clock makes the round trip look
+    // longer.
     constexpr uint64_t kMax = 60'000'000'000;
     if (took > kMax) return {};
     const Known known{static_cast<int64_t>(answered - asked - took / 2), static_cast<int64_t>(took / 2 + 1)};

@@ -71,14 +71,14 @@ constexpr mode_t by_others = S_IWGRP | S_IWOTH;
 
 bool is_private(const struct stat& about) { return about.st_uid == ::geteuid() && !(about.st_mode & by_others); }
 
-// True if a file's status does not reveal who created it. Some file systems show all files, even new ones, as owned by
-// one user or open to all.
+// True if the status of a folder does not reveal who created it: some file systems show everything, even a new folder, as owned by one user
+// or open to all.
 bool tells_nothing(const struct stat& found, const struct stat& fresh) {
   return !is_private(fresh) && found.st_uid == fresh.st_uid && !(found.st_mode & ~fresh.st_mode & by_others);
 }
 
-// Open the folder `*name` inside the open folder `parent`, accessible only to this user. If another user owns a folder
-// with this name, use a folder next to it with an unpredictable name.
+// Open the folder `*name` in the open folder `parent`, accessible only to this user. If another user owns it, create a folder beside it
+// with an unpredictable name, and return that name in `*name`.
 int open_private(int parent, std::string* name) {
   struct stat found{}, made{};
   const int fd = open_folder(parent, *name, &found);
@@ -103,8 +103,8 @@ int open_private(int parent, std::string* name) {
   return fresh;
 }
 
-// Open the folder `*folder`, writable only by this user. If open_private() chooses another name, the whole process uses
-// that name from then on.
+// Open the folder `*folder`, which only this user can write to. If open_private() chooses another name, the whole process uses it from then
+// on.
 Status open_own(std::string* folder, int* out) {
   static std::mutex mutex;
   static std::map<std::string, std::string> instead;
@@ -157,8 +157,8 @@ Status write_into(const std::string& folder, FolderKind kind, const std::string&
   std::string where = folder;
   int dir = -1;
   HVD_RETURN_IF_ERROR(kind == FolderKind::own ? open_own(&where, &dir) : open_given(where, &dir));
-  // Number the files, because several threads can write at the same time: the driver at the end of the job, the thread
-  // of the signal watch, and the program's threads.
+  // Several threads can write at the same time, so number the files: the driver at the end of the job, the thread of the signal watch, and
+  // the program's threads.
   static std::atomic<uint64_t> files{0};
   const std::string full = where + '/' + name;
   const std::string fresh = name + ".part" + std::to_string(::getpid()) + '-' + std::to_string(files.fetch_add(1));
@@ -202,7 +202,7 @@ Status Dumper::dump(const std::string& folder, std::string_view why, std::string
 
 void Dumper::ended(const Status& why) {
   if (why.ok() || why.code() == Code::shutdown || folder_.empty()) return;
-  // Ignore errors, so that a rank whose disk is full still fails with its original error.
+  // A rank whose disk is full must still fail with its original error, so ignore errors here.
   if (Status s = dump("", why.message(), nullptr); !s.ok()) return;
 }
 
@@ -256,7 +256,7 @@ void SignalWatch::run() {
 
 void SignalWatch::give_back() {
   struct sigaction now{};
-  // Keep a handler that the program has installed in the meantime.
+  // Do not replace a handler that the program has installed since.
   if (::sigaction(signal_, nullptr, &now) == 0 && now.sa_handler == &on_signal) ::signal(signal_, SIG_DFL);
 }
 

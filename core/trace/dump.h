@@ -18,7 +18,7 @@ namespace hvd {
 void append_entry(std::string* out, const FlightRecorder::Entry& entry, const TickScale::Line& line);
 
 enum class FolderKind {
-  // Folder chosen by the user. It can be shared, and symbolic links are followed.
+  // Folder chosen by the user, possibly shared or reached through symbolic links.
   given,
   // Folder created for this job's reports. If another user can write to it, a new folder next to it is used.
   own,
@@ -56,7 +56,7 @@ class SignalWatch {
   // Return null if the program already handles or ignores the signal, or if another SignalWatch exists.
   static std::unique_ptr<SignalWatch> start(int signal, std::function<void()> call);
   ~SignalWatch();
-  // Restore the previous action of the signal in a forked child.
+  // In a forked child, restore the signal's previous action.
   void abandon_in_child();
 
  private:

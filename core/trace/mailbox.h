@@ -1,4 +1,4 @@
-// Observer that passes an engine's observer messages, and its reports of waiting operations, to a slow consumer thread.
+// Observer that queues messages of other ranks' observers, and reports of waiting operations, for a slow reader on another thread.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -24,14 +24,13 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   // Maximum number of unread messages. Further messages are dropped.
   static constexpr size_t kMax = 4096;
 
-  // Pass messages to the reader. If `say` is set, received() also answers requests for this rank's time (trace/clock.h)
-  // and calls `say` to send the answers.
+  // Create a mailbox. With `say`, it answers other ranks' requests for this rank's time (trace/clock.h); `say` sends the answers.
   explicit Mailbox(int rank, std::function<void(ObserverMessage)> say = {}) : rank_(rank), say_(std::move(say)) {}
 
   // Take the next message, waiting until `deadline`. Return false if no message arrived, or if the mailbox is closed
   // and empty.
   bool take(Letter* letter, Deadline deadline);
-  // Deliver a message from this rank to the reader of its mailbox.
+  // Add a message from this rank itself.
   void put(Topic topic, std::string body) { put(Letter{rank_, static_cast<uint32_t>(topic), std::move(body)}); }
   // Accept no more messages and wake the reader.
   void close();
@@ -41,8 +40,7 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   // Add a message of Topic::waiting, with ages in seconds: {"asked": bool, "waiting": [{"name", "set", "age", "ready":
   // [ranks], "missing": [ranks]}, ...]}
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;
-  // Add a message of Topic::unnoticed, about a long wait on this rank that rank 0 has not reported: {"text": ...,
-  // "silent": [ranks]}.
+  // Add a message of Topic::unnoticed about a long wait on this rank, which rank 0 has not reported: {"text": ..., "silent": [ranks]}.
   void unnoticed(std::string_view text, std::span<const int> silent) override;
   // Close the mailbox when the job is over.
   void ended(const Status&) override { close(); }

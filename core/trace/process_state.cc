@@ -28,7 +28,7 @@ std::string contents(const std::string& path) {
   return out;
 }
 
-// Fields in /proc/PID/stat (proc(5)) after the process name, which can contain any characters. Field [0] is the state.
+// Process name and the fields after it in /proc/PID/stat (proc(5)). The name can contain any characters. Field [0] is the state.
 struct Stat {
   std::string name;
   std::vector<std::string> fields;
@@ -54,7 +54,7 @@ std::optional<Stat> stat_of(const std::string& folder) {
   return stat;
 }
 
-// Return the number in a line such as "Name: 12 kB" of /proc/PID/status, or 0 if there is no such line.
+// Return the number after `name` in /proc/PID/status, as in "Name: 12 kB", or 0 if there is no such line.
 uint64_t number_after(const std::string& status, const std::string& name) {
   const size_t at = status.find('\n' + name + ':');
   return at == std::string::npos ? 0 : std::strtoull(status.c_str() + at + name.size() + 2, nullptr, 10);
@@ -85,7 +85,7 @@ void append_thread(std::string* out, const std::string& process, int id) {
   append_member(out, "cpu", stat->cpu());
   const std::string wait = contents(folder + "/wchan");
   append_member(out, "wait", wait == "0" ? "" : wait);
-  // Content of /proc/PID/syscall: "running", or the number, the arguments and two addresses.
+  // The file holds "running", or the number of a system call, its arguments and two addresses.
   const std::string call = contents(folder + "/syscall");
   char* rest = nullptr;
   const long number = std::strtol(call.c_str(), &rest, 10);

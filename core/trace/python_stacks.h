@@ -1,9 +1,9 @@
 // Reads Python's stacks without running Python code. It calls the signal handler of the faulthandler module, which
 // writes the stacks from any thread. The handler does not need the GIL, which a hung thread can hold forever.
 //
-// If Python is running, its frames can change under the handler, which can then read freed memory and crash the
-// process. Use this class only when Python is hung. Answerer first asks Python to report its stacks itself, and uses
-// this class only if Python does not respond in time.
+// Use this class only when Python is hung: if Python is running, its frames can change under the handler, which can then read freed memory
+// and crash the process. The Answerer therefore first asks Python for its stacks, and uses this class only if Python does not respond in
+// time.
 #pragma once
 #include <mutex>
 #include <string>
@@ -12,9 +12,8 @@ namespace hvd {
 
 class PythonStacks {
  public:
-  // `signal` is a signal for which faulthandler.register(signal, file, all_threads=True) was called. `fd` is the memfd
-  // of that file, which the constructor duplicates. The reader calls the handler that is currently installed, and never
-  // sends the signal.
+  // `signal` was passed to faulthandler.register(signal, file, all_threads=True), and `fd` is the memfd of that file, which is duplicated.
+  // The reader calls the signal's current handler and never sends the signal.
   PythonStacks(int signal, int fd);
   ~PythonStacks();
   PythonStacks(const PythonStacks&) = delete;

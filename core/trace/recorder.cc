@@ -27,7 +27,7 @@ void set_shape(Entry& entry, const std::vector<int64_t>& shape) {
   std::copy_n(shape.begin(), std::min(shape.size(), Entry::kShape), entry.shape.begin());
 }
 
-// Record the fields of a Request or Response.
+// Copy the fields of a Request or Response to an entry.
 template <class Asked>
 void set_kind(Entry& entry, const Asked& asked) {
   entry.kind = asked.kind;
@@ -54,8 +54,8 @@ void FlightRecorder::write(Entry& entry) {
   const Words words = std::bit_cast<Words>(entry);
   Slot& slot = slots_[number % slots_.size()];
   slot.version.store(2 * number + 1, std::memory_order_relaxed);
-  // Store with release order: a reader that sees any of these words then also sees the odd version number, which marks
-  // the entry as incomplete. A fence would have the same effect, but ThreadSanitizer does not support fences.
+  // Store each word with release order: a reader that sees it then also sees the odd version, which marks the entry as incomplete. A fence
+  // would do the same, but ThreadSanitizer does not support fences.
   for (size_t i = 0; i < words.size(); ++i) slot.words[i].store(words[i], std::memory_order_release);
   slot.version.store(2 * number + 2, std::memory_order_release);
   next_.store(number + 1, std::memory_order_release);

@@ -2,8 +2,8 @@
 // always on. trace/dump.h reads it after a failure, on a signal, or on request. It also provides statistics about
 // steps.
 //
-// The thread that runs the engine's progress loop writes entries, in about 50 ns each, and any thread can read them at
-// the same time. Each entry has a version, which reveals whether the entry was overwritten while it was being read.
+// The thread that runs the progress loop writes an entry in about 50 ns, and any thread can read entries at the same time. The version of
+// an entry reveals whether it was overwritten while it was being read.
 #pragma once
 #include <array>
 #include <atomic>
@@ -20,7 +20,7 @@ namespace hvd {
 class FlightRecorder final : public Observer {
  public:
   enum class What : uint8_t {
-    // Event: this rank became ready for the operation. Not recorded for operations in a schedule.
+    // Event: this rank requested the operation. Not recorded for operations in a schedule.
     requested,
     // Event: the operation was executed, fused with `count` - 1 other operations.
     carried_out,
@@ -39,14 +39,12 @@ class FlightRecorder final : public Observer {
     static constexpr size_t kName = 87, kShape = 4;
     // Sequence number of the entry on this rank, starting at 0.
     uint64_t number;
-    // Time in ticks at which the event began and ended. The two are equal except for the execution of operations
-    // (carried_out and broke_off).
+    // Begin and end of the event in ticks, which differ only for executed operations (carried_out and broke_off).
     uint64_t begin, end;
     uint64_t bytes;
     // Id of the schedule that contains the operation, or 0 for a negotiated operation.
     uint64_t schedule;
-    // For executed operations (carried_out and broke_off), the number of operations that the process set had executed
-    // before this one. Equal on all ranks of the set.
+    // For executed operations (carried_out and broke_off): number of earlier operations of the process set. Equal on all ranks of the set.
     uint64_t position;
     // Leading dimensions of the tensor's shape, up to kShape of them.
     std::array<int64_t, kShape> shape;
@@ -57,7 +55,7 @@ class FlightRecorder final : public Observer {
     ReduceOp op;
     uint8_t frontend, dimensions;
     bool guarded;
-    // Length of `name`. If it equals kName, the name might have been truncated.
+    // Length of `name`. A name of length kName may have been truncated.
     uint8_t name_length;
     std::array<char, kName + 1> name;
 

@@ -6,8 +6,7 @@
 namespace hvd {
 namespace {
 
-// Return the minimum number of bytes that any algorithm must send over a rank's link in each direction. `bytes` is the
-// value of Execution::bytes.
+// Return the minimum number of bytes that any algorithm must send over a rank's link in each direction. `bytes` is Execution::bytes.
 uint64_t moved_by(Kind kind, int ranks, uint64_t bytes) {
   const double others = ranks < 2 ? 0 : static_cast<double>(ranks - 1) / ranks;
   switch (kind) {
@@ -54,8 +53,7 @@ void StepMeter::count(uint64_t steps) {
   made_.store(ended_, std::memory_order_relaxed);
 }
 
-// Find the operation that ends each step. A program can have other loops, such as validation, so use the operation that
-// occurred most often.
+// Find the operation that ends each step. If a program has other loops, such as validation, use the most frequent operation.
 void StepMeter::schedule_begun(const Schedule& schedule) {
   scheduled_ = true;
   last_ = nullptr;
@@ -70,7 +68,7 @@ void StepMeter::schedule_begun(const Schedule& schedule) {
     rival_ = last_->parts.back().names.back();
   }
   std::lock_guard lock(mutex_);
-  // Do not count the time between two schedules as a step.
+  // The time between two schedules is not a step.
   if (!explicit_) begun_ = false;
 }
 
@@ -110,7 +108,7 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
     std::lock_guard lock(mutex_);
     if (found && explicit_) return;
     const Reading now = read();
-    // Drop all steps detected so far.
+    // At the first explicit step, drop all steps that were detected before.
     if (!found && !explicit_) {
       explicit_ = true;
       begun_ = false;
@@ -119,8 +117,8 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
       first_ = 0;
     }
     if (begun_) {
-      // Do not let the difference become negative. The earlier reading includes an unfinished wait up to its time of
-      // reading, and the time that is recorded for this wait in the end can be shorter.
+      // Keep the difference from being negative: the earlier reading includes a wait in progress, whose recorded time can be shorter in the
+      // end.
       const uint64_t blocked = now.blocked > before_.blocked ? now.blocked - before_.blocked : 0;
       const Step step{ended_,
                       now.at,

@@ -57,8 +57,7 @@ Timeline::Timeline(TimelineOptions options, std::unique_ptr<TimelineFile> file)
     status_ = std::move(s);
     return;
   }
-  // Block all signals on this thread, including SIGXFSZ (file size limit exceeded), so that none is delivered to it and
-  // the program does not need a handler.
+  // Block all signals on the thread, including SIGXFSZ (file size limit exceeded), for which the program might have no handler.
   thread_ = std::make_unique<std::thread>(thread_without_signals([this] { run(); }));
 }
 
@@ -67,7 +66,7 @@ Timeline::~Timeline() { close(); }
 void Timeline::close() {
   std::lock_guard once(close_mutex_);
   if (!thread_) return;
-  // Nothing to do in a forked child, where the thread does not run.
+  // The thread does not run in a forked child.
   if (process_ != ::getpid()) {
     (void)thread_.release();
     return;
@@ -115,8 +114,7 @@ void Timeline::push(Event event, size_t more_bytes) {
   if (first) wake_.notify_one();
 }
 
-// Return the tensors of a response. They are cached by the response's address, because most responses belong to a
-// schedule and do not move.
+// Return the tensors of a response, from a cache keyed by its address. Most responses belong to a schedule and do not move.
 TimelineTensorsPtr Timeline::tensors_of(const Response& r) {
   if (seen_.size() > kMaxSeen) seen_.clear();
   Seen& seen = seen_[&r];
@@ -139,7 +137,7 @@ void Timeline::requested(std::span<const Request> requests) {
 }
 
 void Timeline::noticed(int from, std::span<const Request> requests) {
-  // Skip this rank's own requests, because requested() already records them.
+  // requested() already records this rank's own requests.
   if (from == options_.rank || !taking()) return;
   Event e(What::ready);
   e.number = from;
@@ -272,8 +270,7 @@ void Timeline::ended(const Status& why) {
 
 void Timeline::look_at_clock() {
   if (options_.clock_of_rank0 || !options_.say) return;
-  // Interval in ticks between two readings of the system's clock. The clock is not read for each event, because that
-  // would be too slow.
+  // Ticks between two readings of the system's clock, which would take too long for each event.
   constexpr uint64_t kMoment = 1 << 16;
   const uint64_t now = ticks();
   if (now - looked_ < kMoment) return;

@@ -1,7 +1,6 @@
-// The timeline is an Observer that writes the events of operations on this rank to a file for trace viewers. The driver
-// records events in memory, at a cost of about 100 ns each. A separate thread converts them to text (timeline_text.h)
-// and writes them to the file (timeline_file.h) ten times per second. The memory for unwritten events is limited;
-// further events are dropped and counted.
+// Timeline: observer that writes the events of operations on this rank to a file for trace viewers. The driver records events in memory, in
+// about 100 ns each. A separate thread converts them to text (timeline_text.h) and writes them to the file (timeline_file.h) ten times per
+// second. The memory for unwritten events is limited; further events are dropped and counted.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -28,15 +27,15 @@ struct TimelineOptions {
   int rank = 0, size = 1;
   std::string host;
   bool mark_cycles = false;
-  // Seconds of events to keep, or 0 to keep everything. The file then has the events of the last `keep` to 2 * `keep`
-  // seconds, with the older half in a separate file beside it (timeline_before()).
+  // Seconds of events to keep, or 0 for all. The last `keep` to 2 * `keep` seconds are then available, the older half in a separate file
+  // (timeline_before()).
   double keep = 0;
-  // Record only from the start of step first_step until the start of step end_step. -1 means no limit.
+  // Record from the start of step first_step to the start of step end_step. -1 means no limit.
   int64_t first_step = -1, end_step = -1;
   // True if this host is also rank 0's host, so that both ranks use the same clock.
   bool clock_of_rank0 = true;
-  // Function that sends a message to rank 0, called in the observer's event callbacks. Used to measure the offset
-  // between the clocks of two hosts; not needed if this rank shares rank 0's clock.
+  // Function that sends a message to rank 0, called in the observer's event callbacks. Needed only to measure the offset from another
+  // host's clock.
   std::function<void(ObserverMessage)> say;
   // Function that receives a warning when writing fails. Called on the timeline's thread.
   LogSink log;
@@ -58,8 +57,8 @@ class Timeline final : public Observer {
 
   // Stop recording, write all events, and flush the file to disk. Can be called repeatedly and from any thread.
   void close();
-  // Record that the program starts a step. Until the first call, each round of a schedule counts as a step, from 0.
-  // Callable from any thread.
+  // Record that the program starts a step. Until the first call, each round of a schedule counts as a step, from 0 on. Callable from any
+  // thread.
   void step(int64_t number);
   // Return the number of dropped events. Callable from any thread.
   uint64_t lost() const;
@@ -138,8 +137,8 @@ class Timeline final : public Observer {
 
   // ---- Members used by the driver -----------------------------------------------------------------------------------
 
-  // Responses that were executed, identified by their addresses. The responses of a schedule keep their addresses until
-  // the schedule ends. The addresses of other responses can be reused.
+  // Executed responses, keyed by their addresses. Addresses are stable (stays) for responses of a schedule until it ends. Other responses
+  // can reuse an address.
   struct Seen {
     TimelineTensorsPtr tensors;
     bool stays = false;
@@ -147,8 +146,7 @@ class Timeline final : public Observer {
   std::unordered_map<const Response*, Seen> seen_;
   TimelineTensorsPtr current_;
   uint64_t schedule_ = 0, rounds_ = 0, all_rounds_ = 0;
-  // First response of the running schedule, or null if none is running. Its execution marks a new round of the
-  // schedule.
+  // First response of the running schedule, or null if none is running. It marks the start of a round.
   const Response* first_ = nullptr;
   ClockOffset offset_;
   uint64_t looked_ = 0;

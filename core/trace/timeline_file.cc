@@ -47,8 +47,7 @@ Status TimelineFile::failed(const char* what, int error) const { return Status(C
 
 Status TimelineFile::open(const std::string& path, std::unique_ptr<TimelineFile>* out, int* error) {
   *error = 0;
-  // O_NONBLOCK avoids waiting for a reader if the path is a pipe. O_NOFOLLOW is needed because another user could have
-  // placed a link there.
+  // O_NONBLOCK: do not wait for a reader if the path is a pipe. O_NOFOLLOW: another user could have placed a link there.
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
   if (fd < 0) {
     *error = errno;
@@ -65,8 +64,7 @@ Status TimelineFile::open(const std::string& path, std::unique_ptr<TimelineFile>
     *error = EMLINK;
     return file->failed("is also the name of another file", 0);
   }
-  // Keep the file locked until close(). Ignore all other errors, because some network file systems do not support
-  // locks.
+  // Lock the file until close(). Some network file systems do not support locks, so other errors are ignored.
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     *error = EBUSY;
     ::close(std::exchange(file->fd_, -1));
@@ -110,13 +108,13 @@ Status TimelineFile::append(std::string_view elements) {
   const uint64_t end = end_ + before.size() + elements.size();
   if (end + kEnd.size() > size_) {
     if (Status s = make_room(end + kEnd.size()); !s.ok()) {
-      // Free the part of the reserved space that was allocated before the failure.
+      // Give back the space that was reserved before the failure.
       if (::ftruncate(fd_, static_cast<off_t>(end_ + kEnd.size())) == 0) size_ = end_ + kEnd.size();
       return s;
     }
   }
   if (const int error = write_all(fd_, {before, elements, kEnd}, end_); error) {
-    // Undo the write. On copy-on-write file systems, it can fail even if space was reserved.
+    // Undo the write, which can fail on copy-on-write file systems even if space was reserved.
     if (::ftruncate(fd_, static_cast<off_t>(end_)) == 0) size_ = end_;
     (void)write_all(fd_, {kEnd}, end_);
     return failed("cannot be written any more", error);
@@ -130,8 +128,7 @@ void TimelineFile::close() {
   if (fd_ < 0) return;
   const uint64_t whole = end_ + kEnd.size();
   if (size_ > whole && ::ftruncate(fd_, static_cast<off_t>(whole)) == 0) size_ = whole;
-  // Unlock explicitly, because forked children share the lock through the inherited descriptor and can outlive this
-  // process.
+  // Forked children share the lock through the inherited descriptor and can outlive this process, so unlock explicitly.
   ::flock(fd_, LOCK_UN);
   ::close(std::exchange(fd_, -1));
 }

@@ -1,7 +1,6 @@
-// File with a growing JSON array that is valid at all times, so that other programs can read it. The closing bracket is
-// followed by reserved space: blanks, which JSON ignores. A single write places new elements over the bracket and into
-// the reserved space, so a failure such as a full disk cannot leave partial elements. Only extending the reserved space
-// can fail, and blanks do no harm.
+// File with a growing JSON array that is valid at all times, so that other programs can read it. The closing bracket is followed by
+// reserved space: blanks, which JSON ignores. A single write puts new elements in the place of the bracket and into the reserved space. A
+// full disk can thus only keep the reserved space from growing, and never leaves partial elements.
 //
 // Readers can see a partial write only if the process is killed, or the file is read, within the microseconds that a
 // write takes.
@@ -23,8 +22,7 @@ class TimelineFile {
   ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
 
-  // Append JSON values, each of which must be followed by ",\n". After an error, the array is unchanged, and nothing
-  // more must be appended.
+  // Append JSON values, each followed by ",\n". After an error, the array is unchanged, and the caller must append nothing more.
   Status append(std::string_view elements);
   // Remove the unused reserved space and close the file.
   void close();

@@ -10,7 +10,7 @@ namespace {
 
 enum Thread { kRank = 0, kSchedules = 1, kSteps = 2 };
 
-// Append microseconds with nanosecond precision.
+// Append a time in microseconds, with three decimals.
 void append_time(std::string* out, int64_t ns) {
   ns = std::max<int64_t>(ns, 0);
   append_json(out, ns / 1000);
@@ -100,7 +100,7 @@ void TimelineText::event(char phase, uint32_t pid, int64_t at, std::string_view 
   put(time(at));
   if (!name.empty()) {
     put(",\"name\":\"");
-    // Append the name unescaped, because it is an internal name that needs no escapes.
+    // These names are internal and need no escapes.
     put(name);
     *end++ = '"';
   }
@@ -189,8 +189,7 @@ void TimelineText::leave_negotiation(State& s, uint32_t pid, int64_t at, std::st
 }
 
 void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out) {
-  // If the number of known tensors exceeds the limit, discard all of them. This happens rarely, so it does not matter
-  // that a tensor can then be announced twice.
+  // Forget all known tensors if there are too many. This happens rarely, so it does not matter that a tensor can be announced twice.
   if (known_.size() + tensors.all.size() > kMaxKnown) {
     close_open(at, out);
     known_.clear();
@@ -200,8 +199,7 @@ void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, s
   const auto& pids = pids_of(tensors, out);
   for (size_t i = 0; i < pids.size(); ++i) {
     State& s = state(pids[i]);
-    // Skip a tensor whose operation is still running in the trace. Either the operation's end event is missing, or the
-    // operation continues under the same name.
+    // In the trace, the tensor's operation is still running: its end event is missing, or the operation continues under this name.
     if (s.running) continue;
     s.last = std::max(at, s.last);
     if (!s.negotiating) {
@@ -250,7 +248,7 @@ void TimelineText::started(int64_t at, const Started& about, const TimelineTenso
     State& s = state(pids[i]);
     const int64_t submitted = i < about.submitted.size() ? about.submitted[i] : 0;
     leave_negotiation(s, pids[i], at, out);
-    // End the previous operation, for which no end event was recorded.
+    // The previous operation has no recorded end event.
     if (s.running) {
       if (s.active) event('E', pids[i], s.last, {}, {}, out);
       event('E', pids[i], s.last, {}, {}, out);

@@ -1,10 +1,9 @@
 // Converter of operation events to a Chrome trace. It does no I/O and receives times as arguments. docs/timeline.md
 // describes the format.
 //
-// Each tensor is a process of the trace, with its index as the pid; pid 0 is the rank itself. Events of a tensor are
-// nested slices (phases B and E): first NEGOTIATE_<OP>, with an instant (phase X) for each rank that becomes ready,
-// named by the rank; then <OP>, which contains QUEUE and one slice per activity and ends with dtype and shape. The
-// process with pid 0 has schedules, their rounds, steps, cycle marks and clock offsets.
+// Each tensor is a process of the trace, with its index as the pid; pid 0 is the rank itself. Events of a tensor are nested slices (phases
+// B and E). NEGOTIATE_<OP> has an instant (phase X) for each rank that becomes ready, named by the rank. <OP> contains QUEUE and one slice
+// per activity, and ends with dtype and shape. Pid 0 has schedules, their rounds, steps, cycle marks and clock offsets.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,12 +17,12 @@
 
 namespace hvd {
 
-// Properties of the tensors of one response, or of a message with requests.
+// Tensors of one response, or of a message with requests.
 struct TimelineTensors {
   struct One {
     std::string name;
     std::vector<int64_t> dimensions;
-    // Dimensions in the format of shape_string().
+    // Dimensions as text (shape_string()).
     std::string shape;
     uint32_t set;
     uint8_t frontend;
@@ -34,8 +33,7 @@ struct TimelineTensors {
     bool same(const Response& response, size_t index) const;
   };
   std::vector<One> all;
-  // Cache of the pids under which TimelineText shows the tensors, because each tensor is a process in the trace. Valid
-  // while TimelineText::first_ equals pids_since.
+  // Pids of the tensors in the trace, which shows each tensor as a process. Valid while TimelineText::first_ equals pids_since.
   mutable std::vector<uint32_t> pids;
   mutable uint32_t pids_since = 0;
 
@@ -56,14 +54,13 @@ class TimelineText {
     int64_t epoch_us = 0;
     int64_t process = 0;
   };
-  // Maximum number of tensor names to remember. Unnamed tensors are always treated as new.
+  // Maximum number of tensors to remember. Unnamed tensors always count as new.
   static constexpr size_t kMaxKnown = 1 << 16;
 
   explicit TimelineText(About about) : about_(std::move(about)) {}
 
-  // Each function appends elements of the JSON array, each followed by ",\n", to *out. `at` is in nanoseconds of the
-  // monotonic clock. Call begin() first, and again for each new file. begin() discards the state of operations in
-  // flight.
+  // Each function appends JSON values, each followed by ",\n", to *out. `at` is in nanoseconds of the monotonic clock. begin() must be
+  // called first, and again for each new file. It discards the state of operations in flight.
   void begin(std::string* out);
   void ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out);
   void agreed(int64_t at, const TimelineTensors& tensors, std::string* out);
@@ -85,9 +82,9 @@ class TimelineText {
   // Start a step and end the previous one.
   void step(int64_t at, int64_t number, std::string* out);
   void cycle(int64_t at, std::string* out);
-  // Record the offset from this rank's monotonic clock to rank 0's, and its maximum error.
+  // Append the offset from this rank's monotonic clock to rank 0's, and its maximum error.
   void clock(int64_t at, int64_t offset_ns, int64_t error_ns, std::string* out);
-  // Append an event that marks a gap in the recording, and discard the state of operations in flight.
+  // Append an event for a gap in the recording, and discard the state of operations in flight.
   void paused(int64_t at, std::string* out);
   // Append an event that reports `events` missing events, and discard the state of operations in flight.
   void lost(int64_t at, uint64_t events, std::string* out);
@@ -115,11 +112,10 @@ class TimelineText {
   std::string_view time(int64_t at) const;
 
   const About about_;
-  // Time for which written_ has the text. The text is reused, because consecutive events often have the same time.
+  // Time whose text written_ holds, for reuse: consecutive events often have the same time.
   mutable int64_t written_at_ = -1;
   mutable std::string written_;
-  // Pid of each known tensor, keyed by key_of() and the kind. Each tensor has a pid, because the trace shows it as a
-  // process.
+  // Pid of each known tensor, keyed by key_of() and the kind. The trace shows each tensor as a process.
   std::unordered_map<std::string, uint32_t> known_;
   // State of each known tensor, indexed by its pid minus first_.
   std::vector<State> states_;

@@ -5,18 +5,17 @@
 namespace hvd {
 
 enum class Topic : uint32_t {
-  // Report that Observer::waiting() puts into this rank's own Mailbox. Never sent to another rank.
+  // Report of waiting operations, which Observer::waiting() puts into this rank's own Mailbox. Never sent to another rank.
   waiting = 1,
   // JSON messages between the Python telemetry of the ranks (src/horovod/common/telemetry).
   python = 2,
-  // Question from rank 0 to other ranks about what they are doing; see Question (trace/answer.h).
+  // Question from rank 0 about what other ranks are doing (Question in trace/answer.h).
   explain = 3,
-  // Answer to such a question, as JSON (see Answerer).
+  // Answer to rank 0's question about what this rank is doing, as JSON (see Answerer).
   answer = 4,
-  // Request from the Answerer for the stacks of this rank's Python code. Never sent to another rank. The body is the
-  // number of the request.
+  // Request from the Answerer for this rank's Python stacks. Never sent to another rank. The body is the number of the request.
   stacks = 5,
-  // Report that Observer::unnoticed() puts into this rank's own Mailbox. Never sent to another rank.
+  // Report of a long wait on this rank, which Observer::unnoticed() puts into its own Mailbox. Never sent to another rank.
   unnoticed = 6,
   // Request to rank 0 for the time of its clock, and the reply (trace/clock.h). The request contains the time of the
   // requesting rank's clock, and the reply adds the time of rank 0's clock.
