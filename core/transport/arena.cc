@@ -38,11 +38,11 @@ std::shared_ptr<Arena::Block> Arena::allocate(size_t bytes) {
 }
 
 void Arena::release(size_t offset, size_t bytes) {
-  // Do not free the memory in a forked child. The child has copies of the blocks, but the memory belongs to the parent.
+  // In a forked child, free nothing: the memory belongs to the parent.
   if (::getpid() != owner_) return;
   size_t length = pages(bytes);
-  // Return the memory to the system, which zeroes it before its next use. If the memory is not backed by a file (ranks
-  // that are threads in tests), clear it here instead.
+  // Return the memory to the system, which zeroes it before its next use. Memory without a file (ranks that are threads in tests) is
+  // cleared here.
   if (::madvise(base_ + offset, length, MADV_REMOVE) != 0) std::memset(base_ + offset, 0, length);
   std::lock_guard lock(mutex_);
   used_ -= length;

@@ -1,9 +1,8 @@
-// The Arena is this rank's region of the node's shared memory. It is divided into blocks for tensors that the
-// neighbours read and write without a copy. Allocation is first-fit over a map of free ranges, which suffices because
-// blocks are few and large (gradient buckets).
+// Arena: this rank's region of the node's shared memory, divided into blocks for tensors that the neighbours read and write without a copy.
+// Allocation is first-fit over a map of free ranges, which suffices because blocks are few and large (gradient buckets).
 //
-// A block can outlive its engine, because it keeps the mapping of the segment alive. Freed memory is returned to the
-// system by punching a hole in the file, so it is zero when allocated again.
+// A block keeps the mapping of the segment alive, so it can outlive its engine. Freed memory is returned to the system by punching a hole
+// in the file, so it is zero when allocated again.
 #pragma once
 #include <sys/types.h>
 

@@ -58,7 +58,7 @@ bool keeps(const CryptoLibrary& library, Cipher cipher) {
   const auto sealer = library.make(cipher, key, true), opener = library.make(cipher, key, false);
   if (!sealer || !opener) return false;
   std::vector<std::byte> out(text.size()), back(text.size()), mark(kCipherTag);
-  // Run each test twice. A key encrypts many messages, so the second use of a key must work too.
+  // Run each test twice, because a key must also work when it is used again.
   for (int round = 0; round < 2; ++round) {
     if (!sealer->seal(nonce, extra, text, out.data(), mark.data()) || out != sealed || mark != tag) return false;
     if (!opener->open(nonce, extra, out, mark.data(), back.data()) || back != text) return false;

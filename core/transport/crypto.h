@@ -1,6 +1,6 @@
-// Encryption with a library that comes with the system or a Python package: OpenSSL's libcrypto (1.1.1 or later) or
-// libsodium. The library is loaded at run time from the path that Python found. Nothing is linked, and no cipher is
-// implemented here. Each library is checked against published test vectors before use.
+// Encryption with OpenSSL's libcrypto (1.1.1 or later) or libsodium, from the system or from a Python package. The library is loaded at run
+// time from the path that Python found, and checked against published test vectors before use. Nothing is linked, and no cipher is
+// implemented here.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -52,22 +52,20 @@ class CryptoLibrary {
 
   // Return the ciphers that passed the self-test, starting with the fastest on this processor.
   std::vector<Cipher> ciphers() const;
-  // Create a cipher for encrypting (sealing) or for decrypting. Return null if the library lacks the cipher.
+  // Create a cipher that encrypts (`sealing`) or decrypts. Return null if the library lacks the cipher.
   virtual std::unique_ptr<Aead> make(Cipher cipher, const CipherKey& key, bool sealing) const = 0;
-  // Diffie-Hellman on Curve25519 (RFC 7748). public_key() computes the public key of `secret`; shared_key() computes
-  // the shared key from this side's secret and the peer's public key. Both return false if the library cannot compute
-  // the key, or if `theirs` is not a point that an honest peer would send.
+  // Diffie-Hellman on Curve25519 (RFC 7748): compute the public key of `secret`, or the key shared with the peer from `secret` and the
+  // peer's public key. Both return false if the library fails, or if `theirs` is not a point that an honest peer would send.
   virtual bool public_key(const CipherKey& secret, CipherKey* out) const = 0;
   virtual bool shared_key(const CipherKey& secret, const CipherKey& theirs, CipherKey* out) const = 0;
-  // Return true if the key exchange passed the check.
+  // Return true if the library's Diffie-Hellman passes its self-test.
   bool exchanges_keys() const;
 
  protected:
   CryptoLibrary() = default;
 };
 
-// Return a wrapper around an open library. Return null if `handle` (from dlopen(3)) is a different library or an
-// unsupported old version.
+// Return a wrapper around a library opened by dlopen(3). Return null if `handle` is another library or too old a version.
 std::unique_ptr<CryptoLibrary> openssl_library(void* handle);
 std::unique_ptr<CryptoLibrary> sodium_library(void* handle);
 

@@ -11,8 +11,7 @@ namespace {
 
 using U8 = unsigned char;
 using Length = unsigned long long;
-// Signature of libsodium's encryption functions. `k` is the key; for AES, it is the state that beforenm() derived from
-// the key.
+// Signatures of libsodium's functions for encryption and decryption. `k` is the key or, for AES, the state that beforenm() derived from it.
 using Seal = int (*)(U8* c, U8* mac, Length* mac_bytes, const U8* m, Length m_bytes, const U8* ad, Length ad_bytes, const U8* nsec,
                      const U8* nonce, const U8* k);
 using Open = int (*)(U8* m, U8* nsec, const U8* c, Length c_bytes, const U8* mac, const U8* ad, Length ad_bytes, const U8* nonce,

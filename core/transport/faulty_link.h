@@ -12,25 +12,25 @@ namespace hvd {
 // Faults to inject, triggered by byte counts or call counts.
 struct FaultScript {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-  // Number of bytes sent before the connection closes, as if the process had died.
+  // Number of bytes sent after which the connection closes, as if the process had died.
   uint64_t cut_after_sent = kNever;
-  // Number of bytes received before the connection closes.
+  // Number of bytes received after which the connection closes.
   uint64_t cut_after_received = kNever;
-  // Number of bytes received before the caller sleeps once for nap_ms, as if the system had suspended the process.
+  // Number of bytes received after which the caller sleeps once for nap_ms, as if the system had suspended the process.
   uint64_t nap_after_received = kNever;
   int nap_ms = 0;
   // Maximum number of bytes that one call moves.
   size_t piece = std::numeric_limits<size_t>::max();
-  // Length of a stall: the number of consecutive calls that move no bytes.
+  // Length of a stall: number of consecutive calls that move nothing.
   int stall_calls = 0;
-  // Interval between stalls: one stall precedes every n-th call that could move bytes.
+  // Number of calls that could move bytes from one stall to the next.
   int stall_every = 1;
 };
 
 class FaultyLink final : public Link {
  public:
-  // `own_wakeup` is the wakeup event of the engine that uses the link. A call that stalls triggers it, because no peer
-  // would wake the engine.
+  // `own_wakeup` is the wakeup event of the link's own engine. A stalled call triggers it, because no peer would wake the engine
+  // afterwards.
   FaultyLink(std::unique_ptr<Link> inner, FaultScript script, WakeupEvent own_wakeup);
 
   int64_t try_send(ConstBytes data) override;

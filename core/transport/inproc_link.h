@@ -1,6 +1,5 @@
-// Link between two threads of one process, for tests that run ranks as threads and for jobs in a single process. Each
-// direction has a bounded byte queue, and one mutex protects both. The mutex also covers changes of the wakeup event's
-// sleep state, so no wakeup is lost.
+// Link between two threads of one process: for tests that run ranks as threads, and for jobs in a single process. Each direction has a
+// bounded byte queue. One mutex protects both queues and the sleep state of the wakeup events, so no wakeup is lost.
 #pragma once
 #include <memory>
 #include <utility>

@@ -1,6 +1,5 @@
-// Control link between two ranks of one host. Messages go through rings in shared memory, without system calls while
-// both sides are awake, so negotiation takes a few microseconds. The bootstrap socket stays open to detect the death of
-// the peer, which cannot be seen in shared memory.
+// Control link between two ranks of one host. Messages go through rings in shared memory, without system calls while both sides are awake,
+// so negotiation takes a few microseconds. The bootstrap socket stays open, because only a socket reveals the death of the peer.
 #pragma once
 #include <memory>
 
@@ -18,8 +17,8 @@ class NodeControlLink final : public Link {
   int64_t try_send(ConstBytes data) override { return ring_.try_send(data); }
   int64_t try_recv(Bytes data) override {
     const int64_t n = ring_.try_recv(data);
-    // The peer writes its last bytes to the ring before it closes the socket, so an empty ring then means the end of
-    // the stream.
+    // The peer writes its last bytes to the ring before it closes the socket. If the socket is closed, an empty ring is thus the end of the
+    // stream.
     return n == 0 && closed_ ? -1 : n;
   }
   const Status& error() const override { return socket_->error(); }

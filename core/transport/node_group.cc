@@ -55,8 +55,7 @@ Status NodeGroup::await_all(uint64_t stage) {
   for (int m = 0; m < size(); ++m) {
     if (m != me_) HVD_RETURN_IF_ERROR(await(m, stage));
   }
-  // All ranks of the group have reached this stage, so they have finished all earlier operations and no longer use the
-  // other half.
+  // All ranks of the group have reached this stage, so they have finished all earlier operations, and the other half is free.
   if (auto& other = ledger_->half[half_ ^ 1]; other.lines == lines_) other.done = 0;
   return {};
 }

@@ -1,17 +1,15 @@
 // A NodeGroup contains the ranks of one process set on one host. They synchronize through shared memory.
 //
-// The operations of the group are divided into stages. Each rank counts its finished stages in a counter on its own
-// cache line, and the others wait for that counter. All ranks run the same collectives in the same order, and the
-// number of stages of a collective depends only on its arguments. If the counter is `base` at the start of a
-// collective, the value `base + k` therefore means on every rank that k stages of the collective are finished.
+// A collective consists of stages. Each rank counts its finished stages in a counter on its own cache line, for which the others wait. All
+// ranks run the same collectives in the same order, with a number of stages that depends only on the arguments. If the counter is `base` at
+// the start of a collective, `base + k` thus means on every rank that k of its stages are finished.
 //
 // A collective first calls begin(), which returns half of the staging area. It calls publish() after each stage,
 // await(member, stage) before it reads another rank's data, and finish() at the end.
 //
-// Every rank has a staging area that the others read. The area is split into two halves, which successive operations of
-// a group use in turn. begin() waits until all ranks have finished the previous operation in the same half. That was
-// two operations ago or in another process set, so begin() rarely waits. finish() publishes that this rank no longer
-// accesses other ranks' memory for this operation. Collectives do not wait for this.
+// Every rank has a staging area that the others read. Successive operations of a group use its two halves in turn. begin() waits until all
+// ranks have finished the previous operation in the same half, which rarely takes time: that was two operations ago, or in another process
+// set. finish() publishes that this rank no longer accesses other ranks' memory for this operation. Collectives do not wait for this.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -28,33 +26,32 @@ namespace hvd {
 // Counters of the group's ranks in shared memory, in set order. They outlive the group.
 using SetLines = std::vector<SetLine*>;
 
-// State shared by all groups of one rank and engine: the last use of each half of this rank's staging area, and the
-// number of bytes reduced without staging.
+// State of a rank's staging area, shared by all of its groups.
 struct StagingLedger {
-  // Number of bytes that were reduced in place in the arenas.
+  // Number of bytes reduced without staging, in place in the arenas.
   std::atomic<uint64_t> unstaged{0};
   struct Use {
-    // Counters of the group that last used this half of the staging area, or null if no group has used it.
+    // Counters of the group that last used this half of the area, or null.
     std::shared_ptr<const SetLines> lines;
-    // Value that a rank's SetLine::finished reaches once the rank no longer uses this half. 0 if the half is free.
+    // Value of a rank's SetLine::finished from which on the rank no longer uses this half. 0 if no rank uses it.
     uint64_t done = 0;
   };
   Use half[2];
 };
 
-// Chooses how a rank stores data in its staging area. Normal stores are faster if the ranks share a cache. If not, they
-// wait for the other ranks' copies of each cache line, and stores that bypass the cache are much faster. A virtual
-// machine can move between both cases, so the choice follows the measured times. It does not affect results.
+// Choice of how a rank stores data in its staging area. Normal stores are faster if the ranks share a cache. If not, they wait for the
+// other ranks' copies of each cache line, and stores that bypass the cache are much faster. A virtual machine can move between both cases,
+// so the choice follows measured times. Results do not depend on it.
 class StoreChoice {
  public:
-  // Return true if the next operation must bypass the cache. One of kTryEvery operations tries the other way.
+  // Return true if the next operation must bypass the cache. One of kTryEvery operations tries the other kind of stores.
   bool bypass() { return bypass_ != (operations_++ % kTryEvery == 1); }
-  // Record the cost of an operation that did or did not bypass the cache, as time per byte.
+  // Record the time per byte of an operation with or without bypassing.
   void record(bool bypass, double cost) {
     double& mean = cost_[bypass];
-    // Limit the effect of a single interruption.
+    // A single interruption must not change the mean much.
     mean = mean == 0 ? cost : (mean + std::min(cost, 2 * mean)) / 2;
-    // Readers of data that bypassed the cache take longer, so require a large gain.
+    // Data that bypassed the cache take longer to read, so require a large gain.
     bypass_ = cost_[true] > 0 && 2 * cost_[true] < cost_[false];
   }
 
@@ -62,15 +59,15 @@ class StoreChoice {
   static constexpr uint64_t kTryEvery = 32;
   bool bypass_ = false;
   uint64_t operations_ = 0;
-  // Mean costs without and with bypassing, or 0 if unknown.
+  // Mean time per byte without [0] and with [1] bypassing, or 0 if unknown.
   double cost_[2] = {0, 0};
 };
 
 class NodeGroup {
  public:
-  // `locals` lists the local ranks of the group in set order, `me` is this rank's index in it, and `wakeups` holds
-  // their wakeup events in the same order. `generation` is equal on all ranks and larger than that of any earlier group
-  // in this slot. Counters start from it, so values left by an earlier group count as "not reached".
+  // `locals` lists the group's local ranks in set order, `wakeups` has their wakeup events, and `me` is this rank's index. `generation` is
+  // equal on all ranks and larger than that of any earlier group in this slot. Counters start from it, so values of an earlier group count
+  // as "not reached".
   NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me,
             std::vector<WakeupEvent> wakeups, StagingLedger* ledger, Waiter* waiter, double timeout_seconds);
   int size() const { return static_cast<int>(locals_.size()); }
@@ -84,18 +81,18 @@ class NodeGroup {
   };
   // Start a collective and get the staging memory for it.
   Status begin(Stage* stage);
-  // Publish a finished stage. All earlier stores of this rank become visible to ranks that see the counter. Ranks that
-  // sleep while they wait for the stage are woken.
+  // Publish a finished stage. Ranks that see the counter also see all earlier stores of this rank. Ranks that sleep until the stage are
+  // woken.
   void publish();
-  // Wait until `member` (or each rank of the group) has published `stage` stages of this collective, counted from 1.
+  // Wait until `member`, or each rank of the group, has published `stage` stages of this collective.
   Status await(int member, uint64_t stage);
   Status await_all(uint64_t stage);
-  // True if the rank has published stage `stage`. Does not wait.
+  // True if the rank has published `stage` stages of this collective. Does not wait.
   bool reached(int member, uint64_t stage) const { return (*lines_)[member]->progress.load(std::memory_order_seq_cst) >= base_ + stage; }
-  // End the collective. The end counts as one more stage.
+  // End the collective, which counts as one more stage.
   void finish();
-  // End the collective as if this rank had published `stages` stages (calls of publish()). `stages` must be at least
-  // the number that it has published. Used when ranks abandon a collective after different numbers of stages.
+  // End the collective as if this rank had published `stages` stages, at least as many as it has. Used when ranks abandon a collective
+  // after different numbers of stages.
   void finish_at(uint64_t stages);
 
   // Return a rank's arena (see Segment::arena), or null if there is none.
@@ -119,7 +116,7 @@ class NodeGroup {
   double timeout_;
   // Value of this rank's counter at the start of the current collective.
   uint64_t base_ = 0;
-  // Number of stages that this rank has finished, including one for the end of each collective.
+  // Number of stages that this rank has finished in all collectives, each of which ends with an additional one.
   uint64_t mine_ = 0;
   uint64_t operations_ = 0;
   int half_ = 0;

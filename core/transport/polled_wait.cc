@@ -13,11 +13,10 @@ using std::chrono::milliseconds;
 
 // Number of polls between two clock readings.
 constexpr int kClockEvery = 64;
-// Time to poll without a pause if every rank has its own core. Do not yield during this time: if other threads need the
-// core after all, a yield can cost a whole time slice, while a sleeping thread gets the core back sooner.
+// Time to poll without a pause if every rank has its own core. Yielding would be worse: if other threads do need the core, it can cost a
+// whole time slice, while a sleeping thread gets the core back sooner.
 constexpr auto kNoRest = milliseconds(1);
-// Time to poll without a pause if there are more ranks than cores. It is short, because the awaited rank might need
-// this core.
+// Time to poll without a pause with more ranks than cores: short, because the awaited rank might need this core.
 constexpr auto kNoRestShared = microseconds(200);
 // Each sleep lasts 1/kPart of the time waited so far, at least kLeastRest and at most kMaxRest.
 constexpr int kPart = 20;

@@ -1,6 +1,5 @@
-// Variant of Wait (waiter.h) for a condition that has no wakeup and needs polling to make progress, such as the
-// completion of an MPI operation. At first it polls often. Later it pauses for a fraction of the time waited so far,
-// which adds little latency and keeps the operation progressing.
+// Variant of Wait (waiter.h) for a condition that triggers no wakeup and needs polling to progress, such as the completion of an MPI
+// operation. It polls often at first. Later it pauses for a fraction of the time waited so far, which adds little latency.
 //
 // Example:
 //   PolledWait wait(waiter, 30, "MPI_Iallreduce with ranks 0, 1");

@@ -34,7 +34,7 @@ Status SecureLink::make(std::unique_ptr<Link> inner, std::shared_ptr<const Crypt
   return {};
 }
 
-// Derive the next key by encrypting zeros with the current key, under a nonce that is never used for a record.
+// Start to use `key`, and derive the next key: encrypt zeros under a nonce that is never used for a record.
 bool SecureLink::begin_key(Direction* direction, const CipherKey& key, bool sealing) const {
   direction->aead = library_->make(cipher_, key, sealing);
   const auto sealer = library_->make(cipher_, key, true);
@@ -104,8 +104,7 @@ size_t SecureLink::hand_out(Bytes data) {
   return n;
 }
 
-// True if a whole record is buffered. Its length is not authenticated yet, so it is only used to find the end of the
-// record.
+// True if the buffer has a whole record. The record's length is not authenticated yet, so it only serves to find the end.
 bool SecureLink::whole_record(size_t* text) {
   const size_t held = in_end_ - in_begin_;
   *text = 0;
@@ -120,8 +119,7 @@ bool SecureLink::whole_record(size_t* text) {
   return held >= *text + kAround;
 }
 
-// Decrypt directly to `data` if the whole record fits. If not, decrypt in place and return the plaintext piece by
-// piece.
+// Decrypt a record directly to `data` if it fits. If not, decrypt it in place, and return the plaintext piece by piece.
 bool SecureLink::open_record(size_t text, Bytes data) {
   CipherNonce nonce;
   std::byte* record = in_.get() + in_begin_;
@@ -141,9 +139,9 @@ bool SecureLink::open_record(size_t text, Bytes data) {
   return true;
 }
 
-// Request only bytes that are certain to arrive, because a sleeper might be woken only once all of them have arrived
-// (Link::before_sleep). The rest of the current record is certain to arrive. If no record has begun, so is a record
-// with `wanted` bytes of text, because the peer sends these bytes without waiting for an answer.
+// Receive more bytes. Request only bytes that are certain to arrive, because a sleeper might be woken only once all have arrived
+// (Link::before_sleep): the rest of the current record or, between records, a record with `wanted` bytes of text, which the peer sends
+// without waiting for an answer.
 int64_t SecureLink::receive_more(size_t wanted) {
   if (in_begin_ > 0) {
     std::memmove(in_.get(), in_.get() + in_begin_, in_end_ - in_begin_);
@@ -170,8 +168,7 @@ int64_t SecureLink::try_recv(Bytes data) {
       if (!open_record(text, rest)) break;
       if (text_.empty()) given += text;
     } else {
-      // The next call requests the bytes that are still missing. No complete record stays in the buffer, so a thread
-      // that sleeps until bytes arrive does not overlook one.
+      // The buffer holds no complete record now, so a caller that sleeps until more bytes arrive misses none.
       if (!error_.ok() || given > 0) break;
       const int64_t n = receive_more(rest.size());
       if (n <= 0) return n;

@@ -3,13 +3,12 @@
 // Each record contains the length of the plaintext (uint32, little-endian), the encrypted text, and a tag of 16 bytes
 // that authenticates both.
 //
-// The n-th record of a direction has the nonce n, and each direction of each connection has a separate key. Records
-// that are altered, repeated, dropped, reflected, or taken from other connections are therefore detected. After
-// kRecordsPerKey records, a direction continues with a key derived from the previous one (REKEY of the Noise protocol,
-// section 4.2). This limits the data encrypted with one key, and a leaked key does not decrypt earlier records. An
-// eavesdropper still sees the lengths and times of records.
+// The n-th record of a direction has the nonce n, and each direction of each connection has a separate key. This detects records that are
+// altered, repeated, dropped, reflected, or taken from other connections. After kRecordsPerKey records, a direction derives a new key from
+// the previous one (REKEY of the Noise protocol, section 4.2). This limits the data encrypted with one key, and a leaked key does not
+// decrypt earlier records. An eavesdropper still sees the lengths and times of records.
 //
-// No byte of a record is returned before its tag has been verified. On failure, the link is permanently broken and the
+// A record's bytes are returned only after its tag has been verified. If verification fails, the link is permanently broken and the
 // connection is closed, so that the peer does not wait for answers.
 #pragma once
 #include <memory>
@@ -32,8 +31,8 @@ class SecureLink final : public Link {
   static Status make(std::unique_ptr<Link> inner, std::shared_ptr<const CryptoLibrary> library, Cipher cipher, const Keys& keys,
                      std::unique_ptr<Link>* out, uint64_t records_per_key = kRecordsPerKey);
 
-  // Send plaintext as encrypted records. No byte of a record is reported as sent before the whole record has been sent.
-  // Until then, the caller must pass the same bytes again, possibly followed by more.
+  // Send plaintext as encrypted records. The bytes of a record count as sent only once the whole record has been sent. Until then, the
+  // caller must pass the same bytes again, possibly followed by more.
   int64_t try_send(ConstBytes data) override;
   int64_t try_recv(Bytes data) override;
   const Status& error() const override { return error_.ok() ? inner_->error() : error_; }
@@ -82,9 +81,9 @@ class SecureLink final : public Link {
   size_t under_way_ = 0;
 
   std::unique_ptr<std::byte[]> in_;
-  // Range of the receive buffer, in bytes, that is still encrypted.
+  // Bytes [in_begin_, in_end_) of the receive buffer are still encrypted.
   size_t in_begin_ = 0, in_end_ = 0;
-  // Decrypted text in the receive buffer that try_recv() has not returned yet. It precedes in_begin_.
+  // Decrypted text before in_begin_ that try_recv() has not returned yet.
   Bytes text_;
 };
 

@@ -49,7 +49,7 @@ Status Segment::map(int fd, const SegmentSpec& wanted, std::shared_ptr<Segment>*
     bytes = all;
   }
   if (p == MAP_FAILED) return Status(Code::internal, std::string("mmap of the node's shared memory: ") + strerror(errno));
-  // Exclude the arenas from core dumps. They are sparse, and dumping them would allocate all of their pages.
+  // Exclude the sparse arenas from core dumps, which would allocate all of their pages.
   if (spec.arena_bytes > 0) ::madvise(static_cast<std::byte*>(p) + arenas_at(spec), bytes - arenas_at(spec), MADV_DONTDUMP);
   auto* header = static_cast<SegmentHeader*>(p);
   header->magic = kMagic;

@@ -1,5 +1,5 @@
-// Memory shared by the ranks of one host. It is one anonymous file (memfd) that the host's first rank creates in Python
-// and passes to the others as a descriptor. It has no name and is freed when its last user exits, even after kill -9.
+// Memory shared by the ranks of one host: an anonymous file (memfd) that the host's first rank creates in Python and passes to the others
+// as a descriptor. It has no name, and is freed when its last user exits, even after kill -9.
 //
 // The segment consists of these parts, in order:
 //   - header: the abort flag
@@ -41,16 +41,15 @@ struct SegmentHeader {
   uint32_t local_size;
   // Abort flag. If nonzero, the job is over, and all waits in shared memory return.
   alignas(64) std::atomic<uint32_t> abort;
-  // One bit for each of the first 64 local ranks, set once the rank no longer uses other ranks' device memory.
+  // One bit for each of the first 64 local ranks: set once the rank no longer uses other ranks' device memory.
   std::atomic<uint64_t> let_go;
 };
 
 // Shared-memory counters of one local rank in one process set.
 struct SetLine {
-  // Number of collective stages that this rank has finished (NodeGroup). In every operation, peers wait until it
-  // reaches the number of the stage that they need.
+  // Number of collective stages that this rank has finished (NodeGroup), for which its peers wait in every operation.
   alignas(64) std::atomic<uint64_t> progress{0};
-  // Position in the running schedule up to which this rank is ready. Used by the engine.
+  // This rank's ScheduleWord: its position in the running schedule. Used by the engine.
   std::atomic<uint64_t> schedule{0};
   // Value of `progress` at the end of the last collective. Peers rarely read it, so it has a separate cache line.
   alignas(64) std::atomic<uint64_t> finished{0};
@@ -70,10 +69,9 @@ class Segment {
  public:
   static constexpr size_t kWordsBytes = 4096;
   static size_t bytes_needed(const SegmentSpec& spec);
-  // Map `fd`, which stays owned by the caller. The file has at least bytes_needed() bytes and is zero-filled when new.
-  // Space beyond the fixed parts forms the arenas, so the creator of the file decides their size and spec.arena_bytes
-  // is ignored. If the process cannot map that much (address-space limit), the arenas are left out and arena() returns
-  // null.
+  // Map `fd`, which stays owned by the caller. The file must have at least bytes_needed() bytes, zero-filled when new. Space beyond the
+  // fixed parts forms the arenas, so the creator of the file decides their size, not spec.arena_bytes. If the process cannot map that much
+  // (address-space limit), there are no arenas, and arena() returns null.
   static Status map(int fd, const SegmentSpec& spec, std::shared_ptr<Segment>* out);
   // Create private memory, for ranks that are threads of one process (tests).
   static std::shared_ptr<Segment> in_process(const SegmentSpec& spec);
@@ -82,8 +80,7 @@ class Segment {
   const SegmentSpec& spec() const { return spec_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   WakeupWord& wakeup(int local_rank) const;
-  // Return the page of a rank with words that GPUs write and wait for; it has kWordsBytes bytes. The pages of all ranks
-  // are contiguous.
+  // Return a rank's page of kWordsBytes bytes, with words that GPUs write and wait for. The pages of all ranks are contiguous.
   std::byte* words(int local_rank) const;
   SetLine& set_line(int set_slot, int local_rank) const;
   RingHeader& ring(int from, int to, RingChannel channel) const;

@@ -6,8 +6,7 @@
 namespace hvd {
 namespace {
 
-// Return the maximum number of bytes that one call moves. The limit lets the peer start on the first part while this
-// side copies the next.
+// Return the maximum number of bytes that one call moves, so that the peer can start on the first part while this side copies the next.
 size_t step(size_t capacity) { return std::max<size_t>(capacity / 4, 1); }
 
 }  // namespace

@@ -1,10 +1,9 @@
-// Link to a rank of the same host through two rings of the Segment, one per direction. A ring has one writer and one
-// reader with separate counters, so it needs no locks. The reader waits for data and the writer for space. After moving
-// bytes, each side therefore wakes the other side if that is asleep.
+// Link to a rank of the same host through two rings of the Segment, one per direction. A ring has one writer and one reader with separate
+// counters, so it needs no locks. The reader can sleep until data arrive, and the writer until there is space, so each side wakes a
+// sleeping peer after it has moved bytes.
 //
-// Shared memory does not show that a peer has died. The engine detects a dead peer through the closed control
-// connection or the abort flag, and ends the wait through the Waiter's hook. abort() then makes the link reject further
-// use.
+// Shared memory does not show that a peer has died. The engine detects this by the closed control connection or the abort flag, and ends
+// the wait through the Waiter's hook. After abort(), the link rejects further use.
 #pragma once
 #include <memory>
 
@@ -36,8 +35,8 @@ class ShmLink final : public Link {
   RingHeader& in_;
   std::byte* out_data_;
   std::byte* in_data_;
-  // This side's counters, and the last known values of the peer's counters. The peer's cache line is read only if these
-  // values are not enough to proceed.
+  // This side's counters, and the peer's counters as last seen. The peer's cache line is read again only if these are not enough to
+  // proceed.
   uint64_t written_, read_, peer_read_, peer_written_;
   Status error_;
 };

@@ -59,17 +59,15 @@ int64_t TcpLink::failed(int error) {
   return -1;
 }
 
-// Set the receive low-water mark, because waking up for every packet of a large transfer costs more than the transfer.
-// Marks are powers of two, so that the option changes rarely. The kernel wakes this thread earlier if its buffer cannot
-// hold that much.
+// Set the receive low-water mark (SO_RCVLOWAT), because a wakeup for every packet of a large transfer costs more than the transfer. Marks
+// are powers of two, so that they change rarely. The kernel wakes this thread earlier if its buffer cannot hold that much.
 void TcpLink::before_sleep() {
   if (!inet_ || !(wanted_ & POLLIN)) return;
   const int mark = asked_ < kLeastMark ? 1 : static_cast<int>(std::bit_floor(std::min(asked_, kMaxMark)));
   if (mark != low_water_) wake_at(mark);
 }
 
-// TCP_USER_TIMEOUT does not help here, because it would also drop a connection to a live peer that has stopped reading
-// for a while.
+// Read the time from TCP_INFO. TCP_USER_TIMEOUT would also drop the connection to a live peer that has stopped reading for a while.
 double TcpLink::unanswered() {
   tcp_info info{};
   socklen_t length = sizeof info;
@@ -119,8 +117,7 @@ int64_t TcpLink::try_recv(Bytes data) {
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
     wanted_ |= POLLIN;
     asked_ = data.size();
-    // Some users of this socket sleep without calling before_sleep(), so the low-water mark must not exceed the size of
-    // the last request.
+    // Some users sleep on this socket without before_sleep(), so the low-water mark must not exceed the last request.
     if (asked_ < static_cast<size_t>(low_water_)) wake_at(1);
     return 0;
   }

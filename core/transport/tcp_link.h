@@ -38,10 +38,9 @@ class TcpLink final : public Link {
   size_t asked_ = 0;
   // Current receive low-water mark of the socket (SO_RCVLOWAT).
   int low_water_ = 1;
-  // True if no more data will arrive. A failed send does not set this flag, because the peer's last data can still be
-  // read.
+  // True if no more data will arrive. A failed send does not set this, because the peer's last data can still be read.
   bool received_all_ = false;
-  // Time since which the peer has acknowledged no data, or empty if none is unacknowledged. Updated by unanswered().
+  // Time since which data are unacknowledged, or empty if none are. Updated by unanswered().
   std::optional<Clock::time_point> owed_since_;
   Status error_;
 };

@@ -97,8 +97,7 @@ Status Waiter::rest(Clock::duration longest) {
 Status Waiter::glance() { return abort_flag_ && abort_flag_->load(std::memory_order_relaxed) != 0 ? run_hook() : Status::Ok(); }
 
 Wait::~Wait() {
-  // The sleep was announced but did not happen, because the condition became true in time. Tell peers that they do not
-  // need to wake this thread.
+  // The condition became true before the announced sleep, so peers need not wake this thread.
   if (armed_) waiter_.wakeup_.word()->sleep_state.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);
 }
 
@@ -108,7 +107,7 @@ Status Wait::pause() {
   if (!started_) {
     started_ = true;
     begin_ = Clock::now();
-    // In the first round after progress, do not sleep: the links must first report again which events they wait for.
+    // Do not sleep in the first round after progress: the links must first report again which events they wait for.
     if (armed_) {
       armed_ = false;
       waiter_.wakeup_.word()->sleep_state.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);

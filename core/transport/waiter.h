@@ -1,7 +1,6 @@
-// The thread that runs an engine's progress loop waits only through the Waiter: for a byte from a link, a peer's
-// counter in shared memory, or a submission. It spins briefly (cheap when the peer runs on another core), then yields,
-// then sleeps in poll(2) on the engine's wakeup event, the relevant sockets and the control plane. A dead peer, a
-// shutdown or a deadline therefore ends every wait.
+// Waiter: the only place where the thread that runs the progress loop waits, for a byte from a link, a peer's counter in shared memory, or
+// a submission. It spins briefly (cheap when the peer runs on another core), then yields, then sleeps in poll(2) on the engine's wakeup
+// event, the relevant sockets and the control plane. A dead peer, a shutdown or a deadline therefore ends every wait.
 //
 // Example:
 //   Wait wait(waiter, 30, "data from rank 3");
@@ -36,32 +35,28 @@ class Waiter {
   // `wakeup` is the wakeup event of this engine. `wakeup` and all watched links must outlive the waiter.
   Waiter(WakeupEvent wakeup, SpinPolicy policy);
 
-  // Also end every sleep at the events that `link` waits for (Link::wanted()).
+  // From now on, sleeps also end at the events that `link` waits for (Link::wanted()).
   void watch(Link* link);
   void unwatch_all();
 
-  // Sleep until the wakeup event, an event of the control plane, or `deadline`, whichever comes first. Does not run the
-  // hook (set_hook()).
+  // Sleep until the wakeup event, an event of the control plane, or `deadline`, without running the hook (set_hook()).
   void nap(Deadline deadline);
 
-  // Sleep while waiting for a condition that triggers no wakeup (transport/polled_wait.h). The sleep ends after
-  // `longest`, at the wakeup event, or at an event of the control plane. Afterwards, run the hook (set_hook()), which
-  // advances the control plane.
+  // Sleep in a wait for a condition that triggers no wakeup (transport/polled_wait.h): at most `longest`, or until the wakeup event or an
+  // event of the control plane. Then run the hook (set_hook()), which advances the control plane.
   Status rest(Clock::duration longest);
   // If the abort flag is set, run the hook and return its error.
   Status glance();
 
-  // Function that advances the control plane. The waiter calls it after every sleep and occasionally between spins. Its
-  // error ends the current wait and every later one. `fds` adds descriptors, with their poll(2) events, to those
-  // watched in each sleep.
+  // Function that advances the control plane, called after every sleep and occasionally between spins. Its error ends the current wait and
+  // every later one. `fds` adds descriptors, with their poll(2) events, to those watched in each sleep.
   using Hook = std::function<Status()>;
-  // `pending` returns true if the hook has work to do now, even though no descriptor is readable and no wakeup will
-  // follow.
+  // `pending` returns true if the hook has work to do now, for which no descriptor becomes readable and no wakeup follows.
   using HookFds = std::function<void(std::vector<std::pair<int, short>>&)>;
   using HookPending = std::function<bool()>;
   void set_hook(Hook hook, HookFds fds, HookPending pending = nullptr);
 
-  // Register a flag in memory that the waiter checks while it spins. Null removes the flag.
+  // Set the abort flag in memory, which the waiter checks while it spins. Null removes it.
   void set_abort_flag(const std::atomic<uint32_t>* flag) { abort_flag_ = flag; }
 
   // Limit each sleep to this many seconds, so that the hook runs even if nothing happens.
@@ -72,10 +67,9 @@ class Waiter {
   const SpinPolicy& policy() const { return policy_; }
   void set_policy(SpinPolicy p) { policy_ = p; }
 
-  // Sleep once. Publish `sleep_state`, so that peers wake this engine, and check again with `still` that the condition
-  // is not yet met. If it returns true, poll until the wakeup event, an event on a watched descriptor, or `deadline`.
-  // Finally, set the state to awake, drain the wakeup event, and run the hook (set_hook()). Used by Wait and by the
-  // engine's idle loop.
+  // Sleep once: publish `sleep_state`, so that peers wake this engine, and check with `still` that the condition is not met yet. If it is
+  // not, poll until the wakeup event, an event on a watched descriptor, or `deadline`. Finally, set the state to awake, drain the wakeup
+  // event, and run the hook (set_hook()). Used by Wait and by the engine's idle loop.
   Status sleep(SleepState sleep_state, Deadline deadline, const std::function<bool()>& still);
 
  private:
@@ -106,10 +100,9 @@ class Wait {
 
   // Spin, yield or sleep once. Return ok if the condition should be checked again.
   Status pause();
-  // Declare that checking the condition takes system calls, each about as long as kExpensivePoll rounds of cpu_relax().
-  // The wait then spins for fewer rounds and sleeps without yielding: a yield would give whole time slices to other
-  // threads, while a sleeper is woken as soon as bytes arrive. After its first sleep, it soon sleeps again, because the
-  // link has proved slower than this side.
+  // Declare that checking the condition takes system calls, each about as long as kExpensivePoll rounds of cpu_relax(). The wait then spins
+  // less, and sleeps without yielding: a yield can give a whole time slice to other threads, while a sleeper is woken as soon as bytes
+  // arrive. After its first sleep, it soon sleeps again, because the link has proved slower than this side.
   void polling_is_expensive() { expensive_ = true; }
   // Report progress. This restarts the spinning and the timeout.
   void progress() {

@@ -1,11 +1,10 @@
-// Wakeup event of an engine. It consists of an eventfd that the engine sleeps on (together with its sockets, see
-// Waiter), and a word that shows whether the engine sleeps. The word can be in memory shared with other processes. A
-// peer that has stored data in shared memory then makes a system call only if the engine sleeps.
+// Wakeup event of an engine: an eventfd on which the engine sleeps (together with its sockets, see Waiter), and a word that shows whether
+// it sleeps. The word can be in memory shared with other processes, so that a peer that has stored data there makes a system call only if
+// the engine sleeps.
 //
-// No wakeup is lost, because each side stores before it reads. The sleeper stores its sleep state and then checks its
-// condition once more. The waker stores the condition and then checks the sleep state. All four accesses are
-// sequentially consistent, so at least one side sees the other's store. A waker must therefore publish with a seq_cst
-// store before it calls wake().
+// No wakeup is lost, because each side stores before it reads. The sleeper stores its sleep state, then checks its condition once more. The
+// waker stores the condition, then checks the sleep state. All four accesses are sequentially consistent, so at least one side sees the
+// other's store. A waker must therefore publish with a seq_cst store before it calls wake().
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -15,9 +14,9 @@ namespace hvd {
 // Sleep state of an engine. A higher value means that more events wake the engine.
 enum class SleepState : uint32_t {
   awake = 0,
-  // Nothing is in flight. Submissions wake the engine, but progress of a peer does not.
+  // The engine sleeps with nothing in flight. Submissions wake it, progress of a peer does not.
   idle = 1,
-  // The engine waits for a peer's progress in shared memory.
+  // The engine sleeps until a peer makes progress in shared memory.
   waiting = 2,
 };
 
@@ -31,8 +30,8 @@ class WakeupEvent {
  public:
   WakeupEvent() = default;
   WakeupEvent(int eventfd, WakeupWord* word) : fd_(eventfd), word_(word) {}
-  // Wake the owner if its sleep state is `at_least` or higher. Use wake(SleepState::waiting) to report progress, which
-  // wakes only an owner that waits for it, and wake(SleepState::idle) for other events.
+  // Wake the owner if its sleep state is `at_least` or higher: SleepState::waiting reports progress, which wakes only an owner that waits
+  // for it, and SleepState::idle any other event.
   void wake(SleepState at_least) const {
     if (word_ && word_->sleep_state.load(std::memory_order_seq_cst) >= static_cast<uint32_t>(at_least)) notify();
   }
