@@ -38,7 +38,7 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
             _autotune = session.begin(job, engine, settings, _telemetry.bus)
         else:
             _telemetry = Telemetry(job, engine, settings, link, {})
-    except Exception as error:  # for example, no more threads or file descriptors are available
+    except Exception as error:  # telemetry cannot start, for example, if no more threads or descriptors are available
         marks.close()
         training.close()
         warner(job.rank, settings)(
