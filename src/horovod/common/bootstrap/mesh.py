@@ -248,7 +248,7 @@ class MeshBuilder:
             sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
             code = sock.connect_ex(where)
-        except OSError as error:  # for example, no file descriptor is free, or this host has no IPv6
+        except OSError as error:  # connecting fails at once if no descriptor is free or this host has no IPv6
             self._failed(link, target, error.strerror or str(error))
             return
         if code not in (0, errno.EINPROGRESS):
