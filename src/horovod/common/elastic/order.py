@@ -54,7 +54,7 @@ class Shares:
 
     @classmethod
     def equal(cls, ranks: int) -> "Shares":
-        """Create shares with which each rank takes one sample per round."""
+        """Create the shares for ``ranks`` ranks that take one sample each per round."""
         return cls((1,) * ranks)
 
     @property
@@ -318,7 +318,7 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
     each, more = divmod(global_batch, ranks)
     of = tuple(each + (index < more) for index in range(ranks))
     passes = 1 if most is None else -(-of[0] // most)
-    passes = min(passes, of[-1])  # with more passes, some ranks would have an empty pass
+    passes = min(passes, of[-1])  # with more passes, some ranks would have no samples in a pass
     if most is not None and -(-of[0] // passes) > most:
         raise ValueError(
             f"global_batch {global_batch} on {ranks} ranks cannot be cut into equally many passes of at most {most} "
