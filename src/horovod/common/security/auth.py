@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 from horovod.common.contract.private_files import Secret
 
 _HELLO = struct.Struct("<4sBBxxQII32s")
-_MAGIC = b"HVD2"  # the last byte of the magic is the handshake's version
+_MAGIC = b"HVD2"  # the last byte of the magic number is the handshake's version
 _NONCE = 32
 _MAC = 32
 _INVITATION = 0x80
