@@ -179,7 +179,7 @@ def _process_table() -> list[tuple[int, int, str, int]]:
                 content = file.read()
         except OSError:  # The process has exited since /proc was listed.
             continue
-        # The second field is the command name in parentheses, which it can also contain, so split after the last one.
+        # The second field, the command name in parentheses, can contain parentheses, so split after the last one.
         state, parent, group = content[content.rindex(b")") + 2 :].split(b" ", 3)[:3]
         table.append((int(name), int(parent), state.decode("ascii"), int(group)))
     return table
