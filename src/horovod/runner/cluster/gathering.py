@@ -77,7 +77,7 @@ class Gathering:
             ValueError: If an interface or port does not exist.
             AuthError: If this Python installation does not support encryption.
         """
-        # If encryption is not supported, fail here, because a connection's thread could not tell the caller.
+        # If encryption is not supported, fail here, because a connection's thread cannot raise errors in the caller.
         Channel(accepts=True)
         self.what = what
         self._lock = threading.Lock()
