@@ -118,7 +118,7 @@ class Collapser:
 TRACEBACK_DELAY = 1.0
 # Seconds for which a traceback is held with `horovod.run`. The traceback is shortened if the rank exits in this time.
 LONG_DELAY = 5.0
-TRACEBACK_LIMIT = 1 << 16  # Maximum number of bytes that are held for each rank
+TRACEBACK_LIMIT = 1 << 16  # Maximum number of bytes of output that are held back for each rank
 
 _HEADER = HEADER.encode()
 _NUMBERS = re.compile(rb"\d+")  # Numbers that differ between ranks, such as process ids and addresses
