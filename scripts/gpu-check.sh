@@ -149,7 +149,7 @@ racecheck() { sanitizer racecheck "$work/unit/tests/core/test_kernels"; }
 # The engine with PyTorch: copies, packing, reductions in each other's memory.
 operations_memcheck() {
   local file=tests/gpu/test_operations.py
-  sanitizer memcheck python -m pytest -q -p pytest_timeout -p no:cacheprovider "$file::test_large[2]" "$file::test_scaled_and_moved[2]"
+  sanitizer memcheck python -m pytest -q -p pytest_timeout -p no:cacheprovider "$file::test_large[2]" "$file::test_scaled_and_moved_arrays[2]"
 }
 
 # -- running the steps -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from horovod import _absent as absent
 
 
 @pytest.mark.parametrize("name", absent.ABSENT)
-def test_an_import_says_that_the_module_does_not_exist_yet(name):
+def test_imports_report_modules_that_do_not_exist_yet(name):
     parent, _, last = name.rpartition(".")
     message = f"^{name} is not in this version of Horovod yet: "
     assert find_spec(name) is None
@@ -22,7 +22,7 @@ def test_an_import_says_that_the_module_does_not_exist_yet(name):
         exec(f"from {parent} import {last}")
 
 
-def test_attributes_say_so_too():
+def test_missing_attributes_are_reported_too():
     assert not hasattr(horovod, "elastic")
     with pytest.raises(AttributeError, match=r"^horovod.elastic is not in this version of Horovod yet"):
         horovod.elastic  # noqa: B018
@@ -33,7 +33,7 @@ def test_attributes_say_so_too():
 
 
 @pytest.mark.parametrize(("former", "name"), [("common.elastic.batch", "Batch"), ("common.evaluation", "Metric")])
-def test_pickles_of_earlier_versions_find_classes_that_have_moved(former, name):
+def test_pickles_of_earlier_versions_find_moved_classes(former, name):
     found = pickle.loads(f"chorovod.{former}\n{name}\n.".encode())
     assert found.__name__ == name
     assert found.__module__ != f"horovod.{former}"

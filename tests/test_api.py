@@ -305,7 +305,7 @@ NO_LIBRARY = "import pathlib, horovod.common.frontends as n; n.library_path = la
         ),
     ],
 )
-def test_what_cannot_be_imported_says_why(frontend, broken, message):
+def test_failed_imports_report_the_reason(frontend, broken, message):
     module, _, needed = KINDS[frontend]
     need(needed, *(["torch", "keras"] if "keras" in frontend else []))
     printed = output(f"import sys\n{broken}\ntry:\n    import {module}\nexcept ImportError as error:\n    print(error)")
@@ -350,7 +350,7 @@ def names_of_mxnet():
     return horovod.mxnet.__all__
 
 
-def test_the_page_of_mxnet_has_all_names_with_their_parameters(fleets):
+def test_the_mxnet_page_lists_all_names_and_parameters(fleets):
     process, _ = job(fleets, "mxnet")
     (names,) = process.run(names_of_mxnet)
     if not PAGE.exists():
@@ -391,7 +391,7 @@ PATHS = {  # besides the packages themselves; only paths that outside programs u
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("module", PATHS)
-def test_paths_that_programs_import_from(module):
+def test_documented_import_paths(module):
     needed = {"torch": "torch", "lightning": "torch", "data_loaders": "torch", "keras": "keras"}
     for name in ("ray" if "ray" in module else "pyspark", *(needed[part] for part in needed if part in module)):
         pytest.importorskip(name)

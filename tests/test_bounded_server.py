@@ -50,7 +50,7 @@ def closed(sock):
         return True
 
 
-def test_a_request_that_comes_byte_by_byte_has_one_deadline(server):
+def test_requests_sent_byte_by_byte_have_one_deadline(server):
     slow = stranger(server, b"GET / HTTP/1.1\r\nA: ")
     begin = time.monotonic()
     with slow:
@@ -80,7 +80,7 @@ def test_the_oldest_without_a_request_goes_first(monkeypatch):
         server.close()
 
 
-def test_many_clients_at_once_have_their_time():
+def test_many_clients_are_served_in_time():
     """A connection that has not sent its request yet is not closed in favour of a newer one."""
     server = BoundedServer(("127.0.0.1", 0), Answer, most=4, patience=20.0, name="test-http", grace=0.5)
     clients = [stranger(server) for _ in range(4)]

@@ -33,17 +33,17 @@ ANEW = (
         ("_core.so", "another Python"),
     ],
 )
-def test_what_a_file_is_for(file, pythons):
+def test_python_versions_of_a_file(file, pythons):
     assert made_for(file) == pythons
 
 
-def test_what_fits_is_loaded():
+def test_matching_extensions_are_loaded():
     assert obstacle("/p/_core.abi3.so", ["_core.abi3.so"], "/p", NEW) is None
     own = "_core.cpython-310-x86_64-linux-gnu.so"
     assert obstacle(f"/p/{own}", [own], "/p", OLD) is None
 
 
-def test_a_stable_abi_is_not_for_older_or_free_threaded_pythons():
+def test_the_stable_abi_excludes_older_and_free_threaded_pythons():
     for running in (OLD, THREADED):
         err = obstacle("/p/_core.abi3.so", ["_core.abi3.so"], "/p", running)
         assert err == (
@@ -86,7 +86,7 @@ def imported(folder: Path, program: str = "from horovod import _core") -> str:
 
 
 @pytest.mark.heavy
-def test_a_package_that_is_not_built_says_so(tmp_path):
+def test_unbuilt_packages_are_reported(tmp_path):
     assert "ImportError: Horovod's native part is not built: " in imported(tmp_path)
     assert "ImportError: Horovod's native part is not built: " in imported(tmp_path, "import horovod.numpy")
     looked = "from importlib.util import find_spec; print(find_spec('horovod._core').origin)"
@@ -95,7 +95,7 @@ def test_a_package_that_is_not_built_says_so(tmp_path):
     assert "ImportError: Horovod's native part is not built: " in imported(tmp_path, from_it)
 
 
-def test_a_file_of_another_python_is_named(tmp_path):
+def test_an_extension_of_another_python_is_named(tmp_path):
     (tmp_path / "horovod").mkdir()
     shutil.copy(CORE, tmp_path / "horovod/_core.cpython-39-x86_64-linux-gnu.so")
     assert "has _core.cpython-39-x86_64-linux-gnu.so (for CPython 3.9 on x86_64); install it anew" in imported(tmp_path)
@@ -117,7 +117,7 @@ def test_a_system_that_is_too_old_is_named(tmp_path):
     assert f"{tmp_path}/{file} needs glibc 2.99 or later, and this system has {platform.libc_ver()[1]}, which" in err
 
 
-def test_a_package_that_is_loaded_anew_finds_it_still():
+def test_reloaded_packages_find_the_same_object():
     code = (
         "import importlib, sys, horovod._native\n"
         "importlib.reload(horovod._native)\n"

@@ -15,7 +15,7 @@ keras, hvd_keras, hvd_tf_keras = Later("keras"), Later("horovod.keras"), Later("
 
 @pytest.mark.heavy
 @on_tensorflow(2)
-def test_equal_names_at_once():
+def test_equal_names_in_parallel():
     """Ranks begin with different frontends, so shared names would match the wrong operations."""
     from horovod.common.frontends import state
 

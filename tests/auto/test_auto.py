@@ -72,7 +72,7 @@ def test_shards_are_the_batches_of_one_process(samples: int, drop_last: bool, mo
         assert sum(part[index][1].weight for part in parts) == pytest.approx(1)
 
 
-def test_reductions_with_their_own_divisors() -> None:
+def test_reductions_with_custom_divisors() -> None:
     import torch
     from torch.nn import functional
 

@@ -18,7 +18,7 @@ def steady(first: list[float], second: list[float]) -> Times:
     return {(v, i): [seconds] * TURNS for v, row in enumerate((first, second)) for i, seconds in enumerate(row)}
 
 
-def test_better_needs_a_margin_and_nearly_all_turns() -> None:
+def test_a_better_candidate_needs_a_margin_and_most_turns() -> None:
     assert better([0.9] * 6, [1.0] * 6)
     assert not better([0.98] * 6, [1.0] * 6)
     assert better([0.9] * 5 + [5.0], [1.0] * 6)
@@ -37,7 +37,7 @@ def test_better_needs_a_margin_and_nearly_all_turns() -> None:
         ([2.0, 0.5, 0.5, 2.0, 2.0], 16 * KIB),
     ],
 )
-def test_a_size_up_to_which(second: list[float], expected: int) -> None:
+def test_threshold_up_to_a_size(second: list[float], expected: int) -> None:
     assert threshold(UP_TO, steady([1.0] * 5, second), 16 * KIB) == expected
 
 
@@ -52,11 +52,11 @@ def test_a_size_up_to_which(second: list[float], expected: int) -> None:
         ([2.0] * 5, 64 * KIB + 1),
     ],
 )
-def test_a_size_from_which_on(second: list[float], expected: int) -> None:
+def test_threshold_from_a_size(second: list[float], expected: int) -> None:
     assert threshold(FROM, steady([1.0] * 5, second), 16 * KIB) == expected
 
 
-def test_a_candidate_has_to_win_somewhere_and_lose_nowhere() -> None:
+def test_a_candidate_must_win_once_and_never_lose() -> None:
     sweep = Sweep("chunk_bytes", (64, 128, 256), (("allreduce", 1 << 20, True), ("allreduce", 1 << 22, True)))
 
     def chosen(small: tuple[float, float], large: tuple[float, float]) -> int:
@@ -71,7 +71,7 @@ def test_a_candidate_has_to_win_somewhere_and_lose_nowhere() -> None:
 
 
 @pytest.mark.parametrize("node_of", [[0, 0], [0, 0, 1, 1], list(range(17))])
-def test_every_sweep_is_about_a_size_that_exists_and_brackets_its_default(node_of: list[int]) -> None:
+def test_every_sweep_has_a_valid_size_and_brackets_its_default(node_of: list[int]) -> None:
     defaults = _core.tuning()
     found = calibrate.sweeps(node_of)
     assert found

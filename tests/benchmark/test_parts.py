@@ -14,12 +14,12 @@ LOCAL = [0, 0, 0, 0]
 FLOAT32 = 7
 
 
-def test_sizes_are_read_and_shown() -> None:
+def test_sizes_are_parsed_and_shown() -> None:
     assert [options.parse_size(text) for text in ("4", "64K", "16 MiB", "8b")] == [4, 65536, 16 << 20, 8]
     assert [options.size_label(nbytes) for nbytes in (4, 1536, 256 << 20)] == ["4 B", "1.5 KiB", "256 MiB"]
 
 
-def test_cases_have_whole_numbers_on_each_rank() -> None:
+def test_cases_have_integers_on_each_rank() -> None:
     assert [case.bytes for case in options.make_cases("allreduce", (1, 4, 6, 4096), 3)] == [4, 8, 4096]
     assert [case.bytes for case in options.make_cases("alltoall", (4, 4096), 3)] == [12, 4104]
     assert [case.bytes for case in options.make_cases("barrier", (4, 8), 3)] == [0]
@@ -71,12 +71,12 @@ def test_algorithms_formulas_and_choices() -> None:
         (lambda: _core.choose_algorithm("barrier", 11, 0, FLAT), "dtype must be 0 to 10, got 11"),
     ],
 )
-def test_wrong_questions_are_errors(call: Callable[[], object], message: str) -> None:
+def test_invalid_queries_are_errors(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_the_fit_finds_the_parameters_that_made_the_times() -> None:
+def test_the_fit_recovers_the_true_parameters() -> None:
     pairs = (("barrier", "dissemination"), ("alltoall", "pairwise"), ("reducescatter", "pairwise"))
     true = {**dict.fromkeys(_core.cost_model(), 0.0), "alpha": 20e-6, "beta": 1e-9, "gamma": 0.2e-9}
     measured = [
@@ -100,7 +100,7 @@ def results() -> list[report.Result]:
 LABELS = {4: "4 B", 1 << 20: "1 MiB"}
 
 
-def test_a_table_shows_the_peers_as_multiples_of_ours() -> None:
+def test_tables_show_peers_as_multiples_of_horovod() -> None:
     lines = report.comparison(results(), LABELS).splitlines()
     assert lines[0].split() == ["horovod,", "us", "bus", "GB/s", "algorithm", "gloo,", "us"]
     assert lines[1].split() == ["4", "B", "10.0", "(9.0-20.0)", "0.00", "shm", "100", "(90.0-110)", "10.00x"]

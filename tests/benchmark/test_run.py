@@ -43,7 +43,7 @@ def test_algorithms_beside_their_formulas(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_calibration_keeps_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_stores_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = marked_environment({"XDG_CACHE_HOME": str(tmp_path), "HOROVOD_CALIBRATE": None})
     command = [sys.executable, "-m", "horovod.runner", "-np", "2", "--benchmark", "--", "--calibrate"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

@@ -8,7 +8,7 @@ from horovod.chaos.events import Member, Outcome, Ranks, acting, concerns, lines
 # The report on faults at the end of a job.
 
 
-def test_the_report():
+def test_report_of_outcomes():
     kill, stop = Event(Kind.KILL, rank=1), Event(Kind.STOP, rank=1, lasts=3.0)
     assert lines([]) == ["chaos: no event"]
     assert lines([Outcome(stop, 9.0)]) == ["chaos: 1 event (1 stop), 0 detected, 0 recovered from"]
@@ -39,19 +39,19 @@ def why(event: Event, *members: Member) -> str:
     return why_not(event, Ranks(0, members or tuple(MACHINES)))
 
 
-def test_what_ranks_do_to_themselves():
+def test_events_that_ranks_execute():
     assert who(Event(Kind.KILL, rank=2)) == [2]
     assert who(Event(Kind.KILL, rank=9)) == []
     assert who(Event(Kind.KILL, pick=0.5)) == [2]
 
 
-def test_a_host_is_cut_off_by_its_first_rank():
+def test_the_first_rank_of_a_host_disconnects_it():
     assert who(Event(Kind.CUT, host="b")) == [2]
     assert who(Event(Kind.CUT, host="a", lasts=3.0)) == [0]
     assert [who(Event(Kind.CUT, pick=pick, lasts=3.0)) for pick in (0.0, 0.4, 0.99)] == [[0], [2], [3]]
 
 
-def test_a_link_is_made_slow_by_both_ends():
+def test_both_ends_slow_down_a_link():
     assert who(Event(Kind.SLOW, link=(3, 1), by=0.1)) == [1, 3]
     # One of the pairs connected by a network: 0-2, 0-3, 1-2, 1-3, 2-3.
     assert who(Event(Kind.SLOW, pick=0.0, by=0.1)) == [0, 2]
@@ -73,13 +73,13 @@ def test_a_link_is_made_slow_by_both_ends():
         (Event(Kind.SLOW, pick=0.5), MACHINES[:2], "no two ranks have a network between them"),
     ],
 )
-def test_what_nobody_can_do_rank_0_says(event, members, message):
+def test_rank_0_reports_impossible_events(event, members, message):
     assert why(event, *members) == message
     assert who(event, *members) == [0]
     assert acting(event, Ranks(0, tuple(members or MACHINES))) == ()
 
 
-def test_a_cut():
+def test_cut_command():
     assert events.cut(["eth0", "eth1.5@if3"], 3.0) == (
         "flush set inet horovod_chaos down\n"
         'add element inet horovod_chaos down { "eth0" timeout 3000ms, "eth1.5@if3" timeout 3000ms }\n'

@@ -15,7 +15,7 @@ TEXT = (
 )
 
 
-def test_a_plan():
+def test_parsed_plan():
     schedule = plan(TEXT)
     assert schedule.events == (
         Event(Kind.KILL, rank=2, step=50),
@@ -31,13 +31,13 @@ def test_a_plan():
     assert not plan(" ; ")
 
 
-def test_what_a_rank_does_to_itself():
+def test_faults_that_a_rank_executes():
     schedule = plan("kill rank=1 step=9; exit code=3 rank=1 step=2; raise rank=0 step=1; kill rank=1 after=5s")
     assert [str(event) for event in schedule.of_rank(1)] == ["exit rank=1 code=3 step=2", "kill rank=1 step=9"]
     assert schedule.of_rank(2) == []
 
 
-def test_random_ones_follow_from_the_seed():
+def test_random_events_depend_only_on_the_seed():
     schedule = plan("seed=7 mtbf=30s")
     assert schedule.seeded == (Seeded(7, 30.0),)
     first = list(itertools.islice(schedule.by_time(), 200))
@@ -58,7 +58,7 @@ def test_random_ones_follow_from_the_seed():
     ], "the same seed gives the same events, in later versions too"
 
 
-def test_random_and_written_ones_in_one_order():
+def test_random_and_explicit_events_are_ordered_together():
     schedule = plan(
         "seed=1 mtbf=10s until=1m kinds=kill; kill rank=0 after=5s; stop rank=1 after=2s for=1s; "
         "seed=2 mtbf=20s until=30s"
@@ -85,7 +85,7 @@ events = st.one_of(
 
 
 @given(st.lists(events, max_size=5))
-def test_what_is_written_is_what_is_read(schedule):
+def test_printed_plans_are_parsed_unchanged(schedule):
     read = plan("; ".join(map(str, schedule))).events
     for one, other in zip(schedule, read, strict=True):
         assert str(one) == str(other)
@@ -120,6 +120,6 @@ def test_what_is_written_is_what_is_read(schedule):
         ("seed=1 mtbf=3s kinds=kill,hang", r"kinds must be of kill, stop, raise, exit, preempt, cut, slow"),
     ],
 )
-def test_what_is_not_accepted(text, message):
+def test_invalid_input(text, message):
     with pytest.raises(ValueError, match=f"^chaos: '{text}': {message}"):
         plan(f"kill rank=0 step=1; {text}")

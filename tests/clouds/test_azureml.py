@@ -15,7 +15,7 @@ FOLDER = ROOT / "deploy" / "azureml"
 PLACE = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "6105"}
 
 
-def test_what_its_variables_say():
+def test_variables_of_azure_ml():
     place = find({**azureml.common(2, 1), **PLACE})
     assert (place.launcher, place.rank, place.size) == ("Azure ML", 5, 8)
     assert (place.local_rank, place.local_size, place.one_host) == (1, 4, False)
@@ -33,7 +33,7 @@ def test_the_pytorch_distribution_on_two_nodes():
     assert azureml.KEY not in done.text
 
 
-def test_two_nodes_without_a_key_are_told_what_to_do():
+def test_two_nodes_without_a_key_get_advice():
     done = programs.finish(azureml.start(2, 1, WORKER))
     assert done.code == 1
     assert done.text.count("Azure ML started 2 processes") == 2, done.text
@@ -69,7 +69,7 @@ def sdk():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["mpi", "pytorch"])
-def test_the_sdk_reads_the_jobs(sdk, kind, tmp_path):
+def test_the_sdk_accepts_the_jobs(sdk, kind, tmp_path):
     job = sdk.load_job(FOLDER / f"{kind}.yml")
     distribution = job.distribution
     assert (distribution.type.lower(), distribution.process_count_per_instance) == (kind, 2)
@@ -98,7 +98,7 @@ def test_the_sdk_reads_the_jobs(sdk, kind, tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_notebook_makes_the_same_jobs(sdk):
+def test_a_notebook_creates_the_same_jobs(sdk):
     spec = importlib.util.spec_from_file_location("submit", FOLDER / "submit.py")
     submit = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(submit)

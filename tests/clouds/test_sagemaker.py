@@ -67,7 +67,7 @@ def beyond(shape: Shape, value, path=""):
     return bad
 
 
-def test_the_service_takes_the_job_of_the_page(client):
+def test_the_service_accepts_the_documented_job(client):
     shape = client.meta.service_model.operation_model("CreateTrainingJob").input_shape
     params = run(block(), client)
     assert beyond(shape, params) == []
@@ -88,7 +88,7 @@ def test_the_service_takes_the_job_of_the_page(client):
         ("RoleArn=", "Role="),
     ],
 )
-def test_a_mistake_in_it_is_refused(client, right, wrong):
+def test_mistakes_in_the_page_are_refused(client, right, wrong):
     program = block()
     assert right in program
     with pytest.raises(ParamValidationError):

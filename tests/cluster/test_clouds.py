@@ -25,7 +25,7 @@ SPEC = {
 }
 
 
-def test_a_job_on_the_machines_that_sagemaker_has_given(cluster: Cluster) -> None:
+def test_a_job_on_sagemaker_machines(cluster: Cluster) -> None:
     done = run_job(cluster, "-np", "3", *PLACE, env=SAGEMAKER)
     assert (done.code, done.words[0]) == (0, "SageMaker has given this job host1:2,host2:2; -H names others")
     ranks = [line.partition(":")[2] for line in done.lines]
@@ -79,7 +79,7 @@ def test_all_containers_start_alike_and_end_with_the_job(cluster: Cluster, servi
 
 
 @pytest.mark.heavy
-def test_a_key_made_for_the_job(cluster: Cluster) -> None:
+def test_key_generated_for_the_job(cluster: Cluster) -> None:
     """The machines accept only this key, and the ranks do not see it."""
     folders = [cluster.host(number).path(f"{HOME}/.ssh") for number in (1, 2, 3)]
     before = [{path: path.read_bytes() for path in folder.iterdir()} for folder in folders]
@@ -115,7 +115,7 @@ print("stopped in order", flush=True)
 
 
 @pytest.mark.heavy
-def test_a_warning_of_the_cloud_stops_all_ranks_in_order(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_cloud_warning_stops_all_ranks_gracefully(cluster: Cluster, tmp_path: Path) -> None:
     """All containers get SIGTERM, as managed spot training sends it."""
     argv = ["-np", "3", sys.executable, "-c", STOPS]
     processes = start_others(cluster, *argv)

@@ -28,7 +28,7 @@ def test_hosts_without_fault(cluster: Cluster) -> None:
     no_litter(cluster)
 
 
-def test_faults_are_named_with_what_to_do(cluster: Cluster) -> None:
+def test_faults_are_named_with_advice(cluster: Cluster) -> None:
     """A firewall in one direction, one in both, and an unknown host name."""
     cluster.firewall(2)
     cluster.firewall(3)
@@ -45,7 +45,7 @@ def test_faults_are_named_with_what_to_do(cluster: Cluster) -> None:
     no_litter(cluster)
 
 
-def test_an_interrupt_ends_it(cluster: Cluster) -> None:
+def test_an_interrupt_ends_the_job(cluster: Cluster) -> None:
     """An interrupt ends it even while it waits for a host that does not answer."""
     cluster.partition(2)
     process = cluster.host(1).popen(COMMAND + ["-H", "host1:1,host2:1"], text=True)

@@ -22,7 +22,7 @@ def places(done: Done) -> list[str]:
     return [line.partition(":")[2] for line in done.lines]
 
 
-def test_a_host_file_from_a_machine_that_is_no_host(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_host_file_from_a_machine_outside_the_job(cluster: Cluster, tmp_path: Path) -> None:
     hostfile = tmp_path / "hosts"
     hostfile.write_text("# the cluster\nhost4 slots=1\nhost1 slots=1\n\nhost4 slots=1\n")
     done = run_job(cluster, "-np", "3", "--hostfile", hostfile, *PLACE, on=cluster.desk)
@@ -37,7 +37,7 @@ def test_workers_on_all_hosts_meet(cluster: Cluster) -> None:
     assert done.out.count("done after 5 steps") == 4
 
 
-def test_what_reaches_a_worker(cluster: Cluster, tmp_path: Path) -> None:
+def test_environment_of_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     """Directory, variables (including those before the command) and arguments; standard input for rank 0 alone."""
     names = "[os.environ.get(name) for name in ('WITH', 'IN_FRONT')]"
     program = f"import os, sys; print([os.getcwd(), {names}, sys.argv[1:], sys.stdin.read()])"
@@ -106,14 +106,14 @@ def failing(cluster: Cluster, *arguments: str, **options: object) -> str:
     return "\n".join(done.words)
 
 
-def test_a_key_that_is_not_accepted(cluster: Cluster) -> None:
+def test_ssh_key_not_accepted(cluster: Cluster) -> None:
     cluster.host(2).path(f"{HOME}/.ssh/authorized_keys").write_text("")
     output = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
     assert "host2" in output
     assert "ssh refuses this user or key" in output
 
 
-def test_a_host_with_another_key_than_known(cluster: Cluster) -> None:
+def test_changed_host_key(cluster: Cluster) -> None:
     _, public = make_key("somebody else")
     known = cluster.launcher.path(f"{HOME}/.ssh/known_hosts")
     kept = [line for line in known.read_text().splitlines() if not line.startswith("host2,")]
@@ -123,11 +123,11 @@ def test_a_host_with_another_key_than_known(cluster: Cluster) -> None:
     assert "ssh-keygen -R host2" in output
 
 
-def test_a_name_that_does_not_exist(cluster: Cluster) -> None:
+def test_unknown_host_name(cluster: Cluster) -> None:
     assert "nowhere" in failing(cluster, "-np", "2", "-H", "host1:1,nowhere:1", *PLACE)
 
 
-def test_no_python_there(cluster: Cluster) -> None:
+def test_missing_python_on_the_host(cluster: Cluster) -> None:
     """The interpreter's folder is hidden on host2."""
     output = with_hidden(cluster, sys.prefix)
     assert "host host2 (rank 1)" in output
@@ -163,7 +163,7 @@ def test_a_shell_that_refuses_or_hangs(cluster: Cluster) -> None:
 # Secrets
 
 
-def test_nothing_secret_is_seen_from_outside(cluster: Cluster, tmp_path: Path) -> None:
+def test_command_lines_hold_no_secrets(cluster: Cluster, tmp_path: Path) -> None:
     """Neither the job's key nor the value of a forwarded variable is on any command line.
 
     The key is in no environment, the value only in the workers'.

@@ -50,7 +50,7 @@ def test_two_names_of_one_machine_use_its_loopback(cluster: Cluster) -> None:
     assert "127.0.0.1" not in {peer for _, peer in reports[2]["connections"]}
 
 
-def test_addresses_that_every_host_has_lead_nowhere(cluster: Cluster) -> None:
+def test_addresses_shared_by_all_hosts_are_not_used(cluster: Cluster) -> None:
     """A bridge with the same address on both hosts, as Docker creates it, and a network that only one host has."""
     for number in (1, 2):
         cluster.host(number).run("ip link add docker0 type dummy; ip link set docker0 up")
@@ -65,7 +65,7 @@ def test_addresses_that_every_host_has_lead_nowhere(cluster: Cluster) -> None:
     assert networks_in_use(reports) == {"10.77.0"}
 
 
-def test_a_dead_network_is_passed_by(cluster: Cluster) -> None:
+def test_a_dead_network_is_not_used(cluster: Cluster) -> None:
     """Both hosts are on the network and its links are up, but no packets get through."""
     cluster.add_network(1, 2)
     cluster.partition(2)  # cuts eth0 of host2; the desk with the store is on that network, so ranks use another
@@ -74,7 +74,7 @@ def test_a_dead_network_is_passed_by(cluster: Cluster) -> None:
         assert networks_in_use(formed(started)) == {"10.78.1"}
 
 
-def test_an_interface_is_asked_for(cluster: Cluster) -> None:
+def test_requested_interface(cluster: Cluster) -> None:
     cluster.add_network(1, 2)
     with ranks(cluster, [1, 2], env={"HOROVOD_GLOO_IFACE": "eth1"}) as started:
         assert networks_in_use(formed(started)) == {"10.78.1"}
@@ -85,7 +85,7 @@ def test_an_interface_is_asked_for(cluster: Cluster) -> None:
     assert "eth0 (10.77.0.3/24, fd77::3/64)" in text
 
 
-def test_hosts_that_have_only_ipv6_in_common(cluster: Cluster) -> None:
+def test_hosts_with_only_ipv6_in_common(cluster: Cluster) -> None:
     hosts = [cluster.host(number) for number in (1, 2)]
     for host in hosts:
         host.run(f"ip addr del {host.address}/24 dev eth0")
@@ -105,7 +105,7 @@ def test_a_firewall_in_one_direction(cluster: Cluster, closed: int) -> None:
         formed(started)
 
 
-def test_a_firewall_that_lets_a_range_of_ports_pass(cluster: Cluster) -> None:
+def test_a_firewall_with_an_open_port_range(cluster: Cluster) -> None:
     for number in (1, 2):
         cluster.firewall(number, allowed=(22, *range(41000, 41002)))
     with ranks(cluster, [1, 1, 2, 2], env={"HOROVOD_PORT_RANGE": "41000-41001"}) as started:
@@ -127,7 +127,7 @@ def test_firewalls_in_both_directions_are_named(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("what", ["idle", "busy"])
-def test_a_host_that_vanishes_is_named_on_the_others(cluster: Cluster, what: str) -> None:
+def test_a_vanished_host_is_named_on_the_others(cluster: Cluster, what: str) -> None:
     """No connection reports its end: the kernel's probes detect it after about HOROVOD_HEARTBEAT_TIMEOUT seconds."""
     with ranks(cluster, [1, 2, 3], what, env={"HOROVOD_HEARTBEAT_TIMEOUT": "4"}) as started:
         assert all("connections" in rank.hear() for rank in started)

@@ -31,7 +31,7 @@ def environments(cluster: Cluster, *flags: str) -> list[dict[str, str | None]]:
     return [eval(line.partition(":")[2]) for line in shown]
 
 
-def test_what_belongs_to_the_launchers_machine_stays_there(cluster: Cluster) -> None:
+def test_launcher_machine_variables_are_not_forwarded(cluster: Cluster) -> None:
     near, far = environments(cluster)
     assert (near["TMPDIR"], near["DISPLAY"], near["USER"]) == ("/launchers/tmp", "launcher:0", "launchers-name")
     assert (far["KEPT"], far["SECRET_A"], far["LANG"]) == ("k", "s", "C.UTF-8")

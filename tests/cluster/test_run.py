@@ -51,7 +51,7 @@ except Own as error:
 """
 
 
-def test_functions_results_and_exceptions_travel_between_hosts(cluster: Cluster, tmp_path: Path) -> None:
+def test_functions_results_and_exceptions_cross_hosts(cluster: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     done = cluster.launcher.run([sys.executable, script])

@@ -20,7 +20,7 @@ hvd.shutdown()
 """
 
 
-def test_a_slow_link_is_told_from_a_slow_rank(cluster: Cluster, tmp_path: Path) -> None:
+def test_slow_links_are_distinguished_from_slow_ranks(cluster: Cluster, tmp_path: Path) -> None:
     """No rank is blamed, the link's speed is reported, and the doctor names the hosts."""
     program = tmp_path / "train.py"
     program.write_text(HEAD + STEPS)
@@ -48,7 +48,7 @@ allreduce("a")
 """
 
 
-def test_a_rank_that_is_stopped_on_another_host(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_stopped_rank_on_another_host(cluster: Cluster, tmp_path: Path) -> None:
     """A neighbour on its host inspects it; the report is requested on rank 0's host before any warning is printed."""
     program = tmp_path / "train.py"
     program.write_text(HEAD + STOPS)

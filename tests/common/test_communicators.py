@@ -37,7 +37,7 @@ def alone(monkeypatch):
     return module
 
 
-def test_ranks_are_those_of_the_world_in_the_communicators_order(mpi):
+def test_ranks_are_world_ranks_in_communicator_order(mpi):
     assert communicators.world_ranks(mpi.COMM_WORLD, "comm") == [0, 1, 2, 3]
     assert communicators.world_ranks(mpi.comm(3, 1), "comm") == [3, 1]
     assert communicators.world_ranks(mpi.COMM_NULL, "comm") == []
@@ -59,7 +59,7 @@ def test_processes_of_another_job(mpi):
     refused(mpi, mpi.comm(0, 1, 17, 18), "2 of 4 processes belong to another job")
 
 
-def test_a_process_that_mpi_has_spawned(mpi):
+def test_process_spawned_by_mpi(mpi):
     mpi.Comm.parent = fake_mpi.Comm([0], inter=True)
     refused(mpi, mpi.COMM_WORLD, "MPI_Comm_spawn", "mpirun")
 
@@ -78,7 +78,7 @@ def test_a_job_of_another_launcher(mpi, monkeypatch):
     refused(mpi, mpi.COMM_WORLD, "elastic")
 
 
-def test_who_is_no_member(mpi):
+def test_processes_outside_the_communicator(mpi):
     with pytest.raises(ValueError, match=r"comm is MPI.COMM_NULL: .*Only the members"):
         process_sets.check_init_arguments(mpi.COMM_NULL, None)
 
@@ -122,7 +122,7 @@ def test_a_job_of_one_process(alone):
     assert global_process_set.mpi_comm is None
 
 
-def test_sets_that_cannot_be_are_named_by_index_and_init_may_be_called_again(alone):
+def test_invalid_sets_are_named_by_index_and_init_can_be_retried(alone):
     hvd = HorovodBasics("tests")
     with pytest.raises(ValueError, match=r"process_sets\[0\] must be .*, got COMM_NULL on all ranks"):
         hvd.init(process_sets=[ProcessSet(alone.COMM_NULL)])

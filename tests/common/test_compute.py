@@ -32,7 +32,7 @@ def test_dispatchers_and_workers_meet(service, caplog):
     assert [record.getMessage() for record in caplog.records] == ["worker 0 of dispatcher 1 is there"]
 
 
-def test_what_does_not_come_is_named(service):
+def test_missing_parts_are_named(service):
     with client(service) as one:
         with pytest.raises(TimeoutError, match=r"waited 0\.1 s for dispatcher 0 of the data service"):
             one.wait_for_dispatcher_registration(0, 0.1)
@@ -41,7 +41,7 @@ def test_what_does_not_come_is_named(service):
             one.wait_for_dispatcher_worker_registration(0, 3, 0.1)
 
 
-def test_all_end_when_nobody_is_needed(service):
+def test_all_workers_end_when_none_is_needed(service):
     ended = []
 
     def work(number):
@@ -102,7 +102,7 @@ def test_a_dispatcher_waits_for_its_readers(service, monkeypatch, caplog):
 
 
 @pytest.mark.heavy
-def test_readers_that_are_gone_are_not_waited_for(service, monkeypatch, caplog):
+def test_closed_readers_are_not_waited_for(service, monkeypatch, caplog):
     monkeypatch.setattr(compute, "_READERS_SECONDS", 0.1)
     with client(service) as one:
         one.register_reader(0)
@@ -116,7 +116,7 @@ def test_readers_that_are_gone_are_not_waited_for(service, monkeypatch, caplog):
     assert "of those that read of it 1 have not said for 3 s that they live, and 2 have not come" in caplog.text
 
 
-def test_without_the_key_nobody_comes_in(service, monkeypatch):
+def test_connections_need_the_key(service, monkeypatch):
     monkeypatch.setattr(compute, "_ANSWER_SECONDS", 0.2)
     with pytest.raises(
         ConnectionError, match=r"no data service answers at 127.0.0.1:\d+ \(no answer: no data service, or"
@@ -126,7 +126,7 @@ def test_without_the_key_nobody_comes_in(service, monkeypatch):
         ComputeClient({}, KEY)
 
 
-def test_a_service_that_is_gone(monkeypatch, caplog):
+def test_lost_service(monkeypatch, caplog):
     monkeypatch.setattr(compute, "_HEAR_SECONDS", 0.1)
     service = ComputeService(1, 1, KEY, {"lo"})
     one = client(service)
@@ -140,7 +140,7 @@ def test_a_service_that_is_gone(monkeypatch, caplog):
         client(service)
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match=r"nics must be among .*lo.*, got nowhere9"):
         ComputeService(1, 1, KEY, {"lo", "nowhere9"})
     for wrong in (0, -1, True, 1.5):

@@ -65,7 +65,7 @@ def test_reports_travel(report):
     assert decode(encode(report).rstrip(b"\n")) == report
 
 
-def test_telling_never_waits_and_never_fails(tmp_path):
+def test_reporting_never_blocks_or_fails(tmp_path):
     """Without a pipe, to a descriptor that is no pipe, to a full pipe, and without a reader."""
     read, write = os.pipe()
     path = f"/proc/{os.getpid()}/fd/{write}"
@@ -118,7 +118,7 @@ def deep_in_a_library():
         return error, error.__traceback__
 
 
-def test_a_rank_tells_each_thing_once(monkeypatch):
+def test_each_rank_reports_each_thing_once(monkeypatch):
     rank = Rank(monkeypatch)
     assert rank.told() == [Called(3, os.getpid())]
     rank.watch.leave("hvd.shutdown() was called")
@@ -140,7 +140,7 @@ def test_a_rank_tells_each_thing_once(monkeypatch):
     assert rank.watch.reason == "it ended with KeyError"
 
 
-def test_who_has_no_place_any_more_ends_without_a_traceback(monkeypatch, capsys):
+def test_dismissed_ranks_end_without_a_traceback(monkeypatch, capsys):
     rank = Rank(monkeypatch)
     place = Place(2, 5, 6, 1, 2, 0, 1, [])
     for last, line in (
@@ -156,7 +156,7 @@ def test_who_has_no_place_any_more_ends_without_a_traceback(monkeypatch, capsys)
     assert rank.printed == []
 
 
-def test_a_rank_that_caught_the_error_tells_why_its_job_ended(monkeypatch):
+def test_a_rank_that_caught_the_error_reports_why_its_job_ended(monkeypatch):
     rank = Rank(monkeypatch)
     rank.told()
     rank.ended = "lost", 1
@@ -182,7 +182,7 @@ assert ending.stopping.received == signal.SIGUSR1
 
 
 @pytest.mark.parametrize(("same", "code"), [("60", 0), ("0", -signal.SIGUSR1)], ids=["at once", "later"])
-def test_who_asks_twice_does_not_want_to_wait_but_one_warning_may_come_twice(same, code):
+def test_a_second_interrupt_ends_at_once_but_not_a_repeated_warning(same, code):
     assert subprocess.run([sys.executable, "-c", PROGRAM, same], timeout=60, check=False).returncode == code
 
 
@@ -202,6 +202,6 @@ assert len(registered) == 1, registered
 
 
 @pytest.mark.parametrize("signals", ["SIGTERM,TERM", ","])
-def test_a_process_prepares_for_forks_once_however_often_it_asks(signals):
+def test_fork_handlers_are_registered_once(signals):
     environ = {**os.environ, "HOROVOD_STOP_SIGNALS": signals}
     subprocess.run([sys.executable, "-c", ASKS], env=environ, timeout=60, check=True)

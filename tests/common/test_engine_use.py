@@ -37,7 +37,7 @@ def test_objects(pool, size, transport):
     assert pool(size, HOROVOD_TRANSPORT=transport).run(work) == [None] * size
 
 
-def test_an_object_that_cannot_be_pickled_is_an_error_on_every_rank(pool):
+def test_unpicklable_objects_are_an_error_on_every_rank(pool):
     def work():
         import threading
 
@@ -137,7 +137,7 @@ def wait_for_peers():
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_kill_minus_nine_is_noticed_and_the_rank_is_named(pool, transport):
+def test_kill_9_is_detected_and_the_rank_named(pool, transport):
     """No operation has a time limit here: without the closed connection the pool would give up."""
 
     def work():
@@ -175,7 +175,7 @@ def test_a_forked_child_does_not_hide_the_death_of_its_parent(pool, tmp_path):
     assert " was lost: " in results[0]
 
 
-def test_alone_without_a_launcher():
+def test_single_process_without_a_launcher():
     code = (
         "from horovod.common.basics import HorovodBasics; from horovod.common.objects import *; h = HorovodBasics('x');"
         "h.init(); print(h.rank(), h.size(), h.local_size(), allgather_object(5), broadcast_object('a', 0))"

@@ -22,7 +22,7 @@ def job(rank: int, size: int) -> Job:
 
 
 @pytest.mark.parametrize(("event", "code"), [(Event(Kind.EXIT, rank=0), 1), (Event(Kind.EXIT, pick=0.1, code=3), 3)])
-def test_an_exit_is_a_failure(event, code, monkeypatch):
+def test_exit_faults_are_failures(event, code, monkeypatch):
     """A successful exit would end the job. The program is notified of one at a step, but not of one after a time."""
     with pytest.raises(SystemExit) as ended:
         act(event, ranks(0, 1))
@@ -60,7 +60,7 @@ def test_steps_are_those_of_the_job():
     assert done[2:] == ["preempt rank=0 step=0"]
 
 
-def test_what_happens_before_the_first_step_does_not_happen_to_a_newcomer(monkeypatch):
+def test_newcomers_skip_faults_before_the_first_step(monkeypatch):
     """It joins before the others have taken a step."""
     done: list[str] = []
     for began, happened in ((None, ["kill rank=1 step=0"]), (time.time() - 1, [])):
@@ -73,7 +73,7 @@ def test_what_happens_before_the_first_step_does_not_happen_to_a_newcomer(monkey
         assert done == happened
 
 
-def test_who_gives_the_state_says_how_many_steps_are_done_again(capfd):
+def test_the_source_of_the_state_counts_repeated_steps(capfd):
     faults = Faults(plan("kill rank=1 step=200"), lambda *_: None)
     faults.begin(ranks(1, 3), 0, time.time(), first=True)
     faults.again(1, None)
@@ -92,7 +92,7 @@ def test_who_gives_the_state_says_how_many_steps_are_done_again(capfd):
     assert capfd.readouterr().err == "chaos: steps that are done again: 0\n", "it begins with what the others have"
 
 
-def test_marks_have_somebody_beside_them():
+def test_marks_call_their_observer():
     marks, received = Marks(), []
     marks.beside = lambda: received.append("beside")
     marks.open(lambda waits: received.append("step"), lambda: None)

@@ -48,7 +48,7 @@ def test_equal_names_do_not_meet():
 
 
 @on_ranks(2, initialized=False)
-def test_each_leaves_and_enters_by_itself():
+def test_frontends_shut_down_and_init_independently():
     from horovod.common.frontends import state  # not pickled along with the function
 
     torch, tensorflow = HorovodBasics("torch"), HorovodBasics("tensorflow")
@@ -134,7 +134,7 @@ def ends(how):
 
 
 @pytest.mark.parametrize("how", ["leaves", "is killed"])
-def test_init_after_the_job_has_ended_begins_another_for_all_frontends(pool, how):
+def test_init_after_a_job_starts_a_new_one_for_all_frontends(pool, how):
     results = pool(3, initialized=False).run(ends, how, errors=True)
     if how == "leaves":
         assert results == [(3, 3, 33)] * 3
@@ -144,7 +144,7 @@ def test_init_after_the_job_has_ended_begins_another_for_all_frontends(pool, how
 
 
 @on_ranks(2, initialized=False)
-def test_what_a_second_frontend_asks_of_the_running_job_is_not_ignored():
+def test_requests_of_a_second_frontend_are_checked():
     from horovod.common.process_sets import ProcessSet, add_process_set, remove_process_set
 
     one, two = HorovodBasics("one"), HorovodBasics("two")
@@ -218,7 +218,7 @@ def cycle(count, warm):
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_100_times_without_a_leak(pool, transport):
+def test_no_leak_in_100_runs(pool, transport):
     results = pool(2, initialized=False, HOROVOD_TRANSPORT=transport).run(cycle, 100, 30, timeout=120)
     for early, late in results:
         assert all(after <= before for before, after in zip(early[:3], late[:3], strict=True)), "descriptors, threads"
@@ -226,7 +226,7 @@ def test_100_times_without_a_leak(pool, transport):
         assert late[4] <= early[4] + 4096, "KiB resident"
 
 
-def test_a_rank_that_does_not_come_is_named_and_init_works_later(pool, tmp_path):
+def test_missing_ranks_are_named_and_init_works_later(pool, tmp_path):
     def work(named):
         hvd = HorovodBasics("tests")
         if int(os.environ["HOROVOD_RANK"]) == 1:
@@ -250,7 +250,7 @@ def test_a_rank_that_does_not_come_is_named_and_init_works_later(pool, tmp_path)
     assert pool(2, initialized=False, HOROVOD_START_TIMEOUT="0.5").run(work, tmp_path / "named") == [2, 2]
 
 
-def test_a_wrong_key_gets_nowhere(pool):
+def test_wrong_keys_are_rejected(pool):
     def work():
         from horovod.common.contract.worker_env import make_key, make_key_fd
 
@@ -276,7 +276,7 @@ def test_bad_settings_are_named(pool, name, value):
     pool(2, initialized=False, **{name: value}).run(work)
 
 
-def test_a_part_of_the_ranks_forms_a_job(pool):
+def test_a_subset_of_ranks_forms_a_job(pool):
     def work():
         rank = int(os.environ["HOROVOD_RANK"])
         hvd = HorovodBasics("tests")

@@ -16,7 +16,7 @@ def by_comm(*columns, world=None):
     return agree_on_sets(rows, world or range(len(rows)), lambda rank: f"rank {rank} (host h)")
 
 
-def test_lists_are_as_they_are():
+def test_lists_are_unchanged():
     assert by_comm([[0, 1]] * 3, [[2]] * 3) == (((0, 1),), ((2,),))
     assert agree_on_sets([[], []], [0, 1], str) == ()
 
@@ -47,7 +47,7 @@ def test_split_gives_several_sets_in_the_order_of_their_first_rank():
         ([[[1], [1]], [(0,), (1,)]], r"process_sets\[1\] with ranks \[1\] repeats process_sets\[0\]"),
     ],
 )
-def test_what_cannot_be_is_named_with_index_and_ranks(columns, message):
+def test_invalid_sets_are_named_with_index_and_ranks(columns, message):
     with pytest.raises(ValueError, match=message):
         by_comm(*columns)
 

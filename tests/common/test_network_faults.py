@@ -53,7 +53,7 @@ def commands(event: Event, ranks: Ranks = RANKS) -> list[str]:
     return remarks
 
 
-def test_a_cut_is_prepared_said_and_made(tools):
+def test_cuts_are_prepared_logged_and_executed(tools):
     log = tools()
     assert commands(CUT) == ["host a"]
     lines = log.read_text().splitlines()
@@ -62,7 +62,7 @@ def test_a_cut_is_prepared_said_and_made(tools):
     assert lines.count("flush set inet horovod_chaos down") == 1, "only the second call cuts it off"
 
 
-def test_a_slow_link_is_one_until_its_time_is_over(tools):
+def test_a_slow_link_ends_after_its_time(tools):
     log = tools()
     assert commands(Event(Kind.SLOW, link=(0, 1), by=0.005, lasts=0.2)) == ["packets to rank 1"]
     assert log.read_text().splitlines()[:3] == [
@@ -73,7 +73,7 @@ def test_a_slow_link_is_one_until_its_time_is_over(tools):
     wait_for(log, "tc qdisc del dev eth0 root handle c4a0:")
 
 
-def test_the_other_end(tools):
+def test_the_remote_end_of_a_link(tools):
     tools()
     there = Ranks(1, RANKS.members)
     assert commands(Event(Kind.SLOW, link=(0, 1), by=0.005, lasts=0.01), there) == ["the other end, packets to rank 0"]

@@ -8,14 +8,14 @@ from tests.ranks import on_ranks
 
 
 @on_ranks(3)
-def test_all_have_what_rank_0_says():
+def test_all_ranks_get_the_numbers_of_rank_0():
     rank = frontends.TORCH.require_job().rank
     received = [numbers_of_rank_0((at + 0.1 + rank, 2.0, 3), "numbers", frontends.TORCH) for at in (0, 1e9)]
     assert received == [(0.1, 2.0, 3.0), (1e9 + 0.1, 2.0, 3.0)]
 
 
 @on_ranks(3)
-def test_all_have_the_largest():
+def test_all_ranks_get_the_maximum():
     rank = frontends.TORCH.require_job().rank
     assert [largest(value, "largest", frontends.TORCH) for value in (rank, 255 * (rank == 1), 0)] == [2, 255, 0]
 
@@ -48,6 +48,6 @@ def ask():
     return None
 
 
-def test_a_question_for_changed_hosts_is_one_byte_unless_they_have_changed(pool):
+def test_checks_for_changed_hosts_send_one_byte(pool):
     byte = ("elastic.news", (1,))
     assert pool(2).run(ask) == [([byte, byte, byte, ("elastic.updates", (3,))], True, 2.0)] * 2

@@ -19,7 +19,7 @@ def test_reduce_ops_have_their_public_values():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_rows_of_a_reducescatter_are_cut_as_numpy_cuts_them(size):
+def test_reducescatter_splits_rows_like_numpy(size):
     for rows in range(16):
         expected = [len(part) for part in np.array_split(np.zeros(rows), size)]
         assert [ops.scattered_rows(rows, rank, size) for rank in range(size)] == expected
@@ -94,12 +94,12 @@ def test_process_set_takes_any_sequence_of_ranks():
 
 
 @pytest.mark.parametrize("bad", [3, None, "01", [0, 0], [-1], [0.5], [True, False], ["0"]])
-def test_process_set_refuses_everything_else(bad):
+def test_process_set_refuses_other_values(bad):
     with pytest.raises(ValueError, match="ProcessSet"):
         ProcessSet(bad)
 
 
-def test_env_puts_everything_back(monkeypatch):
+def test_env_restores_everything(monkeypatch):
     monkeypatch.setenv("HVD_A", "1")
     monkeypatch.delenv("HVD_B", raising=False)
 

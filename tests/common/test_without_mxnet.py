@@ -28,7 +28,7 @@ def afresh(monkeypatch, tmp_path):
             del sys.modules[name]
 
 
-def test_an_import_says_what_to_install_and_that_the_project_is_retired(afresh, monkeypatch):
+def test_imports_report_what_to_install_and_the_retired_project(afresh, monkeypatch):
     monkeypatch.setitem(sys.modules, "mxnet", None)
     with pytest.raises(ImportError, match=SAID.format(why="mxnet")):
         importlib.import_module("horovod.mxnet")
@@ -36,7 +36,7 @@ def test_an_import_says_what_to_install_and_that_the_project_is_retired(afresh, 
         importlib.import_module("horovod.mxnet.mpi_ops")
 
 
-def test_a_numpy_that_mxnet_does_not_work_with_is_no_attribute_error(afresh):
+def test_an_incompatible_numpy_is_reported_for_mxnet(afresh):
     (afresh / "mxnet.py").write_text("import numpy\nnumpy.boole\n")
     with pytest.raises(ImportError, match=SAID.format(why="boole")):
         importlib.import_module("horovod.mxnet")
@@ -49,7 +49,7 @@ def test_another_mxnet_is_refused(afresh, text, found):
         importlib.import_module("horovod.mxnet")
 
 
-def test_the_library_says_why_it_cannot_be_used():
+def test_the_reason_of_an_unusable_library_is_reported():
     library = ctypes.CDLL(str(Path(_core.__file__).parent / "mxnet" / "_mxnet.so"))
     library.hvd_mxnet_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
     message = ctypes.create_string_buffer(200)

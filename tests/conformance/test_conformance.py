@@ -23,7 +23,7 @@ def conform(fleets, name, size):
     # TensorFlow and JAX trace their functions again for each case, which takes a minute.
     [pytest.param(a.name, marks=[pytest.mark.heavy] * (a in (InFunction, InProgram))) for a in ALL],
 )
-def test_a_frontend_does_what_all_do(fleets, name):
+def test_frontends_conform(fleets, name):
     conform(fleets, name, IN_SHORT)
 
 
@@ -36,5 +36,5 @@ def test_a_frontend_does_what_all_do(fleets, name):
     ],
 )
 @pytest.mark.parametrize("name", [adapter.name for adapter in ALL])
-def test_on_other_numbers_of_ranks(fleets, name, size):
+def test_conformance_with_other_numbers_of_ranks(fleets, name, size):
     conform(fleets, name, size)

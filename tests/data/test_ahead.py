@@ -23,14 +23,14 @@ def nothing_left():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 100])
-def test_everything_comes_in_order(depth):
+def test_messages_arrive_in_order(depth):
     with ReadAhead(range(50), depth) as numbers:
         assert list(numbers) == list(range(50))
         assert readers() == []
         assert list(numbers) == [], "the end stays the end"
 
 
-def test_so_far_ahead_and_no_farther():
+def test_loading_ahead_is_bounded():
     produced, enough = [], threading.Event()
 
     def source():
@@ -50,7 +50,7 @@ def fails(number):
     raise KeyError(f"sample {number}")
 
 
-def test_an_error_is_raised_in_its_turn_with_its_traceback():
+def test_errors_are_raised_in_order_with_their_traceback():
     def source():
         yield 1
         yield 2
@@ -66,7 +66,7 @@ def test_an_error_is_raised_in_its_turn_with_its_traceback():
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration(), MemoryError()])
-def test_whatever_it_raises(error):
+def test_any_exception_of_the_source(error):
     class Source:
         def __iter__(self):
             raise error
@@ -80,7 +80,7 @@ def test_whatever_it_raises(error):
             next(numbers)
 
 
-def test_who_stops_early_closes_the_source_in_its_own_thread():
+def test_early_stops_close_the_source_in_its_own_thread():
     closed = []
 
     def source():
@@ -102,7 +102,7 @@ def test_who_stops_early_closes_the_source_in_its_own_thread():
     assert closed == ["horovod-data"] * 2
 
 
-def test_one_that_does_not_come_back_is_told_and_does_not_hold_the_program(monkeypatch, caplog):
+def test_a_hanging_source_is_reported_and_does_not_block_exit(monkeypatch, caplog):
     monkeypatch.setattr(loader, "CLOSE_SECONDS", 0.05)
     go_on = threading.Event()
 
@@ -119,7 +119,7 @@ def test_one_that_does_not_come_back_is_told_and_does_not_hold_the_program(monke
     thread.join(60)
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_arguments_are_refused():
     for wrong in (0, -1, 1.5, None):
         with pytest.raises(ValueError, match=rf"depth must be an integer of at least 1, got {wrong!r}"):
             ReadAhead(range(3), wrong)

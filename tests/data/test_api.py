@@ -27,7 +27,7 @@ def test_names_and_signatures():
     assert [one.kind for one in parameters[2:]] == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
 
 
-def test_neither_numpy_nor_pyarrow_are_needed_for_loaders(tmp_path):
+def test_loaders_need_neither_numpy_nor_pyarrow(tmp_path):
     (tmp_path / "a.txt").write_text("1\n2\n3\n")
     program = f"""
 import sys

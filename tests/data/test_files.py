@@ -43,7 +43,7 @@ def test_files_folders_patterns_and_rows(folder):
     assert find_files(folder / "a[1].txt") == [f"{folder}/a[1].txt"]
 
 
-def test_a_shard_that_is_missing(folder):
+def test_missing_shard(folder):
     os.remove(folder / "shard-002.txt")
     with pytest.raises(ValueError, match=r"paths must name existing files, got \S+/shard-002.txt"):
         LineFiles(f"{folder}/shard-{{000..003}}.txt")
@@ -51,7 +51,7 @@ def test_a_shard_that_is_missing(folder):
         LineFiles(f"{folder}/shard-{{004..009}}.txt")
 
 
-def test_what_stands_for_no_file_or_for_one_twice(folder):
+def test_patterns_without_a_file_or_with_duplicates(folder):
     (folder / "empty").mkdir()
     for wrong, message in [
         (f"{folder}/*.tar", "a pattern that no file fits"),
@@ -87,7 +87,7 @@ def test_lines(tmp_path_factory, files, ended, block_bytes):
     assert sum(source.lengths) == len(expected)
 
 
-def test_a_file_that_has_changed_since(folder):
+def test_changed_file(folder):
     source, path = LineFiles(folder), folder / "shard-003.txt"
     path.write_text(path.read_text().replace("\n", " ", 1))
     with pytest.raises(ValueError, match=r"shard-003.txt had 15 records in bytes 0 to 65 .* but has 14 now"):
@@ -100,7 +100,7 @@ def test_a_file_that_has_changed_since(folder):
         everything(source)
 
 
-def test_a_file_that_may_not_be_read(folder, monkeypatch):
+def test_file_without_read_permission(folder, monkeypatch):
     def refused(*_):
         raise PermissionError(13, "Permission denied")
 
@@ -110,7 +110,7 @@ def test_a_file_that_may_not_be_read(folder, monkeypatch):
             kind(f"{folder}/shard-000.txt")
 
 
-def test_whole_files(folder):
+def test_complete_files(folder):
     source = pickle.loads(pickle.dumps(WholeFiles(folder, block_files=3)))
     assert source.lengths == [3, 1]
     assert dict(everything(source)) == {str(path): path.read_bytes() for path in folder.glob("shard*")}
@@ -126,7 +126,7 @@ def missing(folder):
         return str(error)
 
 
-def test_each_rank_says_who_misses_what(pool, tmp_path):
+def test_each_rank_reports_missing_files(pool, tmp_path):
     (tmp_path / "0.txt").write_text("a\n")
     message = [f"paths must name existing files, got {tmp_path}/1.txt (rank {rank})" for rank in range(2)]
     assert pool(2).run(missing, str(tmp_path)) == message

@@ -41,7 +41,7 @@ def alive():
     return [thread for thread in threading.enumerate() if thread.name == "horovod-data"]
 
 
-def test_a_loader_gives_its_batches():
+def test_loaders_yield_their_batches():
     assert list(Plain([1, 2])) == [10, 20]
     with pytest.raises(NotImplementedError, match="NoMethods must define _iterate"):
         iter(NoMethods()).__next__()
@@ -50,7 +50,7 @@ def test_a_loader_gives_its_batches():
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])
-def test_an_async_loader_gives_the_same_from_a_thread(size):
+def test_an_async_loader_yields_the_same_batches(size):
     loader = Async(size, batches=[1, 2, 3], name="mine")
     assert (loader.name, len(loader)) == ("mine", 3)
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_without_a_queue_there_is_no_thread():
     assert loader.threads == {threading.current_thread()}
 
 
-def test_an_error_comes_after_the_batches_before_it():
+def test_errors_follow_the_preceding_batches():
     loader = Async(batches=[1, 2], error=OSError("a bad disk"))
     for _ in range(2):
         loop = iter(loader)
@@ -78,7 +78,7 @@ def test_an_error_comes_after_the_batches_before_it():
     assert alive() == []
 
 
-def test_close_ends_the_loops_and_another_may_begin():
+def test_close_ends_loops_and_a_new_one_may_start():
     loader = Async(1, batches=list(range(1000)))
     first, second = iter(loader), iter(loader)
     assert [next(first), next(second), next(first)] == [0, 0, 10]
@@ -96,7 +96,7 @@ class Few(AsyncDataLoaderMixin, BaseDataLoader):
 
 
 @pytest.mark.parametrize("copied", [lambda loader: pickle.loads(pickle.dumps(loader)), copy.deepcopy])
-def test_a_copy_has_loops_of_its_own(copied):
+def test_copies_have_their_own_loops(copied):
     loader = Few(1)
     loop = iter(loader)
     assert next(loop) == 1
@@ -107,6 +107,6 @@ def test_a_copy_has_loops_of_its_own(copied):
 
 
 @pytest.mark.parametrize("wrong", [-1, 2.5, None, "8", True])
-def test_a_queue_that_cannot_be(wrong):
+def test_invalid_queue_size(wrong):
     with pytest.raises(ValueError, match=rf"async_loader_queue_size must be an integer of at least 0, got {wrong!r}"):
         Async(wrong, batches=[])

@@ -23,7 +23,7 @@ def records(order, begin, end):
 
 
 @given(lengths, st.booleans(), st.integers(0, 2**64 - 1), st.integers(0, 2**33), st.integers(1, 5), st.data())
-def test_each_record_has_a_place(lengths, shuffle, seed, epoch, mix, data):
+def test_each_record_has_a_position(lengths, shuffle, seed, epoch, mix, data):
     chains = chains_of(len(lengths), data)
     order = Order(lengths, shuffle, seed, epoch, mix, chains)
     whole = [(block, place) for block, length in enumerate(lengths) for place in range(length)]
@@ -47,7 +47,7 @@ def test_the_order_is_the_same_everywhere():
     assert [places for _, _, places in order.pieces(0, 10)] == [[2, 0, 1, 3], [1, 0, 2], [2, 0, 1]]
 
 
-def test_another_epoch_or_seed_is_another_order():
+def test_epoch_and_seed_change_the_order():
     orders = {
         str(records(Order([20, 20], True, *numbers, 1), 0, 40)) for numbers in [(0, 0), (0, 1), (1, 0), (1 << 32, 0)]
     }

@@ -35,7 +35,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_block_is_a_row_group_of_arrays(folder):
+def test_blocks_are_row_groups_of_arrays(folder):
     source = pickle.loads(pickle.dumps(ParquetFiles(folder, shapes={"image": (2, 2)})))
     assert source.lengths == [20, 20, 10] * 3
     block = source.load(4)
@@ -70,7 +70,7 @@ def test_a_stream_of_row_groups(folder):
     assert len(seen) == 152, "two ranks of four have a row less"
 
 
-def test_a_batch_of_several_blocks_is_what_they_give_one_by_one(folder):
+def test_a_batch_of_several_blocks_equals_their_concatenation(folder):
     source = ParquetFiles(folder, shapes={"image": (2, 2)})
     chosen = [(source.load(0), [3, 1]), (source.load(4), []), (source.load(7), [19, 0, 19])]
     gathered, expected = source.gather(chosen), source.join([source.take(*one) for one in chosen])
@@ -81,7 +81,7 @@ def test_a_batch_of_several_blocks_is_what_they_give_one_by_one(folder):
         assert gathered[name].flags.writeable
 
 
-def test_what_becomes_of_a_column_is_a_subclass_to_say(folder):
+def test_subclasses_can_convert_columns(folder):
     class Shouted(ParquetFiles):
         def array(self, name, column, where):
             values = super().array(name, column, where)
@@ -91,7 +91,7 @@ def test_what_becomes_of_a_column_is_a_subclass_to_say(folder):
     assert (block["id"][0], block["name"][0]) == (70, "ROW 70")
 
 
-def test_files_of_a_file_system(folder):
+def test_paths_of_a_file_system_object(folder):
     system = fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())
     source = pickle.loads(pickle.dumps(ParquetFiles(["1.parquet", "0.parquet"], ["id"], filesystem=system)))
     assert source.load(0)["id"].tolist() == list(range(50, 70))
@@ -103,7 +103,7 @@ def test_files_of_a_file_system(folder):
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, 0.5, -1, -9])
-def test_one_that_is_torn(folder, keep):
+def test_torn_file(folder, keep):
     path = folder / "1.parquet"
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * keep) if isinstance(keep, float) else keep])
@@ -111,7 +111,7 @@ def test_one_that_is_torn(folder, keep):
         ParquetFiles(folder)
 
 
-def test_damage_in_a_row_group(folder):
+def test_damaged_row_group(folder):
     path = folder / "1.parquet"
     parquet.write_table(
         table(50, 100), path, row_group_size=20, write_page_checksum=True, compression="none", use_dictionary=False
@@ -126,7 +126,7 @@ def test_damage_in_a_row_group(folder):
         source.load(4)
 
 
-def test_a_file_that_has_changed_since(folder):
+def test_changed_file(folder):
     source = ParquetFiles(folder, ["id"])
     parquet.write_table(table(0, 10), folder / "1.parquet")
     with pytest.raises(ValueError, match=r"1\.parquet had \d+ bytes when the source was created, but has \d+ now"):
@@ -136,7 +136,7 @@ def test_a_file_that_has_changed_since(folder):
         source.load(3)
 
 
-def test_columns_that_do_not_fit(folder):
+def test_mismatched_columns(folder):
     with pytest.raises(ValueError, match=r"columns must name columns of \S+0.parquet, \['id', 'x', .*, got \['y'\]"):
         ParquetFiles(folder, ["id", "y"])
     with pytest.raises(ValueError, match=r"shapes must name columns .*, got \['y'\]"):
@@ -155,7 +155,7 @@ def test_columns_that_do_not_fit(folder):
         ParquetFiles(folder, ["id"])
 
 
-def test_values_that_are_not_there(tmp_path):
+def test_missing_values(tmp_path):
     table = pa.table(
         {"a": [1, None], "b": [1.5, None], "c": ["x", None], "d": pa.array([[1, 2], None], pa.list_(pa.int64(), 2))}
     )
@@ -169,7 +169,7 @@ def test_values_that_are_not_there(tmp_path):
         ParquetFiles(tmp_path, ["d"]).load(0)
 
 
-def test_lists_of_other_lengths_whose_numbers_would_fill_the_shape(tmp_path):
+def test_lists_of_other_lengths_with_matching_totals(tmp_path):
     for kind in (pa.list_(pa.int64()), pa.large_list(pa.int64())):
         table = pa.table({"x": pa.array([[0, 1], [2, 3], [4], [5, 6, 7]], kind)})
         parquet.write_table(table, tmp_path / "a.parquet")
@@ -180,7 +180,7 @@ def test_lists_of_other_lengths_whose_numbers_would_fill_the_shape(tmp_path):
 
 
 @pytest.mark.parametrize("error", [pa.ArrowMemoryError("no memory"), pa.ArrowCancelled("cancelled")])
-def test_what_says_nothing_of_the_file(folder, monkeypatch, error):
+def test_errors_unrelated_to_the_file(folder, monkeypatch, error):
     def fail(*_, **__):
         raise error
 

@@ -24,7 +24,7 @@ def test_sections(chosen, begin, end):
 
 
 @given(st.sets(st.integers(0, 60)), st.integers(1, 9), st.integers(0, 70))
-def test_ranks_share_what_is_left_and_all_know_what_is_done(chosen, ranks, done):
+def test_ranks_share_remaining_samples_and_know_the_finished_ones(chosen, ranks, done):
     left = order.joined((one, one + 1) for one in sorted(chosen))
     runs = [places(order.run(left, rank, ranks)) for rank in range(ranks)]
     assert flat(runs) == sorted(chosen)
@@ -37,7 +37,7 @@ def test_ranks_share_what_is_left_and_all_know_what_is_done(chosen, ranks, done)
     assert places(order.rest(left, ranks, done)) == [place for run in runs for place in run[done:]]
 
 
-def test_ranks_without_a_run_share_the_places_of_others():
+def test_ranks_without_samples_share_those_of_others():
     left = ((5, 7),)
     assert [places(order.run(left, rank, 5)) for rank in range(5)] == [[], [], [5], [], [6]]
     assert [order.extra(left, rank, 5) for rank in range(5)] == [5, 6, None, 6, None]
@@ -46,6 +46,6 @@ def test_ranks_without_a_run_share_the_places_of_others():
 @pytest.mark.parametrize(
     "left", [[[3, 2]], [[0, 11]], [[-1, 2]], [[0, 4], [4, 6]], [[0, 4], [2, 6]], [[1]], "ab", [["x", 2]]]
 )
-def test_what_are_no_intervals(left):
+def test_invalid_intervals(left):
     with pytest.raises(ValueError, match="left must be"):
         order.checked(left, 10)

@@ -36,7 +36,7 @@ def parts_of(path, block_bytes=10000):
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**9), st.integers(1, 10**8))
-def test_pieces_are_all_of_it_and_none_is_larger_than_asked(rows, size, most):
+def test_pieces_cover_everything_within_the_size_limit(rows, size, most):
     pieces = cut(rows, size, most)
     assert [begin for begin, _ in pieces] == [0, *(end for _, end in pieces[:-1])]
     assert pieces[-1][1] == rows
@@ -103,7 +103,7 @@ def test_a_stream_reads_each_part_once_in_its_order(path, mix, monkeypatch):
     assert len(os.listdir("/proc/self/fd")) == files, "a loop that is left early closes the file"
 
 
-def test_damage_in_a_part_names_the_file(path):
+def test_a_damaged_part_names_its_file(path):
     source = parts_of(path)
     with open(path, "r+b") as file:
         file.seek(os.path.getsize(path) * 2 // 3)

@@ -25,7 +25,7 @@ def make(lengths, batch, rank=0, size=1, chains=(), **more):
 
 
 @given(lengths, batches, st.integers(1, 3), st.booleans(), st.lists(st.tuples(ranks, st.integers(0, 6)), max_size=5))
-def test_each_record_is_visited_once_whatever_becomes_of_the_ranks(lengths, batch, mix, shuffle, changes):
+def test_each_record_is_visited_once_when_ranks_change(lengths, batch, mix, shuffle, changes):
     visits, saved = collections.Counter(), None
     for size, steps in [*changes, (3, 10**6)]:
         every = [make(lengths, batch, rank, size, shuffle=shuffle, seed=4, mix=mix) for rank in range(size)]
@@ -53,7 +53,7 @@ def test_each_record_is_visited_once_whatever_becomes_of_the_ranks(lengths, batc
 
 
 @given(lengths, batches, st.integers(1, 4), st.booleans(), ranks, st.data())
-def test_blocks_of_a_chain_are_loaded_in_their_order(lengths, batch, mix, shuffle, size, data):
+def test_blocks_of_a_chain_are_loaded_in_order(lengths, batch, mix, shuffle, size, data):
     chains = chains_of(len(lengths), data)
     firsts = [end - count for count, end in zip(chains, itertools.accumulate(chains), strict=True)]
     visits = collections.Counter()
@@ -82,7 +82,7 @@ def test_workers_of_a_rank_share_its_batches_in_turn(lengths, batch, mix, worker
 
 
 @pytest.mark.parametrize("mix", [1, 4])
-def test_a_rank_reads_its_part_and_hardly_more(mix):
+def test_a_rank_reads_little_more_than_its_part(mix):
     read = []
     for rank in range(4):
         stream = make([10] * 64, 7, rank, 4, mix=mix)
@@ -93,7 +93,7 @@ def test_a_rank_reads_its_part_and_hardly_more(mix):
     assert len(read) <= 64 + 3 * mix
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_arguments_are_refused():
     stream = make([3, 4], 2)
     for name in ("batch_size", "mix"):
         for wrong in (0, -1, 2.0, True, None):
@@ -111,7 +111,7 @@ def test_what_cannot_be_is_refused():
     make([3, 4], 3).load_state_dict(stream.state_dict())  # other batch sizes are accepted
 
 
-def test_the_next_epoch_begins_when_one_is_through():
+def test_the_next_epoch_starts_after_the_last():
     stream = make([5, 5], 4, seed=3)
     orders = []
     for epoch in range(2):
@@ -123,7 +123,7 @@ def test_the_next_epoch_begins_when_one_is_through():
     assert orders[0] != orders[1]
 
 
-def test_a_state_keeps_where_it_is():
+def test_states_restore_the_position():
     stream = make([10], 4)
     state = ObjectState(lambda obj, root_rank=0: obj, lambda: 0, data=stream, step=0)
     stream.record()
@@ -149,7 +149,7 @@ def of_a_rank(lengths):
         return got[0], stream.state_dict(), str(error)
 
 
-def test_in_a_job_ranks_know_who_they_are(pool):
+def test_ranks_of_a_job_get_their_own_parts(pool):
     results = pool(3).run(of_a_rank, [10, 11, 9])
     assert sorted(flat(got for got, _, _ in results)) == list(range(30))
     assert {str(state) for _, state, _ in results} == {str(results[0][1])}

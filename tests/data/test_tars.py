@@ -26,7 +26,7 @@ def test_samples(tmp_path_factory, block_bytes, count):
     assert everything(source) == expected(SAMPLES[:count])
 
 
-def test_long_names_folders_and_what_is_no_sample(tmp_path):
+def test_long_names_folders_and_other_entries(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     long = "a" * 150 + "/" + "b" * 120
     with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
@@ -44,7 +44,7 @@ def test_long_names_folders_and_what_is_no_sample(tmp_path):
         ]
 
 
-def test_each_place_where_one_can_be_torn(tmp_path):
+def test_archives_truncated_at_each_position(tmp_path):
     """Every block boundary (512 bytes) up to the end of the last sample, and positions within blocks."""
     path = archive(tmp_path / "a.tar", SAMPLES[:5])
     with open(path, "rb") as file:
@@ -56,7 +56,7 @@ def test_each_place_where_one_can_be_torn(tmp_path):
             TarFiles(path)
 
 
-def test_damage_in_the_middle(tmp_path):
+def test_damaged_middle(tmp_path):
     path = archive(tmp_path / "a.tar", SAMPLES)
     source = TarFiles(path, 2000)
     begin = source._blocks[3][1].begin
@@ -69,7 +69,7 @@ def test_damage_in_the_middle(tmp_path):
         source.load(3)
 
 
-def test_what_is_no_archive(tmp_path):
+def test_invalid_archives(tmp_path):
     (tmp_path / "a.tar").write_bytes(b"nothing of the kind" * 100)
     with pytest.raises(ValueError, match=r"a.tar is damaged, or not a tar archive"):
         TarFiles(tmp_path)
@@ -146,7 +146,7 @@ HOSTILE = {
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("block_bytes", [1, 1 << 20])
-def test_an_archive_that_somebody_has_made_to_do_harm(tmp_path, kind, block_bytes):
+def test_malicious_archives(tmp_path, kind, block_bytes):
     (tmp_path / "a.tar").write_bytes(HOSTILE[kind])
     with pytest.raises(ValueError, match=r"a\.tar is damaged"):
         everything(TarFiles(tmp_path / "a.tar", block_bytes))

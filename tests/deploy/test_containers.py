@@ -36,7 +36,7 @@ while True:
 
 
 @pytest.mark.parametrize("image", [CPU, SSH])
-def test_images_are_small_not_root_and_say_whether_they_work(image: str) -> None:
+def test_images_are_small_unprivileged_and_have_health_checks(image: str) -> None:
     found = inspect(image)
     assert found["Config"]["User"] == "1000:1000"
     assert found["Size"] < 1.6e9
@@ -50,13 +50,13 @@ HARD = ("--read-only", "--user", "4242:4242", "--cap-drop=all", "--security-opt=
 
 
 @pytest.mark.parametrize("more", [(), ("--read-only-tmpfs=false",)])
-def test_a_job_of_any_user_that_can_write_nothing(more: tuple[str, ...]) -> None:
+def test_a_job_of_any_user_without_write_access(more: tuple[str, ...]) -> None:
     """As with Apptainer, OpenShift and strict Kubernetes policies; only the first provides /tmp."""
     done = run(CPU, "horovodrun", "-np", "2", "python", "-c", SUM, with_=(*HARD, *more))
     assert len(done.stdout.splitlines()) == 2
 
 
-def test_the_doctor_of_a_container_as_it_comes() -> None:
+def test_the_doctor_in_a_default_container() -> None:
     done = run(CPU)
     assert re.search(r"^container +podman", done.stdout, re.MULTILINE)
     assert re.search(
@@ -156,7 +156,7 @@ def test_a_container_that_dies_is_named(workers: Workers) -> None:
     assert "horovodrun: host worker2 (rank 1) is lost" in output
 
 
-def test_a_worker_without_keys_says_what_to_mount(tmp_path: Path) -> None:
+def test_workers_without_keys_report_what_to_mount(tmp_path: Path) -> None:
     done = run(SSH, check=False)
     assert done.returncode == 2
     assert (
@@ -197,7 +197,7 @@ def test_compose(keys: Path) -> None:
         compose("down", "-t", "1")
 
 
-def test_the_development_container_can_make(tmp_path: Path) -> None:
+def test_the_development_container_can_build(tmp_path: Path) -> None:
     done = run(DEVELOPMENT, "make", "-C", "/clone", "help", with_=("-v", f"{ROOT}:/clone:ro"))
     assert "make test-containers" in done.stdout
     program = 'printf "#include <Python.h>\\nint main() {}" | g++ -x c++ - -o /tmp/a $(python3-config --includes)'

@@ -54,7 +54,7 @@ def test_packages_of_python_are_pinned(path):
 
 
 @pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
-def test_what_runs_is_not_root_and_has_a_health_check(path):
+def test_images_are_unprivileged_and_have_health_checks(path):
     found = instructions(path)
     last = max(index for index, (key, _) in enumerate(found) if key == "FROM")
     assert [rest for key, rest in found[last:] if key == "USER"][-1] == "1000:1000"
@@ -71,7 +71,7 @@ def test_requirements_are_exact(path):
     assert all(re.fullmatch(rf"[A-Za-z0-9_.-]+==[0-9][\w.+]*{hashes}", line) for line in lines)
 
 
-def test_the_image_has_what_the_package_asks_for():
+def test_the_image_has_the_packages_dependencies():
     text = (ROOT / "pyproject.toml").read_text()
     required = re.findall(r'"([\w-]+)>=', re.search(r"^dependencies = \[(.*)\]$", text, re.MULTILINE)[1])
     pinned = {line.split("==")[0].lower() for line in (DOCKER / "runtime.txt").read_text().splitlines() if "==" in line}
@@ -79,7 +79,7 @@ def test_the_image_has_what_the_package_asks_for():
     assert set(required) <= pinned
 
 
-def test_what_is_copied_is_there_and_not_ignored():
+def test_copied_paths_exist_and_are_not_ignored():
     rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
     assert rules[0] == "*"
     allowed = [rule[1:] for rule in rules if rule.startswith("!")]
@@ -93,7 +93,7 @@ def test_what_is_copied_is_there_and_not_ignored():
                 assert any(name == rule or name.startswith(f"{rule}/") for rule in allowed), name
 
 
-def test_keys_are_made_once_and_for_their_owner(tmp_path):
+def test_keys_are_created_once_and_for_their_owner(tmp_path):
     folder = tmp_path / "keys"
     subprocess.run([DOCKER / "make-keys", folder], check=True, timeout=60)
     assert {path.name for path in folder.iterdir()} == {

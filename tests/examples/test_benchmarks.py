@@ -47,7 +47,7 @@ MEASURES = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n == "sharded" else n for n in MEASURES])
-def test_it_measures(name: str, tmp_path: Path) -> None:
+def test_benchmark_prints_results(name: str, tmp_path: Path) -> None:
     command, printed = MEASURES[name]
     if name == "jax_chain":
         pytest.importorskip("jax")

@@ -176,7 +176,7 @@ def test_a_newcomers_script_runs_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_clusters_of_both_workers_digits(tmp_path: Path) -> None:
+def test_clustering_digits_of_both_workers(tmp_path: Path) -> None:
     out, _ = launch(tmp_path, EXAMPLES / "numpy/kmeans.py")
     found = re.search(r"(?s)nearest of 10 centres ([\d.]+).*homogeneity of the clusters ([\d.]+)", out)
     assert found, out
@@ -190,7 +190,7 @@ def test_clusters_of_both_workers_digits(tmp_path: Path) -> None:
     ("workers", "options"),
     [pytest.param(2, [], id="2"), pytest.param(4, ["--reference-variables"], id="4-reference", marks=pytest.mark.long)],
 )
-def test_a_session_goes_on_from_the_checkpoint_of_rank_0(tmp_path: Path, workers: int, options: list[str]) -> None:
+def test_a_session_resumes_from_the_checkpoint_of_rank_0(tmp_path: Path, workers: int, options: list[str]) -> None:
     needs("tensorflow")
     script = EXAMPLES / "tensorflow/session_mnist_style.py"
     out, err = launch(tmp_path, script, *options, workers=workers)
@@ -305,7 +305,7 @@ def test_actors_of_ray_learn(tmp_path: Path, args: tuple[str, ...]) -> None:
 
 
 @pytest.mark.long
-def test_ray_train_goes_on_where_it_was_when_a_worker_is_killed(tmp_path: Path) -> None:
+def test_ray_train_resumes_after_a_worker_is_killed(tmp_path: Path) -> None:
     out = with_ray(tmp_path, "train_digits.py", "--fail-at", "3")
     # The checkpoint of the last epoch may be missing.
     assert re.search(r"on 360 images after epoch 9, begun at epoch [1-3]$", out, re.M), out

@@ -56,7 +56,7 @@ def tracking(tmp_path, monkeypatch):
         server.wait(30)
 
 
-def test_a_machine_is_taken_away_and_the_job_goes_on(tracking, tmp_path):
+def test_a_job_continues_after_a_machine_is_removed(tracking, tmp_path):
     import mlflow
     import torch
 

@@ -27,6 +27,6 @@ def of_cupy():
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_of_cupy(cuda, size):
+def test_cupy_arrays(cuda, size):
     pytest.importorskip("cupy")
     cuda(size).run(of_cupy)

@@ -120,7 +120,7 @@ def test_a_program_ends_in_order(end):
 
 
 @pytest.mark.usefixtures("cuda")
-def test_the_launcher_gives_gpus_out():
+def test_the_launcher_assigns_gpus():
     done = horovodrun(1, "--gpus-per-worker", "1", sys.executable, "-c", ENDS.format(end=""))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "SUM 1.0 1" in done.stdout + done.stderr

@@ -96,7 +96,7 @@ def test_every_operation(two):
     assert two.run(every_operation, timeout=120.0) == [0, 0]  # no GPU operation goes through the host
 
 
-def test_one_gpu_and_one_host_is_refused_before_nccl_hears_of_it(two):
+def test_one_gpu_for_two_ranks_is_refused_before_nccl(two):
     assert two.run(until_by_nccl, False) == [False, False]
 
 

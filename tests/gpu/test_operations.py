@@ -94,7 +94,7 @@ def moved(dtypes=(*FLOATS, *INTEGERS, torch.bool)):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_scaled_and_moved(ranks, size):
+def test_scaled_and_moved_arrays(ranks, size):
     ranks(size).run(scaled)
     ranks(size).run(moved)
 
@@ -254,7 +254,7 @@ def threads_are_left_as_they_were():
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="the CPU has no streams")
 @pytest.mark.parametrize("size", [1, 2])
-def test_threads_are_left_as_they_were(ranks, size):
+def test_thread_settings_are_unchanged(ranks, size):
     ranks(size).run(threads_are_left_as_they_were)
 
 

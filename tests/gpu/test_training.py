@@ -132,7 +132,7 @@ def on_a_side_stream():
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_on_a_side_stream(cuda, size):
+def test_training_on_a_side_stream(cuda, size):
     cuda(size).run(on_a_side_stream)
 
 

@@ -53,7 +53,7 @@ def test_initialize_on_two_hosts(cluster: Cluster, tmp_path: Path) -> None:
     assert done.out.count("of 3 devices 3 sum 6.0") == 3
 
 
-def test_everybody_goes_where_rank_0_was_reached(jax_pool):
+def test_all_ranks_use_the_address_that_reached_rank_0(jax_pool):
     """Each rank is its own node, so ranks connect by TCP, as on several hosts."""
 
     def work():
@@ -77,7 +77,7 @@ def test_the_address_of_the_coordinator(monkeypatch, address, message):
     assert known.coordinator() == (message or "127.0.0.1:5")
 
 
-def test_accelerators_that_each_process_was_given_are_its_own(monkeypatch):
+def test_each_process_owns_its_assigned_accelerators(monkeypatch):
     monkeypatch.setattr(known.basics, "local_rank", lambda: 1)
     monkeypatch.setattr(known.basics, "local_size", lambda: 2)
     assert known.local_device({}) == 1

@@ -15,7 +15,7 @@ from tests.ranks import on_jax  # noqa: E402
 
 
 @on_jax(2)
-def test_states_go_back_and_are_brought_together():
+def test_states_are_restored_and_synchronized():
     rank = hvd.rank()
     state = hvd.elastic.JaxState(params={"w": jnp.full(3, float(rank))}, step=rank)
     state.sync()
@@ -31,7 +31,7 @@ def test_states_go_back_and_are_brought_together():
 
 
 @on_jax(2)
-def test_a_program_that_fails_is_run_again_with_the_last_commit():
+def test_failed_programs_rerun_from_the_last_commit():
     rank, turns = hvd.rank(), []
     add = jax.jit(lambda x: x + hvd.allreduce(jnp.ones(2), name="add", op=hvd.Sum))
     wrong = jax.jit(lambda x: hvd.allreduce(jnp.ones(2 + rank), name="wrong")[:2] + x)
@@ -63,7 +63,7 @@ def test_no_program_outlives_its_epoch(monkeypatch):
         assert len(cleared) == times
 
 
-def test_a_stream_goes_back_with_its_state(jax_pool):
+def test_streams_are_restored_with_the_state(jax_pool):
     def work():
         from tests.data.sources import Numbers, resumed
 

@@ -47,7 +47,7 @@ def test_bad_arguments_are_refused_at_once(run):
 
 
 @on_jax(2)
-def test_ranks_that_disagree_learn_it_when_the_program_runs():
+def test_ranks_that_disagree_fail_when_the_program_runs():
     rank, texts = hvd.rank(), []
     for function, argument in (
         (lambda t: hvd.allreduce(t, name="x"), jnp.ones(3 + rank)),

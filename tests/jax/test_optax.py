@@ -80,7 +80,7 @@ SLOW = ("lbfgs", "backtracking, forwards", "sophia", "masked")
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.heavy] * (case in SLOW)) for case in CASES])
-def test_transformations_that_look_at_the_loss_train_as_one_process(jax_pool, case):
+def test_loss_dependent_transformations_equal_one_process(jax_pool, case):
     make, extra = CASES[case]
     x, y = data(2, steps=4)
 
@@ -130,7 +130,7 @@ def test_several_passes_reduce_the_last_loss(jax_pool):
         np.testing.assert_array_equal(first[name], second[name])
 
 
-def test_functions_are_refused_where_a_loss_has_no_such_reduction(jax_pool):
+def test_functions_without_a_loss_reduction_are_refused(jax_pool):
     x, y = data(1, steps=1)
 
     def work():
@@ -152,7 +152,7 @@ def lowered(optimizer, extra=of_value):
 
 
 @on_jax(2)
-def test_what_is_reduced_already_is_not_sent_again():
+def test_reduced_values_are_not_sent_again():
     optimizer = hvd.DistributedOptimizer(optax.lbfgs(0.1, linesearch=None))
     same, other, none, constant = [
         lowered(optimizer, lambda value, grads, x, y: {"value": value, "grad": grads}),
@@ -184,7 +184,7 @@ def test_steps_are_counted_in_front_of_branches_only():
 
 
 @pytest.mark.parametrize("inner_function", [False, True])
-def test_a_step_that_one_rank_leaves_out_is_an_error_at_the_next_exchange(jax_pool, inner_function):
+def test_a_step_skipped_on_one_rank_fails_the_next_exchange(jax_pool, inner_function):
     x, y = data(2, steps=4)
     x[1, 0] = np.nan  # rank 0 skips the second step
 

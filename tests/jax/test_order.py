@@ -21,7 +21,7 @@ def test_names_used_twice_and_calls_without_names():
     assert ([float(one[0]) for one in twice], [float(one[0]) for one in unnamed]) == ([0.5, 1.5, 2.5], [0.0, 0.5, 1.0])
 
 
-def test_independent_calls_travel_as_one_and_dependent_ones_do_not(jax_pool):
+def test_only_independent_calls_are_merged(jax_pool):
     def work():
         def program(x):
             first = [hvd.allreduce(x + i, name=f"first.{i}") for i in range(10)]

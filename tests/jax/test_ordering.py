@@ -38,7 +38,7 @@ def branch(x, name, steps=""):
 
 
 @pytest.mark.parametrize("kind", programs.AROUND)
-def test_kinds_at_the_end_have_an_order(kind):
+def test_event_kinds_at_the_end_are_ordered(kind):
     """They are written after the calls and before them."""
 
     def program(first):
@@ -63,7 +63,7 @@ def test_kinds_at_the_end_have_an_order(kind):
     assert "second" in behind[1]
 
 
-def test_calls_merge_by_how_many_calls_they_depend_on():
+def test_calls_merge_by_dependency_depth():
     def program(x):
         a = reduced(x, "a")
         b = reduced(reduced(a, "b"), "c")
@@ -72,7 +72,7 @@ def test_calls_merge_by_how_many_calls_they_depend_on():
     assert order_of(program) == [("a", "d", "f"), ("b", "e"), ("c",), ("g",)]
 
 
-def test_results_go_to_those_who_asked():
+def test_results_go_to_their_callers():
     """Merged calls of different shapes and dtypes: every use gets the result of its own argument."""
 
     def program(x):
@@ -87,14 +87,14 @@ def test_results_go_to_those_who_asked():
     lowered.compile()  # compiling checks types
 
 
-def test_operations_of_one_name_follow_one_another():
+def test_operations_with_one_name_run_in_order():
     def program(x):
         return reduced(x, "same"), reduced(x, "same"), reduced(x, "same"), reduced(x), reduced(x), reduced(x, "a")
 
     assert order_of(program) == [("", "", "a", "same"), ("same",), ("same",)]
 
 
-def test_loops_come_behind_all_calls_that_do_not_depend_on_them():
+def test_loops_follow_all_independent_calls():
     def program(x):
         one = loop(x, "one")
         behind = reduced(one, "behind one")
@@ -106,7 +106,7 @@ def test_loops_come_behind_all_calls_that_do_not_depend_on_them():
     assert order_of(program) == [("a",), ("b",), *first, [[], [("two",)]], ("behind two",)]
 
 
-def test_a_program_without_collectives_is_left_alone():
+def test_programs_without_collectives_are_unchanged():
     def program(x):
         return jax.lax.fori_loop(0, 3, lambda i, y: y * 2, x)
 
@@ -114,7 +114,7 @@ def test_a_program_without_collectives_is_left_alone():
     assert order_of(program) == []
 
 
-def test_memory_is_used_again_but_not_that_of_arguments():
+def test_memory_is_reused_except_that_of_arguments():
     lowered = jax.jit(lambda x: (reduced(x, "a"), reduced(x * 2, "b"))).lower(jnp.ones(3)).as_text()
     assert "output_tuple_indices = [1]" in lowered
     assert "output_tuple_indices = [0]" not in lowered

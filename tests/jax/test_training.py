@@ -58,7 +58,7 @@ def close(one, other):
 
 
 @on_jax(2)
-def test_distributed_optimizers_make_what_one_process_makes():
+def test_distributed_optimizers_equal_one_process():
     uneven = tuple(part[(0, 4)[hvd.rank()] : (4, 12)[hvd.rank()]] for part in data(0, 1))
     weighted = trained(hvd.DistributedOptimizer(optax.adam(0.1)), [uneven] * STEPS, weight=len(uneven[0]))
     assert close(weighted, alone())
@@ -66,7 +66,7 @@ def test_distributed_optimizers_make_what_one_process_makes():
 
 @pytest.mark.heavy
 @on_jax(2)
-def test_options_of_optimizers_make_what_one_process_makes():
+def test_optimizer_options_equal_one_process():
     own = data(hvd.rank())
     adam = optax.adam(0.1)
     halves = [tuple(part[:3] for part in own), tuple(part[3:] for part in own)]
@@ -217,7 +217,7 @@ def test_networks_of_other_libraries(jax_pool, make):
 @pytest.mark.parametrize("run", [jax.jit, lambda f: f], ids=["compiled", "eager"])
 @pytest.mark.parametrize("passes", [1, 2])
 @on_jax(1)
-def test_the_weight_counts_where_there_is_nobody_to_reduce_with(run, passes):
+def test_weights_also_apply_without_other_ranks(run, passes):
     optimizer = hvd.DistributedOptimizer(optax.trace(0.9), backward_passes_per_step=passes)
     update, found = run(lambda g, s, n: optimizer.update(g, s, weight=n)), []
     state = optimizer.init({"w": jnp.zeros(2)})

@@ -90,7 +90,7 @@ def test_reductions_without_a_gradient():
 
 
 @on_jax(2)
-def test_loops_branches_donation_and_what_one_rank_alone_uses():
+def test_loops_branches_donation_and_use_on_one_rank():
     rank = hvd.rank()
     x = jnp.arange(4.0) + rank
 

@@ -10,7 +10,7 @@ from tests.ranks import on_keras2, on_keras3
 
 @pytest.mark.heavy
 @on_keras3(2)
-def test_what_no_config_tells_of_is_kept():
+def test_attributes_outside_the_config_are_kept():
     def with_attribute(name, value):
         optimizer = models.Boosted(0.01)
         setattr(optimizer, name, value)

@@ -74,13 +74,13 @@ def resuming(folder):
 
 
 @pytest.mark.heavy
-def test_resuming_on_the_root_alone_is_as_if_all_ranks_had_loaded_the_file(keras3, tmp_path):
+def test_resuming_only_on_the_root_equals_loading_on_all_ranks(keras3, tmp_path):
     first, second = keras3(2).run(resuming, str(tmp_path))
     assert first != second, "names of variables are the same, which tests nothing"
 
 
 @on_keras3(2)
-def test_ranks_with_other_variables_are_told():
+def test_different_variables_on_ranks_are_reported():
     model = models.model()
     kind = keras.optimizers.SGD if hvd.rank() == 0 else keras.optimizers.Adam
     model.compile(optimizer=hvd.DistributedOptimizer(kind(0.01)), loss="mse")

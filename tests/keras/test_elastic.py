@@ -11,7 +11,7 @@ from tests.ranks import on_keras3, on_keras_on_tensorflow
 
 @pytest.mark.heavy
 @on_keras3(2)
-def test_ranks_are_brought_together():
+def test_ranks_are_synchronized():
     import copy
 
     me = hvd.rank()
@@ -79,7 +79,7 @@ def test_callbacks_keep_the_state_up_to_date():
 
 
 @on_keras_on_tensorflow(2)
-def test_fit_goes_through_a_dataset():
+def test_fit_iterates_over_a_dataset():
     model = models.model()
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
     elastic = hvd.elastic
@@ -127,7 +127,7 @@ def test_several_batches_may_be_one_call():
         assert (data.epoch, state.batch, len(commits)) == (1, 10, 2 if together == 1 else 1), calls
 
 
-def test_one_more_may_be_lost_while_ranks_are_brought_together():
+def test_another_rank_may_be_lost_during_sync():
     from horovod._keras.elastic import make_run
     from horovod.common.exceptions import HorovodInternalError
 
@@ -154,7 +154,7 @@ def test_one_more_may_be_lost_while_ranks_are_brought_together():
 
 @pytest.mark.heavy
 @on_keras3(3, initialized=False, HOROVOD_ELASTIC="1", fresh=True)
-def test_what_is_compiled_follows_the_number_of_ranks():
+def test_compiled_functions_follow_the_number_of_ranks():
     from functools import partial
 
     from horovod._keras.api import open_frontend
@@ -220,7 +220,7 @@ def loses_a_rank_within_passes(fails_in):
 
 
 @pytest.mark.parametrize("fails_in", ["metric", "gradients"])
-def test_a_cycle_of_passes_that_failed_begins_anew(stateful, fails_in):
+def test_a_failed_cycle_of_passes_is_restarted(stateful, fails_in):
     expected = -sum(10.0 * step + number for step in range(4) for number in range(2))
     found = stateful(2, initialized=False, HOROVOD_ELASTIC="1").run(loses_a_rank_within_passes, fails_in)
     assert found == [expected, None]

@@ -8,7 +8,7 @@ from tests.ranks import on_keras3
 
 
 @on_keras3(2)
-def test_variables_overwritten_by_their_gradients_get_the_largest():
+def test_overwritten_variables_get_the_maximum():
     rank, size = hvd.rank(), hvd.size()
 
     def updated(**options):
@@ -89,5 +89,5 @@ def synchronized():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("backend", ["tensorflow", "legacy"])
-def test_a_layer_that_asks_for_synchronisation(keras_pool, backend):
+def test_layer_with_synchronization(keras_pool, backend):
     keras_pool(backend)(2).run(synchronized)

@@ -49,7 +49,7 @@ def test_bad_arguments_are_refused_at_once(run):
 
 
 @on_keras_on_jax(2)
-def test_ranks_that_disagree_get_the_tensors_name_and_go_on():
+def test_ranks_that_disagree_get_the_tensor_name_and_continue():
     rank = job.state.job.rank
 
     def reduce(last):
@@ -68,7 +68,7 @@ def test_ranks_that_disagree_get_the_tensors_name_and_go_on():
 
 
 @on_keras_on_jax(2, initialized=False, fresh=True)
-def test_a_program_outlives_the_job_that_it_was_compiled_in():
+def test_compiled_programs_outlive_their_job():
     basics = backend.basics
     function = jax.jit(lambda x: backend.allreduce(x, "outlives", Sum))
     with pytest.raises(ValueError, match="init"):
@@ -103,7 +103,7 @@ class OwnError(Exception):
 
 
 @on_keras_on_jax(1)
-def test_an_error_of_the_users_in_the_first_step_comes_through():
+def test_user_errors_in_the_first_step_are_raised():
     class Model(keras.Sequential):
         def train_step(self, state, data):
             raise OwnError("in train_step")

@@ -68,7 +68,7 @@ def test_training(legacy):
 
 @pytest.mark.parametrize("legacy", [False, True])
 @on_keras2(2)
-def test_loops_of_the_users_own(legacy):
+def test_loops_of_the_user(legacy):
     rank, size = hvd.rank(), hvd.size()
     total = sum(range(1, size + 1))
 
@@ -126,7 +126,7 @@ def test_loops_of_the_users_own(legacy):
 
 @pytest.mark.parametrize("legacy", [False, True])
 @on_keras2(2)
-def test_gradients_handed_out(legacy):
+def test_exposed_gradients(legacy):
     """Returned gradients are not reduced again, and other gradients are not mistaken for them."""
     rank, size = hvd.rank(), hvd.size()
     total = sum(range(1, size + 1))
@@ -196,7 +196,7 @@ def test_gradients_handed_out(legacy):
 
 @pytest.mark.parametrize("legacy", [False, True])
 @on_keras2(2)
-def test_made_from_its_config_it_is_plain(legacy):
+def test_from_config_returns_a_plain_optimizer(legacy):
     rank = hvd.rank()
     v = tf.Variable([0.0])
     optimizer = hvd.DistributedOptimizer(kind(legacy).SGD(1.0), op=hvd.Sum)

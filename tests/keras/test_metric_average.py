@@ -9,7 +9,7 @@ from tests.ranks import on_keras3
 
 @pytest.mark.heavy
 @on_keras3(2)
-def test_weighted_metrics_are_those_of_one_process():
+def test_weighted_metrics_equal_one_process():
     """Sample weights, validation data of different sizes, and the values that later callbacks see."""
 
     class Largest(keras.metrics.Metric):

@@ -60,7 +60,7 @@ def test_the_callback_notes_batches(traffic):
     assert training.plain_steps == 3
 
 
-def test_nothing_is_counted_without_a_job():
+def test_steps_without_a_job_are_not_counted():
     training.close()
     before = training.plain_steps
     batches(model(SimpleNamespace()))

@@ -10,7 +10,7 @@ from tests.ranks import on_keras3, on_keras_on_tensorflow, on_keras_on_torch
 
 
 @on_keras3(1)
-def test_it_is_like_the_plain_optimizer():
+def test_a_distributed_optimizer_equals_the_plain_one():
     for plain in (
         keras.optimizers.Adam(0.01, beta_1=0.8, name="mine", clipnorm=1.0),
         keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9), momentum=0.5),

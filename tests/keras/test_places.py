@@ -52,7 +52,7 @@ BEGUN = "rank 0 is in epoch 2, but rank 1 in epoch 1"
         pytest.param("later, averaged", BEGUN, marks=pytest.mark.heavy),
     ],
 )
-def test_a_rank_that_is_elsewhere_in_fit_is_named_on_all_ranks(keras_pool, how, text):
+def test_a_rank_at_another_point_of_fit_is_named_on_all_ranks(keras_pool, how, text):
     for kind, message in keras_pool("tensorflow")(2).run(stopping, how):
         assert kind == "ValueError", message
         assert text in message

@@ -24,7 +24,7 @@ def train(batches):
 
 
 @pytest.mark.parametrize(("backend", "data_is_seen"), [("tensorflow", False), ("torch", True), ("jax", False)])
-def test_steps_of_fit_are_seen(keras_pool, backend, data_is_seen):
+def test_steps_of_fit_are_counted(keras_pool, backend, data_is_seen):
     # In a new job: steps are counted by names of operations, which earlier tests of a job may have used.
     first, second = keras_pool(backend)(2).run(train, 60, fresh=True)
     for stats in (first, second):

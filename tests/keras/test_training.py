@@ -43,7 +43,7 @@ def test_workers_on_shards_equal_one_process_on_all():
 
 @pytest.mark.heavy
 @on_keras3(2, timeout=120)
-def test_gradients_are_reduced_once_on_every_road():
+def test_gradients_are_reduced_once_on_every_code_path():
     """With Sum, a gradient that is reduced twice or not at all changes the result."""
     size, batch, steps = hvd.size(), 4, 4
     x, y = models.data(batch * size * steps)
@@ -94,7 +94,7 @@ def test_gradients_are_reduced_once_on_every_road():
 
 @pytest.mark.heavy
 @on_keras3(3)
-def test_loops_of_the_users_own():
+def test_loops_of_the_user():
     """The user's own gradients through apply, apply_gradients and a train_step."""
     backend = keras.config.backend()
     rank, size = hvd.rank(), hvd.size()

@@ -37,7 +37,7 @@ def test_process_sets_by_communicators(run):
     run("sets", 4)
 
 
-def test_sets_that_cannot_be_are_refused_on_all_ranks(run):
+def test_invalid_sets_are_refused_on_all_ranks(run):
     run("sets_that_cannot_be", 4)
 
 
@@ -45,7 +45,7 @@ def test_the_job_outlives_mpi(run):
     run("finalize", 2)
 
 
-def test_the_page_about_them(run, tmp_path, monkeypatch):
+def test_the_documented_program_runs(run, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     found = programs_of("launchers")
     if not found:
@@ -57,7 +57,7 @@ def test_the_page_about_them(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_a_dynamic_set_can_be_removed_and_parts_of_a_split_cannot(run):
+def test_dynamic_sets_can_be_removed_but_not_parts_of_a_split(run):
     run("dynamic_remove", 4, HOROVOD_DYNAMIC_PROCESS_SETS="1")
 
 

@@ -45,7 +45,7 @@ def test_a_job(path, tmp_path):
         ("kill:1", ["rank 1 on host localhost failed first: killed by signal 9 (SIGKILL)"]),
     ],
 )
-def test_who_failed_first(path, tmp_path, what, messages):
+def test_the_first_failure_is_named(path, tmp_path, what, messages):
     done = run(path, tmp_path, "-np", "2", *WORKER, what)
     assert done.code != 0
     lines = [line.removeprefix("horovodrun: ") for line in done.text.splitlines() if line.startswith("horovodrun: ")]

@@ -43,7 +43,7 @@ def test_ranks_of_several_hosts_get_the_key_through_the_launcher(launch, monkeyp
     assert launch(2).places() == TWO_HOSTS
 
 
-def test_a_key_of_the_users(mpirun, tmp_path):
+def test_key_of_the_user(mpirun, tmp_path):
     path = tmp_path / "key"
     path.write_text("5a" * 32)
     path.chmod(0o600)
@@ -62,7 +62,7 @@ def test_a_rank_that_never_comes_is_named(launch):
     assert "waited 3 s for rank 1 (of 2) to call hvd.init()" in done.text
 
 
-def test_a_job_that_hangs_says_why(mpirun, tmp_path):
+def test_a_hanging_job_reports_why(mpirun, tmp_path):
     reports = tmp_path / "reports"
     mpirun(2, "sleep:1", HOROVOD_REPORT_DIR=str(reports), **programs.LIMITS).why_it_hung(1, reports)
 

@@ -29,13 +29,13 @@ def same(actual: list[dict], expected: list[dict]) -> None:
         assert not different, f"rank {rank}: {different}"
 
 
-def test_the_bits_of_our_own_links(site):
+def test_results_equal_horovods_links_bitwise(site):
     same(site.told(2, "short", operations="gloo", **APART), site.told(2, "short", **APART))
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)])
-def test_the_bits_of_our_own_links_in_all_sizes(site, size):
+def test_results_equal_horovods_links_bitwise_in_all_sizes(site, size):
     same(site.told(size, operations="gloo", **APART), site.told(size, **APART))
 
 
@@ -56,7 +56,7 @@ def test_hosts_of_several_ranks(family, size):
     same(family.told(size, *what, operations="gloo"), family.told(size, *what))
 
 
-def test_one_thread_alone_calls_mpi(family):
+def test_only_one_thread_calls_mpi(family):
     done = family.run(2, "short", HOROVOD_MPI_THREADS_DISABLE="1", **APART)
     assert done.code == 0, done.text
     if not family.open_mpi:  # Open MPI may grant a higher level than requested
@@ -71,7 +71,7 @@ def test_a_killed_rank_is_named(family):
     assert "was lost" in done.text
 
 
-def test_mpi_adds_where_that_is_wanted(family):
+def test_mpi_reduces_on_request(family):
     script = family.tmp / "sums.py"
     script.write_text(
         "import numpy as np\n"
@@ -108,12 +108,12 @@ def test_a_program_uses_mpi_too(family):
 
 
 @pytest.mark.parametrize("when", ["early", "late"])
-def test_a_program_ends_mpi_itself(site, when):
+def test_a_program_finalizes_mpi_itself(site, when):
     assert len(site.told(2, "short", when, **APART)) == 2
 
 
 @pytest.mark.parametrize("level", ["funneled", pytest.param("single", marks=pytest.mark.heavy)])
-def test_a_thread_level_of_the_programs_that_is_too_low(family, level):
+def test_too_low_thread_level_of_the_program(family, level):
     programs.with_mpi4py(family.folder)
     done = family.run(2, "mpi4py", f"level:{level}", **APART)
     if f"MPI_THREAD_{level.upper()}" not in done.text and done.code == 0:
@@ -124,7 +124,7 @@ def test_a_thread_level_of_the_programs_that_is_too_low(family, level):
 
 
 @pytest.mark.parametrize("names", [("Open MPI", "MPICH"), ("MPICH", "Open MPI")])
-def test_a_library_of_another_mpi_than_the_launchers(request, tmp_path, names):
+def test_a_library_of_another_mpi_than_the_launcher(request, tmp_path, names):
     site, other = (site_of(request, name, tmp_path) for name in names)
     done = site.run(2, "short", HOROVOD_MPI_LIBRARY=str(ROOT / other.folder / "lib" / other.library))
     assert done.code != 0
@@ -132,7 +132,7 @@ def test_a_library_of_another_mpi_than_the_launchers(request, tmp_path, names):
     assert other.says in done.text
 
 
-def test_encrypted_data_do_not_go_through_mpi(family):
+def test_encrypted_data_do_not_use_mpi(family):
     done = family.run(2, "short", HOROVOD_ENCRYPT_DATA="1", **APART)
     assert done.code != 0
     assert "MPI does not encrypt" in done.text

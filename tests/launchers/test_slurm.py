@@ -20,11 +20,11 @@ def test_pmi(slurm_cluster):
     assert all(each["mpi"] for each in done.everybody()), "hvd.mpi_enabled()"
 
 
-def test_munge_where_there_is_no_pmi(slurm_cluster):
+def test_munge_without_pmi(slurm_cluster):
     assert slurm_cluster.run("srun", "-N2", "-n3", *WORKER).places() == TWO_AND_ONE
 
 
-def test_a_key_of_the_users(slurm_cluster):
+def test_key_of_the_user(slurm_cluster):
     done = slurm_cluster.run("srun", "-N2", "-n3", *WORKER, HOROVOD_JOB_KEY=KEY)
     assert done.places() == TWO_AND_ONE
     assert not any(each["key in environment"] for each in done.everybody())
@@ -45,7 +45,7 @@ def test_a_rank_that_never_comes_is_named(slurm_cluster, options):
     assert "waited 8 s for rank 2 (of 3) to call hvd.init()" in done.text
 
 
-def test_who_failed_first_is_said(slurm_cluster):
+def test_the_first_failure_is_named(slurm_cluster):
     done = slurm_cluster.run("srun", "-N2", "-n3", *WORKER, "raise:1")
     assert done.code != 0
     assert "ValueError: no more data" in done.text

@@ -65,7 +65,7 @@ def running(cluster, folder: Path, *command: str | Path) -> Iterator[tuple[subpr
 
 
 @pytest.mark.heavy
-def test_nodes_are_drained_given_back_and_lost(slurm_cluster, tmp_path):
+def test_nodes_are_drained_returned_and_lost(slurm_cluster, tmp_path):
     """Each node is another host, reached by a job step."""
     stop = tmp_path / "stop"
     salloc = ["salloc", "-Q", "--no-kill", "--nodelist=n[1-3]", "-N3", "-n3", "--ntasks-per-node=1"]

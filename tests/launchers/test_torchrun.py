@@ -35,7 +35,7 @@ def test_pods_with_a_key_in_a_file(tmp_path):
     assert pods("localhost", HOROVOD_KEY_FILE=str(path)).places() == TWO_HOSTS
 
 
-def test_pods_without_a_key_are_told_what_to_do():
+def test_pods_without_a_key_get_advice():
     done = pods("192.0.2.77")
     assert done.code == 1
     for part in ("PyTorchJob started 2 processes", "HOROVOD_KEY_FILE=FILE", "HOROVOD_JOB_KEY=$(openssl rand -hex 32)"):

@@ -9,7 +9,7 @@ from tests.ranks import on_ranks
 
 
 @on_ranks(2)
-def test_results_that_arrive():
+def test_results_are_ordinary_arrays():
     """They can be used like any other array."""
     rank, size = hvd.rank(), hvd.size()
     out = hvd.allgather(mx.nd.ones((2, 2)) * rank)
@@ -94,7 +94,7 @@ def test_weighted_average():
         hvd.allreduce(mx.nd.ones(2, dtype="int32"), weight=1)
 
 
-def test_fp16_casts_floats_alone():
+def test_fp16_casts_only_floats():
     integers = mx.nd.array([3], dtype="int32")
     for dtype in ("float32", "float64"):
         floats = mx.nd.array([1.5], dtype=dtype)

@@ -12,5 +12,5 @@ from tests.conformance.test_conformance import conform
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_it_does_what_all_frontends_do(fleets, size):
+def test_mxnet_conforms(fleets, size):
     conform(fleets, "mxnet", size)

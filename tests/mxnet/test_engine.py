@@ -10,7 +10,7 @@ from tests.ranks import on_ranks
 
 
 @on_ranks(2, 3)
-def test_what_comes_before_on_the_same_arrays_is_waited_for():
+def test_earlier_operations_on_the_same_arrays_are_awaited():
     """The program waits only at the end."""
     rank, size = hvd.rank(), hvd.size()
     a = mx.nd.ones((300, 300)) * (rank + 1)
@@ -37,7 +37,7 @@ def test_what_comes_before_on_the_same_arrays_is_waited_for():
 
 
 @on_ranks(2)
-def test_operations_of_one_name_go_in_the_order_of_calls():
+def test_operations_with_one_name_run_in_call_order():
     """Readiness may come in another order than the calls; here it differs between ranks."""
     rank, size = hvd.rank(), hvd.size()
     slow = mx.nd.ones((400, 400))

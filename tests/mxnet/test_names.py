@@ -8,7 +8,7 @@ from horovod.mxnet.functions import on_the_wire
 
 
 @pytest.mark.parametrize("first", [0, 1, 9, 98])
-def test_numbers_count_from_nought_in_order(first):
+def test_numbers_count_up_from_zero(first):
     names = [f"dense{first + i}_{what}" for i in range(12) for what in ("bias", "weight")]
     found = on_the_wire(sorted(names))
     assert [found[name] for name in names] == [f"dense{i}_{what}" for i in range(12) for what in ("bias", "weight")]

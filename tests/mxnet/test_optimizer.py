@@ -34,14 +34,14 @@ def updates(kind, options, wrapped, dtype="float32"):
 
 
 @on_ranks(1, 2, 3)
-def test_updates_are_those_of_the_mean():
+def test_updates_equal_those_of_the_mean():
     for wrapped in ({}, {"gradient_predivide_factor": 4.0}, {"num_groups": 2}):
         updates("SGD", {"learning_rate": 0.1, "momentum": 0.9}, wrapped)
         updates("Adam", {"learning_rate": 0.1, "wd": 0.01}, wrapped)
     updates("SGD", {"learning_rate": 0.1, "multi_precision": True}, {}, "float16")
 
 
-def test_it_stands_for_the_optimizer(single):
+def test_the_wrapper_acts_as_the_optimizer(single):
     plain = mx.optimizer.SGD(learning_rate=0.1, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(plain)
     assert isinstance(optimizer, mx.optimizer.Optimizer)

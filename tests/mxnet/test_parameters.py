@@ -35,7 +35,7 @@ def test_dicts_and_parameters():
 
 
 @on_ranks(2)
-def test_keys_that_are_no_text():
+def test_non_string_keys():
     passed = {key: mx.nd.full((2,), 10 * hvd.rank() + value) for value, key in enumerate((0, 10, ("a", 1), "b"))}
     hvd.broadcast_parameters(passed, root_rank=1)
     assert [int(array.asnumpy()[0]) for array in passed.values()] == [10, 11, 12, 13]
@@ -46,7 +46,7 @@ def test_keys_that_are_no_text():
 
 
 @on_ranks(2)
-def test_deferred_parameters_are_broadcast_once_they_are_initialised():
+def test_deferred_parameters_are_broadcast_when_initialized():
     rank = hvd.rank()
     net = make_net(rank, deferred=True, normal=True)
     hvd.broadcast_parameters(net.collect_params(), root_rank=1)

@@ -45,7 +45,7 @@ def cases(names):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_training_is_that_of_one_process(pool, size):
+def test_training_equals_one_process(pool, size):
     pool(size).run(cases, list(CASES))
 
 

@@ -49,7 +49,7 @@ def stream(outputs, name="stdout"):
 @pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("torch", "sklearn")), reason="torch or sklearn is not there"
 )
-def test_the_example(jupyter, tmp_path):
+def test_the_example_notebook(jupyter, tmp_path):
     first, define, train, results, fail = execute(nbformat.read(EXAMPLE, 4), tmp_path)
     assert [output.output_type for output in first] == ["execute_result"]
     assert re.fullmatch(r"\[\(0, (\d+)\), \(1, (?!\1)\d+\)\]", first[0].data["text/plain"])

@@ -102,7 +102,7 @@ def test_tensors_of_pytorch(pool):
 
 
 @on_ranks(2)
-def test_a_view_that_repeats_its_elements():
+def test_view_with_repeated_elements():
     """NumPy makes such a view read-only; test_random_arrays.py covers other layouts."""
     view = np.broadcast_to(np.arange(12.0)[:, None], (12, 3))
     assert_same(hvd.allreduce(view, op=hvd.Sum), 2 * np.array(view, order="C"))
@@ -131,7 +131,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(single, case):
+def test_refused_arguments(single, case):
     make, text = REFUSED[case]
     for call in (hvd.allreduce, hvd.allreduce_, hvd.allreduce_async, hvd.reducescatter):
         with pytest.raises(ValueError, match=rf"(allreduce|reducescatter)\.x on rank 0: .*{text}"):
@@ -141,7 +141,7 @@ def test_what_is_refused(single, case):
     assert hvd.allreduce(np.ones(2), name="x").tolist() == [1, 1]
 
 
-def test_in_place_takes_memory_that_can_be_written(single):
+def test_in_place_operations_need_writable_memory(single):
     fixed = np.ones(3)
     fixed.flags.writeable = False
     for thing in (fixed, b"ab", 3.0, np.float32(3), memoryview(b"ab"), Frame()):

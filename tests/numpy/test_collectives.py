@@ -10,7 +10,7 @@ from tests.ranks import on_ranks
 
 
 @on_ranks(3)
-def test_dtypes_that_are_moved_but_not_reduced_and_forms_of_splits():
+def test_dtypes_without_reductions_and_forms_of_splits():
     rank, size = hvd.rank(), hvd.size()
     for dtype in COPIED:
         # Dim 0 differs between ranks, and is 0 on rank 0.
@@ -35,7 +35,7 @@ def test_dtypes_that_are_moved_but_not_reduced_and_forms_of_splits():
 
 
 @on_ranks(2)
-def test_empty_groups_and_what_works_in_place():
+def test_empty_groups_and_operations_in_place():
     assert hvd.grouped_allreduce([]) == hvd.grouped_reducescatter([]) == []
     assert hvd.grouped_allreduce_async([]).result() == []
     arrays = [np.ones(3), np.ones(2)]

@@ -27,7 +27,7 @@ class Done:
         return True
 
 
-def test_two_threads_let_go_of_the_same():
+def test_two_threads_release_the_same_handles():
     def in_another_thread():
         thread = threading.Thread(target=handles._sweep)
         thread.start()
@@ -39,7 +39,7 @@ def test_two_threads_let_go_of_the_same():
 
 
 @pytest.mark.parametrize("leaves", ["numpy", "torch"])
-def test_what_was_interrupted_is_kept_while_another_frontend_is_in_the_job(leaves):
+def test_interrupted_arrays_are_kept_while_another_frontend_runs(leaves):
     pytest.importorskip("torch")
     import horovod.torch as hvd_torch
     from horovod.torch.ops import handles as torch_handles

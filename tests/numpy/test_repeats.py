@@ -8,7 +8,7 @@ from tests.ranks import on_ranks
 
 
 @on_ranks(2)
-def test_a_call_that_changed_is_not_taken_for_the_last_one():
+def test_changed_calls_are_not_treated_as_repeats():
     def ones(*shape, dtype=np.float32):
         return np.full(shape, hvd.rank() + 1, dtype)
 

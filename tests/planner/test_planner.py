@@ -48,7 +48,7 @@ def test_json_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_thousands_of_workers_take_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_for_thousands_of_workers_take_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     start = time.process_time()
     argv = ["inception3", "--nodes", "1024", "--gpus-per-node", "4", "--bandwidth", "25Gbit", "--scale"]
     text = run(capsys, *argv)
@@ -74,7 +74,7 @@ def test_a_plot_is_drawn(ending: str, tmp_path: Path, capsys: pytest.CaptureFixt
         (["vgg16", "--bandwidth", "1Gbit", "--plot", "x.pdf"], "--plot must end with .png or .svg"),
     ],
 )
-def test_errors_name_what_is_wrong(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_the_wrong_argument(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(argv) == 1
     assert message in capsys.readouterr().err
 
@@ -90,13 +90,13 @@ def test_errors_name_what_is_wrong(argv: list[str], message: str, capsys: pytest
         ({"bandwidth": 2e8}, profile.Variation(), Layout(64), "bandwidth-bound"),
     ],
 )
-def test_the_limit(change: dict[str, float], variation: profile.Variation, layout: Layout, limit: str) -> None:
+def test_limit(change: dict[str, float], variation: profile.Variation, layout: Layout, limit: str) -> None:
     shape = msgspec.structs.replace(profile.load("resnet50"), variation=variation)
     net = msgspec.structs.replace(network.assumed("gpu", 1e9), **change)
     assert predict.predict(shape, layout, net, Settings()).limit.startswith(limit)
 
 
-def test_what_is_extrapolated_is_said() -> None:
+def test_extrapolation_is_reported() -> None:
     shape = msgspec.structs.replace(profile.load("vgg16"), variation=profile.Variation(0.01, 0.0))
     net = msgspec.structs.replace(network.assumed("gpu", 5e9), workers=(2, 16), calibrated_at=25e9 / 8)
     notes = " / ".join(predict.predict(shape, Layout(16, 4), net, Settings(), batch=32).extrapolates)

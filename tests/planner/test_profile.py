@@ -36,14 +36,14 @@ def test_built_in_profiles_have_the_sizes_of_the_tensorflow_benchmark(
     assert flops / 1e9 == pytest.approx(gflop, rel=0.01)
 
 
-def test_built_in_profiles_are_what_the_generator_writes(tmp_path: Path) -> None:
+def test_built_in_profiles_match_the_generator(tmp_path: Path) -> None:
     runpy.run_path(str(ROOT / "tools/planner_profiles.py"))["main"](tmp_path)
     written = {path.stem: path.read_text() for path in tmp_path.iterdir()}
     folder = Path(profile.__file__).with_name("profiles")
     assert written == {name: (folder / f"{name}.json").read_text() for name in profile.built_in()}
 
 
-def test_a_profile_survives_a_file(tmp_path: Path) -> None:
+def test_profiles_can_be_saved_and_loaded(tmp_path: Path) -> None:
     vgg = profile.load("vgg16")
     profile.save(vgg, tmp_path / "copy.json")
     assert profile.load(tmp_path / "copy.json") == vgg
@@ -68,7 +68,7 @@ def test_an_invalid_profile_is_refused(change: dict[str, object], message: str, 
     assert message in str(caught.value)
 
 
-def test_describe_makes_a_profile_of_a_model(tmp_path: Path) -> None:
+def test_describe_writes_the_profile_of_a_model(tmp_path: Path) -> None:
     layers = [profile.Layer("a", {"w": 100, "b": 10}, 3e6), profile.Layer("b", {"w": 50}, 1e6)]
     path = tmp_path / "model.json"
     path.write_bytes(msgspec.json.encode(profile.Model("two layers", layers)))
@@ -80,7 +80,7 @@ def test_describe_makes_a_profile_of_a_model(tmp_path: Path) -> None:
     assert found.gradients[0].ready == pytest.approx(found.seconds.backward / 4)
 
 
-def test_units_are_read_and_shown() -> None:
+def test_units_are_parsed_and_shown() -> None:
     assert units.parse_bandwidth("25Gbit") == 25e9 / 8
     assert units.parse_bandwidth("100 Mbit/s") == 100e6 / 8
     assert units.parse_bandwidth("80GB/s") == 80e9
@@ -101,7 +101,7 @@ def test_a_bandwidth_needs_a_unit(text: str) -> None:
         units.parse_bandwidth(text)
 
 
-def test_a_network_survives_a_file(tmp_path: Path) -> None:
+def test_networks_can_be_saved_and_loaded(tmp_path: Path) -> None:
     net = network.assumed("gpu", 1e9)
     network.save(net, tmp_path / "net.json")
     assert network.load(tmp_path / "net.json") == net
@@ -120,28 +120,28 @@ def rank(*factors: float) -> RecordedRank:
     return RecordedRank("model", "cpu", 8, NAMES, steps)
 
 
-def test_gradients_are_in_the_order_of_readiness_and_unused_ones_left_out() -> None:
+def test_gradients_follow_readiness_without_unused_ones() -> None:
     found = profile_of_recording([rank(1.0, 1.0, 1.0)])
     assert [(g.name, g.ready) for g in found.gradients] == [("b", 0.1), ("a", 0.4)]
     assert (found.variation.steps, found.variation.ranks) == (0, 0)
     assert found.seconds.step == pytest.approx(0.8)
 
 
-def test_a_disturbed_step_changes_the_variation_and_not_the_times() -> None:
+def test_one_slow_step_changes_only_the_variation() -> None:
     found = profile_of_recording([rank(1.0, 1.0, 1.0, 1.0, 3.0)])
     assert (found.seconds.forward, found.seconds.backward) == (0.2, 0.4)
     assert found.seconds.data == pytest.approx(0.14)
     assert found.variation.steps == pytest.approx(0.8 / 1.4)
 
 
-def test_lasting_differences_between_ranks_are_not_those_between_steps() -> None:
+def test_lasting_rank_differences_are_not_step_variation() -> None:
     found = profile_of_recording([rank(1.0, 1.0), rank(3.0, 3.0)])
     assert found.workers == 2
     assert found.seconds.forward == pytest.approx(0.4)
     assert (found.variation.steps, found.variation.ranks) == (0, pytest.approx(0.5))
 
 
-def test_something_must_have_been_recorded() -> None:
+def test_comparison_needs_records() -> None:
     with pytest.raises(ValueError, match="at least one recorded step on every rank"):
         profile_of_recording([rank(1.0), rank()])
     nothing = RecordedRank("model", "cpu", 8, NAMES, [RecordedStep(0.1, 0.1, 0.1, 0.1, {})])

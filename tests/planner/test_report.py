@@ -37,7 +37,7 @@ def stats_of(planned: Prediction, **more: float) -> dict[str, object]:
     }
 
 
-def test_a_run_as_planned(planned: Prediction) -> None:
+def test_run_according_to_plan(planned: Prediction) -> None:
     assert "as planned" in report.render_comparison(planned, stats_of(planned))
 
 

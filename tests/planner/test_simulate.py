@@ -78,7 +78,7 @@ def test_the_engines_choice_is_never_slower_with_more_bandwidth(
     assert seconds(p, layout, fast, "auto") <= seconds(p, layout, slow, "auto") + 1e-12
 
 
-def test_a_ring_costs_what_the_engine_says() -> None:
+def test_ring_costs_match_the_engine() -> None:
     measured, name = network.Allreduce("ring", Layout(8), NET).predict(1 << 20)
     model = {"alpha": NET.latency, "beta": 1 / NET.bandwidth, "gamma": 0.0}
     assert name == "ring"
@@ -86,7 +86,7 @@ def test_a_ring_costs_what_the_engine_says() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "inside"), [(1, 4), (4, 1), (4, 2), (6, 3)])
-def test_for_host_memory_the_engines_algorithm_is_taken(nodes: int, inside: int) -> None:
+def test_the_planner_uses_the_engines_algorithm_for_host_memory(nodes: int, inside: int) -> None:
     node_of = [rank // inside for rank in range(nodes * inside)]
     for nbytes in (1 << 10, 1 << 24):
         _, name = network.Allreduce("auto", Layout(nodes, inside), NET, "cpu").predict(nbytes)
@@ -110,7 +110,7 @@ def test_fusion_helps_many_small_gradients() -> None:
     assert fused.seconds < 0.7 * unfused.seconds
 
 
-def test_dtypes_are_not_fused_and_the_threshold_holds() -> None:
+def test_different_dtypes_are_not_fused_and_the_threshold_holds() -> None:
     assert _core.fuse([4, 4, 4], [7, 6, 7], 100) == [[0, 2], [1]]
     assert _core.fuse([60, 60, 30], [7, 7, 7], 100) == [[0, 2], [1]]
     assert _core.fuse([4, 4], [7, 7], 0) == [[0], [1]]
@@ -154,7 +154,7 @@ def test_invalid_settings_are_refused(change: dict[str, object], message: str) -
         Settings(**change)  # type: ignore[arg-type]
 
 
-def test_in_host_memory_a_whole_step_is_fused_up_to_the_threshold() -> None:
+def test_host_memory_steps_are_fused_up_to_the_threshold() -> None:
     """As the engine's schedules do: what shares an operation waits for the last of its gradients."""
     p = make([1 << 18] * 8, device="cpu")
     net = msgspec.structs.replace(network.assumed("cpu", 1e8), gamma=0.0)

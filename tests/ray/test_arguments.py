@@ -38,7 +38,7 @@ SETTINGS = RayExecutor.create_settings()
         ({"min_workers": 1, "override_discovery": False}, "settings.discovery must have a method .*, got None"),
     ],
 )
-def test_arguments_that_do_not_fit(arguments, message):
+def test_invalid_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         RayExecutor(RayExecutor.create_settings(), **arguments)
 
@@ -52,7 +52,7 @@ def test_arguments_that_do_not_fit(arguments, message):
         ({"strategy": "TIGHT"}, "strategy must be one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD, got 'TIGHT'"),
     ],
 )
-def test_settings_that_are_wrong(arguments, message):
+def test_wrong_settings(arguments, message):
     with pytest.raises(ValueError, match=message):
         RayExecutor.create_settings(**arguments)
 
@@ -105,7 +105,7 @@ def test_before_start_and_without_ray():
     executor.shutdown()
 
 
-def test_elastic_workers_do_not_stay():
+def test_elastic_workers_do_not_persist():
     executor = RayExecutor(RayExecutor.create_settings(), min_workers=1)
     assert executor.num_workers == 1
     for method in (executor.run_remote, executor.execute_single):
@@ -113,7 +113,7 @@ def test_elastic_workers_do_not_stay():
             method(len)
 
 
-def test_what_is_no_function():
+def test_invalid_functions():
     with pytest.raises(TypeError, match="fn must be a function, got 3"):
         RayExecutor(SETTINGS, num_workers=1).run(3)
     with pytest.raises(TypeError, match="worker_fn must be a function, got 3"):
@@ -156,7 +156,7 @@ def test_rank_0_alone_logs(monkeypatch):
     assert queue == [{"loss": 2.0}]
 
 
-def test_arguments_and_defaults_are_those_that_programs_know():
+def test_arguments_and_defaults_match_the_known_api():
     assert list(inspect.signature(RayExecutor).parameters) == [
         *("settings", "num_workers", "num_hosts", "num_workers_per_host", "cpus_per_worker", "use_gpu"),
         *("gpus_per_worker", "use_current_placement_group", "min_workers", "max_workers", "reset_limit"),
@@ -183,7 +183,7 @@ def test_arguments_and_defaults_are_those_that_programs_know():
     assert list(inspect.signature(RayHostDiscovery).parameters) == ["use_gpu", "cpus_per_slot", "gpus_per_slot"]
 
 
-def test_without_ray_it_is_said_what_to_install():
+def test_missing_ray_is_reported_with_a_command():
     code = "import sys; sys.modules['ray'] = None; import horovod.ray"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

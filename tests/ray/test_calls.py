@@ -22,7 +22,7 @@ SHOWN = """\x1b[36mray::BaseHorovodWorker.execute()\x1b[39m (pid=7, ip=10.0.0.1)
 ValueError: no"""
 
 
-def test_a_traceback_without_what_is_rays_and_ours():
+def test_tracebacks_omit_frames_of_ray_and_horovod():
     assert calls.shortened(SHOWN).splitlines() == [
         "ray::BaseHorovodWorker.execute() (pid=7, ip=10.0.0.1)",
         '  File "/home/me/train.py", line 24, in train',
@@ -32,7 +32,7 @@ def test_a_traceback_without_what_is_rays_and_ours():
     ]
 
 
-def test_how_an_actor_has_died_in_few_words():
+def test_short_reason_of_a_dead_actor():
     message = "\n".join(
         [
             "The actor died unexpectedly before finishing this task.",
@@ -49,11 +49,11 @@ def test_how_an_actor_has_died_in_few_words():
 @pytest.mark.parametrize(
     ("error", "victim"), [(HorovodInternalError("lost"), True), (NoPlaceError("gone"), True), (ValueError("no"), False)]
 )
-def test_who_has_failed_only_because_of_others(error, victim):
+def test_errors_caused_by_other_ranks(error, victim):
     assert CallResult("", 0, error=error).victim is victim
 
 
-def test_an_error_names_who_where_and_what():
+def test_errors_name_rank_host_and_reason():
     error = CallResult("", 3, error=ValueError("no")).raised("rank 3 on host a", "a", 3)
     assert str(error) == "rank 3 on host a: ValueError: no"
     assert (error.rank, error.host, error.exit_code) == (3, "a", 1)

@@ -19,7 +19,7 @@ def node(number, address="10.0.0.1", host="a", cpus=2.0, alive=True, gpus=0.0):
     }
 
 
-def test_slots_of_nodes_that_live_and_have_room():
+def test_slots_of_live_nodes_with_capacity():
     nodes = [node("1"), node("2", "10.0.0.2", "b", 5.0), node("3", "10.0.0.3", "c", 1.0), node("4", alive=False)]
     assert cluster.slots(nodes, HostNames(), 2, 0) == {"10.0.0.1": 1, "10.0.0.2": 2}
 
@@ -28,7 +28,7 @@ def test_slots_by_gpus():
     assert cluster.slots([node("1", cpus=8.0, gpus=3.0), node("2", "10.0.0.2")], HostNames(), 1, 1) == {"10.0.0.1": 3}
 
 
-def test_nodes_of_one_address_are_told_apart_and_keep_their_names():
+def test_nodes_with_one_address_are_distinguished_by_name():
     names = HostNames()
     both = cluster.slots([node("1"), node("2")], names, 1, 0)
     assert list(both) == ["10.0.0.1", "10.0.0.1-22222222"]
@@ -46,7 +46,7 @@ def test_nodes_of_one_host_are_one_machine():
     assert [names.machine(name) for name in found] == ["a", "a", "a#2"]
 
 
-def test_an_interface_that_is_not_there_is_named():
+def test_missing_interfaces_are_named():
     with pytest.raises(ValueError, match=r"nics must name an interface of each host, got nothing9; this host has .*lo"):
         cluster.address(["nothing9"])
 
@@ -55,7 +55,7 @@ def test_the_address_of_an_interface():
     assert cluster.address(["lo"]) == "127.0.0.1"
 
 
-def test_settings_pass_on_to_workers_and_places_do_not(monkeypatch):
+def test_settings_are_passed_to_workers_without_rank_variables(monkeypatch):
     monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "1024")
     monkeypatch.setenv("HOROVOD_RANK", "3")
     monkeypatch.setenv("HOROVOD_JOB_KEY", "ab" * 32)

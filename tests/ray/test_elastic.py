@@ -53,7 +53,7 @@ def test_an_exception_ends_the_job_when_too_few_are_left(local):
     assert "rank 1 on host" in str(caught.value)
 
 
-def test_a_discovery_that_fails_is_told(local):
+def test_failed_discovery_is_reported(local):
     class Broken:
         def find_available_hosts_and_slots(self):
             raise OSError("the list is gone")
@@ -65,7 +65,7 @@ def test_a_discovery_that_fails_is_told(local):
         executor.run(len)
 
 
-def test_nothing_stays_of_a_run_that_cannot_begin(local, monkeypatch):
+def test_failed_starts_leave_no_threads(local, monkeypatch):
     executor = ElasticRayExecutor(ElasticRayExecutor.create_settings())
     executor.start()
     monkeypatch.setenv("HOROVOD_ELASTIC_CODE", "purple")
@@ -75,6 +75,6 @@ def test_nothing_stays_of_a_run_that_cannot_begin(local, monkeypatch):
     assert {one.name for one in threading.enumerate()} <= before
 
 
-def test_hosts_for_tests_of_elastic_programs(local):
+def test_hosts_of_test_discovery(local):
     discovery = TestDiscovery(1, 3, 0.01, verbose=False)
     assert list(discovery.find_available_hosts_and_slots().values()) == [6]

@@ -31,7 +31,7 @@ def test_results_by_rank(four):
     assert four.run(functions.ranks, [0.5]) == [(rank, 4, rank, 1, 6.5) for rank in range(4)]
 
 
-def test_again_on_the_same_workers_and_in_a_new_job(four):
+def test_repeated_runs_on_the_same_workers_and_in_a_new_job(four):
     pids = four.run(os.getpid)
     assert four.run(functions.afresh) == [(rank, 4, rank, 1, 6.0) for rank in range(4)]
     assert four.run(os.getpid) == pids
@@ -58,7 +58,7 @@ def test_callbacks_get_what_rank_0_logs(four):
     assert messages == [{"step": step, "rank": 0} for step in range(3)]
 
 
-def test_an_exception_is_of_its_class_and_names_rank_and_host(four):
+def test_exceptions_keep_their_class_and_name_rank_and_host(four):
     begun = time.monotonic()
     with pytest.raises(ValueError, match=r"rank 2 on host .*: ValueError: the learning rate is negative") as caught:
         four.run(functions.fails, [2])
@@ -69,7 +69,7 @@ def test_an_exception_is_of_its_class_and_names_rank_and_host(four):
     assert four.run(functions.afresh)[0] == (0, 4, 0, 1, 6.0)
 
 
-def test_a_worker_that_dies_is_named_and_the_others_end(local):
+def test_dead_workers_are_named_and_the_others_end(local):
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     executor.start()
     try:
@@ -102,7 +102,7 @@ sys.meta_path.insert(0, Hider())
 """
 
 
-def test_workers_without_the_package_are_told_what_to_install(local, tmp_path):
+def test_workers_without_the_package_get_advice(local, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(HIDES)
     with pytest.raises(RuntimeError, match=r"worker 0 did not start: .*horovod has to be installed in the Python"):
         _start(local, tmp_path)

@@ -20,12 +20,12 @@ def test_loose_workers_have_a_bundle_each():
     assert (plan.strategy, list(plan.places)) == ("SPREAD", [0, 1, 2])
 
 
-def test_a_group_that_exists_takes_as_many_as_its_bundles_hold():
+def test_an_existing_group_takes_as_many_as_its_bundles_hold():
     plan = strategy.within([{}, {"CPU": 1.0}, {"CPU": 2.5}], 3, 1, 0)
     assert list(plan.places) == [-1, -1, -1]
 
 
-def test_a_group_that_is_too_small_is_refused_with_what_it_has():
+def test_too_small_groups_are_refused_with_their_size():
     with pytest.raises(ValueError, match=r"3 workers of 1 CPU each .* \(1 CPUs and 0 GPUs, 1 CPUs and 0 GPUs\) .* 2;"):
         strategy.within([{"CPU": 1.0}, {"CPU": 1.0}], 3, 1, 0)
 
@@ -60,14 +60,14 @@ NODES = [{"CPU": 2.0}, {"CPU": 1.0}]
         (strategy.colocated(2, 2, 1, 0), "nodes that fit: 1, of 2"),
     ],
 )
-def test_lacking(plan, message):
+def test_missing_resources(plan, message):
     text = strategy.lacking(plan, NODES)
     assert (message in text) if message else text == ""
     if message:
         assert "its 2 nodes have 2 CPUs and 0 GPUs; 1 CPUs and 0 GPUs" in text
 
 
-def test_workers_of_a_host_see_each_others_gpus_and_number_local_rank_is_their_own():
+def test_workers_see_all_gpus_of_a_host_and_use_their_local_rank():
     gpus, hosts = [["3"], ["1"], ["0"]], ["a", "a", "b"]
     seen = [strategy.visible(gpus, hosts, rank).get("CUDA_VISIBLE_DEVICES") for rank in range(3)]
     assert seen == ["3,1", "3,1", "0"]

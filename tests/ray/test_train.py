@@ -39,7 +39,7 @@ def loop(config):
 
 
 @pytest.mark.heavy
-def test_a_training_with_data_and_checkpoints_goes_on_after_a_failure(local, tmp_path):
+def test_training_with_data_and_checkpoints_survives_a_failure(local, tmp_path):
     import ray.data
     import ray.train
 
@@ -60,7 +60,7 @@ def test_a_training_with_data_and_checkpoints_goes_on_after_a_failure(local, tmp
     assert result.checkpoint is not None
 
 
-def test_what_is_wrong_is_named():
+def test_wrong_settings_are_named():
     with pytest.raises(ValueError, match=r"timeout_s must be .* got 0"):
         HorovodConfig(timeout_s=0)
     with pytest.raises(TypeError, match="horovod_config must be a HorovodConfig, got 3"):

@@ -48,17 +48,17 @@ def test_a_study(local, tmp_path):
         ({"num_workers": 1, "timeout_s": 0}, "timeout_s must be a number of seconds"),
     ],
 )
-def test_what_is_wrong_is_named(arguments, message):
+def test_wrong_settings_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         trainable(study, **arguments)
 
 
-def test_what_is_no_function():
+def test_invalid_functions():
     with pytest.raises(TypeError, match="func must be a function of a trial's config, got 3"):
         trainable(3, 1)
 
 
-def test_a_trial_asks_for_a_bundle_for_each_rank():
+def test_trials_request_one_bundle_per_rank():
     trial = trainable(study, 3, cpus_per_worker=2)
     assert trial._resources.required_resources == {"CPU": 6.0}
     assert trial.__name__ == "study"

@@ -57,7 +57,7 @@ def test_no_divergence(tmp_path, capsys):
     assert lines[-1].startswith("no divergence")
 
 
-def test_the_order_of_what_is_announced(tmp_path, capsys):
+def test_the_order_of_requests(tmp_path, capsys):
     ranks = Ranks(tmp_path, 3)
     ranks.done(["x"])
     for rank, names in enumerate(["ab", "ba", "ab"]):
@@ -71,7 +71,7 @@ def test_the_order_of_what_is_announced(tmp_path, capsys):
     ]
 
 
-def test_a_rank_that_announces_nothing(tmp_path, capsys):
+def test_a_rank_without_requests(tmp_path, capsys):
     ranks = Ranks(tmp_path)
     ranks.done(["x"])
     ranks.add(0, "announced", "y")
@@ -95,7 +95,7 @@ def test_shapes_that_differ(tmp_path, capsys):
     ]
 
 
-def test_rings_that_go_back_to_different_places_and_ranks_without_a_file(tmp_path, capsys):
+def test_rings_of_different_lengths_and_ranks_without_a_file(tmp_path, capsys):
     ranks = Ranks(tmp_path, 3)
     for position in range(9):
         for rank in range(3):
@@ -107,13 +107,13 @@ def test_rings_that_go_back_to_different_places_and_ranks_without_a_file(tmp_pat
 
 
 @pytest.mark.parametrize("text", ["", "{}\n", "no json\n", '{"horovod":"recorder"}\n', "[1]\n"])
-def test_what_is_no_dump(tmp_path, capsys, text):
+def test_invalid_dumps(tmp_path, capsys, text):
     (tmp_path / "recorder.rank0.jsonl").write_text(text)
     assert main(["diff", str(tmp_path)]) == 2
     assert "recorder.rank0.jsonl must be a file of a flight recorder" in capsys.readouterr().err
 
 
-def test_a_line_that_was_cut_is_left_out_and_a_folder_without_files_is_told(tmp_path, capsys):
+def test_truncated_lines_are_skipped_and_empty_folders_reported(tmp_path, capsys):
     assert main(["diff", str(tmp_path)]) == 2
     assert "has no files of flight recorders" in capsys.readouterr().err
     ranks = Ranks(tmp_path)
@@ -153,7 +153,7 @@ HEAD = {
         None,
     ],
 )
-def test_a_file_that_somebody_has_made_to_do_harm(tmp_path, capsys, text):
+def test_malicious_files(tmp_path, capsys, text):
     path = tmp_path / "recorder.rank0.jsonl"
     if text is None:
         os.mkfifo(path)
@@ -163,7 +163,7 @@ def test_a_file_that_somebody_has_made_to_do_harm(tmp_path, capsys, text):
     assert capsys.readouterr().err == f"horovod.recorder: {path} must be a file of a flight recorder\n"
 
 
-def test_what_a_terminal_would_obey_is_escaped(tmp_path, capsys):
+def test_terminal_control_sequences_are_escaped(tmp_path, capsys):
     ranks = Ranks(tmp_path)
     more = {"kind": "\x1b[3Jkind", "dtype": "\x1b[4Jtype"}
     ranks.add(0, "announced", "\x1b[2Jone", **more)

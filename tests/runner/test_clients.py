@@ -36,7 +36,7 @@ def prefixes():
 SAMPLES = {"N": "1", "N[,N...]": "1", "F": "0.5", "LEVEL": "info", "HOW": "sqrt", "SHELL": "bash", "FIRST:END": "1:2"}
 
 
-def test_the_shortest_beginnings_of_all_flags():
+def test_shortest_abbreviations_of_all_flags():
     unique = ambiguous = 0
     for beginning, meanings in {(b, frozenset(m)) for b, m in prefixes()}:
         if len(meanings) > 1:
@@ -80,7 +80,7 @@ def test_variables_in_front_of_the_command():
 # Row: horovod.runner.launch.{run_commandline, _run, parse_args}
 
 
-def test_the_launcher_from_a_program():
+def test_launcher_called_from_a_program():
     program = (
         "import os, signal, sys, threading\n"
         "from horovod.runner import launch\n"
@@ -131,7 +131,7 @@ def test_rank_and_size_of_the_environment(environ, found, monkeypatch):
     assert env.get_env_rank_and_size() == found
 
 
-def test_what_is_exported(monkeypatch):
+def test_exported_names(monkeypatch):
     from horovod.runner.common.util import env
 
     assert env.LOG_LEVEL_STR == ["FATAL", "ERROR", "WARNING", "INFO", "DEBUG", "TRACE"]

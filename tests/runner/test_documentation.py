@@ -24,7 +24,7 @@ OUTSIDE = ("pip", "export", "cd")
 """Commands of other software that need no comment."""
 
 
-def test_every_program_is_run_or_says_why_not():
+def test_every_program_is_run_or_has_a_reason():
     """The tests of tests/torch, tensorflow, jax and so on check that they know the programs assigned to them."""
     wrong = [
         f"{block.where}: <!-- run: FOLDER: NAME --> or <!-- not run: WHY --> stands before it, see tests/documents.py"

@@ -51,7 +51,7 @@ def test_victims_that_end_before_the_culprit_are_not_blamed(tmp_path):
     assert "ranks 1-2 failed with HorovodInternalError as a consequence" in done.err
 
 
-def test_a_culprit_that_hangs_while_ending_is_blamed(tmp_path):
+def test_a_culprit_that_hangs_at_exit_is_blamed(tmp_path):
     code = VICTIM + (
         "import atexit, os, sys, time\n"
         "from pathlib import Path\n"
@@ -68,12 +68,12 @@ def test_a_culprit_that_hangs_while_ending_is_blamed(tmp_path):
     assert any(line.startswith("rank 1 on host localhost failed first") for line in messages)
 
 
-def test_a_rank_that_ends_well_does_not_end_the_others():
+def test_a_rank_that_succeeds_does_not_end_the_others():
     done = run_job(["-np", "2", "bash", "-c", "[ $HOROVOD_RANK = 0 ] || { sleep 1.5; echo late; }"])
     assert (done.code, done.out, done.err) == (0, "[1]<stdout>:late\n", "")
 
 
-def test_a_command_that_cannot_be_executed(tmp_path):
+def test_commands_that_cannot_be_executed(tmp_path):
     file = tmp_path / "script"
     file.write_text("echo")
     for path, why in ((file, "Permission denied"), (tmp_path, "it is a directory")):
@@ -81,7 +81,7 @@ def test_a_command_that_cannot_be_executed(tmp_path):
         assert (done.code, last_words(done.err)[-1].partition("': ")[2]) == (126, why)
 
 
-def test_a_working_directory_that_is_gone(tmp_path):
+def test_removed_working_directory(tmp_path):
     """Also if it is removed between the start of Python and that of the job."""
     (tmp_path / "gone").mkdir()
     code = (
@@ -159,7 +159,7 @@ finally:
 
 
 @pytest.mark.parametrize("around", ["", *(pytest.param(kind, marks=HEAVY) for kind in ("python", "sh", "bash"))])
-def test_an_interrupt_reaches_ranks_and_not_what_they_have_started(tmp_path, around):
+def test_an_interrupt_reaches_ranks_but_not_their_children(tmp_path, around):
     """The cleanup takes a while; wrappers around the rank neither end it nor outlive it for long."""
     path = tmp_path / "rank.py"
     path.write_text(RANK)

@@ -22,7 +22,7 @@ def job(library, *arguments, gpus="a=1;a=1;a=1;a=1", **environ):
     return run_job([*arguments, *python(SHOW)], environment=environment)
 
 
-def test_each_worker_gets_its_own(library, tmp_path):
+def test_each_worker_gets_its_own_gpus(library, tmp_path):
     done = job(library, "-np", "2", "--gpus-per-worker", "2")
     assert (done.code, done.err) == (0, "")
     assert sorted(done.out.splitlines()) == ["[0]<stdout>:0,1 PCI_BUS_ID", "[1]<stdout>:2,3 PCI_BUS_ID"]

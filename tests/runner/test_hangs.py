@@ -105,7 +105,7 @@ def report(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_rank_that_sleeps_and_the_end_after_the_shutdown_time(tmp_path):
+def test_a_sleeping_rank_ends_the_job_after_the_shutdown_time(tmp_path):
     with job(tmp_path, "sleep", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="6") as (running_job, line):
         assert reason(tmp_path) == f"rank 1 is at train.py:{line} (`time.sleep(1000)  # %%%`)"
         text = report(tmp_path)
@@ -125,13 +125,13 @@ def test_a_rank_that_sleeps_and_the_end_after_the_shutdown_time(tmp_path):
 
 
 @pytest.mark.heavy
-def test_rank_0_is_stopped_and_another_rank_says_so(tmp_path):
+def test_another_rank_reports_a_stopped_rank_0(tmp_path):
     with job(tmp_path, "rank 0 is stopped") as (_, _):
         eventually(lambda: "rank 0 does not go on: its process is stopped" in said(tmp_path), LIMIT, "a word of rank 1")
 
 
 @pytest.mark.heavy
-def test_a_debugger_a_loop_a_process_in_the_kernel_and_an_odd_name(tmp_path):
+def test_stopped_looping_and_blocked_processes_are_reported(tmp_path):
     """In one job, each absent rank does something else, and all are described."""
     odd = """läyer "7"\n'日本'\x07"""
     head = f"NAME, FIFO = {odd!r}, {str(tmp_path / 'fifo')!r}\n"
@@ -153,7 +153,7 @@ def test_a_debugger_a_loop_a_process_in_the_kernel_and_an_odd_name(tmp_path):
     assert odd not in said(tmp_path) + text
 
 
-def test_a_collective_that_one_rank_alone_calls(tmp_path):
+def test_collectives_called_on_only_one_rank(tmp_path):
     with job(tmp_path, "branch", 3) as (_, _):
         found = reason(tmp_path)
         assert found.startswith("rank 0 alone calls allreduce 'log' (train.py:"), found
@@ -169,7 +169,7 @@ def explain(target):
 
 
 @pytest.mark.heavy
-def test_asked_before_anybody_is_warned_and_dumps_on_a_signal(tmp_path):
+def test_hangs_are_explained_before_warnings_and_on_a_signal(tmp_path):
     with job(tmp_path, "sleep", HOROVOD_STALL_CHECK_TIME_SECONDS="60") as (running_job, line):
         started = []
 

@@ -25,7 +25,7 @@ def by_rank(text, stream="stdout"):
     return dict(lines)
 
 
-def test_what_a_rank_is_given(tmp_path):
+def test_environment_of_a_rank(tmp_path):
     """Its identity, the launcher's directory and environment, and flags; two host names are two hosts."""
     environment = {
         "ODD": "a=b\nc",
@@ -116,7 +116,7 @@ def test_output_files_are_whole_though_equal_lines_are_collapsed(tmp_path):
         assert (tmp_path / f"rank.{rank}/stderr").read_text() == "end"
 
 
-def test_a_file_that_cannot_be_written_ends_the_job_and_is_named(tmp_path):
+def test_an_unwritable_file_ends_the_job_and_is_named(tmp_path):
     """A full disk, for example; simulated by this process's file size limit."""
     code = "import os, time; print('x' * 5000 * int(os.environ['HOROVOD_RANK'])); time.sleep(600)"
     command = launcher(["-np", "2", "--output-filename", str(tmp_path), *python(code)])
@@ -147,7 +147,7 @@ def test_stdin_may_be_a_file_or_closed(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_slow_reader_makes_the_job_wait_not_grow():
+def test_a_slow_reader_blocks_the_job_without_growing_memory():
     with running(["-np", "1", "yes", "x" * 1000]) as job:
         time.sleep(1.5)
         pages = int(Path(f"/proc/{job.process.pid}/statm").read_text().split()[1])

@@ -11,7 +11,7 @@ CODE = (
 TOLD = "HOROVOD_FUSION_TRESHOLD is set, but there is no such setting, so it has no effect; did you mean"
 
 
-def test_in_the_launchers_environment():
+def test_warnings_about_the_launchers_environment():
     done = run_job(["-np", "2", sys.executable, "-c", CODE], environment={"HOROVOD_FUSION_TRESHOLD": "0"})
     assert done.code == 0
     assert done.err.count(TOLD) == 1

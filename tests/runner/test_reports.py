@@ -67,7 +67,7 @@ def train(tmp_path, what):
         ("exec", "the others lost their conn"),
     ],
 )
-def test_a_rank_that_goes_without_a_word_is_blamed(tmp_path, what, how):
+def test_a_rank_that_exits_silently_is_blamed(tmp_path, what, how):
     done, messages = train(tmp_path, what)
     assert done.code in (1, 4)  # the exit code of the first victim
     assert messages[0] == "ranks 0, 2 failed with HorovodInternalError as a consequence"
@@ -76,7 +76,7 @@ def test_a_rank_that_goes_without_a_word_is_blamed(tmp_path, what, how):
 
 
 @pytest.mark.heavy
-def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
+def test_ranks_that_gave_up_waiting_are_not_called_absent(tmp_path):
     done, messages = train(tmp_path, "absent")
     assert done.code == 1
     assert "waited 15 s for rank 2 (of 3) to call hvd.init(); see" in done.err
@@ -90,7 +90,7 @@ def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
 
 
 @pytest.mark.heavy
-def test_that_nobody_called_init_is_said_soon_and_at_the_end(tmp_path):
+def test_missing_init_is_reported_soon_and_at_the_end(tmp_path):
     """Soon means after a minute, shortened to half a second here."""
     path = tmp_path / "train.py"
     path.write_text("import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n")

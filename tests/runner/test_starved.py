@@ -50,7 +50,7 @@ def slow_disk(folder: Path):
 
 
 @pytest.mark.heavy
-def test_a_disk_that_does_not_answer(tmp_path):
+def test_unresponsive_disk(tmp_path):
     data = tmp_path / "data"
     data.write_bytes(os.urandom(4 << 20))
     with data.open("rb") as file:

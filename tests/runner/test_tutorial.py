@@ -28,7 +28,7 @@ EXPECTED = {
 
 
 @pytest.mark.heavy
-def test_the_tutorial_shows_what_it_says(tmp_path):
+def test_the_tutorial_shows_the_documented_output(tmp_path):
     found = [block for block in blocks() if block.where.startswith("docs/tutorial.md:")]
     if not found:
         pytest.skip("the documents are not here")

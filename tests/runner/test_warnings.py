@@ -19,7 +19,7 @@ while time.monotonic() < deadline:
 
 
 @pytest.mark.heavy
-def test_ranks_that_catch_it_hear_it_and_nobody_ends_by_it():
+def test_ranks_that_handle_sigterm_receive_it_and_survive():
     with running(["-np", "2", *python(PROGRAM)]) as job:
         ready = 0
         while ready < 2:

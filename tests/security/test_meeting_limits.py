@@ -49,7 +49,7 @@ def use(where, deadline):
 
 
 @pytest.mark.parametrize("look", [ask, receive, use])
-def test_who_is_not_rank_0_cannot_fill_a_rank_that_looks_for_it(look):
+def test_false_rank_0_cannot_fill_memory_of_a_rank(look):
     """It declares a megabyte before it has shown any key, so the connection is closed."""
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -35,7 +35,7 @@ def forms(key):
     return [repr(bytes(key))[2:-1], key.hex(), str(list(key))[1:-1]]
 
 
-def test_a_secret_is_its_bytes_and_does_not_show_them(tmp_path):
+def test_secrets_do_not_show_their_bytes(tmp_path):
     path = tmp_path / "key"
     path.write_bytes(KEY)
     path.chmod(0o600)
@@ -53,7 +53,7 @@ def test_a_secret_is_its_bytes_and_does_not_show_them(tmp_path):
         assert pickle.loads(pickle.dumps(key)) == bytes(key)
 
 
-def test_messages_with_keys_and_variables_show_neither():
+def test_messages_hide_keys_and_variables():
     worker = Worker(0, [(b"MY_TOKEN", b"for-me-only")])
     job = StartJob([b"train"], b"/", [(b"PASSWORD", b"of-the-user")], [worker], KEY)
     text = shown(job, worker) + str(job.__rich_repr__())

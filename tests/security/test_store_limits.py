@@ -47,7 +47,7 @@ def test_a_request_nested_too_deeply_does_not_end_the_store():
         assert client.get("a") == b"1"
 
 
-def test_requests_that_are_too_long_are_refused_where_they_are_made(monkeypatch):
+def test_too_long_requests_are_refused_by_the_client(monkeypatch):
     with StoreServer(KEY) as server, StoreClient(KEY, *server.address, timeout=60) as client:
         with pytest.raises(ValueError, match="must have at most"):
             client.get_many([f"{number:0500d}" for number in range(5000)])
@@ -135,7 +135,7 @@ def test_strangers_cannot_take_all_descriptors():
 
 
 @pytest.mark.parametrize("most", [1 << 20, resource.RLIM_INFINITY])
-def test_without_a_limit_of_descriptors_strangers_have_one(monkeypatch, most):
+def test_strangers_are_limited_without_a_descriptor_limit(monkeypatch, most):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (most, most))
     used = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(store_sockets, "_MOST", used + 100)
@@ -179,7 +179,7 @@ def test_strangers_do_not_fill_memory_with_messages_that_lack_a_byte(size):
 
 
 @pytest.mark.heavy
-def test_strangers_have_places_of_their_own_and_no_more():
+def test_strangers_use_only_their_own_places():
     most = 40
     with server(most) as (process, client, address), contextlib.ExitStack() as stack:
         before = descriptors(process)

@@ -30,7 +30,7 @@ from horovod.spark.application import explain, known_failure, slot_limit
         ),
     ],
 )
-def test_what_settings_tell(conf, slots, why):
+def test_slot_limits_from_settings(conf, slots, why):
     found = slot_limit(conf, cores=8)
     assert found.slots == slots
     assert why in found.why
@@ -46,7 +46,7 @@ def test_what_settings_tell(conf, slots, why):
         {"spark.master": "mesos://x", "spark.executor.instances": "2"},
     ],
 )
-def test_what_they_do_not_tell(conf):
+def test_settings_without_a_slot_limit(conf):
     assert slot_limit(conf, cores=8) is None
 
 
@@ -81,18 +81,18 @@ ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reaso
         ),
     ],
 )
-def test_what_would_come_again(text, message):
+def test_recurring_failures(text, message):
     assert message in known_failure(text)
     assert explain(text) == known_failure(text)
 
 
-def test_a_lost_executor_is_what_tells_most():
+def test_a_lost_executor_is_the_best_explanation():
     assert known_failure(LOST) == ""
     message = explain(LOST)
     assert message.startswith("ExecutorLostFailure (executor 1 exited")
     assert message.endswith("Reason: Command exited with code 137")
 
 
-def test_of_other_failures_their_lines_without_those_of_java():
+def test_other_failures_are_shown_without_java_lines():
     text = "org.apache.spark.SparkException: Job aborted due to stage failure: spam\n\tat org.x.Y(Z.scala:1)\neggs\n"
     assert explain(text).splitlines() == ["Job aborted due to stage failure: spam", "eggs"]

@@ -46,7 +46,7 @@ def of_torch(estimator_class, folder, **options):
     return estimator_class(model=model, **params, **settings(folder, **options))
 
 
-def test_digits_are_learnt_in_a_pipeline_and_the_model_is_saved_and_loaded(frame, tmp_path):
+def test_a_pipeline_learns_digits_and_its_model_can_be_loaded(frame, tmp_path):
     from pyspark.ml import Pipeline, PipelineModel
 
     from horovod.spark.torch import TorchEstimator

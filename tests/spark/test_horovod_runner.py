@@ -24,7 +24,7 @@ def main(base, loud=True):
     return hvd.rank(), hvd.size(), total, os.environ.get("GIVEN"), os.environ.get("MARK")
 
 
-def test_below_0_processes_of_the_driver(capsys):
+def test_negative_np_starts_processes_on_the_driver(capsys):
     """Without Spark."""
     runner = HorovodRunner(np=-2, env={"GIVEN": "yes"})
     assert runner.run(main, base=10) == (0, 2, [21], "yes", None)
@@ -35,7 +35,7 @@ def test_below_0_processes_of_the_driver(capsys):
     assert "GIVEN" not in os.environ
 
 
-def test_above_0_tasks_that_tell_the_driver_what_they_want(spark, capsys):
+def test_positive_np_starts_tasks_of_spark(spark, capsys):
     assert HorovodRunner(np=2, env={"GIVEN": "yes"}).run(main, base=1) == (0, 2, [3], "yes", "of the executor")
     assert capsys.readouterr().out == "epoch 0\nof rank 1\n"
     HorovodRunner(np=2, driver_log_verbosity="all").run(main, base=1)
@@ -45,7 +45,7 @@ def test_above_0_tasks_that_tell_the_driver_what_they_want(spark, capsys):
 
 
 @pytest.mark.heavy
-def test_0_all_slots(spark):
+def test_np_0_uses_all_slots(spark):
     with pytest.warns(DeprecationWarning, match="np=0 is deprecated"):
         runner = HorovodRunner(np=0)
     assert runner.run(main, base=0, loud=False)[1] == 4
@@ -55,7 +55,7 @@ def fails():
     raise KeyError("spam")
 
 
-def test_what_fails(spark):
+def test_failures_of_the_runner(spark):
     with pytest.raises(WorkerError) as caught:
         HorovodRunner(np=-1).run(fails)
     assert isinstance(caught.value, KeyError)
@@ -71,7 +71,7 @@ def test_what_fails(spark):
         ({"np": 2, "driver_log_verbosity": "none"}, "must be 'log_callback_only' or 'all', got 'none'"),
     ],
 )
-def test_what_is_not_accepted(wrong, says):
+def test_invalid_input(wrong, says):
     with pytest.raises(ValueError, match=says):
         HorovodRunner(**wrong)
     with pytest.raises(TypeError, match=r"main must be a function, .*, got 'x'"):
@@ -80,13 +80,13 @@ def test_what_is_not_accepted(wrong, says):
         log_to_driver(3)
 
 
-def test_it_is_where_programs_look_for_it():
+def test_public_names_of_horovod_runner():
     assert horovod.spark.HorovodRunner is HorovodRunner
     assert horovod.spark.log_to_driver is log_to_driver
 
 
 @pytest.mark.parametrize("everything", [False, True])
-def test_lines_come_in_pieces(everything, monkeypatch):
+def test_lines_are_assembled_from_chunks(everything, monkeypatch):
     target = io.StringIO()
     log = DriverLog(target, everything=everything)
     output = io.StringIO()

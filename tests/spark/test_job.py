@@ -7,7 +7,7 @@ import horovod.spark
 from horovod.spark import job
 
 
-def test_without_a_context(monkeypatch):
+def test_errors_without_a_spark_context(monkeypatch):
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("pyspark is not installed")
     import pyspark

@@ -36,7 +36,7 @@ def test_results_by_rank_output_and_variables(spark):
     wait_for(lambda: not status.getActiveJobsIds(), 10)
 
 
-def test_more_than_there_can_be(spark):
+def test_more_processes_than_slots(spark):
     started = time.monotonic()
     with pytest.raises(ValueError, match=r"num_proc must be at most 4, .*, got 9: .* means 2 executors of 2 cores"):
         horovod.spark.run(describe, (1,), num_proc=9)
@@ -45,7 +45,7 @@ def test_more_than_there_can_be(spark):
     assert time.monotonic() - started < 60  # well before the start timeout
 
 
-def test_what_cannot_be_sent_is_found_before_anything_starts(spark, monkeypatch):
+def test_unpicklable_arguments_are_found_before_anything_starts(spark, monkeypatch):
     started = []
     monkeypatch.setattr(Jobs, "start", lambda self, act: started.append(act))
     for job in (horovod.spark.run, horovod.spark.run_elastic):
@@ -98,7 +98,7 @@ def test_two_jobs_at_once(spark):
 
 
 @pytest.mark.heavy
-def test_where_executors_come_when_they_are_needed(spark, monkeypatch):
+def test_dynamic_allocation(spark, monkeypatch):
     """Spark has no barrier mode with dynamic allocation: the stage is a plain one."""
     monkeypatch.setattr(Application, "is_dynamic", property(lambda self: True))
     results = horovod.spark.run(describe, (10,), num_proc=2, stdout=io.StringIO())

@@ -42,7 +42,7 @@ def fails():
     raise ValueError("spam")
 
 
-def test_arguments_that_do_not_fit(spark):
+def test_invalid_arguments(spark):
     with pytest.raises(ValueError, match="got min_num_proc=3, num_proc=2, max_num_proc=2"):
         horovod.spark.run_elastic(fails, num_proc=2, min_num_proc=3)
     for value in (-1, "3", 1.5, True):

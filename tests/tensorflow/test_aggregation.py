@@ -81,7 +81,7 @@ def test_refuses_slices():
 
 
 @on_tensorflow(2)
-def test_takes_part_in_no_checkpoint():
+def test_counter_is_not_in_checkpoints():
     v = tf.Variable(1.0)
     helper = hvd.LocalGradientAggregationHelper(2, make_allreduce_grads("checkpoint"))
     make_step(helper, [v], lambda number: [tf.constant(1.0)])(0)

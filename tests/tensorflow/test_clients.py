@@ -10,7 +10,7 @@ from tests.ranks import on_tensorflow
 V1 = tf.compat.v1
 
 
-def test_names_that_other_software_asks_for(single):
+def test_names_used_by_other_software(single):
     """Private names that other software imports, and the attribute _optimizer on compat.v1 optimizers."""
     assert hvd._LegacyOptimizer is V1.train.Optimizer
     plain = V1.train.GradientDescentOptimizer(0.5)
@@ -32,7 +32,7 @@ def test_names_that_other_software_asks_for(single):
     assert variable.numpy().tolist() == [1.0]
 
 
-def test_not_initialized_is_said_in_these_words():
+def test_message_of_uninitialized_calls():
     """ "Horovod has not been initialized", a ValueError, for queries and collectives before init and after shutdown.
 
     In graphs the type is TensorFlow's.
@@ -108,7 +108,7 @@ def test_bad_arguments_travel_between_processes():
     assert error.message == "what is wrong"
 
 
-def test_compressors_of_ones_own_have_to_say_what_they_do():
+def test_custom_compressors_must_declare_their_properties():
     from horovod.tensorflow.compression import Compressor
 
     with pytest.raises(NotImplementedError, match=r"compress\(tensor\)"):

@@ -46,7 +46,7 @@ def test_all_operations_and_dtypes_in_one_function():
 
 
 @on_tensorflow(2)
-def test_tensors_in_other_forms_and_empty_groups():
+def test_other_tensor_types_and_empty_groups():
     inputs = values(tf.float32, (5,))
     own = inputs[hvd.rank()]
     for form in (own, own.tolist(), tf.Variable(own)):

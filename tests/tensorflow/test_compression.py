@@ -105,7 +105,7 @@ def test_each_compressor_through_each_function(tf_pool, choice):
 
 
 @on_tensorflow(2)
-def test_what_cannot_be_compressed():
+def test_unsupported_compression():
     own = tf.constant(gradients_of(hvd.rank()))
     for compression in (hvd.Compression.wire_fp16, hvd.Compression.wire_int8):
         for op in (hvd.Max, hvd.Min):

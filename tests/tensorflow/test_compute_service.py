@@ -112,7 +112,7 @@ def a_training(path):
 
 
 @pytest.mark.heavy
-def test_trainings_one_after_the_other_each_get_all(tf_pool, tmp_path):
+def test_consecutive_training_runs_get_all_batches(tf_pool, tmp_path):
     """The second training, in this process, has counted nothing yet."""
     path = str(tmp_path / "compute.json")
     with ComputeService(1, 1, KEY, {"lo"}) as service:
@@ -157,7 +157,7 @@ def test_dispatchers_on_the_training_side(tf_pool, tmp_path):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("how", [pytest.param(signal.SIGSTOP, marks=pytest.mark.heavy), signal.SIGKILL])
-def test_a_dispatcher_that_is_lost_is_an_error(tmp_path, caplog, how):
+def test_losing_a_dispatcher_is_an_error(tmp_path, caplog, how):
     path = str(tmp_path / "compute.json")
     with ComputeService(1, 1, KEY, {"lo"}) as service:
         config = TfDataServiceConfig(1, 1, "compute", service.addresses(), KEY, 60)
@@ -176,7 +176,7 @@ def test_a_dispatcher_that_is_lost_is_an_error(tmp_path, caplog, how):
 
 
 @on_tensorflow(1)
-def test_what_is_not_there_is_named():
+def test_missing_services_are_named():
     with ComputeService(1, 2, KEY, {"lo"}) as service:
         config = TfDataServiceConfig(1, 2, "compute", service.addresses(), KEY, 0.1)
         with pytest.raises(ValueError, match="index must be from 0 to 1, got 2: the data service has 2 workers"):
@@ -185,7 +185,7 @@ def test_what_is_not_there_is_named():
             tf_data_service(config, 0).__enter__()
 
 
-def test_the_file_is_the_owners(tmp_path):
+def test_the_file_is_only_for_its_owner(tmp_path):
     path = tmp_path / "compute.json"
     CONFIG.write(path)
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
@@ -201,7 +201,7 @@ def test_the_file_is_the_owners(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"dispatchers": 1}', json.dumps({**CONFIG.to_dict(), "key": "xy"})])
-def test_a_file_of_another_form(tmp_path, text):
+def test_files_of_another_format(tmp_path, text):
     path = tmp_path / "compute.json"
     path.write_text(text)
     os.chmod(path, 0o600)
@@ -209,7 +209,7 @@ def test_a_file_of_another_form(tmp_path, text):
         TfDataServiceConfig.read(path)
 
 
-def test_a_file_that_does_not_come(tmp_path):
+def test_missing_file_times_out(tmp_path):
     with pytest.raises(TimeoutError, match=r"waited 0\.1 s for the file \S+compute.json"):
         TfDataServiceConfig.read(tmp_path / "compute.json", wait_for_file_creation=True, timeout=0.1)
     with pytest.raises(FileNotFoundError):
@@ -220,6 +220,6 @@ def test_a_file_that_does_not_come(tmp_path):
     ("name", "wrong"),
     [("dispatchers", 0), ("workers_per_dispatcher", True), ("dispatcher_side", "both"), ("timeout", 0)],
 )
-def test_what_cannot_be_is_refused(name, wrong):
+def test_invalid_arguments_are_refused(name, wrong):
     with pytest.raises(ValueError, match=rf"{name} must be .*, got {wrong!r}"):
         TfDataServiceConfig(**{**vars(CONFIG), name: wrong})

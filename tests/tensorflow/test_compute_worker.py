@@ -57,7 +57,7 @@ def beside_a_training(path):
 
 
 @pytest.mark.heavy
-def test_it_leaves_the_callers_job_alone_and_waits_for_imports(tf_pool, tmp_path):
+def test_the_compute_side_leaves_the_callers_job_alone(tf_pool, tmp_path):
     assert tf_pool(1).run(beside_a_training, str(tmp_path / "compute.json"), timeout=300) == [[0, 2, 4, 6]]
 
 
@@ -79,7 +79,7 @@ def test_a_data_worker_that_fails_ends_the_compute_side(tf_pool, tmp_path, text,
     assert tf_pool(1).run(fails, path, program(tmp_path / "worker", text)) == [(message, code, False)]
 
 
-def test_the_words_of_a_process_of_the_compute_side(monkeypatch):
+def test_command_line_of_the_compute_side(monkeypatch):
     from horovod.tensorflow.data import compute_worker
 
     read = compute_worker.parser.parse_args(["compute.json"])

@@ -16,7 +16,7 @@ V1 = tf.compat.v1
 
 
 @on_tensorflow(2)
-def test_ranks_are_brought_together():
+def test_ranks_are_synchronized():
     me = hvd.rank()
     variables = [tf.Variable([1.0 + me, 2.0]), tf.Variable(me, dtype=tf.int64)]
     state = hvd.elastic.TensorFlowState(variables=variables, batch=me)
@@ -70,7 +70,7 @@ def test_ranks_are_brought_together():
 
 
 @on_tensorflow(2)
-def test_a_job_goes_on_from_a_checkpoint(tmp_path):
+def test_job_resumes_from_a_checkpoint(tmp_path):
     weight = tf.Variable([1.0 + hvd.rank(), 2.0])
     state = hvd.elastic.TensorFlowState(variables=[weight], batch=7)
     with hvd.elastic.Checkpoint(tmp_path) as checkpoint:
@@ -91,7 +91,7 @@ def test_a_job_goes_on_from_a_checkpoint(tmp_path):
         state.load_state_dict({"variables": [np.zeros(2)]})
 
 
-def test_only_errors_of_our_operations_become_ours():
+def test_only_errors_of_horovod_operations_are_converted():
     def fails(error):
         def func():
             raise error

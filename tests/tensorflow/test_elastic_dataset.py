@@ -24,7 +24,7 @@ def samples(length):
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(3, 12))])
-def test_each_sample_is_visited_once_whatever_becomes_of_the_ranks(seed):
+def test_each_sample_is_visited_once_when_ranks_change(seed):
     draw = random.Random(seed)
     length, shuffle = draw.randrange(0, 30), draw.choice([False, True, 5])
     source = samples(length)
@@ -66,7 +66,7 @@ def test_orders_follow_from_seed_and_epoch():
     assert order(dataset(samples(20), 4, shuffle=False)) == list(range(20))
 
 
-def test_what_takes_time_is_done_to_a_ranks_own_samples():
+def test_prepare_runs_only_on_own_samples():
     prepared = []
 
     def prepare(samples):
@@ -78,7 +78,7 @@ def test_what_takes_time_is_done_to_a_ranks_own_samples():
     assert prepared == [[1, 3, 5, 7, 9]]
 
 
-def test_what_does_not_fit():
+def test_mismatched_arguments():
     with pytest.raises(ValueError, match=r"a tf\.data\.Dataset of one epoch, got one without an end"):
         dataset(tf.data.Dataset.range(3).repeat(), 2)
     with pytest.raises(ValueError, match=r"prepare must be None unless source is a tf\.data\.Dataset, got a ndarray"):

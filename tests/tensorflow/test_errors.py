@@ -134,7 +134,7 @@ def test_bad_arguments():
 
 
 @on_tensorflow(2)
-def test_a_name_in_flight():
+def test_name_already_in_flight():
     """Of two threads that use a name at once, the later one gets an error."""
     if hvd.rank() == 1:
         hvd.allreduce([1.0], name="go")

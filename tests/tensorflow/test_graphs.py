@@ -136,7 +136,7 @@ def test_control_flow():
 
 
 @on_tensorflow(2)
-def test_ranks_with_other_graphs_around():
+def test_ranks_with_different_surrounding_graphs():
     """Rank 0 alone has extra branches and loops before them; operations with equal names, or none, still match."""
     size = float(hvd.size())
 
@@ -201,7 +201,7 @@ def test_names_and_shapes():
 
 
 @on_tensorflow(2)
-def test_what_xla_compiles():
+def test_xla_compiled_functions():
     @tf.function(jit_compile=True)
     def whole(x):
         return hvd.allreduce(x * 2.0)

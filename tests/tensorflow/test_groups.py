@@ -20,12 +20,12 @@ def counts_of_sets(own):
     return sums, rows
 
 
-def test_a_group_in_one_set_does_not_count_in_another(tf_pool):
+def test_groups_are_counted_per_process_set(tf_pool):
     assert tf_pool(2, initialized=False).run(counts_of_sets, 2) == [([[2.0] * 3] * 3, 6)] * 2
 
 
 @on_tensorflow(2)
-def test_counts_begin_anew_after_a_join():
+def test_counts_restart_after_a_join():
     """Ranks had different numbers of groups when all of them joined."""
     for _ in range(1 + hvd.rank()):
         hvd.grouped_allreduce([tf.ones([2]), tf.ones([3])], op=hvd.Sum)
@@ -34,7 +34,7 @@ def test_counts_begin_anew_after_a_join():
 
 
 @on_tensorflow(2)
-def test_a_group_that_is_smaller_on_one_rank_is_an_error():
+def test_a_smaller_group_on_one_rank_is_an_error():
     """Rank 0 has no gradient for one of the variables; check each form's error, and a reduction afterwards."""
     one, other = tf.Variable([1.0, 2.0]), tf.Variable([3.0])
     gradients = []

@@ -5,7 +5,7 @@ from tensorflow.python.framework import kernels, op_def_registry
 import horovod.tensorflow  # noqa: F401 (registers them)
 
 
-def test_gpus_have_kernels_whose_every_argument_is_in_host_memory():
+def test_gpu_kernels_take_arguments_in_host_memory():
     registered = {(k.op, k.device_type): k for k in kernels.get_all_registered_kernels().kernel if "Horovod" in k.op}
     ops = {op for op, _ in registered}
     assert {"HorovodAllreduce", "HorovodGroupedAllgather", "HorovodAlltoall", "HorovodJoin", "HorovodSize"} <= ops

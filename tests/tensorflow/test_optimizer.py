@@ -85,7 +85,7 @@ def test_equals_one_process_on_the_joined_batch(tf_pool, reference, seeds):
 @pytest.mark.heavy
 @pytest.mark.parametrize("seeds", [[400], pytest.param([401], marks=pytest.mark.heavy)], ids=str)
 @kinds_of_variables
-def test_equals_one_process_with_passes_summed_up_locally(tf_pool, reference, seeds):
+def test_equals_one_process_with_locally_summed_passes(tf_pool, reference, seeds):
     def work():
         return [
             compare(["sgd", "adam"], seeds, reference, passes=passes, average=average)
@@ -97,7 +97,7 @@ def test_equals_one_process_with_passes_summed_up_locally(tf_pool, reference, se
 
 
 @on_tensorflow(2)
-def test_is_the_optimizer_that_it_wraps():
+def test_distributed_optimizer_is_an_instance_of_its_class():
     with old_graph():
         v = tf1.get_variable("v", initializer=[1.0, 2.0])
         loss = tf.reduce_sum(v) * (hvd.rank() + 1)
@@ -163,7 +163,7 @@ def test_refuses_bad_arguments():
 
 
 @on_tensorflow(2)
-def test_hands_keras_optimizers_on():
+def test_keras_optimizers_are_forwarded():
     optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), op=hvd.Sum, groups=1)
     v = tf.Variable([1.0, 2.0])
     optimizer.apply_gradients([(tf.constant([1.0, 2.0]) * (hvd.rank() + 1), v)])

@@ -118,6 +118,6 @@ def test_sync_batch_normalization(keras_pool, tmp_path, keras):
 
 
 @on_tensorflow(1)
-def test_alone():
+def test_single_process():
     x = tf.constant(np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32))
     assert_close(hvd.SyncBatchNormalization()(x, training=True), tf.keras.layers.BatchNormalization()(x, training=True))

@@ -62,7 +62,7 @@ def gradient(wrap, sources, target, **arguments):
 
 
 @on_tensorflow(2)
-def test_behaves_like_the_tape():
+def test_distributed_tape_behaves_like_the_tape():
     rank, size = hvd.rank(), hvd.size()
     v, w = tf.Variable([1.0, 2.0]), tf.Variable(3.0)
     mean = sum(range(1, size + 1)) / size
@@ -192,7 +192,7 @@ def test_refuses_bad_arguments():
 
 
 @on_tensorflow(1, initialized=False)
-def test_before_init_it_says_so():
+def test_calls_before_init_are_reported():
     v = tf.Variable(1.0)
     with pytest.raises(ValueError, match="init"):
         gradient(hvd.DistributedGradientTape, v, lambda: v * 1.0)

@@ -60,7 +60,7 @@ def _generic(variables):
 
 
 @pytest.mark.heavy
-def test_do_not_depend_on_what_a_rank_did_before(tf_pool):
+def test_results_do_not_depend_on_earlier_operations(tf_pool):
     results = tf_pool(2).run(ranks_with_another_history, timeout=120)
     assert results[0] == results[1]
     step, scoped = results[0]

@@ -32,7 +32,7 @@ def two_ranks(folder: Path) -> Path:
     return zero.write(folder / "t.json")
 
 
-def test_files_of_all_ranks_are_found(tmp_path):
+def test_finds_the_files_of_all_ranks(tmp_path):
     path = two_ranks(tmp_path)
     (tmp_path / "t.rank1.before.json").write_text("[]")
     (tmp_path / "t.rankle.json").write_text("")
@@ -55,7 +55,7 @@ def test_clocks_are_aligned_and_operations_found(tmp_path):
     assert (second.announced, second.begun, second.scheduled) == (1000, 1060, True)
 
 
-def test_clocks_that_drift_are_followed(tmp_path):
+def test_drifting_clocks_are_tracked(tmp_path):
     maker = Maker(1, 2, clock=(0, 5))
     maker.clock(1000, 100_000, 5)
     trace = read(str(maker.write(tmp_path / "t.json")))
@@ -63,7 +63,7 @@ def test_clocks_that_drift_are_followed(tmp_path):
     assert [convert(at) for at in (-5, 0, 500, 1000, 2000)] == [-5, 0, 550, 1100, 2100]
 
 
-def test_the_summary_says_who_waited_for_whom(tmp_path):
+def test_the_summary_shows_which_ranks_waited(tmp_path):
     traces = [read(name) for name in find([str(two_ranks(tmp_path))])]
     summary = summarize(traces)
     zero, one = summary.ranks[0], summary.ranks[1]
@@ -98,7 +98,7 @@ def test_tensors_that_ranks_waited_for_longest_come_first_and_ten_are_shown(tmp_
     assert "more; --tensors" not in render(summary, 12)
 
 
-def test_what_is_missing_is_said(tmp_path, capsys):
+def test_missing_clocks_and_ranks_are_reported(tmp_path, capsys):
     maker = Maker(0, 3, clock=None)
     maker.scheduled("b\x1b[2J", 1, ready=300, begun=400, ended=500)
     maker.events.append({"ph": "i", "pid": 0, "tid": 0, "ts": 1, "name": "LOST", "s": "g", "args": {"events": 7}})
@@ -178,7 +178,7 @@ HOSTILE = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_events_that_are_meant_to_do_harm(tmp_path, capsys, kind):
+def test_malicious_events(tmp_path, capsys, kind):
     path = tmp_path / "t.json"
     path.write_text(json.dumps(HOSTILE[kind]))
     assert main(["merge", str(path)]) == 1
@@ -203,7 +203,7 @@ def test_events_that_are_meant_to_do_harm(tmp_path, capsys, kind):
         ('[{"ph":"B","pid":1,"ts":1,"name":"x"}]', "not a rank's timeline: it has no rank"),
     ],
 )
-def test_texts_that_are_something_else_or_meant_to_do_harm(tmp_path, capsys, text, message):
+def test_invalid_or_malicious_texts(tmp_path, capsys, text, message):
     path = tmp_path / "t.json"
     if text is None:
         os.mkfifo(path)
@@ -222,7 +222,7 @@ def summary_of(folder, *makers):
 
 
 @pytest.mark.parametrize(("ready", "last"), [(139, 0), (140, 0), (141, 1)])
-def test_ranks_are_apart_by_more_than_both_clocks_may_be_off(tmp_path, ready, last):
+def test_waiting_times_must_exceed_both_clock_errors(tmp_path, ready, last):
     zero, one = Maker(0, 2), Maker(1, 2, clock=(0, 20_000))
     zero.scheduled("x", 1, ready=100, begun=400, ended=500)
     one.scheduled("x", 1, ready=ready, begun=400, ended=500)
@@ -231,7 +231,7 @@ def test_ranks_are_apart_by_more_than_both_clocks_may_be_off(tmp_path, ready, la
     assert summary.ranks[0].waited == (41 if last else 0)
 
 
-def test_who_came_last_and_how_long_the_others_waited_is_said(tmp_path):
+def test_the_last_rank_and_waiting_times_are_reported(tmp_path):
     makers = [Maker(rank, 3) for rank in range(3)]
     for number in range(4):
         at = 10_000 * number
@@ -244,7 +244,7 @@ def test_who_came_last_and_how_long_the_others_waited_is_said(tmp_path):
     assert "Rank 1 came last" not in render(alone)
 
 
-def test_the_tables_and_the_json_have_the_figures_of_each_rank(tmp_path):
+def test_tables_and_json_have_the_numbers_of_each_rank(tmp_path):
     zero, one = Maker(0, 2), Maker(1, 2)
     zero.negotiated("x", 1, ready=100.1234, agreed=420, begun=430, ended=500, process_set=2)
     one.negotiated("x", 1, ready=400, agreed=425, begun=435, ended=505, process_set=2)
@@ -271,7 +271,7 @@ def test_the_tables_and_the_json_have_the_figures_of_each_rank(tmp_path):
     assert report["tensors"][0]["ranks"]["0"] == figures
 
 
-def test_what_a_merged_trace_says_of_ranks_and_tensors(tmp_path):
+def test_content_of_a_merged_trace(tmp_path):
     zero, one = Maker(0, 2), Maker(1, 2, clock=(5000, 300))
     one.clock(100, 7000, 200)
     zero.negotiated("x", 1, ready=100.12345, agreed=420, begun=430, ended=500, process_set=2)

@@ -32,7 +32,7 @@ def ask(url, path, cookie="", host=None):
     return response, body
 
 
-def test_only_who_has_the_token_sees_anything(served):
+def test_requests_need_the_token(served):
     for path in ("/", "/localtrace", "/index.html", "/?token=wrong"):
         assert ask(served, path)[0].status == 403
     first, _ = ask(served, f"/?{served.query}")
@@ -49,12 +49,12 @@ def test_only_who_has_the_token_sees_anything(served):
     assert b"root:" not in body
 
 
-def test_a_port_that_is_taken_is_an_error(served):
+def test_a_port_in_use_is_an_error(served):
     with pytest.raises(OSError, match="in use"):
         __main__.serve([], served.port)
 
 
-def test_the_page_shows_it_in_a_browser(served, tmp_path):
+def test_the_page_works_in_a_browser(served, tmp_path):
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
     left = {}  # requests that would leave the machine, and their results

@@ -16,7 +16,7 @@ DISASSEMBLER = PTXAS / "nvidia/cu13/bin/nvdisasm"
 
 
 @pytest.mark.heavy
-def test_the_committed_ptx_is_what_the_source_gives():
+def test_committed_ptx_matches_the_source():
     if not (compile_kernels.NVRTC / compile_kernels.LIBRARIES).is_dir():
         pytest.skip("NVRTC is not installed (scripts/install-nvrtc.sh)")
     done = subprocess.run(

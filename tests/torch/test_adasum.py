@@ -55,7 +55,7 @@ def test_allreduce_in_all_forms():
 @pytest.mark.heavy
 @pytest.mark.parametrize(("kind", "passes", "groups"), [("momentum", 1, None), ("adam", 2, 2)])
 @on_ranks(4)
-def test_optimizer_combines_what_steps_have_moved(kind, passes, groups):
+def test_optimizer_combines_updates_of_steps(kind, passes, groups):
     """Compare with plain optimizers, one for each rank, whose updates are combined here."""
     n = hvd.size()
     net, copies = network(), [network() for _ in range(n)]
@@ -144,7 +144,7 @@ class RaisesHalfway(torch.optim.SGD):
 
 
 @on_ranks(2)
-def test_a_plain_step_that_raises_leaves_parameters_where_they_were():
+def test_a_failing_plain_step_leaves_parameters_unchanged():
     net = network()
     names = {f"raising.{name}": p for name, p in net.named_parameters()}
     plain = RaisesHalfway(net.parameters(), lr=0.1)

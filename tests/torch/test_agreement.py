@@ -20,7 +20,7 @@ def maximum(*vectors, ranks=3):
     return decode_readiness(bytearray(map(max, zip(*vectors, strict=True))), ranks)
 
 
-def test_what_all_have_told():
+def test_agreement_of_all_ranks():
     local, remote = encode(0, (1, 0), rounds=2), encode(1, (0, 3), (0, 1), rounds=2, at_step=True, max_rounds=4)
     vector = bytearray(map(max, zip(local, remote, strict=True)))
     assert flags_of(vector, 3, 2) == bytearray((1, 3))
@@ -33,7 +33,7 @@ def test_what_all_have_told():
     assert (alone.at_step, alone.at_end) == (True, False)
 
 
-def test_a_pass_that_has_failed_is_named():
+def test_failed_passes_are_named():
     with pytest.raises(HorovodInternalError, match=r"backward\(\) failed on rank 7, "):
         check_readiness(maximum(encode(0), encode(1, failed=8)), 0)
     with pytest.raises(HorovodInternalError, match=r"backward\(\) failed on rank 253, "):
@@ -43,7 +43,7 @@ def test_a_pass_that_has_failed_is_named():
             check_readiness(maximum(encode(0), encode(1, failed=failed)), 0)
 
 
-def test_ranks_that_have_been_through_different_numbers_of_rounds():
+def test_ranks_after_different_numbers_of_rounds():
     with pytest.raises(RanksDisagreeError, match=r"before this one, 1 on some ranks and 3 on others \(times"):
         check_readiness(maximum(encode(0, rounds=2), encode(1, rounds=1), encode(2, rounds=3)), 0)
     for rounds in (0, 254, 255, 256, 1000):

@@ -73,7 +73,7 @@ def test_every_call():
 
 
 @pytest.mark.usefixtures("single")
-def test_of_jax():
+def test_jax_arrays():
     jax = pytest.importorskip("jax")
     x = jax.numpy.arange(4.0)
     y = hvd.allreduce(x, op=hvd.Sum, postscale_factor=2.0)
@@ -167,7 +167,7 @@ def test_amd_gpus_are_refused(monkeypatch):
 
 
 @pytest.mark.usefixtures("single", "waits")
-def test_memory_of_another_gpu_is_taken_where_it_is_or_refused():
+def test_memory_of_another_gpu_is_used_in_place_or_refused():
     array = OnGpu(None, elsewhere="new")
     assert hvd.allreduce_(array, postscale_factor=3.0) is array
     assert array.tensor.tolist() == [3.0] * 3

@@ -41,7 +41,7 @@ def train(switch):
 
 
 @on_ranks(2, 3)
-def test_switching_changes_no_bit():
+def test_switching_algorithms_keeps_results_bitwise_equal():
     frontends, bucket_tuning = process()
     try:
         usual, shapes = train(switch=False)

@@ -208,7 +208,7 @@ def test_compiled_models(autograd):
 
 @pytest.mark.parametrize("options", [{}, {"op": hvd.Sum}, {"op": hvd.Sum, "gradient_as_bucket_view": True}])
 @on_ranks(2)
-def test_passes_that_are_thrown_away(options):
+def test_discarded_passes(options):
     """After one pass of two, zero_grad(): the next two passes form a step, without the discarded gradients."""
     twins = Twins(backward_passes_per_step=2, **options)
     for number in range(6):

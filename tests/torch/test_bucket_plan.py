@@ -38,7 +38,7 @@ def test_every_gradient_is_in_one_bucket():
             assert len(bucket) == 1 or nbytes <= (16384 if k else 4096)
 
 
-def test_places_are_aligned_and_apart():
+def test_offsets_are_aligned_and_disjoint():
     gradients = [Gradient(n, torch.float16) for n in (1, 31, 32, 33, 1000)]
     starts, end = offsets(gradients)
     assert starts[0] == 0
@@ -48,7 +48,7 @@ def test_places_are_aligned_and_apart():
 
 
 @pytest.mark.parametrize(("present", "created"), [(2, 0), (3, 1)])
-def test_no_bucket_is_made_while_a_rank_takes_no_part(monkeypatch, present, created):
+def test_no_bucket_is_created_while_a_rank_is_absent(monkeypatch, present, created):
     """A joined rank would not know of the new bucket."""
     slots = [Slot(torch.nn.Parameter(torch.ones(4)), f"layer.{number}", number) for number in range(2)]
     message = torch.tensor([present, 0, 0, 2, 1])  # no other sizes, and the order in which gradients arrived

@@ -16,7 +16,7 @@ from tests.torch.reference import bits
 
 @pytest.mark.parametrize("enabled", [True, None])
 @on_ranks(3)
-def test_gradients_lie_in_a_bucket_in_the_order_they_arrive(enabled):
+def test_buckets_hold_gradients_in_order_of_arrival(enabled):
     net = network()
     optimizer = wrap(net, gradient_as_bucket_view=enabled)
     step(net, optimizer, 0)
@@ -100,7 +100,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @on_ranks(3)
-def test_the_bits_are_those_without_buckets(variant):
+def test_results_are_bitwise_equal_without_buckets(variant):
     for kind, exchange in (("momentum", reducer.buckets._exchange), ("adam", None)):  # with and without native copies
         with mock.patch.object(reducer.buckets, "_exchange", exchange):
             apart, together = (trained(OPTIMIZERS[kind], enabled, **VARIANTS[variant]) for enabled in (False, True))
@@ -127,7 +127,7 @@ def test_native_copies_take_all_gradients_or_none(make):
 
 
 @on_ranks(2)
-def test_who_has_no_buckets():
+def test_optimizers_without_buckets():
     class Whole:  # a compressor that works on several elements at once
         compress = staticmethod(lambda t: (t / 2, None))
         decompress = staticmethod(lambda t, _: t * 2)

@@ -42,7 +42,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("kept", KEPT)
-def test_gradients_that_the_program_keeps(pool, kept):
+def test_gradients_kept_by_the_program(pool, kept):
     for replace in (False, True):
         pool(2).run(kept_gradients, KEPT[kept], replace)
 
@@ -78,7 +78,7 @@ MOVES = {
 
 
 @pytest.mark.parametrize("move", MOVES)
-def test_gradients_that_the_program_moves(pool, move):
+def test_gradients_moved_by_the_program(pool, move):
     for set_to_none in (True, False):
         pool(2).run(moved_gradients, MOVES[move], set_to_none)
 

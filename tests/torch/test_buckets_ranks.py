@@ -38,7 +38,7 @@ def test_gradients_that_only_some_ranks_have():
 
 
 @on_ranks(2)
-def test_a_bucket_that_always_lacks_gradients_is_given_up():
+def test_buckets_that_always_lack_gradients_are_dropped():
     net = network()
     optimizer = wrap(net)
     for number in range(3):
@@ -79,7 +79,7 @@ def test_a_new_job():
 
 
 @on_ranks(2)
-def test_no_bucket_is_made_while_a_rank_has_joined():
+def test_no_bucket_is_created_while_a_rank_has_joined():
     net = network()
     optimizer = wrap(net)
     for number in range(5 if hvd.rank() == 0 else 0):

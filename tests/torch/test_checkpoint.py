@@ -157,7 +157,7 @@ def after(path):
 
 
 @pytest.mark.heavy
-def test_a_job_killed_while_it_writes_resumes_from_the_checkpoint_before(pool, tmp_path):
+def test_a_job_killed_while_writing_resumes_from_the_previous_checkpoint(pool, tmp_path):
     died, lost = pool(2).run(killed, tmp_path, errors=True)
     assert type(died).__name__ == "WorkerDied"
     assert isinstance(lost, hvd.HorovodInternalError)

@@ -53,7 +53,7 @@ def test_line_search_on_uneven_data(op, kind):
 
 
 @on_ranks(2)
-def test_closures_of_optimizers_that_ignore_the_loss():
+def test_closures_without_a_used_loss():
     # Ranks may return different values where the optimizer ignores them.
     net = network()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())

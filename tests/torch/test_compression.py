@@ -27,7 +27,7 @@ def noise(rank, n=3000):
     return torch.randn(n, generator=torch.Generator().manual_seed(rank)).clamp(-3.9, 3.9)
 
 
-def test_one_rank_sends_nothing_so_nothing_is_rounded(single):
+def test_a_single_rank_does_not_round(single):
     x = noise(0)
     assert all(torch.equal(hvd.allreduce(x, compression=getattr(hvd.Compression, wire)), x) for wire in WIRES)
     half, context = hvd.Compression.fp16.compress(x)
@@ -37,7 +37,7 @@ def test_one_rank_sends_nothing_so_nothing_is_rounded(single):
     assert hvd.allreduce(whole, compression=hvd.Compression.fp16).dtype is torch.int64
 
 
-def test_what_cannot_be_compressed(single):
+def test_unsupported_compression(single):
     int8 = hvd.Compression.wire_int8
     net = torch.nn.Linear(2, 2)
     for call in (
@@ -107,7 +107,7 @@ def drift(compression, steps=200, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"groups": 1}, {"gradient_predivide_factor": 2.0}, {"op": hvd.Sum}])
-def test_error_feedback_makes_the_mean_of_many_steps_right(pool, options):
+def test_error_feedback_corrects_the_mean_of_many_steps(pool, options):
     workers = 2
     factor = workers if options.get("op") == hvd.Sum else 1
     for result in pool(workers).run(drift, hvd.Compression.wire_int8, **options):
@@ -121,7 +121,7 @@ def test_error_feedback_makes_the_mean_of_many_steps_right(pool, options):
 
 
 @on_ranks(2)
-def test_residuals_are_no_state():
+def test_residuals_are_not_state():
     """Test whether loading the optimizer's state clears residuals, and what pickling keeps of them."""
     p = torch.nn.Parameter(torch.zeros(256))
     gradient = torch.full((256,), 3e-3)  # 0.38 of an int8 step: rounds to 1 after two steps with the residual

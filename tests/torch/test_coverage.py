@@ -88,7 +88,7 @@ def surgery(way, buckets, op, when):
 
 @pytest.mark.parametrize("when", ["before backward", "before step"])
 @pytest.mark.parametrize("way", WAYS)
-def test_parameters_that_come_into_groups_by_hand(pool, way, when):
+def test_parameters_added_to_groups_manually(pool, way, when):
     for buckets in BUCKET_VIEWS:
         pool(2).run(surgery, way, buckets, hvd.Average, when)
     pool(2).run(surgery, way, None, hvd.Sum, when)
@@ -169,7 +169,7 @@ def made_by_hand(how, buckets, op, first):
 
 @pytest.mark.parametrize("first", [0, 3])
 @pytest.mark.parametrize("how", [by_autograd_grad, by_a_function, of_a_frozen_parameter, taken_and_given_back])
-def test_gradients_that_no_hook_has_seen(pool, how, first):
+def test_gradients_without_hooks(pool, how, first):
     for buckets in BUCKET_VIEWS:
         pool(2).run(made_by_hand, how, buckets, hvd.Average, first)
     pool(2).run(made_by_hand, how, None, hvd.Sum, first)
@@ -206,7 +206,7 @@ def test_gradients_of_earlier_steps_stay(buckets, op):
 
 
 @on_ranks(2)
-def test_a_gradient_that_one_rank_sets_is_named():
+def test_gradients_set_on_only_one_rank_are_named():
     net = network()
     optimizer = wrap(net)
     optimizer.zero_grad()
@@ -228,7 +228,7 @@ def test_a_gradient_that_one_rank_sets_is_named():
 
 
 @on_ranks(2, initialized=False)
-def test_gradients_that_a_hook_of_the_step_sets_are_named():
+def test_gradients_set_by_step_hooks_are_named():
     """No reduction can have seen them."""
     hvd.init()
     net = network()

@@ -25,7 +25,7 @@ OPERATIONS = (
 
 
 @pytest.mark.parametrize("completion", ["1", pytest.param("0", marks=pytest.mark.heavy)])
-def test_operations_as_on_a_real_one(gpu_ranks, completion):
+def test_operations_same_as_on_a_real_gpu(gpu_ranks, completion):
     job = gpu_ranks(2, HOROVOD_ENABLE_ASYNC_COMPLETION=completion)
     for operation in OPERATIONS:
         job.run(*operation)
@@ -60,7 +60,7 @@ class FakeStreams:
         return False
 
 
-def test_what_waits_on_another_stream_keeps_its_memory():
+def test_operations_on_another_stream_keep_their_memory():
     from horovod.torch.ops import devices
 
     def work(looked):
@@ -89,7 +89,7 @@ def test_what_waits_on_another_stream_keeps_its_memory():
 
 
 @pytest.mark.parametrize("where", ["wait", "order", "done"])
-def test_what_fails_while_the_device_works_on_keeps_its_memory(monkeypatch, where):
+def test_failed_operations_keep_memory_in_use_by_the_device(monkeypatch, where):
     from horovod.torch.ops import devices
 
     class Job:
@@ -111,7 +111,7 @@ def test_what_fails_while_the_device_works_on_keeps_its_memory(monkeypatch, wher
         devices._parked.clear()
 
 
-def test_waiting_for_the_device_ends_after_the_time_that_is_given(monkeypatch):
+def test_waiting_for_the_device_times_out(monkeypatch):
     from horovod.torch.ops import devices
 
     class Job:

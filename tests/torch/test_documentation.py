@@ -157,7 +157,7 @@ def test_every_program_is_known():
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.heavy] * (name != "five lines")) for name in AROUND]
 )
-def test_it_runs_and_trains(pool, tmp_path, name):
+def test_documented_program_trains(pool, tmp_path, name):
     if name == "lightning":
         pytest.importorskip("lightning.pytorch")
     before, after = AROUND[name]
@@ -166,7 +166,7 @@ def test_it_runs_and_trains(pool, tmp_path, name):
     pool(2).run(run, BEFORE + before + text + after, str(tmp_path), timeout=120.0)
 
 
-def test_what_the_five_lines_are_added_to_trains_too(tmp_path):
+def test_the_original_documented_program_trains(tmp_path):
     found = programs("torch")
     exec(BEFORE + found["five lines"].without("+").replace("model.pt", f"{tmp_path}/one.pt") + TRAINED, {"RANK": 0})
     assert (tmp_path / "one.pt").exists()

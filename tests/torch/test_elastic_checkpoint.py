@@ -49,7 +49,7 @@ def reads(directory):
     return state.state_dict()
 
 
-def test_a_job_of_another_size_goes_on(pool, tmp_path):
+def test_a_job_resumes_with_another_size(pool, tmp_path):
     written = pool(2).run(writes, str(tmp_path))[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == [name_of(2), name_of(3)]
     for read in pool(3).run(reads, str(tmp_path)):
@@ -60,7 +60,7 @@ def test_a_job_of_another_size_goes_on(pool, tmp_path):
         assert read["optimizer"]["param_groups"][0]["lr"] == 0.03, "as the callback for three ranks says"
 
 
-def test_what_does_not_fit_is_named(tmp_path):
+def test_mismatches_are_named(tmp_path):
     hvd.init()
     try:
         with hvd.elastic.Checkpoint(tmp_path) as checkpoint:

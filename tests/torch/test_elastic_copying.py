@@ -55,7 +55,7 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_commit_is_what_it_was_though_training_goes_on(slow):
+def test_training_does_not_change_a_commit(slow):
     model, optimizer, state = create()
     step(model, optimizer)
     slow.clear()
@@ -73,7 +73,7 @@ def test_a_commit_is_what_it_was_though_training_goes_on(slow):
         step(model, optimizer)
 
 
-def test_what_the_program_changes_by_itself_is_not_torn(slow):
+def test_changes_by_the_program_are_copied_consistently(slow):
     model, _, state = create()
     slow.clear()
     state.save()
@@ -86,7 +86,7 @@ def test_what_the_program_changes_by_itself_is_not_torn(slow):
     assert torch.equal(model[0].weight, changed)
 
 
-def test_what_is_frozen_is_copied_beside_the_step_if_it_rests():
+def test_unchanged_frozen_parameters_are_copied_in_the_background():
     model = torch.nn.Linear(700, 700).requires_grad_(False)
     state = hvd.elastic.TorchState(model)
     state.save()
@@ -105,7 +105,7 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_large_state_is_made_at_once_and_has_its_first_values_all_the_same():
+def test_large_states_keep_their_initial_values():
     model = torch.nn.Linear(4096, 4096)  # 64 MiB
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     first = model.weight.detach().clone()

@@ -101,7 +101,7 @@ def fails_in(programs):
     return found
 
 
-def test_only_a_program_that_counts_each_step_goes_on_without_a_commit(pool):
+def test_only_programs_that_count_each_step_continue_without_a_commit(pool):
     never = {"always_restore": True}
     programs = [(moves_parameters, {}), (usual, {}), (usual, never), (with_passes, {}), (counts_passes, {})]
     for found in pool(3, initialized=False).run(fails_in, programs)[:2]:
@@ -148,6 +148,6 @@ def accumulates(passes):
     return found
 
 
-def test_no_one_joins_in_the_middle_of_a_step(pool):
+def test_workers_do_not_join_during_a_step(pool):
     for passes in (2, 1):
         assert pool(2).run(accumulates, passes) == [[False, False, False, True, False, False]] * 2

@@ -94,7 +94,7 @@ def loses_a_rank(way: tuple[str, bool], at: str):
 
 @pytest.mark.parametrize("at", ["gradients", "metric"])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way[0]}-{'none' if way[1] else 'zeros'}")
-def test_training_goes_on_as_without_a_failure(pool, way, at):
+def test_training_continues_as_without_a_failure(pool, way, at):
     difference, _ = pool(2, initialized=False).run(loses_a_rank, way, at)
     assert difference < 1e-12
 
@@ -115,7 +115,7 @@ def joins(way: tuple[str, bool]):
     return found, zeros
 
 
-def test_a_new_rank_gets_the_kinds_of_gradients_that_others_have(pool):
+def test_new_ranks_get_the_gradient_kinds_of_others(pool):
     before, zeros = pool(2).run(joins, ("before", False))
     assert before == zeros == ([True] * 6 + [False] * 2, True)
     none, also_none = pool(2).run(joins, ("after", True))
@@ -140,7 +140,7 @@ def test_sparse_gradients_stay_sparse_and_parameters_added_later_have_none():
         table.weight.grad = None
 
 
-def test_a_scaler_takes_the_step_that_failed_anew():
+def test_a_scaler_repeats_a_failed_step():
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)

@@ -14,7 +14,7 @@ def of(rank: int, size: int):
     return mock.patch.multiple(MODULE, rank=lambda: rank, size=lambda: size)
 
 
-def test_a_loader_goes_on_where_it_was():
+def test_loaders_resume_at_their_position():
     with of(0, 2):
         sampler = ElasticSampler(range(8), shuffle=False)
     loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=2, sampler=sampler)
@@ -36,7 +36,7 @@ def test_a_loader_goes_on_where_it_was():
     assert (sampler.epoch, len(sampler), sampler.processed_num) == (1, 8, 0)
 
 
-def test_an_epoch_that_is_under_way_keeps_what_is_done():
+def test_a_running_epoch_keeps_finished_samples():
     """Also for programs that call set_epoch at its beginning, and again in the middle."""
     with of(0, 2):
         sampler = ElasticSampler(range(8), shuffle=False)
@@ -61,7 +61,7 @@ def test_an_epoch_that_is_under_way_keeps_what_is_done():
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_loop_goes_on_after_what_was_recorded_is_taken_back(shuffle):
+def test_a_loop_continues_after_records_are_undone(shuffle):
     """As after ``state.restore()`` in the middle of a loop: batch numbers are those of the loop."""
     for rank in (0, 1):
         with of(rank, 2):

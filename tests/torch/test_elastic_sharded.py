@@ -56,7 +56,7 @@ print("ends", hvd.size(), flush=True)
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("victims", "ranks"), [("1,3", 2), ("2", 4), ("", 3), ("1,2", 2)])
-def test_lost_parts(tmp_path: Path, victims: str, ranks: int) -> None:
+def test_lost_shards(tmp_path: Path, victims: str, ranks: int) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     cooldown = "1" if ranks == 4 else "600"

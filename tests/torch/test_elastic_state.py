@@ -25,7 +25,7 @@ def model_of(seed: int) -> torch.nn.Sequential:
 
 
 @on_ranks(2)
-def test_ranks_are_brought_together():
+def test_ranks_are_synchronized():
     me = hvd.rank()
     model = model_of(me)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (me + 1))
@@ -63,7 +63,7 @@ def test_ranks_are_brought_together():
         state.commit()
 
 
-def test_what_would_refer_to_a_copy_is_refused():
+def test_objects_that_would_refer_to_a_copy_are_refused():
     class Trainer:
         def __init__(self, model):
             self.model = model
@@ -90,7 +90,7 @@ def own_numbers():
     return drawn
 
 
-def test_random_numbers_are_each_ranks_own(pool):
+def test_each_rank_has_its_own_random_numbers(pool):
     one, other = pool(2).run(own_numbers)
     assert one != other
 
@@ -105,12 +105,12 @@ def differ():
     return None
 
 
-def test_other_attributes_on_some_ranks(pool):
+def test_different_attributes_on_some_ranks(pool):
     message = "the states of the ranks have different attributes: rank 1 has only_here, which rank 0 has not"
     assert pool(2).run(differ) == [message] * 2
 
 
-def test_what_cannot_be_copied_is_named():
+def test_uncopyable_attributes_are_named():
     model = torch.nn.Linear(1, 1)
     state = hvd.elastic.TorchState(model=model)
     model.state_dict = lambda: {"extra": (x for x in ())}
@@ -171,7 +171,7 @@ def test_states_of_the_frontend():
         hvd.elastic.batch(256)
 
 
-def test_a_step_that_is_done_again_begins_as_it_did():
+def test_repeated_steps_start_from_the_same_state():
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
     before = BeforeForward()
     before.watch([model])

@@ -11,7 +11,7 @@ from horovod.torch.elastic.taken_steps import StepByStep
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", True), ("meta", False)])
-def test_what_is_launched_on_a_device_may_have_spoilt_the_step_before(monkeypatch, device, expected):
+def test_device_work_may_have_changed_the_previous_step(monkeypatch, device, expected):
     reducer = SimpleNamespace(options=SimpleNamespace(passes=1), reductions=0, in_a_step=False)
     monkeypatch.setattr(taken_steps, "_reducer", lambda _: reducer)
     monkeypatch.setattr(taken_steps, "_within", lambda *_: True)
@@ -69,7 +69,7 @@ def whole(program: str, turns: int = 3) -> list[list[bool]]:
     return found
 
 
-def test_a_program_that_counts_each_step_goes_on_as_it_is():
+def test_programs_that_count_each_step_continue_without_a_commit():
     # By the second iteration it has not yet shown that it counts each step.
     assert whole(USUAL, 4) == [[True], [False], [True], [True]]
     for name in ("two reductions", "moved for a second pass"):
@@ -77,13 +77,13 @@ def test_a_program_that_counts_each_step_goes_on_as_it_is():
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in GO_ON])
-def test_any_other_goes_back_to_its_commit(name):
+def test_other_programs_roll_back_to_their_commit(name):
     first, *rest = whole(PROGRAMS[name], 5)
     assert not any(any(turn) for turn in rest)
     assert not any(first[1:]), "nothing has been done before the first one"
 
 
-def test_who_is_called_again_goes_on():
+def test_repeated_calls_continue():
     state = StepByStep()
     for call in range(2):
         state.go_on(2 * call, 0)

@@ -11,7 +11,7 @@ import horovod.torch as hvd
 @pytest.mark.parametrize(
     ("kind", "earlier"), [("allreduce_", 0), ("allreduce_", 5), ("allreduce", 1), ("broadcast_", 0), ("allgather", 0)]
 )
-def test_ctrl_c_in_a_blocking_call_leaves_the_memory_to_the_engine(pool, kind, earlier):
+def test_ctrl_c_in_a_blocking_call_keeps_memory_for_the_engine(pool, kind, earlier):
     """The caller may drop its tensors after an interrupt, but the engine writes to them when other ranks arrive."""
 
     def work(kind, earlier):

@@ -37,7 +37,7 @@ def results(loader):
 
 
 @on_ranks(3)
-def test_any_number_of_samples_gives_the_result_of_one_process():
+def test_metrics_equal_one_process_for_any_number_of_samples():
     for number in (0, 1, 2, 3, 4, 60):
         data = TensorDataset(SCORES[:number], LABELS[:number])
         sampler = hvd.EvalSampler(data)

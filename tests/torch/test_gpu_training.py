@@ -38,7 +38,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_as_on_a_real_one(gpu_ranks, case):
+def test_same_as_on_a_real_gpu(gpu_ranks, case):
     gpu_ranks(2).run(*CASES[case])
 
 
@@ -72,7 +72,7 @@ def test_ranks_with_different_numbers_of_steps():
 
 
 @on_gpu_ranks(2)
-def test_on_other_streams():
+def test_results_on_other_streams():
     """Results belong to the stream that waits for them; the program continues while a stream is busy."""
     from tests.torch.simulated_gpu import Stream, adapter, gpu, on_stream, values
 

@@ -67,7 +67,7 @@ hvd.allreduce(torch.ones(1), name="loss")
         ),
     ],
 )
-def test_what_is_said(tmp_path, program, sentence):
+def test_explanation_of_a_hang(tmp_path, program, sentence):
     path = tmp_path / "train.py"
     path.write_text(HEAD + program)
     line = next((n for n, text in enumerate(path.read_text().splitlines(), 1) if "%%%" in text), 0)

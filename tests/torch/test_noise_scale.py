@@ -43,7 +43,7 @@ def train(steps, buckets, again=False, wait=True, **options):
 
 
 @pytest.mark.parametrize("buckets", [True, False])
-def test_the_estimate_is_right(pool, buckets):
+def test_the_estimate_is_correct(pool, buckets):
     (found, sentence), *rest = pool(3, initialized=False).run(train, 240, buckets)
     assert found["low"] < TRUE < found["high"]
     assert found["workers"] == pytest.approx(TRUE, rel=0.3)
@@ -53,13 +53,13 @@ def test_the_estimate_is_right(pool, buckets):
 
 
 @pytest.mark.parametrize("options", [{"op": hvd.Sum}, {"backward_passes_per_step": 2}, {}])
-def test_nothing_is_measured_where_the_formula_does_not_hold(pool, options):
+def test_noise_is_not_measured_outside_the_formulas_scope(pool, options):
     again = {"again": "op" not in options}
     found = pool(2, initialized=False).run(train, 60, True, wait=False, **options, **again)
     assert [scale for scale, _ in found] == [None, None]
 
 
-def test_samples_become_rare_until_they_are_cheap(monkeypatch):
+def test_sampling_slows_down_until_it_is_cheap(monkeypatch):
     monkeypatch.setattr(submissions, "_NOISE_COST", 0.0)
     sampler, state, sampled = submissions.NoiseSampler(), SimpleNamespace(norms=None, can_measure_noise=True), []
     for step in range(1, 300):

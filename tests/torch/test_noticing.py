@@ -271,7 +271,7 @@ def test_a_long_job_without_a_wrapper_is_reported_early(pool):
 
 
 @pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
-def test_correct_programs_bring_no_warning(pool, program):
+def test_correct_programs_cause_no_warning(pool, program):
     assert warnings(pool, program) == []
 
 
@@ -300,7 +300,7 @@ def test_samples_that_a_device_still_copies_are_sent_later(monkeypatch):
     assert (sent, copies) == ([1, 2], [])
 
 
-def test_comparisons_take_turns_until_they_have_read_all_parameters():
+def test_comparisons_rotate_through_all_parameters():
     tensors = {str(number): torch.ones(3) for number in range(40)}
     turns = [[name for name, _ in monitoring._choose(tensors, turn)] for turn in range(3)]
     assert sorted([name for names in turns for name in names], key=int) == list(tensors)

@@ -104,7 +104,7 @@ def test_overlap():
 
 @pytest.mark.parametrize("view", [None, False])
 @on_ranks(2)
-def test_gradients_that_are_parts_of_one_tensor(view):
+def test_gradients_that_share_one_tensor(view):
     def joined(net, x):
         return sum((torch.cat([p.flatten() for p in net.parameters()]) * row.sum()).square().sum() for row in x)
 

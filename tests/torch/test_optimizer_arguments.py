@@ -61,7 +61,7 @@ class TestArguments:
         with pytest.raises(ValueError, match="Linear"):
             hvd.DistributedOptimizer(torch.nn.Linear(1, 1))
 
-    def test_alone_it_is_the_plain_optimizer(self):
+    def test_a_single_process_uses_the_plain_optimizer(self):
         net, make = self.make()
         optimizer = make()
         for _ in range(2):  # without counting passes or detecting a race

@@ -26,7 +26,7 @@ def taken_in(members):
 
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(SHAPES, SHAPES)))
-def test_a_parameter_in_the_place_of_another(old, new):
+def test_replaced_parameter(old, new):
     """Also for a replacement that compares as equal, or cannot be compared."""
     optimizer, members = members_of([parameter((2,)), parameter(old)])
     optimizer.param_groups[0]["params"][1] = parameter(new)

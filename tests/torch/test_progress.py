@@ -17,7 +17,7 @@ def train(net, optimizer, numbers, skips=None):
 
 
 @on_ranks(2)
-def test_a_rank_that_leaves_a_step_out():
+def test_a_rank_that_skips_a_step():
     net = network()
     optimizer = wrap(net)
     train(net, optimizer, range(3))

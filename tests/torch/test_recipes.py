@@ -65,7 +65,7 @@ def migrate(folder, begins, before, after):
 
 
 @pytest.mark.heavy
-def test_from_ddp(pool, tmp_path):
+def test_migration_from_ddp(pool, tmp_path):
     found = programs("torch")
     block = found["from DDP"]
     pool(2).run(migrate, str(tmp_path), found["beginning"].text, block.without("+"), block.without("-"))

@@ -32,7 +32,7 @@ def total():
 
 
 @on_ranks(2)
-def test_a_call_that_changed_is_not_taken_for_the_last_one():
+def test_changed_calls_are_not_treated_as_repeats():
     # Each change comes after enough equal steps for a schedule, twice, and is then reverted.
     changes = [
         (lambda: ones(4), {}, total()),
@@ -109,7 +109,7 @@ def test_a_lazy_negation_is_refused_after_equal_calls(single):
         hvd.allreduce_(tensor, name="x")
 
 
-def test_nothing_is_kept_that_the_program_has_dropped(single):
+def test_dropped_tensors_are_released(single):
     class Tensor(torch.Tensor):
         pass
 
@@ -122,7 +122,7 @@ def test_nothing_is_kept_that_the_program_has_dropped(single):
     assert repeats.idle["x"].engine is job.state.engine
 
 
-def test_blocking_allreduce_without_a_gradient_is_not_seen_by_autograd(single):
+def test_blocking_allreduce_without_a_gradient_bypasses_autograd(single):
     weight = torch.ones(3, requires_grad=True)
     assert hvd.allreduce(weight).requires_grad
     assert not hvd.allreduce(weight.detach()).requires_grad

@@ -282,7 +282,7 @@ def test_clipping_and_overflow_on_one_rank():
 
 @pytest.mark.heavy
 @on_ranks(4, HOROVOD_DYNAMIC_PROCESS_SETS="1")
-def test_process_set_and_another_number_of_ranks():
+def test_process_set_and_different_numbers_of_ranks():
     half, saved = hvd.add_process_set([1, 3]), None
     if hvd.rank() in (1, 3):
         nets = Net(), Net()

@@ -36,7 +36,7 @@ def test_shared_tensors():
 
 
 @on_ranks(2)
-def test_what_lies_there_is_not_staged():
+def test_shared_tensors_are_not_staged():
     t = hvd.empty_shared(1 << 18)
     before = stats("unstaged_bytes")
     t.fill_(1)
@@ -51,7 +51,7 @@ def test_what_lies_there_is_not_staged():
 
 
 @on_ranks(2)
-def test_memory_is_given_back():
+def test_memory_is_freed():
     # The pool's ranks run other tests before.
     gc.collect()
     start = stats("arena_bytes")

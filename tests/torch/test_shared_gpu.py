@@ -49,7 +49,7 @@ def same_as_on_the_cpu(gpus_of_the_host=1):
     return calls("cuLaunchKernel") - before, calls("cuIpcOpenMemHandle_v2")
 
 
-def test_the_same_bits_as_on_the_cpu(gpus):
+def test_results_equal_the_cpu_bitwise(gpus):
     for launched, _ in gpus(2).run(same_as_on_the_cpu, fresh=True):
         assert launched > 20
 
@@ -63,7 +63,7 @@ def counted():
     return calls("cuLaunchKernel") - before
 
 
-def test_it_can_be_switched_off(gpus):
+def test_cuda_ipc_can_be_switched_off(gpus):
     assert gpus(2, HOROVOD_CUDA_IPC="0").run(counted) == [0, 0]
 
 
@@ -95,14 +95,14 @@ def again():
     return counts, seen
 
 
-def test_initialising_again_closes_what_was_open(gpus):
+def test_initializing_again_closes_open_resources(gpus):
     for counts, seen in gpus(2).run(again, fresh=True):
         assert all(count > 0 for count in counts)
         assert seen == [(1, 0), (2, 1), (3, 2), (4, 3)]
 
 
 @pytest.mark.heavy
-def test_on_two_gpus_each_reduces_a_slice(gpus):
+def test_two_gpus_each_reduce_a_slice(gpus):
     ranks = gpus(4, SIMCUDA_DEVICES="2")
     ranks.fleet.dismiss()  # a driver reads its settings once
     try:

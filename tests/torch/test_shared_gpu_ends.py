@@ -102,5 +102,5 @@ def leaves_with_work_under_way():
 
 
 @pytest.mark.heavy
-def test_who_leaves_first_does_what_others_wait_for(two):
+def test_ranks_that_leave_first_finish_pending_work(two):
     assert two(leaves_with_work_under_way) is True

@@ -135,7 +135,7 @@ def negated() -> torch.Tensor:
     ],
     ids=["complex", "float8", "turned", "sparse", "meta", "negated", "list"],
 )
-def test_tensors_that_are_refused(tensor, text):
+def test_refused_tensors(tensor, text):
     for call in calls_with(tensor):
         with pytest.raises(ValueError, match=text):
             call()

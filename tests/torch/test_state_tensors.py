@@ -64,7 +64,7 @@ def quantized():
 
 
 @on_ranks(2)
-def test_one_error_on_all_ranks():
+def test_all_ranks_raise_one_error():
     rank = hvd.rank()
     one_entry = torch.eye(3) * torch.tensor([1.0, 0, 0])
     wrong = {

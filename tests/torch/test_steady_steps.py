@@ -88,7 +88,7 @@ def calls(net, optimizer):
 
 @on_ranks(2)
 @mock.patch.object(repeats, "settle", lambda _: False)  # noqa: PT008  (a mock would be passed as an argument)
-def test_frozen_and_unused_parameters_cost_nothing_in_a_step():
+def test_frozen_and_unused_parameters_do_not_slow_a_step():
     for bucket_views in (None, False):
         usual = settled(freeze=LAYERS // 2, gradient_as_bucket_view=bucket_views)
         operations, _ = of_the_engine(*usual)

@@ -59,7 +59,7 @@ def test_all_ranks_get_the_same_answer_at_the_same_step(pool):
     assert all("main thread" in text for text in job.run(_elsewhere))
 
 
-def test_signals_are_named_as_one_likes():
+def test_signals_can_be_given_by_name_or_number():
     assert signals_named("term, SIGUSR1,") == [signal.SIGTERM, signal.SIGUSR1]
     assert signals_named("SIGTERM,TERM") == [signal.SIGTERM], "a handler would call itself"
     assert signals_named(",") == []

@@ -79,7 +79,7 @@ def test_averaging_after_every_step_equals_synchronous_training(make):
 
 @pytest.mark.heavy
 @on_ranks(3)
-def test_local_sgd_averages_what_the_ranks_would_have_alone():
+def test_local_sgd_averages_the_local_models():
     net, alone = network(), network()
     train(alone, OPTIMIZERS["adam"](alone.parameters()), range(4))
     average = mean_of_ranks(alone)
@@ -256,7 +256,7 @@ def test_elastic_averaging_keeps_the_sum():
 
 @pytest.mark.heavy
 @on_ranks(2)
-def test_after_a_change_of_the_ranks_the_round_begins_again():
+def test_the_round_restarts_when_ranks_change():
     """What an elastic state does after a change: rank 0 has trained, the others are new."""
     net = network()
     optimizer = hvd.DiLoCo(OPTIMIZERS["sgd"](net.parameters()), every=3)

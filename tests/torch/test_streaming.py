@@ -28,7 +28,7 @@ def train():
     return here, saved, seen, flat(stream)
 
 
-def test_a_state_keeps_a_stream(pool):
+def test_states_restore_streams(pool):
     results = pool(2).run(train)
     assert [here for here, *_ in results] == [24, 24]
     assert results[0][1] == results[1][1]

@@ -30,7 +30,7 @@ def in_threads(*calls):
 
 @pytest.mark.parametrize("bucketed", [None, False])
 @on_ranks(2)
-def test_passes_that_follow_one_another(bucketed):
+def test_consecutive_passes(bucketed):
     """Three threads run backward through the same network under a lock, in an order that differs between ranks."""
     net, reference = network(), network()
     optimizer = wrap(net, gradient_as_bucket_view=bucketed)

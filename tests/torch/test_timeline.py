@@ -72,14 +72,14 @@ def test_the_program_starts_and_stops_it(pool, tmp_path):
 
 
 @on_ranks(1)
-def test_it_is_refused_where_it_was_not_asked_for():
+def test_start_timeline_is_refused_unless_dynamic():
     with pytest.raises(ValueError, match="HOROVOD_TIMELINE=DYNAMIC"):
         hvd.start_timeline("t.json")
     hvd.stop_timeline()
 
 
 @pytest.mark.heavy
-def test_rank_0_merges_the_files_when_it_is_asked_to(tmp_path):
+def test_rank_0_merges_the_files_on_request(tmp_path):
     path = tmp_path / "t.json"
     program = "import torch, horovod.torch as hvd; hvd.init(); hvd.allreduce(torch.ones(3), name='x')"
     done = run_job(["-np", "2", "--timeline-filename", str(path), "--timeline-merge", *python(program)])

@@ -5,7 +5,7 @@ import pytest
 from tools.wheels import build
 
 
-def test_a_folder_of_somebodys_is_left_alone(tmp_path):
+def test_folders_of_other_users_are_left_alone(tmp_path):
     (tmp_path / "horovod-1.0.tar.gz").write_text("")
     build.empty(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.heavy
 CORE = Path(importlib.util.find_spec("horovod._core").origin)
 
 
-def test_what_a_library_expects_of_others():
+def test_symbols_needed_by_a_library():
     """Uses the extension of this checkout, built against this system's libraries."""
     expected = {name: (version, weak) for name, version, weak in check.undefined(CORE.read_bytes())}
     assert expected["PyModule_GetState" if "PyModule_GetState" in expected else "PyErr_SetString"] == (None, False)
@@ -26,7 +26,7 @@ def test_what_a_library_expects_of_others():
     assert "libc.so.6" in check.libraries_needed(CORE.read_bytes())
 
 
-def test_a_library_of_this_system_is_not_for_older_ones(tmp_path, monkeypatch):
+def test_a_library_of_this_system_does_not_suit_older_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "_output", lambda *args: (0, 'platform tag: "linux_x86_64"'))
     wheel = tmp_path / "horovod-1.0-cp312-abi3-manylinux_2_28_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as packed:

@@ -19,7 +19,7 @@ def test_names():
     assert OLD.extension("x86_64") == "horovod/_core.cpython-310-x86_64-linux-gnu.so"
 
 
-def test_every_library_that_is_built_belongs_into_a_wheel():
+def test_every_built_library_belongs_in_a_wheel():
     lists = [path.read_text() for path in (ROOT / "bindings").glob("*/CMakeLists.txt")]
     folders = {
         name for text in lists for name in re.findall(r"install\(TARGETS \w+ LIBRARY DESTINATION ([\w/]+)\)", text)
@@ -39,7 +39,7 @@ def test_contents():
     ]
 
 
-def test_what_a_library_must_not_need_or_show():
+def test_forbidden_dependencies_and_symbols_of_a_library():
     fine = [("memcpy", "GLIBC_2.14", False), ("PyLong_FromLong", None, False), ("__gmon_start__", None, True)]
     assert library_complaints("a.so", fine, ["PyInit__core"], ["libc.so.6", "libgcc_s.so.1"]) == []
     newer, shown = [*fine, ("arc4random", None, False)], ["_ZNSt6thread4joinEv"]
@@ -50,7 +50,7 @@ def test_what_a_library_must_not_need_or_show():
     ]
 
 
-def test_the_extras_are_those_that_were_promised():
+def test_the_extras_match_the_documentation():
     text = (ROOT / "pyproject.toml").read_text()
     section = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     extras = set(re.findall(r"^([\w-]+) = ", section, re.M))

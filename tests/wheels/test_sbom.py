@@ -19,7 +19,7 @@ def written(files=FILES, epoch=1_700_000_000):
     return sbom.document("1.0", files, parts, needs, {"cmake": "4.0"}, epoch)
 
 
-def test_it_says_what_is_in_which_file():
+def test_the_sbom_lists_the_content_of_each_file():
     content = json.loads(written())
     components = {component["name"]: component for component in content["components"]}
     assert set(components) == {*FILES, "nanobind", "robin-map", "libstdc++", "pyzmq"}

@@ -62,7 +62,7 @@ def test_a_search_is_logged_stored_shown_and_reused(train, tmp_path):
     assert "autotune: using the result of " in again.err
 
 
-def test_a_rank_that_is_lost_meanwhile_ends_the_job(train):
+def test_losing_a_rank_ends_the_job(train):
     done = train(*FLAGS, killed=40)
     assert done.code != 0
     assert "autotune: tuning fusion_bytes" in done.err
@@ -85,7 +85,7 @@ def test_the_next_epoch_of_a_process_keeps_the_result(train, tmp_path):
     assert "autotune: done after " in second
 
 
-def test_a_job_that_is_too_short_says_so(train):
+def test_too_short_jobs_are_reported(train):
     done = train(*FLAGS, steps=[5])
     assert done.code == 0, done.err
     assert "the search ended before anything was measured" in done.err

@@ -31,7 +31,7 @@ def test_stored_and_found(cache):
     assert results.load(one.key) is None
 
 
-def test_shown(cache):
+def test_stored_results_are_shown(cache):
     assert results.table(results.stored()) == (
         f"no results of autotune are stored in {cache}; horovodrun --autotune stores one"
     )

@@ -37,7 +37,7 @@ def bowl(values):
 
 
 @pytest.mark.parametrize(("noise", "drift"), [(0.01, 0), (0.05, 0.02), (0.1, 0.1), (0.5, 0.3)])
-def test_it_never_ends_slower_than_it_began(noise, drift):
+def test_search_never_ends_slower_than_it_started(noise, drift):
     for seed in range(100):
         progress, measured = searched(bowl, noise, drift, seed)
         assert bowl(progress.best) <= bowl(INITIAL)
@@ -46,7 +46,7 @@ def test_it_never_ends_slower_than_it_began(noise, drift):
         assert (progress.gain > 0) == (progress.best != INITIAL)
 
 
-def test_what_is_slower_everywhere_else_is_left():
+def test_a_better_maximum_is_kept():
     def peak(values):  # every change makes a step 2% slower
         return 0.05 * (1 if values == INITIAL else 1.02)
 
@@ -54,7 +54,7 @@ def test_what_is_slower_everywhere_else_is_left():
         assert searched(peak, 0.03, 0.02, seed)[0].best == INITIAL
 
 
-def test_with_little_noise_it_gets_near_the_best():
+def test_search_finds_good_values_with_little_noise():
     progress, measured = searched(bowl, 0.005, 0, 1)
     assert bowl(progress.best) < 0.05 * 1.1
     assert progress.gain == pytest.approx(1 - bowl(progress.best) / bowl(INITIAL), abs=0.02)

@@ -17,7 +17,7 @@ def names(plan):
     return [parameter.name for parameter in plan.parameters]
 
 
-def test_what_is_tuned():
+def test_tuned_parameters():
     def plan(job=HERE, fixed=(), step_bytes=100 * MIB, buckets=True, threshold=128 * MIB):
         return make_plan(job, frozenset(fixed), threshold, TUNING, step_bytes, buckets)
 
@@ -104,7 +104,7 @@ def train(engine, tuner, steps):
         tuner.stepped(now)
 
 
-def test_a_search(tuner):
+def test_autotune_search(tuner):
     report = Report()
     engine, tuning = tuner(report)
     train(engine, tuning, 10)
@@ -139,7 +139,7 @@ def test_tuning_again_after_a_lasting_change(tuner):
 
 
 @pytest.mark.parametrize("searches", [True, False])
-def test_what_was_found_before_is_used(tuner, searches):
+def test_stored_results_are_used(tuner, searches):
     report = Report(stored=({"fusion_bytes": 2 * MIB}, True))
     engine, tuning = tuner(report, searches=searches)
     train(engine, tuning, 5)  # long before a search would begin
@@ -147,7 +147,7 @@ def test_what_was_found_before_is_used(tuner, searches):
     assert tuning.done
 
 
-def test_a_search_that_was_interrupted_goes_on_from_what_it_had_found(tuner):
+def test_an_interrupted_search_continues_from_its_best(tuner):
     """An elastic job starts another epoch, perhaps on hosts where other parameters matter."""
     report = Report(stored=({"fusion_bytes": 1 * MIB, "pair_bytes": 5}, False))
     engine, tuning = tuner(report)
@@ -157,7 +157,7 @@ def test_a_search_that_was_interrupted_goes_on_from_what_it_had_found(tuner):
     assert tuning.done
 
 
-def test_nothing_changes_where_there_is_nothing_to_tune(tuner):
+def test_nothing_changes_without_parameters_to_tune(tuner):
     report = Report()
     engine, tuning = tuner(report, fixed=("HOROVOD_TUNING", "HOROVOD_FUSION_THRESHOLD"))
     train(engine, tuning, 60)

@@ -56,7 +56,7 @@ def test_tensors_that_all_ranks_share_are_reduced_without_staging():
         assert unstaged == 4 * COUNT
 
 
-def test_a_rank_that_may_not_map_so_much_goes_without(pool):
+def test_a_rank_without_enough_address_space_maps_nothing(pool):
     def work():
         import resource
 
@@ -98,7 +98,7 @@ def init_with_files_of(most):
 
 
 @pytest.mark.parametrize(("arena", "most"), [(1 << 30, 64 << 20), (-1, 1 << 20)])
-def test_a_limit_of_file_sizes_that_is_too_low_is_an_error_that_names_settings(pool, arena, most):
+def test_too_low_file_size_limits_are_an_error_that_names_settings(pool, arena, most):
     results = pool(2, initialized=False, HOROVOD_ARENA_BYTES=str(arena)).run(init_with_files_of, most)
     for message in results:
         assert "rank 0" in message

@@ -20,7 +20,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_stored_is_found_for_the_same_world_only(cache: Path) -> None:
+def test_stored_results_apply_only_to_the_same_world(cache: Path) -> None:
     assert load(WORLD) == ("", "")
     path = store(WORLD, {"chunk_bytes": 65536, "direct_bytes": 0}, {"allreduce": {"default": 2.0, "tuned": 1.0}})
     assert path.parent == cache / "horovod"
@@ -31,7 +31,7 @@ def test_what_is_stored_is_found_for_the_same_world_only(cache: Path) -> None:
     assert load(WORLD) == ("", "")
 
 
-def test_only_the_owner_can_read_and_write_and_nothing_else_is_left(cache: Path) -> None:
+def test_only_the_owner_has_access_and_nothing_else_is_left(cache: Path) -> None:
     before = os.umask(0)
     try:
         path = store(WORLD, {"chunk_bytes": 65536})
@@ -60,7 +60,7 @@ def edited(**changes: object) -> str:
         (lambda: edited(extra=1), "unknown field"),
     ],
 )
-def test_a_damaged_file_is_passed_over_with_a_reason(cache: Path, text: Callable[[], str], reason: str) -> None:
+def test_damaged_files_are_skipped_with_a_reason(cache: Path, text: Callable[[], str], reason: str) -> None:
     path = store(WORLD, {})
     path.write_text(text())
     found, why = load(WORLD)
@@ -70,7 +70,7 @@ def test_a_damaged_file_is_passed_over_with_a_reason(cache: Path, text: Callable
     assert "\n" not in why
 
 
-def test_a_file_that_others_can_write_is_passed_over(cache: Path) -> None:
+def test_files_that_others_can_write_are_ignored(cache: Path) -> None:
     path = store(WORLD, {"chunk_bytes": 65536})
     path.chmod(0o622)
     assert load(WORLD)[0] == ""
@@ -86,7 +86,7 @@ def test_a_file_that_others_can_write_is_passed_over(cache: Path) -> None:
     assert str(path) in load(WORLD)[1]
 
 
-def test_what_the_engine_would_refuse_is_not_stored(cache: Path) -> None:
+def test_values_that_the_engine_would_refuse_are_not_stored(cache: Path) -> None:
     with pytest.raises(ValueError, match="chunk_bytes=1"):
         store(WORLD, {"chunk_bytes": 1})
     assert list(cache.iterdir()) == []

@@ -11,7 +11,7 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.bootstrap import engine_start
 
 
-def test_a_native_engine_that_lacks_a_setting_is_said_to_be_older(monkeypatch):
+def test_a_native_engine_without_a_setting_is_reported_as_older(monkeypatch):
     first = engine_start.TABLE[0]
     newer = dataclasses.replace(first, engine="of_tomorrow")
     monkeypatch.setattr(engine_start, "TABLE", (newer,))
@@ -19,7 +19,7 @@ def test_a_native_engine_that_lacks_a_setting_is_said_to_be_older(monkeypatch):
         HorovodBasics("tests").init()
 
 
-def test_descriptors_that_do_not_come():
+def test_missing_descriptors():
     local, peer = socket.socketpair()
     before = len(os.listdir("/proc/self/fd"))
     begin = time.monotonic()

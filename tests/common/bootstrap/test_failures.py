@@ -14,7 +14,7 @@ from tests.runner.launching import eventually
 HOSTS = ["host0", "host1"]
 
 
-def test_the_first_failure_is_told_to_all():
+def test_the_first_failure_is_reported_to_all():
     with StoreServer(KEY) as server, contextlib.ExitStack() as held:
         stores = [held.enter_context(StoreClient(KEY, *server.address)) for _ in HOSTS]
         local, remote = (Failures(store, 7, rank, [0, 1], HOSTS[rank]) for rank, store in enumerate(stores))
@@ -24,7 +24,7 @@ def test_the_first_failure_is_told_to_all():
         assert local.tell(OSError(5, "later")) == reported
 
 
-def test_what_one_says_at_the_end_all_know():
+def test_failures_at_the_end_reach_all_ranks():
     with (
         StoreServer(KEY) as server,
         StoreClient(KEY, *server.address) as one,

@@ -71,7 +71,7 @@ class Telling(Launcher):
         return 9, [b"no news", encode(Updated(3, 5.0, int(HostUpdateResult.added)))]
 
 
-def test_a_connection_that_fails_is_made_anew_and_said_once(monkeypatch, capfd):
+def test_failed_connections_are_retried_and_reported_once(monkeypatch, capfd):
     monkeypatch.setattr(module, "PAUSE", 0.01)
     telling, engine, event = Telling(deaf=0), Engine(), threading.Event()
     begun, tried = threading.Event(), []

@@ -32,7 +32,7 @@ def test_a_missing_rank_is_named_in_time():
     assert "rank 0" not in str(results[2])
 
 
-def test_a_rank_with_another_key_is_not_let_in():
+def test_ranks_with_another_key_are_rejected():
     _, results = form("aab", seconds=2, keys=[KEY, b"x" * 32, KEY])
     assert "node connection from rank 1" in str(results[0])
     assert "rank 2" not in str(results[0])
@@ -40,7 +40,7 @@ def test_a_rank_with_another_key_is_not_let_in():
     close_all(results)
 
 
-def test_strangers_are_dropped_and_hinder_nobody(monkeypatch):
+def test_strangers_are_dropped_and_do_not_disturb_ranks(monkeypatch):
     monkeypatch.setattr("horovod.common.bootstrap.mesh._STRANGERS", 5)
     strangers = []
 
@@ -107,7 +107,7 @@ def patient(monkeypatch):
         monkeypatch.setattr("horovod.common.bootstrap.mesh." + name, 60.0)
 
 
-def test_other_users_take_nobodys_place(patient, monkeypatch):
+def test_other_users_do_not_take_places(patient, monkeypatch):
     monkeypatch.setattr("horovod.common.bootstrap.mesh._STRANGERS", 5)
     monkeypatch.setattr("horovod.common.bootstrap.mesh.kernel.peer_user", lambda sock: os.geteuid() + 1)
     with forming(0) as (listeners, attempts), contextlib.ExitStack() as stack:

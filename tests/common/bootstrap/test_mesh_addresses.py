@@ -58,7 +58,7 @@ def nobody():
 
 
 @pytest.mark.parametrize("hosts", ["ab", "aabb", "abcd"])
-def test_who_listens_connects_when_nobody_reaches_it(hosts, monkeypatch):
+def test_unreachable_listeners_connect_themselves(hosts, monkeypatch):
     monkeypatch.setattr("horovod.common.bootstrap.mesh._REVERSE_SECONDS", 0.1)
     with stranger("full") as full, nobody() as none:
         plans, results = form(hosts, seconds=60, publish=lambda rank, own: [none, full] if rank == 0 else own)
@@ -83,7 +83,7 @@ def test_the_first_failure_names_both_ranks_and_every_address(monkeypatch):
     assert "--network-interfaces" in text
 
 
-def test_a_peer_that_is_nowhere_reachable(monkeypatch):
+def test_unreachable_peer(monkeypatch):
     monkeypatch.setattr("horovod.common.bootstrap.mesh._UNREACHABLE_SECONDS", 0.5)
     monkeypatch.setattr("horovod.common.bootstrap.mesh._UNREACHABLE", 0)
     begin = time.monotonic()

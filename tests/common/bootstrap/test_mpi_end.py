@@ -50,7 +50,7 @@ def never(seconds: float) -> bool:
     return False
 
 
-def test_what_ends_is_waited_for_without_a_word(pairs):
+def test_waiting_for_peers_to_finish_is_silent(pairs):
     engine_has_ended(pairs)
     lines: list[str] = []
     assert mpi.wait_for_finalize(after(30), lines.append)
@@ -58,7 +58,7 @@ def test_what_ends_is_waited_for_without_a_word(pairs):
     assert pairs[0][1].recv(1) == b""  # now the others see that this rank is done
 
 
-def test_a_neighbour_whose_process_is_gone_is_named_after_the_grace(pairs):
+def test_neighbours_that_exited_are_named_after_the_grace(pairs):
     engine_has_ended(pairs)
     pairs[1][1].send(b"what its engine has still said")
     pairs[1][1].close()
@@ -68,7 +68,7 @@ def test_a_neighbour_whose_process_is_gone_is_named_after_the_grace(pairs):
     assert "MPI_Finalize waits for all processes of the job, but rank 1 has ended" in lines[0]
 
 
-def test_leaving_ends_the_process_with_a_code_and_what_was_printed():
+def test_leaving_ends_the_process_with_code_and_output():
     program = "from horovod.common.bootstrap.mpi import atexit, exit_at_once; print(1); atexit.register(exit_at_once)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

@@ -16,7 +16,7 @@ def test_one_host():
     assert plan.local_children == []
 
 
-def test_ranks_of_two_hosts_in_turns():
+def test_ranks_alternating_between_two_hosts():
     peers = [peer(0, "a"), peer(1, "b"), peer(2, "a"), peer(3, "b")]
     plans = [make_plan(rank, peers) for rank in range(4)]
     assert plans[0].node_of == [0, 1, 0, 1]

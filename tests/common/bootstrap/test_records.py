@@ -46,7 +46,7 @@ def total(replies):
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", pack([b"x" * 100])[:-1], b"\x78\x9c"])
-def test_packed_values_that_are_not(data):
+def test_invalid_packed_values(data):
     with pytest.raises(ValueError, match="packed values"):
         unpack(data)
 
@@ -70,7 +70,7 @@ def run_all(hosts, seconds=30.0, absent=(), versions=None, check=lambda rank: No
 
 
 @pytest.mark.parametrize("hosts", ["a", "aa", "ab", "aabb", "abcabc", "a" * 24])
-def test_leaders_pass_the_records_on(hosts):
+def test_leaders_forward_the_records(hosts):
     before = len(os.listdir("/proc/self/fd"))
     result, results = run_all(hosts)
     for rank, (values, links) in enumerate(results):
@@ -83,7 +83,7 @@ def test_leaders_pass_the_records_on(hosts):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_leader_whose_rank_does_not_read_waits_until_the_deadline_and_hears_of_failures():
+def test_a_leader_waits_for_a_stalled_rank_until_deadline_or_failure():
     local, peer = socket.socketpair()
     checks = []
 
@@ -99,7 +99,7 @@ def test_a_leader_whose_rank_does_not_read_waits_until_the_deadline_and_hears_of
             _send(local, b"x", "rank 1", time.monotonic(), lambda: pytest.fail("the deadline is over"))
 
 
-def test_whoever_waits_hears_of_failures_elsewhere():
+def test_waiting_ranks_get_failures_of_others():
     def check(rank):
         if rank == 1:
             raise LinkError("rank 3 could not join: its reason")

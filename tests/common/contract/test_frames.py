@@ -16,7 +16,7 @@ def module(name, code):
     return module
 
 
-def test_whose_a_frame_is():
+def test_libraries_of_frames():
     library_of = log.library_of
     assert library_of("/home/me/train.py") == library_of("train.py") == library_of("/home/me/lib/python/net.py") == ""
     assert library_of(f"{PACKAGES}/torch/nn/modules/module.py") == "torch"
@@ -27,7 +27,7 @@ def test_whose_a_frame_is():
     assert library_of("<stdin>") == library_of("/home/me/.cache/ipykernel_1/cell.py") == ""
 
 
-def test_all_folders_of_the_package_are_known_as_ours():
+def test_all_package_folders_count_as_library_code():
     package = Path(log.__file__).parents[2]
     assert package.name == "horovod"
     parts = [part for part in package.iterdir() if part.is_dir() and part.name != "__pycache__"]

@@ -53,7 +53,7 @@ OWN_V2 = "0::/system.slice/job.scope\n"
         ("memory", OWN_V2, "nonsense - cgroup2\n1 2 3 - \n", None),
     ],
 )
-def test_where_groups_are(controller, own, mounts, expected):
+def test_paths_of_control_groups(controller, own, mounts, expected):
     found = kernel.groups(controller, own, mounts)
     if expected is None and found is not None:  # mounted, but not above this process: only the mount itself is found
         assert found == Groups(1, ["/sys/fs/cgroup/memory"])
@@ -89,7 +89,7 @@ def tree(root, own, mounts, files):
     return str(root)
 
 
-def test_the_least_of_nested_groups_counts(tmp_path):
+def test_the_lowest_limit_of_nested_groups_applies(tmp_path):
     root = tree(
         tmp_path,
         OWN_V2,
@@ -139,7 +139,7 @@ def run(*numbers):
         ((64, 200, 300, 100), [200]),  # fewer may suffice
     ],
 )
-def test_the_limit_is_raised_as_far_as_needed_and_possible(numbers, limits):
+def test_limits_are_raised_as_far_as_needed_and_possible(numbers, limits):
     done = run(*numbers)
     assert done.returncode == 0, done.stderr
     soft, hard = map(int, done.stdout.split())
@@ -148,7 +148,7 @@ def test_the_limit_is_raised_as_far_as_needed_and_possible(numbers, limits):
 
 
 @pytest.mark.parametrize(("numbers", "needed"), [((64, 100, 300), "3"), ((64, 100, 300, 150), "1")])
-def test_a_hard_limit_that_is_too_low_is_named(numbers, needed):
+def test_too_low_hard_limits_are_named(numbers, needed):
     done = run(*numbers)
     assert done.returncode == 1
     assert done.stderr.startswith(f"this process may have 100 files open, but in this job it needs {needed}")
@@ -172,7 +172,7 @@ meeting.server.close()
 """
 
 
-def test_rank_0_makes_room_for_all_that_come_to_its_store():
+def test_limits_of_rank_0_are_raised_for_its_store():
     def run(hard):
         command = [sys.executable, "-c", MEET, str(hard), str(os.getpid())]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -193,7 +193,7 @@ def test_rank_0_makes_room_for_all_that_come_to_its_store():
         (errno.ENOMEM, r"no file can be made in memory: Cannot allocate memory"),
     ],
 )
-def test_it_says_what_is_in_the_way(monkeypatch, number, says):
+def test_errors_name_the_obstacle(monkeypatch, number, says):
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
@@ -203,7 +203,7 @@ def test_it_says_what_is_in_the_way(monkeypatch, number, says):
     assert raised.value.errno == number
 
 
-def test_the_kernel_says_who_it_is():
+def test_the_kernel_reports_the_peer():
     local, peer = socket.socketpair(socket.AF_UNIX)
     with local, peer:
         assert kernel.peer_credentials(local) == (os.getpid(), os.geteuid(), os.getegid())

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[3]
         ("", ""),
     ],
 )
-def test_which_was_meant(name, meant):
+def test_nearest_variable(name, meant):
     assert notices.nearest_variable(name) == meant
     messages = sentences({name: "secret"})
     assert len(messages) == bool(meant)
@@ -44,7 +44,7 @@ def test_which_was_meant(name, meant):
     assert "secret" not in str(messages)
 
 
-def test_variables_of_our_own_are_not_misspelt():
+def test_horovods_own_variables_are_not_misspelt():
     found = set()
     for folder in ("src", "bindings", "core", "deploy"):
         for path in (ROOT / folder).rglob("*"):
@@ -54,6 +54,6 @@ def test_variables_of_our_own_are_not_misspelt():
     assert {name: near for name in sorted(found) if (near := notices.nearest_variable(name))} == {}
 
 
-def test_what_a_program_sets_itself():
+def test_variables_set_by_the_program():
     environ = {"HOME": "/", "HOROVOD_SET_BY_A_TEST": "1"}
     assert notices.of_program(environ) == ["HOROVOD_SET_BY_A_TEST"]

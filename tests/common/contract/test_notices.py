@@ -47,7 +47,7 @@ def test_notices(environ, message):
         ({"HOROVOD_GPU_AFFINITY": "1"}, "HOROVOD_GPU_AFFINITY is '1', but only horovodrun acts upon it"),
     ],
 )
-def test_what_only_the_launcher_acts_upon(environ, message):
+def test_variables_only_for_the_launcher(environ, message):
     messages = unheard(environ)
     assert len(messages) == (1 if message else 0), messages
     assert all(text.startswith(message) for text in messages), messages

@@ -5,7 +5,7 @@ import pickle
 from horovod.common.contract.pickling import dumps
 
 
-def test_code_keeps_the_name_of_its_file():
+def test_pickled_code_keeps_its_file_name():
     """Tracebacks on other ranks need it to show the user's lines."""
     names = {"__name__": "__main__"}
     text = "def outer():\n    def inner():\n        pass\n    return inner\n"

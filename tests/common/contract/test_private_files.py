@@ -8,7 +8,7 @@ import pytest
 from horovod.common.contract.private_files import NotPrivateError, closing, open_file, open_folder, open_private_folder
 
 
-def test_a_private_folder_is_made_for_this_user_alone(tmp_path):
+def test_private_folders_are_only_for_this_user(tmp_path):
     for _ in range(2):
         with closing(open_private_folder(str(tmp_path / "mine"))) as fd:
             assert stat.S_IMODE(os.fstat(fd).st_mode) == 0o700
@@ -16,7 +16,7 @@ def test_a_private_folder_is_made_for_this_user_alone(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707])
-def test_a_folder_that_others_can_write_to_is_not_private(tmp_path, mode):
+def test_folders_that_others_can_write_are_not_private(tmp_path, mode):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(mode)
     with pytest.raises(NotPrivateError, match="others can write to it"):

@@ -18,7 +18,7 @@ def test_runs():
     assert runs([]) == []
 
 
-def test_named():
+def test_named_ranks():
     assert named_ranks([5]) == "rank 5"
     assert named_ranks([5, 0, 1]) == "ranks 0-1, 5"
     assert named_ranks([5, 0, 1], ",") == "ranks 0-1,5"

@@ -10,7 +10,7 @@ import pytest
 from horovod.common.contract import reports
 
 
-def test_a_folder_for_the_user_and_one_for_the_job(tmp_path, monkeypatch):
+def test_user_and_job_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert reports.folder_of_user("") == f"{tempfile.gettempdir()}/horovod-{os.getuid()}"
     assert reports.folder_of_user("mine") == str(tmp_path / "mine")
@@ -34,7 +34,7 @@ def test_the_oldest_jobs_are_removed_and_nothing_else(tmp_path):
     reports.prune(str(tmp_path / "none" / "20260102-000000-17"))
 
 
-def test_folders_of_that_name_with_something_else_in_them_stay(tmp_path):
+def test_folders_with_other_content_are_kept(tmp_path):
     for number in range(reports.KEPT + 4):
         (tmp_path / f"20260101-{number:06}-17").mkdir()
     (tmp_path / "20260101-000000-17" / "model.pt").touch()
@@ -60,7 +60,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path / f"horovod-{os.getuid()}"
 
 
-def test_the_default_folder_is_made_for_this_user_alone(place):
+def test_the_default_folder_is_only_for_this_user(place):
     folder = reports.folder_of_job("")
     assert os.path.dirname(folder) == str(place)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
@@ -69,7 +69,7 @@ def test_the_default_folder_is_made_for_this_user_alone(place):
 
 
 @pytest.mark.parametrize("kind", ["open to others", "a link", "a file", "another user's"])
-def test_a_default_folder_that_another_user_may_have_made_is_not_used(place, tmp_path, kind):
+def test_a_default_folder_of_another_user_is_not_used(place, tmp_path, kind):
     if kind == "a link":
         (tmp_path / "home").mkdir()
         place.symlink_to(tmp_path / "home")

@@ -78,7 +78,7 @@ def test_names_are_unique_and_fields_belong_to_one_setting():
 
 
 @pytest.mark.parametrize("asking", [(), (0,), (2,), (0, 1, 2)])
-def test_what_makes_a_job_safer_is_on_where_anybody_asks_for_it(asking):
+def test_encryption_is_on_if_any_rank_requests_it(asking):
     sent = [Settings.from_environ({"HOROVOD_ENCRYPT_DATA": str(int(rank in asking))}).shared() for rank in range(3)]
     assert settings.agree(sent)["HOROVOD_ENCRYPT_DATA"] is bool(asking)
 

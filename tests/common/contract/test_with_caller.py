@@ -39,7 +39,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("how", ["import fork", "go"])
-def test_it_ends_with_its_caller(tmp_path, how):
+def test_process_ends_with_its_caller(tmp_path, how):
     imported = "time.sleep(600)" if "import" in how else ""
     (tmp_path / "slow_program.py").write_text(textwrap.dedent(SLOW.format(imported=imported)))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

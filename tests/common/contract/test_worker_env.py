@@ -25,7 +25,7 @@ RENDEZVOUS = {
 PAIR = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2", **RENDEZVOUS}
 
 
-def test_without_any_of_it_a_job_of_one():
+def test_a_job_of_one_without_variables():
     env = WorkerEnv.from_environ({})
     assert env == WorkerEnv()
     assert (env.rank, env.size, env.local_rank, env.local_size, env.cross_rank, env.cross_size) == (0, 1, 0, 1, 0, 1)
@@ -71,7 +71,7 @@ def test_several_processes_without_rendezvous_get_advice():
         WorkerEnv.from_environ({"HOROVOD_SIZE": "4", "HOROVOD_RANK": "1"})
 
 
-def test_what_another_launcher_has_set_without_a_key_is_refused():
+def test_another_launchers_variables_without_a_key_are_refused():
     """TonY's Horovod runtime sets these variables."""
     variables = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "n1",
@@ -101,7 +101,7 @@ MPIRUN = {
         (5, None, None, (0, 1, 5, 8)),
     ],
 )
-def test_what_is_guessed_until_the_ranks_have_met(rank, local_rank, local_size, expected):
+def test_local_ranks_are_guessed_until_ranks_have_met(rank, local_rank, local_size, expected):
     values = {"RANK": rank, "SIZE": 8, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
     environ = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in values.items() if value is not None}
     env = WorkerEnv.from_environ(environ)
@@ -109,7 +109,7 @@ def test_what_is_guessed_until_the_ranks_have_met(rank, local_rank, local_size, 
 
 
 @pytest.mark.parametrize("port", [0, 1, 65535, 65536])
-def test_which_ports_there_are(port):
+def test_valid_ports(port):
     change = {"rendezvous_addr": "a", "rendezvous_port": port}
     if 1 <= port <= 65535:
         assert WorkerEnv(**change).rendezvous_port == port
@@ -118,7 +118,7 @@ def test_which_ports_there_are(port):
             WorkerEnv(**change)
 
 
-def test_the_key_that_the_user_gives(monkeypatch, tmp_path):
+def test_key_given_by_the_user(monkeypatch, tmp_path):
     env = WorkerEnv.from_environ(MPIRUN)
     monkeypatch.setattr("horovod.common.contract.worker_env._taken", [])
     assert env.given_key() is None
@@ -133,7 +133,7 @@ def test_the_key_that_the_user_gives(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "0f" * 31, "0f" * 31 + "0g", "password"])
-def test_a_key_that_is_none_is_refused_and_not_shown(monkeypatch, text):
+def test_invalid_keys_are_refused_and_not_shown(monkeypatch, text):
     monkeypatch.setattr("horovod.common.contract.worker_env._taken", [])
     monkeypatch.setenv("HOROVOD_JOB_KEY", text)
     with pytest.raises(ValueError, match="HOROVOD_JOB_KEY must be 64 hexadecimal digits") as caught:
@@ -144,7 +144,7 @@ def test_a_key_that_is_none_is_refused_and_not_shown(monkeypatch, text):
     assert not text or text not in shown
 
 
-def test_a_process_alone_takes_the_key_out_of_its_environment():
+def test_a_single_process_removes_the_key_from_its_environment():
     program = (
         "import os\n"
         "from horovod.common.basics import HorovodBasics\n"

@@ -29,7 +29,7 @@ def driver(tmp_path_factory):
         ({"FAKE_OTHER": "other"}, Tried(ipc="the memory of another process was opened, and other bytes were read")),
     ],
 )
-def test_what_is_tried(driver, tmp_path, monkeypatch, environ, found):
+def test_libraries_are_tried_in_a_process(driver, tmp_path, monkeypatch, environ, found):
     monkeypatch.setenv("FAKE_MEMORY", str(tmp_path / "memory"))
     for name, value in environ.items():
         monkeypatch.setenv(name, str(tmp_path / value) if name == "FAKE_OTHER" else value)
@@ -40,7 +40,7 @@ def test_what_is_tried(driver, tmp_path, monkeypatch, environ, found):
     )
 
 
-def test_one_that_hangs_is_given_up(driver, monkeypatch):
+def test_hanging_libraries_are_given_up(driver, monkeypatch):
     monkeypatch.setenv("FAKE_HANGS", "1")
     begin = time.monotonic()
     assert try_cuda(driver, 1.0) == Tried(cuda="nothing comes of it: it takes longer than it should")

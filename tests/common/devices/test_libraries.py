@@ -70,7 +70,7 @@ def test_the_order_in_which_nccl_is_looked_for(nowhere, monkeypatch, tmp_path):
     assert wrong == Missing("HOROVOD_NCCL_LIBRARY is '/no/libnccl.so.2', and there is no such file")
 
 
-def test_nccl_warns_unless_somebody_says_otherwise(tmp_path):
+def test_nccl_warns_unless_configured_otherwise(tmp_path):
     conf, none = tmp_path / "nccl.conf", str(tmp_path / "none")
     for text, environ, expected in (
         ("", {}, "WARN"),
@@ -84,7 +84,7 @@ def test_nccl_warns_unless_somebody_says_otherwise(tmp_path):
         assert environ.get("NCCL_DEBUG") == expected, text
 
 
-def test_one_that_is_in_this_process(tmp_path):
+def test_libraries_already_in_the_process_are_found(tmp_path):
     """A library loaded by any caller is found in this process, even if its symbols are not global.
 
     Another library beside it is reported as one that cannot be loaded. Runs in a separate process.
@@ -120,7 +120,7 @@ def test_version_codes(text, code):
         assert libraries.text_of(code) == text.partition("+")[0]
 
 
-def test_the_driver(nowhere, tmp_path):
+def test_find_the_cuda_driver(nowhere, tmp_path):
     driver = compile_nccl(tmp_path / "libcuda.so.1")
     assert libraries.driver({}) == "libcuda.so.1"
     assert libraries.driver_error({"HOROVOD_CUDA_LIBRARY": str(driver)}) == ""
@@ -154,7 +154,7 @@ def test_gpu_available(nowhere, monkeypatch, tmp_path, capsys):
     assert not util.gpu_available("torch")
 
 
-def test_a_package_tells_the_version_if_it_is_the_only_one(nowhere, monkeypatch, tmp_path):
+def test_the_only_installed_package_determines_the_version(nowhere, monkeypatch, tmp_path):
     known = {"nvidia-nccl-cu12": "2.21.5"}
 
     def version(name):

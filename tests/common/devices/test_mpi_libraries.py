@@ -25,7 +25,7 @@ def make(folder, *names):
     return folder
 
 
-def test_the_variable_first(tmp_path):
+def test_the_variable_has_priority(tmp_path):
     make(tmp_path / "lib", "libmpi.so.12")
     path = str(make(tmp_path / "given", "libmpi.so") / "libmpi.so")
     environ = {"HOROVOD_MPI_LIBRARY": path, "LD_LIBRARY_PATH": str(tmp_path / "lib")}
@@ -36,7 +36,7 @@ def test_the_variable_first(tmp_path):
     assert "/nowhere/libmpi.so" in mpi_libraries.find(environ, "MPICH").reason
 
 
-def test_the_one_in_the_process_before_those_that_are_found(tmp_path, monkeypatch):
+def test_libraries_in_the_process_are_preferred(tmp_path, monkeypatch):
     path = str(make(tmp_path / "mine", "libmpi.so.40") / "libmpi.so.40")
     monkeypatch.setattr(mpi_libraries, "loaded", lambda: [path])
     environ = {"LD_LIBRARY_PATH": str(make(tmp_path / "lib", "libmpi.so.40"))}
@@ -49,7 +49,7 @@ def test_the_one_in_the_process_before_those_that_are_found(tmp_path, monkeypatc
         mpi_libraries.find({}, "Open MPI")
 
 
-def test_beside_the_launcher_then_the_system_then_python(tmp_path, monkeypatch):
+def test_search_order_launcher_system_python(tmp_path, monkeypatch):
     beside, system = make(tmp_path / "mpi/lib", "libmpi.so.12"), make(tmp_path / "lib", "libmpi.so.12")
     make(tmp_path / "prefix/lib", "libmpi_abi.so.1")
     environ = {"LD_LIBRARY_PATH": str(system)}
@@ -63,7 +63,7 @@ def test_beside_the_launcher_then_the_system_then_python(tmp_path, monkeypatch):
     )
 
 
-def test_which_families_understand_a_launcher():
+def test_mpi_families_of_a_launcher():
     assert mpi_libraries.wanted({}, "jsrun")[0] == "libmpi.so.40"
     assert mpi_libraries.wanted({}, "MPICH")[0] == "libmpi.so.12"
     assert "libmpi.so.40" not in mpi_libraries.wanted({}, "MPICH")

@@ -16,7 +16,7 @@ def library(tmp_path_factory):
     return str(build(tmp_path_factory.mktemp("nvml")))
 
 
-def test_gpus_and_what_is_between_them(library, monkeypatch):
+def test_gpus_and_their_links(library, monkeypatch):
     monkeypatch.setenv("SIMNVML", "name=H200,bus=3b,processes=2;mode=3;node=1,mig=2,uuid=GPU-abc")
     found = nvml.survey(library, pairs=True)
     assert (found.driver, found.cuda, found.reason) == ("580.82.07", "13.0", "")
@@ -53,7 +53,7 @@ def test_gpus_and_what_is_between_them(library, monkeypatch):
         ({"SIMNVML_REFUSE": "nvmlDeviceGetCount_v2"}, "nvmlDeviceGetCount_v2: Not Supported (error 3)"),
     ],
 )
-def test_that_there_is_no_gpu_is_an_answer_with_its_reason(library, monkeypatch, environ, reason):
+def test_missing_gpus_are_a_result_with_a_reason(library, monkeypatch, environ, reason):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     found = nvml.survey(library)
@@ -61,7 +61,7 @@ def test_that_there_is_no_gpu_is_an_answer_with_its_reason(library, monkeypatch,
     assert found.reason.startswith(reason)
 
 
-def test_a_library_that_is_missing_or_none(tmp_path):
+def test_missing_or_invalid_library(tmp_path):
     (tmp_path / "libnothing.so.1").write_text("no library")
     (tmp_path / "libempty.c").write_text("int x;")
     empty = tmp_path / "libempty.so.1"
@@ -75,7 +75,7 @@ def test_a_library_that_is_missing_or_none(tmp_path):
     assert old == Survey(reason="nvmlInit_v2: this version of the library does not have it")
 
 
-def test_it_is_asked_without_starting_cuda_and_a_program_may_fork_afterwards(library):
+def test_nvml_is_queried_without_cuda_and_forks_still_work(library):
     """Run in a separate process; NVML answers in the forked child, too."""
     code = (
         "import os, sys\n"

@@ -28,11 +28,11 @@ from horovod.common.contract.settings import Settings
         ),
     ],
 )
-def test_who_carries_what(environ, found):
+def test_libraries_of_operations(environ, found):
     assert nccl_operations(Settings.from_environ(environ)) == found
 
 
-def test_what_is_said_of_them():
+def test_notices_about_operations():
     assert notices({"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_GPU_ALLREDUCE": "nccl"}) == {}
     messages = notices({"HOROVOD_GPU_OPERATIONS": "MPI", "HOROVOD_GPU_BROADCAST": "ddl"})
     assert list(messages) == ["HOROVOD_GPU_OPERATIONS", "HOROVOD_GPU_BROADCAST"]

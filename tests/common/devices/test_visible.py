@@ -38,12 +38,12 @@ NONE = Survey(reason="there is no driver")
         ("0,5", NONE, ["0", "5"]),  # no information: accepted as given
     ],
 )
-def test_what_can_be_given(value, survey, found):
+def test_visible_device_values(value, survey, found):
     environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
     assert visible.choices(environ, survey)[0] == found
 
 
-def test_each_worker_gets_its_own():
+def test_each_worker_gets_its_own_gpus():
     four = Survey(gpus=[Gpu(index, uuid=f"GPU-{index}") for index in range(4)])
     pci = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert visible.cut({}, four, 2, 2) == [
@@ -79,7 +79,7 @@ def test_each_worker_gets_its_own():
         ({}, CUT, 1, 2, "are cut into MIG devices, of which CUDA uses one in a process; --gpus-per-worker 1 gives"),
     ],
 )
-def test_too_few(environ, survey, workers, each, text):
+def test_too_few_gpus(environ, survey, workers, each, text):
     with pytest.raises(visible.VisibleError) as raised:
         visible.cut(environ, survey, workers, each)
     assert text in str(raised.value)
@@ -195,7 +195,7 @@ def test_lists_of_cpus(text, cpus):
     assert visible.parse_cpus(visible.shown_cpus(reversed(cpus))) == cpus
 
 
-def test_this_machine_is_looked_at_without_errors():
+def test_this_machine_is_examined_without_errors():
     for entry in os.listdir("/sys/bus/pci/devices") if os.path.isdir("/sys/bus/pci/devices") else []:
         assert isinstance(visible.near(entry).cpus, list)
         assert all(card.distance in (SWITCH, BRIDGE, NODE, FAR, "") for card in visible.cards(entry))

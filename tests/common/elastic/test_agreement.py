@@ -12,28 +12,28 @@ def at(steps: int, whole: bool = True, commits: int = 1, updates: int = 0) -> St
     return Standing(steps, whole, commits, new=False, updates=updates)
 
 
-def test_who_is_new_gives_nothing():
+def test_new_ranks_do_not_provide_the_state():
     assert decide([NEW, NEW]) == Outcome(0, False)
     assert decide([at(7), NEW, at(7)]) == Outcome(0, False)
 
 
-def test_who_may_be_in_the_middle_of_something_is_not():
+def test_ranks_in_an_incomplete_step_do_not_provide_the_state():
     assert decide([at(8, whole=False), at(7)]) == Outcome(1, False, 1)
     assert decide([at(8, whole=False), at(8)]) == Outcome(1, False, 0)
 
 
-def test_of_several_optimizers_steps_of_the_training_are_lost():
+def test_lost_steps_are_counted_over_several_optimizers():
     assert decide([at(8, False, updates=17), at(7, updates=14), at(7, updates=15)]) == Outcome(2, False, 1)
 
 
-def test_without_anybody_who_is_whole_it_is_the_last_commit():
+def test_without_a_complete_state_the_last_commit_is_used():
     assert decide([at(8, False, 3), at(8, False, 4), at(9, False, 4), NEW]) == Outcome(1, True)
 
 
 @given(
     st.lists(st.just(NEW) | st.builds(at, st.integers(5, 6), st.booleans(), st.integers(1, 2)), min_size=1, max_size=6)
 )
-def test_never_more_than_one_step_is_lost_while_somebody_is_whole(standings):
+def test_at_most_one_step_is_lost_while_one_state_is_complete(standings):
     outcome = decide(standings)
     root = standings[outcome.root]
     if any(not one.new for one in standings):
@@ -53,7 +53,7 @@ def test_attributes_that_differ_are_named():
     assert compare_names([["a"]] + [[]] * 20).endswith("rank 8 has no a, which rank 0 has; and 12 more ranks")
 
 
-def test_whose_state_does_not_fit():
+def test_mismatched_states_are_named():
     same, other = (["a", "b"], False), (["a", "c"], True)
     why = (
         "the states of the ranks have different attributes: rank 2 has c, which rank 0 has not and has no b, which "
@@ -69,7 +69,7 @@ def test_whose_state_does_not_fit():
     )
 
 
-def test_signatures_tell_shapes_and_types_apart():
+def test_signatures_distinguish_shapes_and_types():
     one = signature([((2, 3), "float32"), ((3,), "float32")])
     assert one.startswith("2 tensors, ")
     assert one == signature([([2, 3], "float32"), ([3], "float32")])

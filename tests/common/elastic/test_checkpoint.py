@@ -22,7 +22,7 @@ from tests.common.elastic.ranks import FakeFrontend, Job, run
 from tests.common.elastic.saving import dump_until_full, saved
 
 
-def test_the_last_few_are_kept_and_the_newest_is_found(tmp_path):
+def test_the_last_checkpoints_are_kept_and_the_newest_is_found(tmp_path):
     checkpoint = saved(tmp_path / "a" / "b", 5, 50, 500, 5000, keep=3)
     assert checkpoint.steps() == [5000, 500, 50]
     assert Checkpoint(tmp_path / "a" / "b").load() == (5000, {"step": 5000})
@@ -32,7 +32,7 @@ def test_the_last_few_are_kept_and_the_newest_is_found(tmp_path):
     assert Checkpoint(tmp_path / "none").load() is None
 
 
-def test_the_program_does_not_wait_and_the_newest_wins(tmp_path):
+def test_writes_do_not_block_and_the_newest_wins(tmp_path):
     go, begun = threading.Event(), threading.Event()
 
     def dump(value, file):
@@ -51,7 +51,7 @@ def test_the_program_does_not_wait_and_the_newest_wins(tmp_path):
     assert (checkpoint.steps(), checkpoint.load()) == ([3, 1], (3, b"three"))
 
 
-def test_a_torn_one_is_passed_over_and_named(tmp_path):
+def test_torn_checkpoints_are_skipped_and_named(tmp_path):
     checkpoint = saved(tmp_path, 1, 2)
     newest = tmp_path / name_of(2)
     newest.write_bytes(newest.read_bytes()[:-1])
@@ -62,7 +62,7 @@ def test_a_torn_one_is_passed_over_and_named(tmp_path):
         checkpoint.load(2)
 
 
-def test_what_a_job_has_not_written_or_gone_on_from_is_not_removed(tmp_path, capfd):
+def test_only_checkpoints_of_the_job_are_removed(tmp_path, capfd):
     saved(tmp_path, 80, 90, 100)
     anew = saved(tmp_path, 10, 20, 30, 85, keep=1)
     assert (anew.steps(), capfd.readouterr().err.count(f"they are in {tmp_path / 'earlier-1'} now")) == ([85], 1)
@@ -86,7 +86,7 @@ def test_what_a_job_has_not_written_or_gone_on_from_is_not_removed(tmp_path, cap
 
 
 @given(st.binary(max_size=60), st.data())
-def test_no_damage_is_missed(tmp_path_factory, payload, data):
+def test_all_damage_is_detected(tmp_path_factory, payload, data):
     directory = tmp_path_factory.mktemp("damage")
     path = write(directory, 1, lambda file: file.write(payload))
     assert read(directory, 1, lambda file: file.read()) == payload
@@ -108,7 +108,7 @@ def test_no_damage_is_missed(tmp_path_factory, payload, data):
         read(directory, 1, lambda file: pytest.fail("nothing is read before it is checked"))
 
 
-def test_a_reader_sees_a_file_of_its_own(tmp_path):
+def test_readers_see_their_own_file(tmp_path):
     write(tmp_path, 1, lambda file: file.write(bytes(range(100))))
 
     def load(file):
@@ -122,7 +122,7 @@ def test_a_reader_sees_a_file_of_its_own(tmp_path):
     assert read(tmp_path, 1, load) == bytes([5, 6, 7])
 
 
-def test_a_failure_to_write_is_told_at_once_and_spoils_nothing(tmp_path, capfd):
+def test_write_failures_are_reported_at_once_and_harmless(tmp_path, capfd):
     checkpoint = Checkpoint(tmp_path, dump=dump_until_full, load=lambda file: file.read())
     checkpoint.save(1, "good")
     checkpoint.wait()
@@ -141,7 +141,7 @@ def test_a_failure_to_write_is_told_at_once_and_spoils_nothing(tmp_path, capfd):
     assert checkpoint.steps() == [5, 1]
 
 
-def test_who_is_killed_while_writing_leaves_the_last_one(tmp_path):
+def test_a_kill_while_writing_keeps_the_last_checkpoint(tmp_path):
     program = f"""
 import sys
 from horovod.common.elastic import Checkpoint
@@ -163,7 +163,7 @@ made.save(1, "quick"); made.wait(); made.save(2, "slow")
     assert sorted(os.listdir(tmp_path)) == [name_of(1), name_of(3)]
 
 
-def test_who_does_not_write_reads(tmp_path):
+def test_ranks_that_do_not_write_can_read(tmp_path):
     saved(tmp_path, 1)
     other = Checkpoint(tmp_path, writes=lambda: False)
     other.save(2, "not this")
@@ -192,7 +192,7 @@ def resumed(frontend, directory, **kwargs):
     return state
 
 
-def test_whoever_is_rank_0_after_the_first_is_lost_goes_on(tmp_path, monkeypatch):
+def test_a_new_rank_0_continues_writing(tmp_path, monkeypatch):
     saved(tmp_path, 7)
     monkeypatch.setenv("HOROVOD_RESUME", "1")
     assert resumed(FakeFrontend(), tmp_path, step=0).step == 7
@@ -202,7 +202,7 @@ def test_whoever_is_rank_0_after_the_first_is_lost_goes_on(tmp_path, monkeypatch
     assert resumed(FakeFrontend(), tmp_path / "empty", step=0).step == 0
 
 
-def test_who_comes_later_gets_what_the_others_have(tmp_path, monkeypatch):
+def test_newcomers_get_the_state_of_others(tmp_path, monkeypatch):
     saved(tmp_path, 7)
     monkeypatch.setenv("HOROVOD_RESUME", "1")
 
@@ -217,7 +217,7 @@ def test_who_comes_later_gets_what_the_others_have(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("wrote", "called"), [(2, []), (3, [7, 7]), (None, [])])
-def test_the_members_have_changed_where_another_number_of_ranks_has_written_it(tmp_path, monkeypatch, wrote, called):
+def test_checkpoints_of_other_rank_counts_report_changed_members(tmp_path, monkeypatch, wrote, called):
     """Reset callbacks see the loaded state, once; checkpoints without a size trigger none."""
     monkeypatch.setenv("HOROVOD_RESUME", "1")
     if wrote is None:
@@ -242,7 +242,7 @@ def test_the_members_have_changed_where_another_number_of_ranks_has_written_it(t
     assert seen == called
 
 
-def test_workers_of_an_elastic_job_name_it_alike_and_others_not_at_all(monkeypatch):
+def test_only_elastic_workers_get_a_job_id(monkeypatch):
     monkeypatch.delenv("HOROVOD_WORKER", raising=False)
     assert job_tag() == ""
     tags = []
@@ -256,7 +256,7 @@ def test_workers_of_an_elastic_job_name_it_alike_and_others_not_at_all(monkeypat
     assert (b"k" * 32).hex() not in tags[0]
 
 
-def test_a_file_and_its_name_are_on_the_disk_when_it_is_written(tmp_path, monkeypatch):
+def test_files_and_directory_entries_are_synced_to_disk(tmp_path, monkeypatch):
     """Without cutting the power, only the order of the sync calls can be checked."""
     done = []
     fsync, rename = os.fsync, os.rename

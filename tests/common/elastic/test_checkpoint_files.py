@@ -41,7 +41,7 @@ def directory(tmp_path):
 
 
 @needs_root
-def test_one_of_another_user_is_refused_unless_allowed(directory, tmp_path, monkeypatch):
+def test_checkpoints_of_another_user_are_refused_unless_allowed(directory, tmp_path, monkeypatch):
     path = planted(directory, 7, Marks(tmp_path / "ran"))
     os.chown(path, STRANGER, STRANGER)
     for step in (None, 7):
@@ -54,7 +54,7 @@ def test_one_of_another_user_is_refused_unless_allowed(directory, tmp_path, monk
     assert (tmp_path / "ran").exists()
 
 
-def test_one_that_every_user_can_write_to_is_refused(directory, tmp_path):
+def test_world_writable_checkpoints_are_refused(directory, tmp_path):
     path = planted(directory, 7, Marks(tmp_path / "ran"))
     path.chmod(0o666)
     with pytest.raises(UntrustedCheckpointError, match="can be written by every user"):
@@ -106,7 +106,7 @@ def test_checkpoints_sealed_with_a_key(tmp_path, key, monkeypatch, url):
         Checkpoint(place).load()
 
 
-def test_with_a_key_what_has_no_mac_is_refused(directory, tmp_path, key):
+def test_with_a_key_files_without_a_mac_are_refused(directory, tmp_path, key):
     planted(directory, 7, Marks(tmp_path / "ran"))
     with pytest.raises(UntrustedCheckpointError, match="not sealed with the key in HOROVOD_CHECKPOINT_KEY_FILE"):
         Checkpoint(directory).load()
@@ -128,7 +128,7 @@ def test_a_sealed_checkpoint_that_changes_after_its_mac_was_checked(tmp_path, ke
     assert checkpoint_files.read(tmp_path, 3, load, trust) == b"good" * 1000
 
 
-def test_a_sealed_checkpoint_is_that_of_its_step(tmp_path, key):
+def test_sealed_checkpoints_are_bound_to_their_step(tmp_path, key):
     place = tmp_path / "sealed"
     saved(place, 3)
     (place / name_of(3)).rename(place / name_of(9))
@@ -136,13 +136,13 @@ def test_a_sealed_checkpoint_is_that_of_its_step(tmp_path, key):
         Checkpoint(place).load(9)
 
 
-def test_a_key_file_that_others_can_read(tmp_path, key):
+def test_key_file_that_others_can_read(tmp_path, key):
     key.chmod(0o644)
     with pytest.raises(ValueError, match="HOROVOD_CHECKPOINT_KEY_FILE must be a regular file of this user"):
         Checkpoint(tmp_path)
 
 
-def test_a_key_file_that_is_not_there_is_missed_by_who_reads_and_writes(directory, key, capfd):
+def test_a_missing_key_file_fails_reads_and_writes(directory, key, capfd):
     """As on hosts without rank 0."""
     key.unlink()
     checkpoint = Checkpoint(directory)
@@ -157,7 +157,7 @@ def test_a_key_file_that_is_not_there_is_missed_by_who_reads_and_writes(director
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["a pipe", "a directory", "a device", "a link to nothing"])
-def test_what_is_no_file_is_passed_over(directory, kind):
+def test_entries_that_are_not_files_are_skipped(directory, kind):
     path = directory / name_of(9)
     if kind == "a pipe":
         os.mkfifo(path)

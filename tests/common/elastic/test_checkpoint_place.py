@@ -26,7 +26,7 @@ def url(request):
         filesystem.rm(path, recursive=True)
 
 
-def test_the_last_few_are_kept_and_the_newest_is_found(url):
+def test_the_last_checkpoints_are_kept_and_the_newest_is_found(url):
     assert Checkpoint(url).load() is None
     checkpoint = saved(url, 5, 50, 500, 5000, 5000, keep=3)
     assert checkpoint.steps() == [5000, 500, 50]
@@ -41,7 +41,7 @@ def test_the_last_few_are_kept_and_the_newest_is_found(url):
     assert checkpoint.torn == [f"{url}/{name_of(5000)} does not end as a checkpoint does: it is torn, or no checkpoint"]
 
 
-def test_what_another_job_has_written_is_put_aside_and_what_this_one_has_is_known(url, capfd):
+def test_checkpoints_of_another_job_are_set_aside(url, capfd):
     saved(url, 80, 90)
     saved(url, 10, keep=1)
     assert f"they are in {url}/earlier-1 now" in capfd.readouterr().err
@@ -53,7 +53,7 @@ def test_what_another_job_has_written_is_put_aside_and_what_this_one_has_is_know
     assert Checkpoint(f"{url}/earlier-2").steps() == [15, 10]
 
 
-def test_a_failure_to_write_spoils_nothing(url, capfd):
+def test_write_failures_are_harmless(url, capfd):
     checkpoint = Checkpoint(url, dump=dump_until_full, load=lambda file: file.read())
     checkpoint.save(1, "good")
     checkpoint.wait()
@@ -65,7 +65,7 @@ def test_a_failure_to_write_spoils_nothing(url, capfd):
     assert message in capfd.readouterr().err
 
 
-def test_a_broken_upload_is_not_a_checkpoint_where_files_grow(monkeypatch):
+def test_an_incomplete_upload_is_not_a_checkpoint(monkeypatch):
     url = f"growing://bucket/{os.urandom(4).hex()}"
     saved(url, 1)
     Growing.sent.clear()
@@ -78,7 +78,7 @@ def test_a_broken_upload_is_not_a_checkpoint_where_files_grow(monkeypatch):
     assert (sent.startswith(".step-000000000002."), names(url)) == (True, [name_of(1)])
 
 
-def test_what_the_killed_left_is_removed_when_it_is_old(monkeypatch):
+def test_old_files_of_killed_writers_are_removed(monkeypatch):
     url = f"growing://bucket/{os.urandom(4).hex()}"
     filesystem, path = fsspec.core.url_to_fs(url)
     filesystem.makedirs(path)
@@ -140,7 +140,7 @@ def written_again(url):
         checkpoint.save(1, "again")
 
 
-def test_the_one_before_is_there_when_the_new_one_gets_no_name(monkeypatch):
+def test_a_failed_rename_keeps_the_previous_checkpoint(monkeypatch):
     def move(self, old, new, renamed):
         if self.size(old) == size or not self.exists(old):  # the previous checkpoint
             return renamed(self, old, new)

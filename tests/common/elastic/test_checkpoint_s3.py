@@ -18,7 +18,7 @@ def endpoint(tmp_path):
 
 
 @pytest.mark.heavy
-def test_on_s3(endpoint, capfd):
+def test_checkpoints_on_s3(endpoint, capfd):
     options = {"storage_options": s3.options(endpoint)}
     checkpoint = saved("s3://training/a/run", 1, 2, 3, 4, keep=2, **options)
     assert checkpoint.steps() == [4, 3]

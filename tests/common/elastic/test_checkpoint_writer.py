@@ -8,7 +8,7 @@ from horovod.common.elastic import Checkpoint
 from tests.common.elastic.places import THREADS_AT_END, ended
 
 
-def test_the_last_one_is_there_when_the_program_ends_without_close(tmp_path):
+def test_the_last_checkpoint_is_written_without_close(tmp_path):
     places = {"a": f"looking://{tmp_path}/a", "b": f"looking://{tmp_path}/b"} if THREADS_AT_END else {}
     places["c"] = str(tmp_path / "c")
     ended(*places.values())

@@ -28,7 +28,7 @@ def dataset(source, batch=None, rank=0, size=1, **more):
     st.booleans(),
     st.lists(st.tuples(ranks, st.integers(0, 6)), min_size=1, max_size=5),
 )
-def test_each_sample_is_visited_once_whatever_becomes_of_the_ranks(length, batch, whole, seed, shuffle, changes):
+def test_each_sample_is_visited_once_when_ranks_change(length, batch, whole, seed, shuffle, changes):
     visits, saved, size = collections.Counter(), None, 1
     for size, steps in [*changes, (changes[-1][0], 10**6)]:
         of = {"batch": batch} if whole is None else {"global_batch": whole}
@@ -53,7 +53,7 @@ def test_each_sample_is_visited_once_whatever_becomes_of_the_ranks(length, batch
     assert sum(visits.values()) - length < max(size for size, _ in changes)
 
 
-def test_batches_of_arrays_and_what_does_not_fit():
+def test_batches_of_arrays_and_invalid_arguments():
     x, y = np.arange(10) * 10, {"a": np.arange(10), "b": [np.arange(20).reshape(10, 2)]}
     data = dataset((x, y), 4, shuffle=False)
     got = list(data)
@@ -75,7 +75,7 @@ def test_batches_of_arrays_and_what_does_not_fit():
         data.load_state_dict({**data.state_dict(), "length": 9})
 
 
-def test_an_epoch_that_is_under_way_keeps_what_is_done():
+def test_a_running_epoch_keeps_finished_samples():
     data = dataset(10, 4, shuffle=False)
     data.record()
     data.set_epoch(0)
@@ -88,7 +88,7 @@ def test_an_epoch_that_is_under_way_keeps_what_is_done():
     assert (len(data), data.processed_num) == (3, 0)
 
 
-def test_a_state_keeps_where_it_is_and_not_its_samples():
+def test_states_store_the_position_and_not_the_samples():
     data = dataset(10, 4)
     state = ObjectState(lambda obj, root_rank=0: obj, lambda: 0, data=data, step=0)
     data.record()

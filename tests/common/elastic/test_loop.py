@@ -30,7 +30,7 @@ def names(calls):
 
 
 @pytest.mark.parametrize(("whole", "counts"), [(True, (1, 2)), (False, (0, None))])
-def test_a_state_that_is_whole_loses_what_others_had_done_beyond_it(monkeypatch, whole, counts):
+def test_a_complete_state_discards_later_steps_of_others(monkeypatch, whole, counts):
     calls = []
     monkeypatch.setattr(marks, "back", lambda *args: calls.append(args))
     _, run = played(HorovodInternalError("lost"), 7)
@@ -40,7 +40,7 @@ def test_a_state_that_is_whole_loses_what_others_had_done_beyond_it(monkeypatch,
     assert calls == [counts]
 
 
-def test_after_a_failure_from_the_last_commit():
+def test_training_resumes_from_the_last_commit():
     calls, run = played(HorovodInternalError("lost"), HorovodInternalError("lost"), 7)
     assert run(calls.state) == 7
     again = ["state.restore", "reset", "state.on_reset", "state.sync", "func"]
@@ -48,14 +48,14 @@ def test_after_a_failure_from_the_last_commit():
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_after_a_change_of_hosts(skip):
+def test_after_hosts_have_changed(skip):
     calls, run = played(HostsUpdatedInterrupt(skip), 7)
     assert run(calls.state) == 7
     sync = [] if skip else ["state.sync"]
     assert names(calls) == ["state.sync", "func", "reset", "state.on_reset", *sync, "func"]
 
 
-def test_who_has_lost_nothing_brings_its_state_together_with_those_of_members_that_need_it():
+def test_complete_states_are_synchronized_with_members_that_need_them():
     calls, run = played(HostsUpdatedInterrupt(True), HostsUpdatedInterrupt(True), 7)
     messages, behind = [], [False, True]
 
@@ -70,7 +70,7 @@ def test_who_has_lost_nothing_brings_its_state_together_with_those_of_members_th
     assert messages == [True, True]
 
 
-def test_other_errors_pass():
+def test_other_errors_propagate():
     calls, run = played(ValueError("mine"))
     with pytest.raises(ValueError, match="mine"):
         run(calls.state)
@@ -90,7 +90,7 @@ def test_other_errors_pass():
         ("MPICH", ("PMI_RANK=1", "PMI_SIZE=2")),
     ],
 )
-def test_who_cannot_go_on_without_the_others_is_told_so(monkeypatch, launcher, variables):
+def test_survivors_of_another_launcher_get_an_explanation(monkeypatch, launcher, variables):
     """Another launcher started the ranks, and lets one live when others have failed."""
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
         monkeypatch.delenv(name)
@@ -106,7 +106,7 @@ def test_who_cannot_go_on_without_the_others_is_told_so(monkeypatch, launcher, v
     )
 
 
-def test_news_that_came_before_the_program_could_hear_them_are_not_lost():
+def test_early_notifications_are_not_lost():
     removed = 1.0, HostUpdateResult.removed
     calls, run = played(HostsUpdatedInterrupt(True), 7)
     notification_manager.begin_epoch()
@@ -189,7 +189,7 @@ def trained(state, error):
     return begun[1:]
 
 
-def test_a_failure_while_ranks_are_brought_together_loses_nothing():
+def test_a_failure_during_sync_loses_nothing():
     state = Kept(2)
     assert trained(state, "gradient") == [(5, 0.5)]
     assert state.calls == ["agree", "take", "agree", "agree", "adapt", "take"]
@@ -200,7 +200,7 @@ def test_a_failure_while_ranks_are_brought_together_loses_nothing():
     assert "restore" not in state.calls
 
 
-def test_a_failure_that_comes_again_though_nothing_was_lost_is_raised():
+def test_a_repeated_failure_without_lost_ranks_is_raised():
     calls, run = played(*[HorovodInternalError(f"shapes differ {number}") for number in range(5)])
     with pytest.raises(
         RuntimeError, match=r"^train, .* has failed 3 times .* the program came no further: .* 2$"

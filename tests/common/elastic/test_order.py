@@ -17,7 +17,7 @@ def test_the_order_is_the_same_everywhere():
 
 
 @given(st.integers(0, 300), st.integers(0, 2**40), st.integers(0, 1000))
-def test_it_has_each_sample_once(length, seed, epoch):
+def test_permutations_contain_each_sample_once(length, seed, epoch):
     order = permutation(length, seed, epoch)
     assert sorted(order) == list(range(length))
     assert order == permutation(length, seed, epoch)
@@ -27,7 +27,7 @@ shares = st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any).map(lam
 
 
 @given(length=st.integers(0, 60), shares=shares | st.integers(1, 9).map(Shares.equal))
-def test_ranks_share_what_is_left(length, shares):
+def test_ranks_share_the_remaining_samples(length, shares):
     left = list(range(100, 100 + length))
     exact = [mine(left, rank, shares, filled=False) for rank in range(len(shares.of))]
     assert sorted(sample for part in exact for sample in part) == left
@@ -42,7 +42,7 @@ def test_ranks_share_what_is_left(length, shares):
 
 @settings(max_examples=100)
 @given(data=st.data(), length=st.integers(0, 80), seed=st.integers(0, 99))
-def test_over_any_changes_each_sample_once(data, length, seed):
+def test_each_sample_once_over_any_changes(data, length, seed):
     """Members change repeatedly during an epoch, and ranks are lost without notice.
 
     What counts as processed is the record of any one survivor.
@@ -67,7 +67,7 @@ def test_over_any_changes_each_sample_once(data, length, seed):
 
 
 @pytest.mark.parametrize("wrong", [(), (0, 0), (1, -1)])
-def test_shares_that_are_none(wrong):
+def test_invalid_shares(wrong):
     with pytest.raises(ValueError, match="shares must be"):
         Shares(wrong)
 
@@ -84,7 +84,7 @@ def test_shares_that_are_none(wrong):
         ((0, 1), False),
     ],
 )
-def test_shares_are_alike_where_those_of_the_first_ranks_are_larger_by_one_at_most(of, alike):
+def test_shares_are_equal_except_for_one_more_on_first_ranks(of, alike):
     assert Shares(of).alike is alike
 
 
@@ -99,7 +99,7 @@ def test_a_batch_that_divides():
 
 
 @given(st.integers(1, 300), st.integers(1, 20), st.none() | st.integers(1, 50), st.data())
-def test_averaging_stays_right(global_batch, ranks, most, data):
+def test_averaging_stays_correct(global_batch, ranks, most, data):
     """The average over ranks of summed and scaled gradients is the mean over the samples."""
     if global_batch < ranks:
         with pytest.raises(
@@ -142,7 +142,7 @@ def test_invalid_arguments(arguments, message):
         batch(*arguments)
 
 
-def test_a_frontend_asks_for_its_part():
+def test_part_of_a_rank_for_a_frontend():
     import horovod.numpy as hvd
 
     assert hvd.elastic.batch.__name__ == "batch"

@@ -11,7 +11,7 @@ def state(frontend: FakeFrontend, own: str) -> ObjectState:
     return ObjectState(frontend.broadcast, frontend.rank, frontend.gather, step=0, own=PerRank([own]))
 
 
-def test_a_new_rank_goes_on_with_what_a_lost_one_had():
+def test_a_new_rank_continues_with_the_state_of_a_lost_one():
     states: list[ObjectState | None] = [None] * 3
 
     def first(frontend: FakeFrontend) -> None:

@@ -32,7 +32,7 @@ def test_keywords_are_attributes_that_are_saved_and_restored():
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_all_get_what_rank_0_has_and_that_counts_as_committed(check):
+def test_sync_gives_all_ranks_the_state_of_rank_0_as_a_commit(check):
     def work(frontend: FakeFrontend):
         current = state(frontend, check, value=frontend.rank(), other="same")
         current.sync()
@@ -51,7 +51,7 @@ def fail_to_sync(current):
     current.restore()
 
 
-def test_who_has_not_been_brought_together_yet_gives_nothing():
+def test_unsynchronized_ranks_do_not_provide_the_state():
     """A new rank whose first sync fails may be rank 0 of the next epoch."""
     second = Job(2)
 
@@ -72,7 +72,7 @@ def test_who_has_not_been_brought_together_yet_gives_nothing():
     assert run(2, work) == [9, 9]
 
 
-def test_other_attributes_on_some_ranks_are_an_error_on_all_that_names_them():
+def test_different_attributes_on_ranks_are_named_on_all_ranks():
     def work(frontend: FakeFrontend):
         more = {"b": 1} if frontend.rank() == 2 else {"a": 1}
         state(frontend, same=0, **more).sync()
@@ -85,7 +85,7 @@ def test_other_attributes_on_some_ranks_are_an_error_on_all_that_names_them():
     assert [str(error) for error in errors] == [message] * 3
 
 
-def test_what_cannot_be_copied_is_named_and_spoils_nothing():
+def test_uncopyable_attributes_are_named_and_keep_the_commit():
     with pytest.raises(ValueError, match=r"the state's attribute 'lock' \(lock\) cannot be copied: TypeError: "):
         state(lock=threading.Lock())
     current = state(a=1, b=2)
@@ -96,7 +96,7 @@ def test_what_cannot_be_copied_is_named_and_spoils_nothing():
     assert (current.a, current.b) == (1, 2), "the commit before is still whole"
 
 
-def test_all_ranks_follow_what_rank_0_has_heard():
+def test_all_ranks_follow_the_notifications_of_rank_0():
     def work(frontend: FakeFrontend):
         current = state(frontend, value=0)
         if frontend.rank() == 1:
@@ -133,7 +133,7 @@ def test_only_removals_lose_nothing(news, skip):
     assert caught.value.skip_sync is skip
 
 
-def test_a_reset_forgets_news_and_calls_back():
+def test_reset_clears_notifications_and_calls_back():
     current = state(value=0)
     called = []
     current.register_reset_callbacks([lambda: called.append(1), lambda: called.append(2)])
@@ -143,7 +143,7 @@ def test_a_reset_forgets_news_and_calls_back():
     current.check_host_updates()
 
 
-def test_news_reach_those_who_listen():
+def test_notifications_reach_listeners():
     manager = WorkerNotificationManager()
     manager.init()
     begun = []

@@ -84,12 +84,12 @@ def test_every_value_has_a_path():
         {"more": 1},
     ],
 )
-def test_the_hash_tells_each_difference(changed):
+def test_the_hash_detects_each_difference(changed):
     assert digest_of(fingerprints(objects(), read)) == digest_of(fingerprints(dict(reversed(objects().items())), read))
     assert digest_of(fingerprints(objects(), read)) != digest_of(fingerprints(objects(**changed), read))
 
 
-def test_what_cannot_be_compared_is_refused_by_name():
+def test_incomparable_objects_are_refused_by_name():
     with pytest.raises(ValueError, match=r"parameters must be a model.*got an iterator"):
         fingerprints({"parameters": iter([1])}, read)
     with pytest.raises(ValueError, match=r"state must be a model.*got a method"):

@@ -20,16 +20,16 @@ def host(monkeypatch):
     monkeypatch.setattr(search.interfaces, "scan", lambda: found)
 
 
-def test_every_network_that_a_rank_may_come_from():
+def test_all_networks_of_ranks():
     assert search.own_addresses() == ["10.0.0.1", "fd00::1", "192.168.1.1", "127.0.0.1"]
 
 
-def test_the_interface_that_the_user_names():
+def test_interface_chosen_by_the_user():
     assert search.own_addresses("eth1", ["10.0.0.1"]) == ["192.168.1.1"]
     with pytest.raises(ValueError, match=r"HOROVOD_GLOO_IFACE must be .*, got 'eth7'"):
         search.own_addresses("eth7")
 
 
-def test_what_the_launcher_calls_this_host_comes_first():
+def test_the_launchers_address_of_this_host_comes_first():
     assert search.own_addresses("", ["192.168.1.1", "10.9.9.9"])[0] == "192.168.1.1"
     assert search.own_addresses("", ["127.0.1.1"])[-1] == "127.0.1.1", "Debian's address for the host's own name"

@@ -75,7 +75,7 @@ def ranks(job, key=None, **place):
     return [group(rank, 2, key, job=job, **place) for rank in range(2)]
 
 
-def test_on_a_board(clean):
+def test_meeting_on_a_board(clean):
     board, key = Board(), make_key()
     lead, follow = ranks("b")
     clean(methods.OnBoard(board).lead(lead, key))
@@ -83,7 +83,7 @@ def test_on_a_board(clean):
     assert not any(bytes(key) in value for value in board.values.values()), "the key stands on the board"
 
 
-def test_a_rank_that_is_not_on_the_board_gets_no_key(clean):
+def test_unlisted_ranks_get_no_key(clean):
     """It can read the board but not write to it, so it can pose neither as a present nor as an absent rank."""
     board = Board()
     lead, follow = ranks("s")
@@ -100,7 +100,7 @@ def test_a_rank_that_is_not_on_the_board_gets_no_key(clean):
 
 
 @pytest.mark.parametrize("name", ["KeyServer", "CurveKeyServer"])
-def test_what_holds_a_thread_up_keeps_what_it_uses(monkeypatch, name):
+def test_resources_of_a_blocked_thread_are_kept(monkeypatch, name):
     """A lookup on the board, or creating a credential, takes longer than closing."""
     monkeypatch.setattr(key_server, "_VISIT_SECONDS", 0.2)
     monkeypatch.setattr(curve_exchange, "_CLOSE_SECONDS", 0.2)
@@ -133,7 +133,7 @@ def test_what_holds_a_thread_up_keeps_what_it_uses(monkeypatch, name):
     os.close(exchange._stop)
 
 
-def test_a_credential_that_cannot_be_opened_is_spoken_of(clean, monkeypatch):
+def test_unreadable_credentials_are_reported(clean, monkeypatch):
     def decode(_):
         raise methods.MungeError("munge: Expired credential")
 
@@ -150,7 +150,7 @@ def test_a_credential_that_cannot_be_opened_is_spoken_of(clean, monkeypatch):
     eventually(says, SECONDS, "the credential is spoken of")
 
 
-def test_at_a_port(clean):
+def test_meeting_at_a_port(clean):
     secret = make_key()
     lead, follow = ranks("p", secret, leads=("127.0.0.1",), port=_free_port())
     key = lead.job_key(make_key())
@@ -160,7 +160,7 @@ def test_at_a_port(clean):
         methods.AtPort().follow(group(1, 2, make_key(), job="p", leads=("127.0.0.1",), port=follow.place.port), 0.5)
 
 
-def test_a_port_that_a_stranger_has_taken(clean):
+def test_port_in_use_by_a_stranger(clean):
     port = _free_port()
     with socket.create_server(("127.0.0.1", port + 1)):
         lead, follow = ranks("t", make_key(), leads=("127.0.0.1",), port=port)
@@ -181,7 +181,7 @@ def test_by_munge(clean):
         methods.ByMunge().follow(group(1, 2, job="another", leads=("127.0.0.1",), port=port), 0.3)
 
 
-def test_strangers_who_let_us_wait_do_not_make_us_late():
+def test_slow_strangers_do_not_delay_the_deadline():
     """Eight ports with a listener that sends nothing, initially tried for 5 s each."""
     with contextlib.ExitStack() as connections:
         silent = [connections.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname() for _ in range(8)]
@@ -190,7 +190,7 @@ def test_strangers_who_let_us_wait_do_not_make_us_late():
         assert time.monotonic() - begin < 20
 
 
-def test_a_name_that_is_not_known_is_looked_up_again_later(monkeypatch):
+def test_unknown_names_are_looked_up_again_later(monkeypatch):
     monkeypatch.setattr(search, "_UNKNOWN", SECONDS)
     lookups = []
     names = search.Names(["a"], [1], lambda name: lookups.append(name) or [], time.monotonic() + SECONDS)
@@ -219,7 +219,7 @@ def test_jobs_with_one_key_do_not_meet():
         ("Open MPI", {"mpi": True}, ["Open MPI started 4 processes", "PMIx", "horovodrun --mpi -np 4"]),
     ],
 )
-def test_without_a_key_the_user_is_told_what_to_do(monkeypatch, launcher, place, parts):
+def test_missing_keys_are_reported_with_advice(monkeypatch, launcher, place, parts):
     monkeypatch.setattr(methods, "available", lambda: False)
     monkeypatch.delenv("PMI_FD", raising=False)
     monkeypatch.delenv("PMIX_NAMESPACE", raising=False)

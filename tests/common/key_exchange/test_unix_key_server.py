@@ -109,7 +109,7 @@ def start(job, key=None):
     return unix_key_server._start_of_name(job, key)
 
 
-def test_this_users_processes_get_it(job, server):
+def test_processes_of_this_user_get_the_key(job, server):
     assert receive_local(job, SECONDS) == SECRET
     assert ask("pass", "print(bytes(receive_local(job, 30)))", job) == repr(SECRET)
 
@@ -117,14 +117,14 @@ def test_this_users_processes_get_it(job, server):
 @pytest.mark.parametrize(
     "where", [name if name == "a container" else pytest.param(name, marks=pytest.mark.heavy) for name in ELSEWHERE]
 )
-def test_a_process_of_this_users_number_elsewhere_gets_nothing(job, server, where):
+def test_a_process_with_the_same_uid_elsewhere_gets_nothing(job, server, where):
     got = ask(ELSEWHERE[where], "print(take(job))", start(job))
     assert got == "b''"
     assert receive_local(job, SECONDS) == SECRET
 
 
 @pytest.mark.parametrize("where", [pytest.param("a pid namespace", marks=pytest.mark.heavy), "a container"])
-def test_a_process_elsewhere_is_not_taken_for_rank_0(job, where):
+def test_a_process_elsewhere_is_not_mistaken_for_rank_0(job, where):
     """Its socket name begins like rank 0's, and it sends arbitrary data."""
     what = (
         "import horovod.common.key_exchange.unix_key_server as d\n"
@@ -146,7 +146,7 @@ def test_a_process_elsewhere_is_not_taken_for_rank_0(job, where):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
-def test_another_user_gets_nothing_and_is_not_believed(job):
+def test_another_user_gets_nothing_and_is_not_trusted(job):
     become = "os.setgroups([]); os.setgid(65534); os.setuid(65534)"
     squat = (
         "held = []\n"
@@ -166,7 +166,7 @@ def test_another_user_gets_nothing_and_is_not_believed(job):
             squatter.kill()
 
 
-def test_who_speaks_for_the_one_that_connected_gets_nothing(job, server):
+def test_processes_speaking_for_another_get_nothing(job, server):
     """Otherwise it could wait until that process's pid is reused."""
     what = (
         "sock = socket.socket(socket.AF_UNIX)\n"
@@ -179,7 +179,7 @@ def test_who_speaks_for_the_one_that_connected_gets_nothing(job, server):
     assert ask("pass", what, start(job)) == "b''"
 
 
-def test_with_a_key_it_decides_and_not_the_kernel(job):
+def test_a_key_overrides_the_user_id(job):
     """For example ranks in separate containers; being the same user is not enough then."""
     key = make_key()
     with contextlib.closing(serve_local(job, SECRET, key)):
@@ -196,7 +196,7 @@ def test_with_a_key_it_decides_and_not_the_kernel(job):
             receive_local(job, 0.2, make_key())
 
 
-def test_names_that_look_like_other_lines_of_the_list_do_no_harm(job, server):
+def test_names_that_look_like_other_lines_are_harmless(job, server):
     """A name may contain line ends, followed by text chosen by its creator."""
     with contextlib.ExitStack() as held:
         for line in ("0: 0 0 no-number 1 1 1 @", "0: 0 0 00010000 1 1 1 @", "@", "0: @"):

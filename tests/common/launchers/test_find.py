@@ -43,7 +43,7 @@ ALL = [
 
 
 @pytest.mark.parametrize(("name", "env", "local"), ALL)
-def test_rank_size_and_local_ranks_as_far_as_they_are_told(name, env, local):
+def test_rank_size_and_local_ranks_as_far_as_known(name, env, local):
     place = find(env)
     assert (place.launcher, place.rank, place.size) == (name, 3, 4)
     assert (place.local_rank, place.local_size) == local
@@ -65,7 +65,7 @@ def test_nodes_of_azure_ml():
 
 
 @pytest.mark.parametrize("name", ["PMI_FD", "PMI_RANK", "PMIX_RANK"])
-def test_srun_is_an_mpi_launcher_where_it_speaks_pmi(name):
+def test_srun_is_an_mpi_launcher_with_pmi(name):
     assert find({**SRUN, name: "3"}).mpi
     assert not find({**SRUN, name: ""}).mpi
 
@@ -76,7 +76,7 @@ def test_no_launcher():
 
 
 @pytest.mark.parametrize("env", [OPENMPI, MPICH, SRUN, TORCHRUN, PYTORCHJOB, JSRUN])
-def test_ours_counts_before_all_others(env):
+def test_horovods_variables_have_priority(env):
     for name in ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR"):
         assert find({**env, name: "1"}) is None
         assert find({**env, name: ""}) is not None
@@ -128,7 +128,7 @@ def test_the_innermost_launcher_counts(inner, outer, name):
         ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x"}, ["2(x", "N(xM)"]),
     ],
 )
-def test_nonsense_is_named(env, parts):
+def test_invalid_variables_are_named(env, parts):
     with pytest.raises(ValueError) as caught:
         find(env)
     for part in parts:

@@ -26,7 +26,7 @@ def test_expand(text, names):
 
 
 @pytest.mark.parametrize("text", ["n[1-", "n]1[", "n[a-b]", "n[3-1]", "n[1-2]]", "n[]", "n[1-99999999]"])
-def test_what_is_no_list(text):
+def test_invalid_host_lists(text):
     with pytest.raises(ValueError) as caught:
         expand_hosts(text)
     assert repr(text) in str(caught.value)

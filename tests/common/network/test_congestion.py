@@ -35,7 +35,7 @@ def test_only_bbr_to_a_near_host_is_replaced(requested, system, round_trip_us, q
     assert connecting.congestion_choices(requested, system, round_trip_us) == queried
 
 
-def test_a_socket_gets_what_is_asked_for_by_name(connected):
+def test_socket_options_are_set_by_name(connected):
     connecting.set_congestion(connected, "reno")  # every kernel has it and allows it for all users
     assert current(connected) == "reno"
     connecting.set_congestion(connected, "system")

@@ -49,7 +49,7 @@ def names(endpoints):
         ([], "", True, []),
     ],
 )
-def test_where_a_rank_listens(found, requested, alone, expected):
+def test_interfaces_that_a_rank_listens_on(found, requested, alone, expected):
     assert names(to_listen(found, requested, alone)) == expected
     assert {each.port for each in to_listen(found, requested, alone)} <= {0}  # any port
 
@@ -62,7 +62,7 @@ def test_where_a_rank_listens(found, requested, alone, expected):
         ("eth8", "eth8 has no address"),
     ],
 )
-def test_a_wrong_interface_is_named_with_those_that_exist(requested, trouble):
+def test_wrong_interfaces_are_named_with_the_existing_ones(requested, trouble):
     with pytest.raises(ValueError) as caught:
         to_listen(HOST, requested, False)
     assert str(caught.value) == (
@@ -160,7 +160,7 @@ def test_this_hosts_interfaces():
     assert source_address("255.255.255.255") is None  # rejected by the system, as without a route
 
 
-def test_addresses_are_tried_one_after_the_other_while_none_answers():
+def test_addresses_are_tried_in_turn_until_one_answers():
     dialer = Dialer(["a", "b", "c", "d"], 100.0)
     assert dialer.due(100.0) == ["a"]
     assert dialer.next_due() == 100 + HEAD_START
@@ -171,7 +171,7 @@ def test_addresses_are_tried_one_after_the_other_while_none_answers():
     assert dialer.outcomes() == [("a", "no answer"), ("b", "refused"), ("c", "no answer"), ("d", "not tried")]
 
 
-def test_when_a_peer_is_given_up():
+def test_deadline_of_a_peer():
     dialer = Dialer(["a"], 0.0)
     dialer.due(0.0)
     assert not dialer.hopeless(7.9, 8.0)
@@ -188,7 +188,7 @@ def test_when_a_peer_is_given_up():
     assert not Dialer([], 0.0).hopeless(7.0, 8.0)  # the peer may connect to us
 
 
-def test_pauses_between_tries_grow():
+def test_pauses_between_retries_grow():
     dialer, now, times = Dialer(["a"], 0.0), 0.0, []
     for _ in range(7):
         assert dialer.due(now) == ["a"]

@@ -28,7 +28,7 @@ def exchange(connector, acceptor):
     return sent
 
 
-def test_members_agree_on_the_place():
+def test_members_agree_on_the_session():
     connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, epoch=7, rank=1)
     exchange(connector, acceptor)
     assert connector.done
@@ -78,19 +78,19 @@ def test_an_invitation_is_for_one_rank_and_epoch():
             acceptor.feed(hello)
 
 
-def test_the_connector_notices_a_stranger_that_listens():
+def test_the_connector_detects_a_stranger():
     with pytest.raises(AuthError, match="does not know the job's key"):
         exchange(Connector(KEY, PLACE), Acceptor(b"x" * 32, 7, 1))
 
 
-def test_the_acceptor_notices_a_stranger_that_connects():
+def test_the_acceptor_detects_a_stranger():
     connector, acceptor = Connector(b"x" * 32, PLACE), Acceptor(KEY, 7, 1)
     acceptor.feed(connector.outgoing)
     with pytest.raises(AuthError, match="does not know the job's key"):
         acceptor.feed(os.urandom(32))
 
 
-def test_the_connector_is_done_when_it_is_welcome():
+def test_the_connector_is_done_when_welcomed():
     """Before that the acceptor may have given up; and only the acceptor can send the welcome."""
     connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
     acceptor.feed(connector.outgoing)
@@ -111,7 +111,7 @@ def test_another_epoch_or_rank_is_refused(epoch, rank):
 
 
 @pytest.mark.parametrize("byte", range(56))
-def test_every_byte_of_the_hello_is_under_the_mac(byte):
+def test_the_mac_covers_every_byte_of_the_hello(byte):
     """Purpose, ranks, epoch, nonce and the three padding bytes are all covered."""
     connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
     hello = bytearray(connector.outgoing)
@@ -123,7 +123,7 @@ def test_every_byte_of_the_hello_is_under_the_mac(byte):
         connector.feed(acceptor.outgoing)
 
 
-def test_a_recorded_connection_cannot_be_played_again():
+def test_recorded_connections_cannot_be_replayed():
     recorded = exchange(Connector(KEY, PLACE), Acceptor(KEY, 7, 1))
     acceptor = Acceptor(KEY, 7, 1)
     acceptor.feed(recorded[:-32])
@@ -131,7 +131,7 @@ def test_a_recorded_connection_cannot_be_played_again():
         acceptor.feed(recorded[-32:])
 
 
-def test_an_answer_cannot_be_reflected():
+def test_responses_cannot_be_reflected():
     """The acceptor's MAC, sent back as the proof, must not pass."""
     connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
     acceptor.feed(connector.outgoing)
@@ -139,7 +139,7 @@ def test_an_answer_cannot_be_reflected():
         acceptor.feed(acceptor.outgoing[-32:])
 
 
-def test_more_data_than_the_handshake_has_is_refused():
+def test_data_beyond_the_handshake_is_refused():
     with pytest.raises(AuthError, match="more data"):
         Acceptor(KEY, 7, 1).feed(b"\0" * 4096)
 
@@ -158,7 +158,7 @@ def run_accept(sock, timeout=30.0):
     return thread, result
 
 
-def test_over_sockets_and_no_byte_too_many():
+def test_sockets_transfer_exactly_the_bytes():
     a, b = socket.socketpair()
     with a, b:
         thread, result = run_accept(b)
@@ -180,7 +180,7 @@ def test_silence_ends_at_the_deadline():
             auth.accept(b, b"y" * 32, 7, 1, 0.2)
 
 
-def test_dripping_does_not_extend_the_deadline():
+def test_slow_sending_does_not_extend_the_deadline():
     a, b = socket.socketpair()
     with a, b:
         thread, result = run_accept(b, timeout=0.4)

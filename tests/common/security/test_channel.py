@@ -24,7 +24,7 @@ def ends():
     return connector, acceptor
 
 
-def test_both_ends_read_what_was_written_and_nobody_else(ends):
+def test_only_both_ends_read_the_data(ends):
     connector, acceptor = ends
     assert connector.established
     assert acceptor.established
@@ -45,7 +45,7 @@ def test_the_binding_is_of_one_connection_only(ends):
     assert len(ends[0].binding) >= 12
 
 
-def test_what_was_altered_is_noticed(ends):
+def test_altered_bytes_are_detected(ends):
     ends[0].write(b"spam")
     sealed = bytearray(ends[0].take())
     sealed[-1] ^= 1
@@ -54,7 +54,7 @@ def test_what_was_altered_is_noticed(ends):
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.0\r\n\r\n", bytes(64), b"\x16\x03\x01\x00\x05hello"])
-def test_what_is_no_such_connection_is_refused(data):
+def test_invalid_connections_are_refused(data):
     with pytest.raises(AuthError):
         Channel(accepts=True).feed(data)
 
@@ -87,14 +87,14 @@ def conversation(connectors, acceptors, between=None):
     return received, second
 
 
-def test_who_knows_the_secret_is_welcome_and_nobody_else():
+def test_only_peers_with_the_secret_are_accepted():
     assert conversation(SECRET, SECRET)[0] == [b"welcome"]
     received, second = conversation(SECRET, bytes(32))
     assert isinstance(received[0], AuthError)
     assert isinstance(second[0], (AuthError, OSError))
 
 
-def test_who_is_in_between_is_noticed():
+def test_a_man_in_the_middle_is_detected():
     """The attacker has a separate connection with each end, and relays their proofs."""
     connector, towards_connector = Channel(accepts=False), Channel(accepts=True)
     towards_acceptor, acceptor = Channel(accepts=False), Channel(accepts=True)

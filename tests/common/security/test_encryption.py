@@ -35,7 +35,7 @@ def test_every_connection_has_keys_of_its_own():
     assert len(keys) == 12
 
 
-def test_keys_follow_from_what_only_the_two_ends_know():
+def test_keys_are_derived_from_secrets_of_both_ends():
     """A recorded connection and the job's key are not enough without the two ephemeral private keys."""
     steady = Ephemeral(b"p" * 32, lambda public: b"one secret")
     same_nonces = Ephemeral(b"p" * 32, lambda public: b"another secret")
@@ -50,7 +50,7 @@ def test_a_public_key_of_small_order_is_refused():
         shake_hands(Connector(KEY, PLACE, lambda purpose: evil), Acceptor(KEY, 7, 1, fresh_pair))
 
 
-def test_ephemeral_keys_are_made_for_the_purpose_that_the_hello_names():
+def test_ephemeral_keys_are_bound_to_the_purpose_in_the_hello():
     purposes = []
 
     def note(purpose):
@@ -60,7 +60,7 @@ def test_ephemeral_keys_are_made_for_the_purpose_that_the_hello_names():
     assert purposes == [2, 2]
 
 
-def test_what_all_can_do_is_what_rank_0_likes_best():
+def test_ciphers_are_chosen_by_the_preference_of_rank_0():
     both, reverse, one = list(cipher.NAMES), list(reversed(cipher.NAMES)), ["chacha20-poly1305"]
     labels = ["rank 0", "rank 1"]
     assert cipher.agree(labels, [both, reverse], "auto") == "aes-256-gcm"
@@ -75,7 +75,7 @@ def test_what_all_can_do_is_what_rank_0_likes_best():
         cipher.agree(labels, [both[:1], one], "auto")
 
 
-def test_either_library_will_do(monkeypatch):
+def test_either_library_suffices(monkeypatch):
     found = cipher.available()
     assert "chacha20-poly1305" in found
     paths = cipher._loaded()
@@ -168,7 +168,7 @@ def test_the_wire_shows_neither_names_nor_data(pool, asks):
 
 
 @pytest.mark.parametrize("kind", ["CONTROL", "DATA"])
-def test_bytes_that_somebody_changes_end_the_job_and_the_error_says_so(pool, kind):
+def test_changed_bytes_end_the_job_with_a_clear_error(pool, kind):
     def work():
         from horovod.common.bootstrap import peers
 
@@ -196,7 +196,7 @@ def test_bytes_that_somebody_changes_end_the_job_and_the_error_says_so(pool, kin
 
 
 @pytest.mark.parametrize("call", [broadcast_object, allgather_object])
-def test_an_object_that_was_replaced_on_its_way_is_not_unpickled(pool, call, tmp_path):
+def test_replaced_objects_are_not_unpickled(pool, call, tmp_path):
     """Data links are not encrypted by default, and unpickling can run arbitrary code."""
 
     def work(mark):

@@ -22,7 +22,7 @@ def opened(seals, data, operation=NAME, rank=1, ranks=WORLD, part="object", fron
 
 
 @pytest.mark.parametrize("data", [b"", b"object", b"x" * 100_000])
-def test_what_was_sealed_is_opened(data):
+def test_sealed_objects_are_opened(data):
     sender, receiver = Seals(KEY), Seals(KEY)
     data_ = sealed(sender, data)
     assert len(data_) == len(data) + sender.overhead
@@ -36,7 +36,7 @@ def refused(receiver, data, **place):
         opened(receiver, data, **place)
 
 
-def test_an_object_counts_in_its_own_call_only():
+def test_sealed_objects_are_bound_to_their_call():
     """It is rejected if repeated, or before or after its turn."""
     sender = Seals(KEY)
     first, second, third = (sealed(sender) for _ in range(3))
@@ -55,7 +55,7 @@ def test_an_object_counts_in_its_own_call_only():
     [{"operation": "allgather_object 'b'"}, {"rank": 2}, {"ranks": [0, 1]}, {"part": "size"}, {"frontend": "torch"}],
     ids=["operation", "rank", "set", "part", "frontend"],
 )
-def test_an_object_of_another_place_is_refused(other):
+def test_objects_of_another_place_are_refused(other):
     with pytest.raises(HorovodInternalError, match="altered"):
         opened(Seals(KEY), sealed(Seals(KEY)), **other)
 
@@ -74,7 +74,7 @@ def test_a_call_that_fails_on_all_ranks_does_not_count():
     assert opened(receiver, sealed(sender)) == b"object"
 
 
-def test_a_call_of_another_thread_meanwhile_is_refused_and_does_not_count():
+def test_concurrent_calls_of_other_threads_are_refused_and_not_counted():
     """Otherwise it would return a number after the next one is in use, and no later object could be opened."""
     sender, receiver = Seals(KEY), Seals(KEY)
     with sender.begin(NAME, WORLD) as call:
@@ -86,7 +86,7 @@ def test_a_call_of_another_thread_meanwhile_is_refused_and_does_not_count():
     assert opened(receiver, sealed(sender)) == b"object"
 
 
-def test_every_altered_byte_and_every_cut_is_noticed():
+def test_every_altered_byte_and_truncation_is_detected():
     data = sealed(Seals(KEY))
     for index in range(len(data)):
         changed = bytearray(data)

@@ -33,7 +33,7 @@ def test_the_published_file_is_current():
 
 
 @pytest.mark.parametrize("name", wire.CIPHERS)
-def test_a_handshake(name, monkeypatch):
+def test_handshake_vectors(name, monkeypatch):
     known = examples()
     expected = known[f"handshake {name}"]
     key = derive_key(known["job"]["key"], "links")

@@ -32,7 +32,7 @@ def test_a_worker_waits_for_its_place():
     assert requests.outgoing[-1] == Came(7, 4, (), b"", in_sync=True)
 
 
-def test_no_news_are_lost():
+def test_no_notification_is_lost():
     requests = MembershipRequests()
     for worker in (1, 2):
         requests.handle(b"x", Come(1, worker, 0))
@@ -52,7 +52,7 @@ def test_no_news_are_lost():
     assert short(requests.publish([3], b"four")) == []
 
 
-def test_the_launcher_hears_when_ranks_have_met():
+def test_the_launcher_is_notified_when_ranks_have_met():
     requests = MembershipRequests()
     table = Table(requests)
     for rank in range(2):
@@ -63,7 +63,7 @@ def test_the_launcher_hears_when_ranks_have_met():
     assert requests.outgoing == [Met("init e3", 1, False), Met("formed 1", 2, True), EndReported(0, 5, (1,))]
 
 
-def test_what_travels():
+def test_encoded_membership_messages():
     place = Place(3, 1, 2, 0, 1, 1, 2, [4, 9])
     assert decode_place(encode(place)) == place
     for news in (Over(3, "rank 1 is gone"), Updated(3, 5.5, int(HostUpdateResult.added))):
@@ -78,7 +78,7 @@ def wait_for(fd: int) -> None:
     assert select.select([fd], [], [], 120)[0], "nothing was told"
 
 
-def test_through_a_server():
+def test_membership_through_a_server():
     key, control = make_key(), MembershipControl()
     before = len(os.listdir("/proc/self/fd"))
     with StoreServer(key, control=control) as server:

@@ -44,7 +44,7 @@ def test_set_and_get(client):
     assert client.find("c") is None
 
 
-def test_peek_finds_a_value_without_waiting_and_other_calls_do_not_take_its_answer(client):
+def test_peek_does_not_wait_or_mix_up_responses(client):
     assert client.peek("a") is None  # a request was sent
     client.set("a", b"1")  # answered after that request: not there yet
     deadline = time.monotonic() + 30
@@ -53,7 +53,7 @@ def test_peek_finds_a_value_without_waiting_and_other_calls_do_not_take_its_answ
     assert found == b"1"
 
 
-def test_get_names_what_did_not_come(client):
+def test_get_names_missing_values(client):
     client.set("here", b"")
     begin = time.monotonic()
     with pytest.raises(StoreTimeout, match="absent") as caught:
@@ -64,7 +64,7 @@ def test_get_names_what_did_not_come(client):
     assert client.get("absent") == b"late"
 
 
-def test_who_waits_can_be_seen(key, server):
+def test_waiting_clients_are_listed(key, server):
     def meet(rank, seconds):
         with StoreClient(key, *server.address) as client, contextlib.suppress(StoreTimeout):
             client.exchange("init", rank, 3, b"", seconds)
@@ -86,7 +86,7 @@ def test_who_waits_can_be_seen(key, server):
     assert server.waiting() == {}
 
 
-def test_wrong_key_gets_nothing_and_disturbs_nobody(key, server, client):
+def test_wrong_keys_get_nothing_and_disturb_no_rank(key, server, client):
     client.set("secret", b"s")
     stranger = StoreClient(make_key(), *server.address, timeout=0.3)
     try:
@@ -138,7 +138,7 @@ def test_close_frees_port_descriptors_and_thread(key):
     assert (open_descriptors(), threading.active_count()) == before
 
 
-def test_a_server_that_is_gone_is_an_error_in_time(key):
+def test_a_lost_server_is_a_timely_error(key):
     server = StoreServer(key)
     address = server.address
     server.close()

@@ -23,7 +23,7 @@ def exchange(rank, size=2, value=b"", node="", group="g", timeout=10.0):
     return Exchange(rank, group, rank, size, value, timeout, node)
 
 
-def test_values_are_found_at_once_or_as_soon_as_all_are_there(table):
+def test_values_are_returned_when_all_are_present(table):
     assert replies(table.handle(b"a", Set(1, "x", b"1"), 0)) == [(b"a", [])]
     assert replies(table.handle(b"b", Get(1, ["x"], 5), 0)) == [(b"b", [b"1"])]
     assert table.next_deadline() == math.inf
@@ -39,7 +39,7 @@ def test_values_are_found_at_once_or_as_soon_as_all_are_there(table):
     assert replies(table.handle(b"b", Get(4, ["z"], 0), 2)) == [(b"b", [b"4"])]
 
 
-def test_who_waits_too_long_hears_what_is_missing(table):
+def test_timeouts_name_missing_ranks(table):
     table.handle(b"a", Set(1, "x", b"1"), 0)
     table.handle(b"b", Get(7, ["w", "x", "y"], 5), 1)
     assert table.expire(5.9) == []
@@ -49,7 +49,7 @@ def test_who_waits_too_long_hears_what_is_missing(table):
     assert table.next_deadline() == math.inf
 
 
-def test_a_round_is_over_when_all_ranks_have_come(table):
+def test_a_round_ends_when_all_ranks_have_joined(table):
     assert table.handle(b"b", exchange(1, 3, b"one", node="n"), 0) == []
     assert table.handle(b"c", exchange(2, 3, b"two", node="n"), 0) == []
     table.publish()
@@ -85,7 +85,7 @@ def test_wrong_sizes_and_ranks_are_named_and_change_nothing(table):
     assert [client for client, _ in table.handle(b"e", exchange(3, 4), 0)] == [b"b", b"c", b"d", b"e"]
 
 
-def test_a_process_may_make_so_many_requests_that_wait(table):
+def test_waiting_requests_per_process_are_limited(table):
     refused = f"{MAX_WAITING} requests of this process wait already, which is the most that are accepted"
     for number in range(MAX_WAITING - 3):
         assert table.handle(b"a", Get(number, ["x"], 5), 0) == []
@@ -108,7 +108,7 @@ def test_a_process_may_make_so_many_requests_that_wait(table):
     assert table.handle(b"a", Get(1, ["y"], 5), 0) == []
 
 
-def test_what_is_held_is_bounded_and_what_is_over_counts_no_longer(table, monkeypatch):
+def test_stored_bytes_are_bounded_and_freed(table, monkeypatch):
     monkeypatch.setattr(store_table, "MAX_TOTAL_BYTES", 10_000)
     full = "the store is full: it holds 10000 bytes at most"
     large, larger = b"v" * 6000, b"v" * 9000

@@ -32,7 +32,7 @@ def again_and_again(count):
     return seen
 
 
-def test_an_account_ends_with_its_job_and_leaves_nothing_behind(pool):
+def test_an_account_ends_with_its_job_without_leftovers(pool):
     for seen in pool(2, initialized=False).run(again_and_again, 6):
         assert [(submitted, reported) for submitted, reported, _, _ in seen] == [(12, {"i": i}) for i in range(6)]
         assert len({(files, threads) for _, _, files, threads in seen[1:]}) == 1, seen
@@ -83,7 +83,7 @@ def account_of(rank, hosts, cross_rank):
     return Account(job, engine, None, Settings.from_environ(), lambda: None), engine
 
 
-def test_a_program_that_asks_after_each_step_does_not_keep_figures_from_the_file():
+def test_frequent_queries_do_not_keep_numbers_from_the_file():
     account, engine = account_of(0, ("a",), 0)
     account._exporters = [FakeExporter()]
     for number in range(1, 6):
@@ -103,7 +103,7 @@ def joined(steps):
     return accounts
 
 
-def test_nobody_waits_for_the_answer_of_a_rank_0_that_has_left():
+def test_no_rank_waits_for_a_reply_of_rank_0_after_it_left():
     """Too few steps for rank 0 to print a line, but enough for others to wait for it."""
     accounts = joined(12)
     accounts[0][0].close()
@@ -112,7 +112,7 @@ def test_nobody_waits_for_the_answer_of_a_rank_0_that_has_left():
 
 
 @pytest.mark.parametrize(("size", "seconds"), [(1, 1.0), (32, 1.0), (64, 2.0), (96, 3.0)])
-def test_many_ranks_tell_less_often(size, seconds):
+def test_many_ranks_report_less_often(size, seconds):
     assert account_of(0, ("a",) * size, 0)[0]._interval == seconds
 
 

@@ -12,7 +12,7 @@ from horovod.common.objects import allgather_object
 from tests.ranks import on_ranks
 
 
-def test_ranks_write_what_they_have_done(pool, tmp_path):
+def test_ranks_write_their_operations(pool, tmp_path):
     folder = tmp_path / "made" / "here"
 
     def work():

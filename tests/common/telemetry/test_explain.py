@@ -65,7 +65,7 @@ def summary(known, where):
 X = [wait("x", [0, 1, 2], [3])]
 
 
-def test_a_line_of_the_users():
+def test_line_of_user_code():
     sentence = guess(facts(rank(3, line=88, source="batch = load()"), waiting=X))
     assert sentence == "rank 3 is at train.py:88 (`batch = load()`)"
     same = [rank(2, line=88), rank(3, line=88)]
@@ -96,7 +96,7 @@ def test_a_line_of_the_users():
         (state("D", swapped=300 << 10, faults=100), "rank 3 does not go on: it swaps: 300 MiB are swapped out, 500 pa"),
     ],
 )
-def test_a_process_that_cannot_go_on(now, sentence):
+def test_blocked_process(now, sentence):
     one = Rank(3, "worker", 1003)
     one.seen(state(at=99.8), now)
     assert guess(facts(one, waiting=X)).startswith(sentence)
@@ -111,7 +111,7 @@ def test_a_process_that_cannot_go_on(now, sentence):
         (state("S", at=99.8), state("S", wait="futex"), "it sleeps (futex)"),
     ],
 )
-def test_a_process_that_computes_where_others_do_too(before, now, sentence):
+def test_a_process_that_computes_like_others(before, now, sentence):
     one = Rank(3, "worker", 1003)
     one.seen(before, now)
     assert one.condition[1] == sentence
@@ -137,7 +137,7 @@ def test_different_order():
     assert barrier.startswith("ranks 0 and 1 submit 'a' and 'b' in different order, one of them a barrier: rank 0 is")
 
 
-def test_a_rank_that_has_gone_on():
+def test_a_rank_that_has_moved_on():
     done = [entry("gradient"), entry("gradient")]
     waiting = [wait("gradient", [0, 1], [2]), wait("loss", [2], [0, 1], 11.0)]
     going = [rank(number, *done, entry("gradient", "announced"), line=5) for number in (0, 1)]
@@ -221,11 +221,11 @@ def test_ranks(ranks, text):
         ("", "my.noname.7", "'my.noname.7'"),
     ],
 )
-def test_what_operations_are_called(kind, name, sentence):
+def test_descriptions_of_operations(kind, name, sentence):
     assert described(kind, name) == sentence
 
 
-def test_a_wait_is_known_again():
+def test_waits_are_recognized_again():
     before = facts(waiting=[wait("x", [0], [1], 5.0), wait("y", [0], [1], 4.0)], stalled=None, at=100.0)
     assert explain.same_wait(before, facts(waiting=[wait("x", [0], [1], 10.5)], at=105.0))
     assert not explain.same_wait(before, facts(waiting=[wait("x", [0], [1], 5.0)], at=105.0)), "it is the next one"
@@ -233,7 +233,7 @@ def test_a_wait_is_known_again():
     assert not explain.same_wait(before, facts(waiting=[], stalled=[], at=105.0))
 
 
-def test_the_report_says_what_was_asked_and_shows_source():
+def test_the_report_shows_queried_ranks_and_source():
     text = explain.report(facts(rank(3, line=88, source="load()"), waiting=X), "why", "now")
     assert text.startswith("now: why.\n\nOperations that wait for long:\n  'x': for 12.0 s;")
     assert "/home/me/train.py:88 in <module>    load()\n" in text
@@ -248,12 +248,12 @@ def test_the_report_says_what_was_asked_and_shows_source():
     assert "Nothing waits.\n" in explain.report(Facts([], [], {}, 2), "why", "now")
 
 
-def test_a_join_waits_for_a_rank_that_does_not_wait_itself():
+def test_join_waits_for_a_rank_that_does_not_wait():
     waiting = [wait("join", [0], [1, 2], 12.0), wait("h", [1], [2], 11.0)]
     known = facts(rank(0, line=5), rank(1, line=9), rank(2, line=8), waiting=waiting, stalled=waiting, size=3)
     text = summary(known, "")
     assert (guess(known), text.index("rank 2 (host") < text.index("rank 1 (host")) == ("rank 2 is at train.py:8", True)
 
 
-def test_a_rank_that_cannot_be_reached():
+def test_unreachable_rank():
     assert guess(facts(Rank(3, "far", 5), rank(0), waiting=X)).startswith("rank 3 on far cannot be reached")

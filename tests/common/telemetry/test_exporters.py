@@ -32,7 +32,7 @@ def job():
     return {"size": 1, **mean([rank]), "ranks": [rank], "last": last, "lately": {**mean([rank]), "last": last}}
 
 
-def test_the_file_has_a_line_of_json_each_time(tmp_path):
+def test_the_file_has_one_json_line_per_report(tmp_path):
     path = tmp_path / "stats.jsonl"
     path.write_text('{"of": "a job before"}\n{"cut')
     warnings = []
@@ -53,7 +53,7 @@ def test_the_file_has_a_line_of_json_each_time(tmp_path):
     assert records[0]["time"] > 1.7e9
 
 
-def test_a_file_that_cannot_be_written_is_told_once(tmp_path):
+def test_an_unwritable_file_is_reported_once(tmp_path):
     warnings = []
     for path, why in (
         (tmp_path, "Is a directory"),
@@ -74,7 +74,7 @@ def scrape(port, **headers):
         return response.headers["Content-Type"], response.read().decode()
 
 
-def test_the_port_serves_what_prometheus_reads():
+def test_the_port_serves_the_prometheus_format():
     with socket.socket() as occupied:
         occupied.bind(("127.0.0.1", 0))
         occupied.listen()

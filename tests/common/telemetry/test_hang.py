@@ -81,7 +81,7 @@ def job(rank):
     return Job(rank, 4, rank, 2, 0, 2, True, False, hosts=("a", "a", "b", "b"), pids=(10, 11, 12, 13))
 
 
-def test_a_neighbour_looks_at_a_rank_of_another_host_that_does_not_answer():
+def test_a_neighbour_examines_an_unresponsive_rank_of_another_host():
     bus, lines = Bus(), []
     done = threading.Event()
     engine = Engine(bus)

@@ -21,13 +21,13 @@ def begin(environ, marked, **settings):
     return telemetry.begin_nvtx_ranges(engine, Settings.from_environ(settings), environ)
 
 
-def test_where_a_profiler_listens(library):
+def test_ranges_are_sent_to_the_profiler(library):
     marked = []
     assert begin(PROFILED, marked.append) == ""
     assert marked == ["/x/libnvtx3interop.so.1"]
 
 
-def test_what_is_wrong_is_said(library, monkeypatch):
+def test_missing_profiler_libraries_are_reported(library, monkeypatch):
     def fails(path):
         raise OSError(f"{path}: too short")
 

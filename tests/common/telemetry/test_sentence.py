@@ -49,7 +49,7 @@ def test_the_sentence_of_a_job_with_a_slow_rank():
 @pytest.mark.parametrize(
     "last", [None, {"rank": 1, "share": 0.4, "seconds": 0.02}, {"rank": 1, "share": 0.9, "seconds": 1e-4}]
 )
-def test_nobody_is_accused_who_was_late_rarely_or_by_little(last):
+def test_ranks_that_are_late_rarely_or_slightly_are_not_named(last):
     assert sentence(job({"time": 52, "blocked": 1}, {"time": 52, "blocked": 1}, last=last)) == (
         "2 workers, 1,200 steps, 98% of linear; 1.0 ms of each 52 ms step were exposed communication"
     )
@@ -79,7 +79,7 @@ def test_tiny_operations_uneven_data_and_pauses_are_named():
     assert sentence(paused).endswith("; beside them 12.0 s in 2 pauses between steps")
 
 
-def test_how_fast_data_moved_where_that_is_what_a_rank_waited_for():
+def test_transfer_speed_is_reported_when_ranks_wait_for_data():
     sends = {"time": 50, "blocked": 30, "collectives": 1, "moved": 400_000}
     receives = dict(sends, collectives=29)
     message = sentence(job(dict(sends), dict(receives)))

@@ -19,7 +19,7 @@ Current thread 0x00007f8eda51eb80 [python] (most recent call first):
 """
 
 
-def test_threads_frames_and_the_own_line():
+def test_threads_frames_and_the_current_line():
     threads = parse("noise\n" + TEXT)
     assert [thread.ident for thread in threads] == [0x7F8ED9DFF6C0, 0x7F8EDA51EB80]
     assert [thread.ours for thread in threads] == [True, False]
@@ -49,5 +49,5 @@ def test_threads_frames_and_the_own_line():
         ([], "", ""),
     ],
 )
-def test_places(frames, source, expected):
+def test_place_of_a_thread(frames, source, expected):
     assert place(Thread(1, tuple(Frame(*frame) for frame in frames)), source) == expected

@@ -30,7 +30,7 @@ def steps(count, start=WARM_UP, **more):
     return [step(number, **more) for number in range(start, start + count)]
 
 
-def test_figures_are_means_of_what_was_measured():
+def test_figures_are_means_of_measurements():
     own = Own()
     own.add(steps(4, data=10 * MS, blocked=5 * MS, collectives=8 * MS, hidden=4 * MS, bytes=100, moved=150))
     found = figures(own.sums, link=37500.0)
@@ -44,7 +44,7 @@ def test_figures_are_means_of_what_was_measured():
     assert figures(Sums())["steps"] == 0
 
 
-def test_first_steps_and_pauses_are_no_steps_but_are_told():
+def test_first_steps_and_pauses_are_reported_separately():
     own = Own()
     own.add(steps(WARM_UP, start=0, time=900 * MS))
     assert (own.made, own.sums.steps) == (WARM_UP, 0)
@@ -55,7 +55,7 @@ def test_first_steps_and_pauses_are_no_steps_but_are_told():
 
 
 @pytest.mark.parametrize(("count", "every"), [(1, 1), (SAMPLE, 1), (SAMPLE + 1, 2), (10 * SAMPLE, 16)])
-def test_a_note_tells_of_so_many_steps(count, every):
+def test_steps_per_note(count, every):
     assert stride(count) == every
     notes = Own().add(steps(count, start=1000))
     assert len(notes) <= SAMPLE
@@ -79,13 +79,13 @@ def sampled(blocked=(), arrivals=None, time=50):
         ([10.0, 8.9], (1, 1.1 * MS)),
     ],
 )
-def test_who_waits_least_came_last(blocked, expected):
+def test_the_last_rank_waits_least(blocked, expected):
     hosts = dict.fromkeys(range(4), 0)
     found = came_last(sampled(blocked), hosts, {})
     assert found == (None if expected is None else (expected[0], int(expected[1])))
 
 
-def test_where_waiting_is_not_seen_the_order_of_arrival_counts_as_far_as_clocks_are_known():
+def test_arrival_order_counts_within_clock_precision():
     late = sampled(arrivals=[100, 101, 130])
     assert came_last(late, {0: 0, 1: 0, 2: 0}, {}) == (2, int(29.5 * MS))
     apart = {0: 0, 1: 0, 2: 1}
@@ -96,7 +96,7 @@ def test_where_waiting_is_not_seen_the_order_of_arrival_counts_as_far_as_clocks_
     assert came_last(sampled(arrivals=[100, 0, 130]), {0: 0, 1: 0, 2: 0}, {}) is None
 
 
-def test_clocks_are_known_as_exactly_as_the_fastest_of_the_last_answers():
+def test_clock_precision_is_that_of_the_fastest_recent_reply():
     pings = Pings()
     assert pings.add(1000, 5200, 1400) == Clock(4000, 200)
     assert pings.add(2000, 6060, 2100) == Clock(4010, 50)
@@ -106,7 +106,7 @@ def test_clocks_are_known_as_exactly_as_the_fastest_of_the_last_answers():
     assert known == Clock(4600, 400)
 
 
-def test_rank_0_puts_together_what_it_is_told_in_any_order_and_with_notes_that_were_lost():
+def test_rank_0_merges_notes_in_any_order_and_with_gaps():
     together = Together(2)
     owns = [Own(), Own()]
     notes = {}
@@ -141,7 +141,7 @@ def test_rank_0_puts_together_what_it_is_told_in_any_order_and_with_notes_that_w
         (2, [], None),
     ],
 )
-def test_a_rank_that_comes_last_as_often_as_chance_explains_is_not_named(size, late, worst):
+def test_ranks_that_come_last_by_chance_are_not_named(size, late, worst):
     lateness = Lateness(size)
     for rank in late:
         lateness.add((rank, MS))

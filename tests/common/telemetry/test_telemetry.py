@@ -48,7 +48,7 @@ def account(size):
     return SimpleNamespace(job=lambda: {**none, "lately": none, "link_bandwidth": None, "sentence": "", "ranks": ranks})
 
 
-def test_it_tells_from_the_beginning_and_to_the_end(pipe, monkeypatch):
+def test_telemetry_reports_from_start_to_end(pipe, monkeypatch):
     monkeypatch.setattr("horovod.common.telemetry.telemetry.INTERVAL", 0.01)
     known = []
     received = []
@@ -120,7 +120,7 @@ print("went on")
 @pytest.mark.parametrize(
     ("program", "text"), [(CANNOT_BEGIN, "OSError: [Errno 24] Too many open files"), (CANNOT_END, "ZeroDivisionError")]
 )
-def test_a_job_goes_on(program, text):
+def test_job_continues_after_errors(program, text):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert done.stdout == "went on\n", done.stderr
     assert text in done.stderr

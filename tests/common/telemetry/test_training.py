@@ -41,16 +41,16 @@ def test_parameters_that_differ():
         ([float("inf"), 1.0], [float("inf"), 1.0]),
     ],
 )
-def test_parameters_that_do_not_differ(values):
+def test_equal_parameters(values):
     assert compare("weights", *weights(*values)) == ""
 
 
-def test_a_parameter_that_one_rank_lacks():
+def test_parameter_missing_on_one_rank():
     notes = [*weights([1.0]), (1, {"values": {"same": [1.0, 2.0], "v": [1.0]}})]
     assert "parameter 'w' differs" in compare("weights", *notes)
 
 
-def test_a_mistake_is_told_once():
+def test_each_mistake_is_reported_once():
     comparison = Comparison()
     assert compare("weights", *weights([1.0], [2.0]), comparison=comparison)
     assert not compare("weights", *weights([1.0], [2.0]), comparison=comparison, of="another", step=20)
@@ -59,7 +59,7 @@ def test_a_mistake_is_told_once():
     assert not compare("batches", (0, {"digests": ["a"]}), (1, {"digests": ["a"]}), comparison=comparison)
 
 
-def test_the_same_samples():
+def test_equal_samples_on_ranks():
     assert compare("gradients", (0, {"digest": "a"}), (1, {"digest": "b"})) == ""
     text = compare("gradients", *((rank, {"digest": "a"}) for rank in range(3)))
     assert text.startswith("ranks 0-2 computed the same gradients in the first step: do they train on the same samples")
@@ -94,7 +94,7 @@ def test_plain_optimizers():
     assert "after its step 100 parameter 'w' differs between rank 0 and rank 1. If" in text
 
 
-def test_whether_anything_was_averaged():
+def test_averaging_is_detected():
     traffic = 0
     training = Training()
     assert not training.watched
@@ -143,7 +143,7 @@ def test_the_interval_contains_the_true_scale_in_95_percent_of_runs(ranks, steps
     assert known[0]["examples"] == pytest.approx(64 * known[0]["workers"])
 
 
-def test_there_is_no_estimate_while_it_is_uncertain():
+def test_uncertain_estimates_are_withheld():
     rng = numpy.random.default_rng(2)
     assert sampled(rng, 8, 9) is None
     assert all(sampled(rng, 2, 12, true=400.0) is None for _ in range(20))  # the signal is lost in the noise

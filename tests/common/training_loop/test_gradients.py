@@ -9,12 +9,12 @@ from horovod.common.training_loop import gradients
 
 
 @pytest.mark.parametrize("factor", [0, -1.0, math.nan, math.inf, True, "2", None])
-def test_what_is_no_predivide_factor(factor):
+def test_invalid_predivide_factors(factor):
     with pytest.raises(ValueError, match="gradient_predivide_factor must be a finite number above 0"):
         gradients.check_predivide(factor, Average)
 
 
-def test_a_predivide_factor_goes_with_averages():
+def test_predivide_factors_require_averages():
     assert gradients.check_predivide(4, Average) == 4.0
     assert gradients.scales(4.0) == (0.25, 4.0)
     with pytest.raises(ValueError, match=r"must be 1\.0 unless op is Average, got 4 with op=Sum"):

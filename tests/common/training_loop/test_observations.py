@@ -43,7 +43,7 @@ def launched(monkeypatch):
     return check
 
 
-def test_processes_that_train_apart(launched):
+def test_processes_training_separately(launched):
     apart = {"torch.distributed": Distributed(False)}
     with pytest.raises(RuntimeError, match=r"Open MPI started this process as rank 0 of 2, .*Do this\."):
         launched(apart, **MPI)
@@ -51,7 +51,7 @@ def test_processes_that_train_apart(launched):
         launched(apart, **TORCHRUN)
 
 
-def test_processes_that_do_not(launched):
+def test_processes_outside_the_job(launched):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         launched({"torch.distributed": Distributed(True)}, **MPI)

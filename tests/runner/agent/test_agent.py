@@ -88,7 +88,7 @@ def talk():
         agent.close()
 
 
-def test_a_later_stop_brings_the_end_nearer_and_never_puts_it_off():
+def test_a_later_stop_only_shortens_the_grace():
     with talk() as agent:
         agent.send(StartJob([b"sh", b"-c", STUBBORN.encode()], b"/", agent.variables, [Worker(0, [])], b"k" * 32))
         assert agent.until(Output).data == b"ready\n"
@@ -97,7 +97,7 @@ def test_a_later_stop_brings_the_end_nearer_and_never_puts_it_off():
         assert agent.until(Finished).survivors == []
 
 
-def test_workers_of_a_lasting_job_come_and_go_one_by_one():
+def test_workers_of_an_agent_start_and_end_one_by_one():
     program = "sleep 1000 & echo $HOROVOD_RUN_FUNCTION_FD $NUMBER; [ $NUMBER = 9 ] || wait"
     with talk() as agent:
         agent.send(Payload(b"function"))
@@ -131,7 +131,7 @@ def test_workers_of_a_lasting_job_come_and_go_one_by_one():
         assert agent.until(Finished).survivors == []
 
 
-def test_a_warning_is_for_those_that_catch_it():
+def test_warnings_do_not_end_processes():
     """Processes that do not catch the warning survive it, whoever sends it, and it is delivered once."""
     program = 'if [ $NUMBER = 1 ]; then trap "echo warned" USR1; fi; echo ready; while :; do sleep 0.05; done'
     with talk() as agent:

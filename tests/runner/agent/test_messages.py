@@ -31,7 +31,7 @@ def written(*sent):
     return data
 
 
-def test_messages_survive_any_cutting():
+def test_messages_are_parsed_from_any_chunks():
     data = written(START, Stop(5.0))
     reader = FrameReader(Request)
     got = [message for index in range(len(data)) for message in reader.feed(data[index : index + 1])]
@@ -52,12 +52,12 @@ def test_messages_survive_any_cutting():
         written(Output(0, 1, b"x")),  # a report is not a request
     ],
 )
-def test_what_is_no_request_is_refused(data):
+def test_invalid_requests_are_refused(data):
     with pytest.raises(AgentError):
         FrameReader(Request).feed(data)
 
 
-def test_the_writer_does_not_block_and_goes_on_later():
+def test_the_writer_does_not_block_and_resumes_later():
     read_end, write_end = os.pipe()
     writer = FrameWriter(write_end)
     reader = FrameReader(Report)

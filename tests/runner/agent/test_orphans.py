@@ -51,7 +51,7 @@ def test_kill_9_of_a_worker_ends_its_tree_and_the_others(nasty):
         assert job.left() == []
 
 
-def test_what_workers_leave_behind_ends_with_the_job(nasty):
+def test_processes_left_by_workers_end_with_the_job(nasty):
     start = time.monotonic()
     done = run_job(["-np", "2", *nasty[:2], nasty[2].replace("wait", "true")])
     assert done.code == 0

@@ -12,7 +12,7 @@ from horovod.runner.job.store_relay import StoreRelay
 from horovod.runner.remote.connections import Agent
 
 
-def test_strangers_who_come_without_end_do_not_hold_the_agent_up(monkeypatch):
+def test_endless_strangers_do_not_block_the_agent(monkeypatch):
     """The agent must still send its heartbeats."""
     streams = Streams(lambda report: None)
     streams.listen(1)
@@ -43,7 +43,7 @@ def mute_store():
         yield listener
 
 
-def test_the_launcher_keeps_little_for_who_sends_more_than_the_store_takes(mute_store, monkeypatch):
+def test_the_launcher_buffers_little_for_fast_senders(mute_store, monkeypatch):
     sent = []
     agent = Agent("far", [], remote=True)
     monkeypatch.setattr(agent, "send", sent.append)

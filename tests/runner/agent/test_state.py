@@ -26,14 +26,14 @@ def test_a_job_that_ends_by_itself():
     assert state.advance(2.0, False, never) == Step()
 
 
-def test_helpers_may_end_by_themselves_for_a_moment():
+def test_helpers_may_exit_by_themselves_briefly():
     state = running()
     assert (state.advance(1.0, False, lambda: [7]), state.changes) == (Step(), True)
     steps = [state.advance(1.0 + after, False, lambda: [7]) for after in (LINGER, LINGER, LINGER + TERM_GRACE)]
     assert steps == [Step(), Step(term=[7]), Step(kill=[7])]
 
 
-def test_term_once_and_kill_until_it_helps():
+def test_sigterm_once_then_sigkill_until_dead():
     state = running()
     state.stop(4.0, 10.0)
     assert state.advance(10.0, True, lambda: [7, 8]) == Step(term=[7, 8])
@@ -53,7 +53,7 @@ def interrupted(first: int = signal.SIGINT) -> HostState:
     return state
 
 
-def test_ranks_end_before_what_they_have_started():
+def test_ranks_end_before_their_children():
     state = interrupted()
     assert state.advance(29.0, True, lambda: [7, 8]) == Step()
     assert state.advance(29.0, False, lambda: [8]) == Step(), "8 may end by itself"
@@ -83,7 +83,7 @@ def test_another_stop_ends_the_grace_of_ranks():
     assert state.advance(10.0, True, lambda: [7]) == Step(term=[7]), "it stops already"
 
 
-def test_another_stop_can_only_make_it_sooner():
+def test_another_stop_only_shortens_the_grace():
     for grace, at in ((9.0, 14.0), (0.0, 10.0)):
         state = running()
         state.stop(4.0, 10.0)
@@ -92,7 +92,7 @@ def test_another_stop_can_only_make_it_sooner():
         assert state.advance(at + GIVE_UP, True, lambda: [7]) == Step(kill=[7], survivors=[7]), "not even by SIGKILL"
 
 
-def test_orders_come_once_and_a_stop_before_them_ends_everything():
+def test_orders_are_sent_once_and_an_early_stop_ends_everything():
     state = HostState()
     assert state.advance(1.0, False, never) == Step()
     state.stop(4.0, 2.0)
@@ -101,7 +101,7 @@ def test_orders_come_once_and_a_stop_before_them_ends_everything():
     assert not state.start()
 
 
-def test_a_launcher_that_is_gone_has_some_time_to_take_the_last_reports():
+def test_a_disconnected_launcher_can_still_take_the_last_reports():
     state = running()
     state.advance(1.0, False, list)
     assert not state.gives_up(2.0)
@@ -121,11 +121,11 @@ PARENTS = {1: 0, 10: 1, 11: 10, 12: 11, 13: 12, 20: 1, 21: 20, 30: 1}
         pytest.param({1, 7}, {10, 11, 12, 13, 20, 21}, id="numbers of another pid namespace"),
     ],
 )
-def test_which_are_the_ranks(called, expected):
+def test_processes_that_are_ranks(called, expected):
     assert set(ranks_of([10, 20], called, PARENTS)) == expected
 
 
-def test_what_descends_from_no_worker():
+def test_processes_without_a_worker_ancestor():
     assert ranks_of([], {11}, PARENTS) == []
     assert ranks_of([10], {10}, {10: 11, 11: 12, 12: 11}) == [10], "a table read while processes came and went"
     assert ranks_of([9], {12}, {10: 11, 11: 12, 12: 11}) == []

@@ -26,7 +26,7 @@ def job(*events):
 LOST = [Ending(0, "lost", [1]), (0, 1), Ending(2, "lost", [1]), (2, 4)]
 
 
-def test_a_rank_that_others_lost_is_to_blame_though_it_ended_with_0():
+def test_a_lost_rank_is_blamed_even_with_exit_code_0():
     failure = job(Called(0), Called(1), Called(2), (1, 0), *LOST, "stop", (3, -15))
     assert (failure.rank, failure.exit_code) == (1, 1)
     assert failure.headline.splitlines() == [
@@ -40,7 +40,7 @@ def test_a_rank_that_others_lost_is_to_blame_though_it_ended_with_0():
     assert "rank 1 on host h failed first: it left the job (hvd.shutdown() was called) while" in failure.headline
 
 
-def test_a_rank_that_others_lost_and_that_runs_on():
+def test_a_lost_rank_that_still_runs():
     failure = job(*LOST, "stop", (1, -9), (3, -15))
     assert failure.rank == 1
     assert (
@@ -49,13 +49,13 @@ def test_a_rank_that_others_lost_and_that_runs_on():
     )
 
 
-def test_ranks_that_lost_each_other_do_not_blame_one_that_failed_itself():
+def test_ranks_that_lost_each_other_are_not_blamed():
     assert job(Ending(0, "lost", [1]), (0, 1), Ending(1, "lost", [0]), (1, 1)).rank == 0
     assert job(*LOST, (1, -9)).text.endswith("out of memory")
     assert job(*LOST, Ending(3, "own"), (3, 7)).rank == 3
 
 
-def test_absent_is_who_has_not_called_init_by_then():
+def test_ranks_without_init_at_the_deadline_are_absent():
     absent = Ending(1, "absent", [0, 2, 3], 5.0)
     failure = job(Called(0), Called(1), absent, (1, 1), Called(3), "stop", (0, -15), (2, -15), (3, -15))
     assert failure.headline.splitlines() == [
@@ -67,13 +67,13 @@ def test_absent_is_who_has_not_called_init_by_then():
 
 
 @pytest.mark.parametrize("line", [b"", b"null", b"[" * 3000, b'{"type":"called","rank":9}', b'{"type":"x"}', b"\xff"])
-def test_nonsense_is_no_report(line):
+def test_invalid_reports_are_ignored(line):
     endings = Endings(HOSTS)
     endings.hear(line)
     assert endings.called == set()
 
 
-def test_a_helper_that_wanted_to_be_a_rank():
+def test_a_helper_that_tried_to_join():
     failure = job(Refused(0), Ending(0, "own"), (0, 1), Refused(1), Ending(1, "own"), (1, 1))
     assert failure.headline.splitlines()[1].endswith('put it below `if __name__ == "__main__":`')
     assert "__main__" not in job(Refused(1), Ending(0, "own"), (0, 1), "stop", (1, -15)).text

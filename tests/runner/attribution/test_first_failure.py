@@ -20,19 +20,19 @@ def end(rank, status, tail="", **options):
     return RankEnd(rank, "h", status, tail, **options)
 
 
-def test_all_well():
+def test_healthy_job():
     assert judge([end(0, 0), end(1, 0)]) is None
     assert judge([]) is None
 
 
-def test_the_first_that_fails_by_itself_is_to_blame():
+def test_the_first_rank_that_fails_by_itself_is_blamed():
     failure = judge([end(2, 3), end(0, 1, OWN), end(1, -15, stopped=True)])
     assert (failure.rank, failure.exit_code) == (2, 3)
     assert "rank 2 on host h failed first: exit code 3" in failure.text
     assert "stopped by horovodrun: rank 1" in failure.text
 
 
-def test_victims_are_not_to_blame_even_when_they_end_first():
+def test_victims_are_not_blamed_even_when_they_end_first():
     failure = judge([end(0, 1, VICTIM), end(2, 1, CAUSED), end(3, 1, HANDLED), end(1, 7, OWN)])
     assert (failure.rank, failure.exit_code) == (1, 7)
     assert failure.text.endswith("    ValueError: bad\n    batch")
@@ -46,7 +46,7 @@ STACK = (
 )
 
 
-def test_an_operation_of_tensorflow_that_lost_a_rank_is_a_victim():
+def test_tensorflow_operations_that_lost_a_rank_are_victims():
     lost = "Horovod allreduce 'x': rank 1 (host h, pid 7) was lost\n"
     for text in (
         TRACE + TF + "UnknownError: Graph execution error:" + STACK + lost,
@@ -56,19 +56,19 @@ def test_an_operation_of_tensorflow_that_lost_a_rank_is_a_victim():
     assert judge([end(0, 1, TRACE + TF + "UnknownError: a file\n"), end(1, 1, OWN)]).rank == 0
 
 
-def test_one_that_was_still_ending_when_the_job_was_stopped_is_to_blame():
+def test_a_rank_still_exiting_when_the_job_stopped_is_blamed():
     failure = judge([end(0, 1, VICTIM), end(1, -15, OWN, stopped=True, tail_at_stop=OWN)])
     assert (failure.rank, failure.exit_code) == (1, 1)
     assert "ValueError: bad" in failure.text
 
 
-def test_the_first_victim_is_named_when_there_is_nobody_else():
+def test_the_first_victim_is_named_without_other_failures():
     failure = judge([end(1, 1, VICTIM), end(0, 1, VICTIM)])
     assert failure.rank == 1
     assert "rank 1 has left" in failure.text
 
 
-def test_a_rank_that_left_early_is_pointed_at():
+def test_a_rank_that_left_early_is_named():
     failure = judge([end(1, 0), end(0, 1, VICTIM)])
     assert failure.rank == 0
     assert "may have exited too early, while others still needed it: rank 1" in failure.text
@@ -91,7 +91,7 @@ WAITED = "ValueError: init: rank 0 (host h) waited 30 s for rank {} (of 4) to ca
         ("hvd.shutdown() was called", "it left the job (hvd.shutdown() was called) while others still needed it"),
     ],
 )
-def test_a_rank_that_victims_say_has_left_is_to_blame(reason, how):
+def test_a_rank_that_victims_report_as_gone_is_blamed(reason, how):
     left = TRACE + LOST.format(reason)
     failure = judge([end(1, 0, "a warning\n"), end(0, 1, left), end(2, 1, left)])
     assert (failure.rank, failure.exit_code) == (1, 1)
@@ -114,12 +114,12 @@ def test_signals_are_named_and_become_exit_codes():
     assert describe_status(200) == "exit code 200"
 
 
-def test_a_command_that_cannot_be_started():
+def test_commands_that_cannot_be_started():
     failure = judge([end(0, 127, error="cannot start 'x': not found")])
     assert (failure.exit_code, failure.text) == (127, "rank 0 on host h failed first: cannot start 'x': not found")
 
 
-def test_the_last_exception_is_found_behind_a_progress_bar():
+def test_the_last_exception_is_found_after_a_progress_bar():
     lines, victim = find_exception("old\n" + OWN + "\n\r 50%|##\r" + TRACE + "KeyError: 'k'\n")
     assert lines[-1] == "KeyError: 'k'"
     assert not victim
@@ -141,7 +141,7 @@ def test_an_exception_behind_an_exit_status(tail, message):
 
 @pytest.mark.parametrize("side", [IGNORED, IGNORED + HANDLING + TRACE + "KeyError: 2\n", THREAD, THREAD + IGNORED])
 @pytest.mark.parametrize("gap", ["", "\n"])
-def test_what_ended_no_process_does_not_count(side, gap):
+def test_errors_that_ended_no_process_are_ignored(side, gap):
     for text in (VICTIM + gap + side, side + gap + VICTIM):
         lines, victim = find_exception(text)
         assert lines[-1].endswith("HorovodInternalError: rank 1 has left")
@@ -157,7 +157,7 @@ def test_the_exception_of_a_thread_is_shown_when_there_is_no_other():
     assert not victim
 
 
-def test_who_has_failed_by_itself():
+def test_ranks_that_failed_by_themselves():
     assert not has_culprit([])
     assert not has_culprit([end(0, 0), end(1, 1, VICTIM)])
     assert has_culprit([end(0, 1, VICTIM), end(1, 3)])

@@ -31,7 +31,7 @@ def test_the_users_frames_stay():
     ]
 
 
-def test_the_verdict_has_the_users_frame():
+def test_the_explanation_names_the_users_frame():
     library = "\n".join(frame(f"{LIB}/torch/nn/module.py") * 20)
     own = "\n".join(frame("train.py", "step"))
     tail = f"Traceback (most recent call last):\n{own}\n{library}\nValueError: bad\n"

@@ -53,7 +53,7 @@ def seen(folder, size, seconds=30):
     raise AssertionError(f"no step of {size} ranks")
 
 
-def test_one_is_killed_and_one_more_arrives(tasks, gathering, tmp_path):
+def test_a_task_is_killed_and_another_joins(tasks, gathering, tmp_path):
     for number in range(3):
         tasks.start(gathering.ticket, number)
     noticed = []
@@ -87,7 +87,7 @@ def fail_always():
 
 
 @pytest.mark.heavy
-def test_slots_whose_workers_fail_get_no_others_and_the_job_ends(tasks, gathering):
+def test_slots_of_failed_workers_are_not_reused_and_the_job_ends(tasks, gathering):
     for number in range(2):
         tasks.start(gathering.ticket, number)
     options = JobOptions(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
@@ -99,7 +99,7 @@ def test_slots_whose_workers_fail_get_no_others_and_the_job_ends(tasks, gatherin
     tasks.end()
 
 
-def test_too_few_are_named(tasks, gathering):
+def test_too_few_processes_are_named(tasks, gathering):
     tasks.start(gathering.ticket, 0)
     with pytest.raises(TimeoutError, match="waited 2 s for 2 tasks to start"):
         run_elastic(gathering, Call(fail_always), ElasticSettings(2, 1, 2), JobOptions(start_timeout=2))

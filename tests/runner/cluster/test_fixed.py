@@ -28,7 +28,7 @@ def describe(base):
     return place, total.tolist(), os.environ.get("MARK"), os.getcwd()
 
 
-def test_a_job_of_three_among_strangers(tasks, gathering, tmp_path):
+def test_a_job_of_three_ignores_strangers(tasks, gathering, tmp_path):
     """Strangers of all kinds connect, more than are examined at a time."""
     port = gathering.ticket.endpoints[-1].port
     messages = [b"GET / HTTP/1.0\r\n\r\n", bytes(4096), os.urandom(4096), b"", pickle.dumps({"a": 1})]
@@ -77,7 +77,7 @@ def sleep_and_tell(path):
     time.sleep(120)
 
 
-def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_path):
+def test_a_killed_task_is_named_and_ends_the_job(tasks, gathering, tmp_path):
     for number in range(3):
         tasks.start(gathering.ticket, number, label=f"task {number} of 3")
     killed = []
@@ -109,7 +109,7 @@ def lines(folder, count, seconds=30):
     raise AssertionError("they did not come")
 
 
-def test_a_task_that_never_comes_is_named(tasks, gathering):
+def test_missing_tasks_are_named(tasks, gathering):
     tasks.start(gathering.ticket, 0)
     assert select.select([gathering.fd], [], [], 60)[0], "it has come"
     with pytest.raises(TimeoutError, match=r"waited 2 s for 2 tasks to start .* 1 have .*task 0.* Give it room"):
@@ -117,7 +117,7 @@ def test_a_task_that_never_comes_is_named(tasks, gathering):
     assert tasks.end()[0][0] == 0  # it was released
 
 
-def test_what_does_not_fit_is_named(tasks, gathering):
+def test_mismatches_are_named(tasks, gathering):
     named = r"it has horovod 0\.0\.1, the launcher "
     tasks.start(gathering.ticket, 0, before="import horovod.runner.cluster.task as t; t.__version__ = '0.0.1'")
     with pytest.raises(ArrivalError, match=named):

@@ -29,7 +29,7 @@ def hung_up(sock, seconds):
     return True
 
 
-def test_nothing_is_left_when_it_cannot_begin(monkeypatch):
+def test_failed_starts_leave_nothing_behind(monkeypatch):
     def fails(_):
         raise RuntimeError("can't start new thread")
 
@@ -41,7 +41,7 @@ def test_nothing_is_left_when_it_cannot_begin(monkeypatch):
     assert descriptors() == before
 
 
-def test_strangers_have_their_time_and_then_make_room(monkeypatch):
+def test_strangers_time_out_and_free_their_places(monkeypatch):
     monkeypatch.setattr(gathering, "_MOST", 3)
     monkeypatch.setattr(gathering, "_TIME_OF_ITS_OWN", 0.6)
     with Gathering("task") as server, ExitStack() as strangers:

@@ -1,7 +1,7 @@
 from horovod.runner.plan.hosts import place
 
 
-def test_ranks_of_a_machine_follow_one_another_and_number_0_is_rank_0():
+def test_ranks_of_a_machine_are_consecutive_from_rank_0():
     placed = place({3: "b", 0: "b", 1: "a", 2: "c", 4: "a"})
     assert [number for number, _ in placed] == [0, 3, 1, 4, 2]
     slots = [slot for _, slot in placed]

@@ -43,7 +43,7 @@ def agent():
         process.kill()
 
 
-def test_a_launcher_that_is_slow_gets_all(agent, monkeypatch):
+def test_a_slow_launcher_gets_all_messages(agent, monkeypatch):
     monkeypatch.setattr(task, "END_SECONDS", 1.0)
     local, peer = socket.socketpair()
     received = []
@@ -90,7 +90,7 @@ class Busy:
         self._thread.join(60)
 
 
-def test_one_that_is_hung_up_on_comes_again_until_the_launcher_is_gone():
+def test_disconnected_tasks_retry_until_the_launcher_is_gone():
     with Busy(2) as launcher:
         with pytest.raises(ArrivalError, match=r"cannot reach the job's launcher .*refused"):
             task.become_agent(launcher.ticket, 0)
@@ -98,7 +98,7 @@ def test_one_that_is_hung_up_on_comes_again_until_the_launcher_is_gone():
         assert launcher.came[1] - launcher.came[0] >= task.PAUSE * 0.9
 
 
-def test_who_has_not_the_token_is_told_at_once():
+def test_tasks_without_the_token_are_rejected_at_once():
     with Gathering("task") as gathering:
         stranger = dataclasses.replace(gathering.ticket, token=Secret(bytes(32)))
         started = time.monotonic()

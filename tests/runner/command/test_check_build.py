@@ -36,7 +36,7 @@ def marks(text):
         (ALL, {"TensorFlow", "PyTorch", "Keras", "MXNet", "JAX", "Gloo"}),
     ],
 )
-def test_what_is_there_is_marked(monkeypatch, missing, unmarked):
+def test_available_components_are_marked(monkeypatch, missing, unmarked):
     monkeypatch.setattr(check_build, "_present", lambda module: module in ALL - missing)
     # Features that the engine cannot use are never marked.
     able = {"TensorFlow", "PyTorch", "Keras", "MXNet", "JAX", "Gloo"} - unmarked

@@ -44,7 +44,7 @@ def test_flags_become_variables(arguments, variables):
     assert read("-np", "2", *arguments).variables == variables
 
 
-def test_every_flag_of_the_table_of_settings_is_there():
+def test_every_setting_has_its_flag():
     by_name = {name: flag for flag in FLAGS for name in flag.names}
     for setting in TABLE:
         if setting.flag:
@@ -60,13 +60,13 @@ def test_every_flag_of_the_table_of_settings_is_there():
         ("HOROVOD_CPU_OPERATIONS", "CCL", "^HOROVOD_CPU_OPERATIONS is 'CCL', but .* instead"),
     ],
 )
-def test_a_variable_that_nothing_reads_says_so_as_the_flag_does(variable, text, message):
+def test_unused_variables_warn_like_their_flags(variable, text, message):
     with pytest.warns(UserWarning, match=message) as warned:
         read("-np", "1", environ={variable: text})
     assert len(warned) == 1
 
 
-def test_what_follows_the_command_belongs_to_it():
+def test_arguments_after_the_command_belong_to_it():
     argv = ["python", "a.py", "-np", "9", "--verb", "--hos", "-H", "x", "--", "-v"]
     namespace, command = cli.parse(["-np", "2", *argv])
     assert (namespace.num_proc, namespace.verbose, command) == (2, None, argv)
@@ -115,7 +115,7 @@ def test_a_missing_command_is_an_error():
 
 
 @pytest.mark.parametrize("flag", ["--autotune-log-file=f", "--timeline-mark-cycles"])
-def test_flags_without_the_one_they_need_are_reported(flag):
+def test_flags_without_their_required_flag_are_reported(flag):
     with pytest.warns(UserWarning, match="has no effect without"):
         assert read("-np", "1", flag).variables == {}
 
@@ -143,7 +143,7 @@ def test_lists_of_variables():
             read("-np", "1", environ={"HOROVOD_ENV_DENY": bad})
 
 
-def test_every_flag_has_help_and_a_name_of_its_own():
+def test_every_flag_has_help_and_a_unique_name():
     names = [name for flag in FLAGS for name in flag.names]
     assert len(names) == len(set(names))
     for flag in FLAGS:

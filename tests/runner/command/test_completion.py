@@ -93,7 +93,7 @@ def test_names_that_look_like_commands_are_not_run(scripts, tmp_path):
     assert "compgen -W" not in scripts["bash"].read_text().replace("`compgen -W` would", "")
 
 
-def test_bash_offers_every_flag_that_is_there(scripts, tmp_path):
+def test_bash_completes_every_flag(scripts, tmp_path):
     offered = set(ask_bash(scripts["bash"], ["horovodrun", " ", "-"], tmp_path))
     for flag in FLAGS:
         for name in flag.names:
@@ -135,7 +135,7 @@ def test_fish(scripts, tmp_path, line, expected):
     assert got == expected or (expected == {"lo"} and "lo" in got)
 
 
-def test_zsh_is_told_what_excludes_what_and_what_a_value_is(scripts):
+def test_zsh_gets_exclusions_and_value_types(scripts):
     """Only the generated script is checked, because zsh completes at a terminal only."""
     rows = scripts["zsh"].read_text().splitlines()
     for row in (

@@ -151,7 +151,7 @@ def test_the_example_of_the_documentation():
         ("params: {cycle_time_ms: " + 600 * "[" + "\n", ["nested too deeply"]),
     ],
 )
-def test_what_is_wrong_is_named(text, named):
+def test_wrong_settings_are_named(text, named):
     with pytest.raises(ValueError, match=r"^--config-file jobs/my\.yaml") as caught:
         config_file.parse(text, "jobs/my.yaml")
     for part in named:
@@ -159,7 +159,7 @@ def test_what_is_wrong_is_named(text, named):
 
 
 @pytest.mark.parametrize(("content", "why"), [(None, "No such file"), (b"\xff\xfe", "decode")])
-def test_a_file_that_cannot_be_read(tmp_path, content, why):
+def test_unreadable_file(tmp_path, content, why):
     path = tmp_path / "c.yaml"
     if content is not None:
         path.write_bytes(content)
@@ -196,7 +196,7 @@ def test_controller(form):
         ({"timeline.mark_cycles": "false"}, None),
     ],
 )
-def test_keys_without_the_one_they_need(read, values, warned):
+def test_keys_without_their_required_key(read, values, warned):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings = read(text_of(values))

@@ -8,7 +8,7 @@ from tests.runner.command.test_cli import read
 SCRIPT = ("--host-discovery-script", "./hosts.sh")
 
 
-def test_a_script():
+def test_host_discovery_script():
     parsed = read(
         "-np", "4", "--min-np", "2", "--max-np", "8", *SCRIPT, "--slots-per-host", "3", "--elastic-timeout", "9"
     )
@@ -40,13 +40,13 @@ def test_a_script():
         ("--min-np 1 -H a:1,b:1 --dashboard", "DASHBOARD must not be set for an elastic job, got True"),
     ],
 )
-def test_what_does_not_fit_together(flags, message):
+def test_conflicting_flags(flags, message):
     with pytest.raises(ValueError, match=message):
         read("-np", "2", *flags.split())
 
 
 @pytest.mark.parametrize("elastic", [(), ("--min-np", "1", *SCRIPT)])
-def test_faults_that_nobody_can_read_are_told_before_anything_starts(elastic):
+def test_invalid_faults_are_reported_before_anything_starts(elastic):
     assert read("-np", "2", *elastic, "--chaos", "kill rank=1 step=5").variables["HOROVOD_CHAOS"]
     with pytest.raises(
         ValueError, match=r"--chaos \(HOROVOD_CHAOS\) .*: chaos: 'kil rank=1': must begin with one of kill,"

@@ -42,7 +42,7 @@ def only_mine(monkeypatch):
     monkeypatch.setattr(reports, "sockets", lambda: [one for one in sockets() if one[0] == os.getpid()])
 
 
-def test_only_what_the_processs_own_user_says_is_shown(monkeypatch, only_mine):
+def test_only_replies_of_the_process_owner_are_shown(monkeypatch, only_mine):
     own = os.getpid()
     with answering(reports.new_socket_name()):
         assert explain.run(str(own)) == "why\n"
@@ -54,7 +54,7 @@ def test_only_what_the_processs_own_user_says_is_shown(monkeypatch, only_mine):
             explain.run(str(own))
 
 
-def test_a_socket_of_which_no_more_is_known_is_of_a_stranger(monkeypatch):
+def test_a_socket_without_an_owner_belongs_to_a_stranger(monkeypatch):
     """For example a process of another container, which has no pid here, or other namespaces."""
     one, other = socket.socketpair()
     with one, other:

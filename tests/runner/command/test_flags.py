@@ -128,7 +128,7 @@ def test_the_flags_are_frozen():
     assert not missing + gone, NEW_FLAG.format(missing=missing, gone=gone)
 
 
-def test_what_argparse_makes_of_them():
+def test_flags_parsed_by_argparse():
     parser = cli.make_parser()
     actions = {name: action for action in parser._actions for name in action.option_strings}
     for names, metavar, count, _, _ in FROZEN:
@@ -160,7 +160,7 @@ def test_a_wrong_variable_is_named_before_anything_starts(environ, named):
 
 
 @pytest.mark.parametrize("width", [60, 80, 110, 300])
-def test_help_fits_and_says_all(width):
+def test_help_fits_the_width_and_is_complete(width):
     text = flags.help_text(width, everything=True)
     longest = max(text.splitlines(), key=len)
     assert len(longest) <= min(width, 110) or longest.strip() in dict(flags.EXAMPLES), longest

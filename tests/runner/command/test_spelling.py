@@ -66,14 +66,14 @@ def test_the_number_of_processes_behind_the_command(number, capfd):
         (["bash", "trian.py"], ""),
     ],
 )
-def test_a_file_that_python_is_to_run(command, missing, tmp_path, monkeypatch):
+def test_missing_script_of_python(command, missing, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "folder").mkdir()
     assert command_line.missing_script(command) == missing
 
 
-def test_a_file_that_does_not_exist_starts_nothing(tmp_path, monkeypatch, capfd):
+def test_a_missing_script_starts_nothing(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     output = refused(capfd, "-np", "2", sys.executable, "trian.py")

@@ -21,7 +21,7 @@ def parsed(*argv, **environ):
     return cli.settings(namespace, command, environ)
 
 
-def test_flags_and_variables_ask_for_it():
+def test_flags_and_variables_enable_the_dashboard():
     assert parsed().dashboard is None
     assert parsed("--dashboard").dashboard == 0
     assert parsed("--dashboard", "--dashboard-port", "8800").dashboard == 8800
@@ -38,7 +38,7 @@ def test_flags_and_variables_ask_for_it():
     assert "HOROVOD_DASHBOARD_PORT" not in job_environment({"HOROVOD_DASHBOARD_PORT": "8800"}, arguments.variables)
 
 
-def test_a_taken_port_is_named():
+def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         port = occupied.getsockname()[1]
         with pytest.raises(

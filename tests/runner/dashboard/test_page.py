@@ -55,7 +55,7 @@ def cells(page, table):
     return [[cell.inner_text() for cell in row.locator("th, td").all()] for row in rows]
 
 
-def test_it_shows_what_the_job_does_and_how_it_fails(tmp_path):
+def test_the_page_shows_progress_and_failure(tmp_path):
     with pages() as open_page, started(tmp_path) as running:
         page = open_page(running.address)
         phone = open_page(running.address, 360, 740, color_scheme="dark")

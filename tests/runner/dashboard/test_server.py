@@ -61,7 +61,7 @@ def events(served):
     return sock.makefile("rb"), sock
 
 
-def test_only_who_has_the_token_gets_anything(served):
+def test_requests_need_the_token(served):
     for name, kind in (
         ("", "text/html"),
         ("page.js", "text/javascript"),
@@ -102,7 +102,7 @@ def test_only_who_has_the_token_gets_anything(served):
         assert ask(served, path(served), method)[0].status == 501
 
 
-def test_other_hosts_and_origins_get_nothing(served):
+def test_other_hosts_and_origins_are_refused(served):
     port = served.port
     # A page from another site whose name was made to resolve to this host.
     for host in (
@@ -123,12 +123,12 @@ def test_other_hosts_and_origins_get_nothing(served):
     assert ask(served, path(served), **{"Sec-Fetch-Site": "cross-site"})[0].status == 200  # a link in a mail
 
 
-def test_a_port_that_is_taken_or_not_ours_is_an_error(served, feed):
+def test_ports_in_use_or_out_of_range_are_errors(served, feed):
     with pytest.raises(OSError, match="in use"):
         Server(served.port, feed)
 
 
-def test_pages_hear_often_and_to_the_end(served, feed):
+def test_pages_get_frequent_updates_until_the_end(served, feed):
     stream, sock = events(served)
     with sock, stream:
         head = [stream.readline() for _ in range(12)]
@@ -147,7 +147,7 @@ def test_pages_hear_often_and_to_the_end(served, feed):
         assert stream.read().count(b"data: ") == 1
 
 
-def test_a_page_that_does_not_read_is_hung_up_on_and_others_go_on(served, feed):
+def test_a_page_that_does_not_read_is_disconnected(served, feed):
     feed.ballast = 1 << 20
     slow = events(served)
     reading = events(served)

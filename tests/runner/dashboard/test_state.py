@@ -17,7 +17,7 @@ def filled(size=2):
     return state
 
 
-def test_a_page_is_told_all_first_and_then_what_is_new():
+def test_pages_get_everything_first_and_then_changes():
     state = filled()
     first = state.since(0, 2.0)
     assert first["job"]["phase"] == "starting"
@@ -73,7 +73,7 @@ def test_waiting_operations_come_and_go():
     assert state.since(version, 2.0)["waiting"] == {"total": 0, "rows": [], "why": ""}
 
 
-def test_ends_are_told_and_stay():
+def test_end_events_are_reported_and_kept():
     state = filled()
     state.exited(0, "exit code 0", failed=False)
     state.exited(1, "killed by signal 9 (SIGKILL)", failed=True)
@@ -103,7 +103,7 @@ def test_memory_is_bounded_whatever_ranks_print_and_report():
     assert sys.getsizeof(diff) < 400_100
 
 
-def test_points_of_one_stretch_are_averaged_and_gaps_stay():
+def test_points_of_one_interval_are_averaged_and_gaps_kept():
     series = Series(2)
     series.add(1, 0.2, [1.0, None])
     series.add(2, 0.9, [3.0, 5.0])
@@ -113,7 +113,7 @@ def test_points_of_one_stretch_are_averaged_and_gaps_stay():
     assert series.since(3) is None
 
 
-def test_however_long_a_job_lasts_there_are_so_many_points():
+def test_series_have_a_bounded_number_of_points():
     series = Series(1)
     for step in range(10_000):
         series.add(step + 1, step, [step])
@@ -128,7 +128,7 @@ def lines(tail):
     return [line.text for line in tail.lines]
 
 
-def test_lines_come_in_any_pieces_of_two_streams():
+def test_lines_are_assembled_from_chunks_of_two_streams():
     tail = Tail(10)
     for piece in (b"a", b"b\nc", b"", b"d"):
         tail.feed(1, 1, piece)
@@ -139,7 +139,7 @@ def test_lines_come_in_any_pieces_of_two_streams():
     assert tail.lines[-1].version == 3
 
 
-def test_what_has_begun_is_shown_and_bars_as_they_stand():
+def test_partial_lines_and_current_bars_are_shown():
     tail = Tail(10)
     tail.feed(1, 1, b" 10%\r 20%\r")
     assert (tail.now, tail.last) == (" 20%", " 20%")
@@ -151,7 +151,7 @@ def test_what_has_begun_is_shown_and_bars_as_they_stand():
     assert lines(tail)[1:] == ["dos", "lines"]
 
 
-def test_colours_and_controls_are_left_out_and_letters_stay():
+def test_colours_and_controls_are_removed_and_letters_kept():
     tail = Tail(10)
     tail.feed(1, 1, '\x1b[31;1mGröße\x1b[0m 日本語 "<b>" \'\x07\x00\x9b\t\x1b]0;title\x07end\xff\n'.encode())
     tail.feed(1, 1, b"not \xff UTF-8\n")

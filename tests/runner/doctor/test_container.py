@@ -56,7 +56,7 @@ SMALL = "/dev/shm has 64 MiB left of 64, for "
         (inside(tasks_limit=300, tasks_free=256), None),
     ],
 )
-def test_what_is_wrong_with_one(report, text):
+def test_findings_of_one_container(report, text):
     assert found(report) == ([] if text is None else [(WARN, "a", text)])
 
 
@@ -73,7 +73,7 @@ OTHERS = {"ipc": "ipc:[2]", "pid": "pid:[2]", "mnt": "mnt:[2]"}
         ([], OTHERS, False),
     ],
 )
-def test_cuda_ipc_is_spoken_of_where_there_are_gpus(gpus, spaces, spoken_of):
+def test_cuda_ipc_is_reported_only_with_gpus(gpus, spaces, spoken_of):
     devices = DeviceReport(msgspec.structs.replace(SURVEY, gpus=gpus))
     reports = [inside(machine="m", spaces=each, devices=devices) for each in (SPACES, spaces)]
     reports_ = [reply("a", 0, 1, reports[0]), reply("b", 1, 1, reports[1])]
@@ -81,7 +81,7 @@ def test_cuda_ipc_is_spoken_of_where_there_are_gpus(gpus, spaces, spoken_of):
     assert ("--ipc=host" in finding.advice) is spoken_of
 
 
-def test_a_tree_is_examined(tmp_path):
+def test_the_doctor_examines_a_tree(tmp_path):
     root = tree(
         tmp_path,
         "0::/\n",
@@ -110,7 +110,7 @@ def test_a_tree_is_examined(tmp_path):
         ({"container": "lxc"}, "", "lxc"),
     ],
 )
-def test_which_container_it_is(environ, sign, kind, tmp_path):
+def test_detection_of_the_container(environ, sign, kind, tmp_path):
     if sign:
         (tmp_path / sign).touch()
     report = container.examine(environ, str(tmp_path))

@@ -94,11 +94,11 @@ ALONE = [
 
 
 @pytest.mark.parametrize(("changes", "text"), ALONE)
-def test_what_is_wrong_with_one_host(changes, text):
+def test_findings_of_one_host(changes, text):
     assert found(on_host(**changes)) == [(WARN, "a", text)]
 
 
-def test_what_concerns_the_job():
+def test_findings_of_the_job():
     text = "--gpus-per-worker 2 for 2 workers needs 4 GPUs on this host, where only 2 GPUs can be used (as NVIDIA's "
     assert found(on_host(gpus_each=2)) == [(FAIL, "a", text + "driver says)")]
     one = dataclasses.replace(on_host(gpus_each=1), visible_devices="1")
@@ -113,7 +113,7 @@ def test_what_concerns_the_job():
     ]
 
 
-def test_what_concerns_several_hosts():
+def test_findings_of_several_hosts():
     older = msgspec.structs.replace(SURVEY, driver="550.1", gpus=[msgspec.structs.replace(GPUS[0], name="A100")])
     other = on_host("b", 1, slots=1, survey=older, usable=["0"], nccl_version=22105)
     assert [text for _, _, text in found(on_host(), other)] == [
@@ -136,7 +136,7 @@ def test_what_concerns_several_hosts():
     ]
 
 
-def test_a_host_is_examined(tmp_path, monkeypatch):
+def test_the_doctor_examines_a_host(tmp_path, monkeypatch):
     """It reads a file tree like the one below /; everything else is this machine's."""
     for path, text in {
         "sys/bus/pci/devices/0000:3b:00.0/vendor": "0x10de\n",

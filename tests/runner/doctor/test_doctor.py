@@ -97,7 +97,7 @@ ALONE = [
 
 
 @pytest.mark.parametrize(("check", "changes", "level", "text"), ALONE)
-def test_what_is_wrong_with_one_host(check, changes, level, text):
+def test_findings_of_one_host(check, changes, level, text):
     assert bad([reply()], check) == []
     ((found_level, found_host, found_text),) = bad([reply(report=with_report(**changes))], check)
     assert (found_level, found_text) == (level, text)
@@ -126,7 +126,7 @@ TOGETHER = [
 
 
 @pytest.mark.parametrize(("check", "changes", "level", "text"), TOGETHER)
-def test_what_is_wrong_with_two_hosts(check, changes, level, text):
+def test_findings_of_two_hosts(check, changes, level, text):
     works = [Tried(1, "10.0.0.2", "eth0", "")], [Tried(0, "10.0.0.1", "eth0", "")]
     reports = [msgspec.structs.replace(GOOD, tried=tried) for tried in works]
     assert bad([reply(report=reports[0]), reply("b", 1, report=reports[1])], check) == []
@@ -182,7 +182,7 @@ def tried(peer, *outcomes):
         ),
     ],
 )
-def test_which_hosts_reach_each_other(there, back, requested, expected):
+def test_unreachable_hosts_are_found(there, back, requested, expected):
     """Hosts are identified by probe rank, not by position in the list: an unreachable host has no rank."""
     replies = [
         reply("a", 0, report=with_report(tried=tried(1, *there), wanted_interfaces=requested)),
@@ -222,7 +222,7 @@ def test_a_healthy_job_has_no_advice():
     assert {finding.level for finding in diagnosis.findings} == {OK}
 
 
-def test_the_table():
+def test_the_doctors_table():
     measured = [Measured(1, "10.0.0.2", "eth0", 50.4, 9.25), Measured(1, "10.0.0.2", "eth0", error="no answer")]
     replies = [
         reply(report=with_report(measured=measured, tried=tried(1, ""))),
@@ -255,7 +255,7 @@ def test_the_table():
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9])
-def test_rounds_are_pairs_that_do_not_disturb_each_other(count):
+def test_rounds_consist_of_disjoint_pairs(count):
     every = probe.rounds(count, 100)
     for round_ in every:
         ranks = [rank for pair in round_ for rank in pair]
@@ -306,7 +306,7 @@ def test_the_command_examines_this_machine():
 
 
 @pytest.mark.heavy
-def test_the_hosts_of_an_elastic_job_are_those_that_are_found_now(tmp_path):
+def test_elastic_jobs_start_on_currently_found_hosts(tmp_path):
     script = executable(tmp_path / "hosts.sh", "#!/bin/sh\necho localhost:2\n")
     done = run_job(["--doctor", "-np", "1", "--min-np", "1", "--host-discovery-script", str(script)])
     assert done.code == 0, done.out + done.err

@@ -20,13 +20,13 @@ def on_host(name="a", report=GOOD):
     return reply(name, report=with_report(mpi=report))
 
 
-def test_what_cannot_be_used():
+def test_unusable_libraries():
     broken = MpiReport(path="/x/libmpi.so", source="the system", error="/x/libmpi.so has no MPI_Test")
     assert bad([on_host(report=broken)], mpi.check) == [(WARN, "a", "/x/libmpi.so has no MPI_Test")]
     assert mpi.shown(broken) == "cannot be used (/x/libmpi.so, the system)"
 
 
-def test_unlike_hosts():
+def test_different_mpi_versions_on_hosts():
     other = MpiReport("/y", "the system", version="Open MPI 5.0.11", abi="Open MPI", level="MPI_THREAD_MULTIPLE")
     ((level, host, text),) = bad([on_host(), on_host("b", other)], mpi.check)
     assert (level, host) == (WARN, "")
@@ -47,7 +47,7 @@ FAMILIES = [
 
 @pytest.mark.heavy  # compiles the simulated MPI
 @pytest.mark.parametrize(("name", "version", "abi"), FAMILIES)
-def test_what_a_library_is(simulated, name, version, abi):
+def test_description_of_a_library(simulated, name, version, abi):
     environ = {**os.environ, "HOROVOD_MPI_LIBRARY": str(simulated / name)}
     report = mpi.examine(environ)
     assert report == MpiReport(str(simulated / name), "HOROVOD_MPI_LIBRARY", "", version, abi, "MPI_THREAD_MULTIPLE")
@@ -56,14 +56,14 @@ def test_what_a_library_is(simulated, name, version, abi):
     assert "one thread" in mpi.shown(low)
 
 
-def test_a_library_that_is_not_there_or_is_something_else():
+def test_missing_or_wrong_library():
     assert "/nowhere/libmpi.so" in mpi.examine({**os.environ, "HOROVOD_MPI_LIBRARY": "/nowhere/libmpi.so"}).missing
     assert "so it is not an MPI" in mpi.examine({**os.environ, "HOROVOD_MPI_LIBRARY": "libm.so.6"}).error
     assert "HOROVOD_MPI_THREADS_DISABLE" in mpi.examine({**os.environ, "HOROVOD_MPI_THREADS_DISABLE": "x"}).error
 
 
 @pytest.mark.heavy  # compiles the simulated MPI
-def test_a_library_that_does_not_come_back_or_dies(simulated):
+def test_a_library_that_hangs_or_crashes(simulated):
     path = str(simulated / "libmpi.so.12")
     slow = mpi_libraries.try_mpi(path, {**os.environ, "SIMMPI_BLOCK": "Init_thread"}, 1.0)
     assert slow.error == f"MPI_Init of {path} takes longer than 1 s in a process alone"

@@ -33,7 +33,7 @@ def sentences(called):
     return "\n".join([*sentences, *(kill.why for kill in of(silent, Kill))])
 
 
-def test_what_a_job_says_until_it_ends():
+def test_sentences_of_a_job():
     text = sentences(arguments.FLAGS)
     for flag in ("--min-np", "--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"):
         assert flag in text

@@ -13,7 +13,7 @@ CHAOS = "kill rank=1 step=20; stop rank=0 step=60 for=300ms; raise rank=2 step=5
 
 
 @pytest.mark.heavy
-def test_ranks_do_what_the_text_says(tmp_path):
+def test_ranks_execute_the_planned_faults(tmp_path):
     stop = tmp_path / "stop"
     flags = ("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "1", "1", "--chaos", CHAOS, "--chaos-report")
     (tmp_path / "stop.pace2").touch()  # the replacement of a lost rank joins long before step 500

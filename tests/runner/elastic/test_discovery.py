@@ -25,7 +25,7 @@ def script(tmp_path):
     return make
 
 
-def test_hosts_in_the_order_in_which_they_were_printed(script):
+def test_hosts_keep_the_order_of_output(script):
     path = script("#!/bin/sh\necho b:2\necho\necho '  a.example-1:4 '\necho [fe80::1%eth0]:3\necho [::1]\necho c\n")
     found = HostDiscoveryScript(path, 7).find_available_hosts_and_slots()
     assert list(found.items()) == [("b", 2), ("a.example-1", 4), ("fe80::1%eth0", 3), ("::1", 7), ("c", 7)]
@@ -36,7 +36,7 @@ def test_hosts_in_the_order_in_which_they_were_printed(script):
         st.from_regex(r"[\w.-]{1,20}", fullmatch=True, alphabet=st.characters(codec="ascii")), st.integers(1, 99)
     )
 )
-def test_what_is_printed_is_what_is_read(hosts):
+def test_printed_hosts_are_parsed_unchanged(hosts):
     assert list(parse("\n".join(f"{h}:{n}" for h, n in hosts.items()), None, "s").items()) == list(hosts.items())
 
 
@@ -55,19 +55,19 @@ def test_what_is_printed_is_what_is_read(hosts):
         ("x" * 500, r"got '" + "x" * 80 + r"\.\.\.'"),
     ],
 )
-def test_lines_that_are_not_understood(line, message):
+def test_invalid_lines(line, message):
     with pytest.raises(ValueError, match=message):
         parse(f"first:1\n{line}\n", None, "./hosts.sh")
 
 
-def test_the_most_slots_that_a_host_may_have():
+def test_the_maximum_number_of_slots_per_host():
     assert parse("a:65536\nb:0000001\nc\n", 65536, "s") == {"a": 65536, "b": 1, "c": 65536}
     with pytest.raises(ValueError, match=r"at most 65536 slots, got 'a' \(--slots-per-host 65537\)"):
         parse("a", 65537, "s")
 
 
 @pytest.mark.parametrize("called", [FLAGS, HOROVOD_RUN])
-def test_what_is_wrong_is_told_in_the_words_of_the_caller(script, tmp_path, called):
+def test_errors_use_the_callers_names(script, tmp_path, called):
     with pytest.raises(ValueError, match=rf"line 1 .* must give slots, got 'a'; print 'a:N', or give {called.slots}$"):
         ScriptRun(script("#!/bin/sh\necho a\n"), None, names=called).finish()
     with pytest.raises(ValueError, match=rf"at most 65536 slots, got 'a' \({called.slots} 65537\)"):
@@ -95,11 +95,11 @@ def test_scripts_that_do_not_work(script, text, mode, message):
 
 
 @pytest.mark.parametrize("text", ["echo a:1\nfor i in 2; do echo b:$i; done\n", "\necho a:1; echo b:2"])
-def test_a_script_without_a_first_line_is_run_by_the_shell(script, text):
+def test_a_script_without_a_shebang_is_run_by_the_shell(script, text):
     assert HostDiscoveryScript(script(text, 0o755), None).find_available_hosts_and_slots() == {"a": 1, "b": 2}
 
 
-def test_a_slow_script_ends_with_all_that_it_has_started(script, tmp_path):
+def test_a_slow_script_ends_with_its_descendants(script, tmp_path):
     path = script(f"#!/bin/sh\nsleep 300 & echo $! > {tmp_path}/pid\necho a:1\nwait\n")
     begin = time.monotonic()
     run = ScriptRun(path, None, 0.3)
@@ -116,7 +116,7 @@ def test_a_slow_script_ends_with_all_that_it_has_started(script, tmp_path):
         time.sleep(0.01)
 
 
-def test_the_manager_knows_what_can_be_used():
+def test_the_manager_lists_usable_hosts():
     hosts = {"b": 2, "a": 2}
     discovery = FixedHosts({})
     discovery.find_available_hosts_and_slots = lambda: dict(hosts)
@@ -138,7 +138,7 @@ def test_the_manager_knows_what_can_be_used():
     assert manager.update_available_hosts() == HostUpdateResult.removed
 
 
-def test_the_state_of_a_host():
+def test_host_state():
     state = HostState((1, 10))
     assert not state.is_blacklisted()
     state.blacklist()

@@ -22,7 +22,7 @@ def wait(finder, seconds=120.0):
     raise AssertionError("nothing new")
 
 
-def test_a_script_is_run_again_and_again_and_only_changes_are_told(tmp_path, monkeypatch):
+def test_scripts_run_repeatedly_and_only_changes_are_reported(tmp_path, monkeypatch):
     monkeypatch.setattr("horovod.runner.elastic.finder.EVERY", 0.02)
     output_file, script = tmp_path / "answer", tmp_path / "hosts.sh"
     script.write_text(f"#!/bin/sh\necho >> {tmp_path}/runs; cat {output_file}\n")

@@ -37,7 +37,7 @@ def ends(job: ElasticJob, stop: Path, size: int) -> None:
 
 
 @pytest.mark.heavy
-def test_a_launcher_that_was_killed_is_started_again(tmp_path):
+def test_a_killed_launcher_is_restarted(tmp_path):
     """It restarts with another number of ranks, which resume from the checkpoint."""
     stop, directory = tmp_path / "stop", tmp_path / "checkpoints"
     checkpoint = Checkpoint(directory)

@@ -16,7 +16,7 @@ COOLDOWN = ("--blacklist-cooldown-range", "1", "1")
 
 
 @pytest.mark.heavy
-def test_a_worker_is_killed_and_others_come(tmp_path):
+def test_a_killed_worker_is_replaced_by_others(tmp_path):
     stop, logs = tmp_path / "stop", tmp_path / "logs"
     flags = ("-np", "3", "--min-np", "2", "--max-np", "4", *COOLDOWN, "--output-filename", str(logs))
     with elastic_job(tmp_path, "localhost:3", *flags, *PROGRAM, str(stop)) as job:
@@ -51,7 +51,7 @@ def test_a_worker_is_killed_and_others_come(tmp_path):
     assert "ends" in (logs / "worker.3" / "stdout").read_text()
 
 
-def test_a_program_that_trains_outside_of_run_is_told_of_it(tmp_path):
+def test_training_outside_of_run_is_reported(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import os, signal\nfrom horovod.common import basics, frontends, objects\n"
@@ -69,7 +69,7 @@ def test_a_program_that_trains_outside_of_run_is_told_of_it(tmp_path):
 
 
 @pytest.mark.heavy
-def test_an_interrupt_gives_ranks_the_time_to_end(tmp_path):
+def test_an_interrupt_lets_ranks_finish(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import os, time\nfrom horovod.common import basics\nhvd = basics.HorovodBasics('tests')\n"
@@ -87,7 +87,7 @@ def test_an_interrupt_gives_ranks_the_time_to_end(tmp_path):
 
 
 @pytest.mark.heavy
-def test_one_is_stopped_and_the_launcher_is_killed(tmp_path):
+def test_a_worker_is_stopped_and_the_launcher_killed(tmp_path):
     flags = ("-np", "2", "--min-np", "1")
     with elastic_job(tmp_path, "localhost:2", *flags, *PROGRAM, str(tmp_path / "stop")) as job:
         job.until(lambda: len(job.words("1")) > 3)
@@ -101,7 +101,7 @@ def test_one_is_stopped_and_the_launcher_is_killed(tmp_path):
         eventually(lambda: job.job.left() == [], 120, "nothing of the job is left")
 
 
-def test_a_function_whose_hosts_a_script_finds(tmp_path):
+def test_run_with_host_discovery_script(tmp_path):
     def work(x):
         from horovod.common import frontends
         from horovod.common.basics import HorovodBasics

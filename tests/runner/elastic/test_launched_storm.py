@@ -47,7 +47,7 @@ def disturb(job: ElasticJob, drawn: random.Random) -> None:
 
 
 @pytest.mark.heavy
-def test_a_storm(tmp_path):
+def test_random_failures(tmp_path):
     drawn, stop = random.Random(3), tmp_path / "stop"
     flags = ("-np", "4", "--min-np", "1", "--max-np", "6", "--blacklist-cooldown-range", "1", "1")
     with elastic_job(tmp_path, HOSTS, *flags, *PROGRAM, str(stop)) as job:

@@ -41,7 +41,7 @@ def test_ranges_that_are_not_accepted(wrong):
 NEW, OLD = Worker(1, "a", "a"), Worker(0, "a", "a", survivor=True)
 
 
-def test_who_is_ready_waits_for_others_that_start_but_not_for_ever():
+def test_ready_workers_wait_for_starting_ones_with_a_limit():
     admission = Admission()
     assert admission.next_time(0.0) is None
     assert admission.together([NEW], False, 1.0), "there is nobody to wait for"
@@ -79,7 +79,7 @@ def judged(same_code: bool = True, **other: str) -> AdmissionResult:
     return newcomers.judge(encode(Facts(**facts)))
 
 
-def test_the_variable_that_says_whether_the_program_must_be_the_same():
+def test_variable_that_requires_equal_programs():
     for environ, refused in (({}, True), ({"HOROVOD_ELASTIC_CODE": "any"}, False)):
         newcomers = Newcomers.wanted(environ)
         first, other = (Facts(__version__, "3.11", "train.py", code) for code in ("aa", "bb"))
@@ -87,12 +87,12 @@ def test_the_variable_that_says_whether_the_program_must_be_the_same():
         assert bool(newcomers.judge(encode(other)).refusal) is refused
 
 
-def test_another_version_is_refused_by_naming_both():
+def test_other_versions_are_refused_naming_both():
     assert "has horovod 1.1.0, but the launcher has horovod 1.2.0" in judged(version="1.1.0").refusal
     assert "has Python 3.12, but the job's workers have Python 3.11" in judged(python="3.12").refusal
 
 
-def test_another_program_is_a_refusal_or_a_warning_as_one_likes():
+def test_another_program_is_refused_or_warned_about_as_configured():
     text = "its copy of train.py differs from the one that the job runs"
     way_out = "; install the same on all hosts, or let it in by HOROVOD_ELASTIC_CODE=any"
     assert judged(code="bb") == AdmissionResult(text + way_out)

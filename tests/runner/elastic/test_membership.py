@@ -21,7 +21,7 @@ from horovod.runner.elastic.workers import Workers
 from tests.runner.elastic.world import World, of, started
 
 
-def test_it_starts_when_there_are_slots_for_np_and_all_that_were_started_are_ready():
+def test_the_job_starts_when_np_slots_and_all_workers_are_ready():
     world = World(start=4, most=6)
     world.discover(a=2)
     assert not of(world, Spawn), "two slots do not do"
@@ -48,7 +48,7 @@ def test_it_starts_when_there_are_slots_for_np_and_all_that_were_started_are_rea
     assert world.membership.next_time(world.now) is None, "while it trains nothing depends on the clock"
 
 
-def test_a_rank_dies_and_the_others_go_on_as_soon_as_they_are_back():
+def test_survivors_continue_after_a_rank_dies():
     world = started(World(), a=4)
     world.exit(1)
     assert of(world, Break)[0].epoch == 1
@@ -66,7 +66,7 @@ def test_a_rank_dies_and_the_others_go_on_as_soon_as_they_are_back():
     assert world.now == 0.0, "nothing had to wait"
 
 
-def test_who_does_not_fit_is_sent_away_and_its_host_gets_no_other():
+def test_mismatched_workers_are_dismissed_and_not_replaced():
     world = started(World(most=None), a=4)
     world.discover(a=4, b=1)
     world.refuse(4, "it has horovod 1, the job 2")
@@ -81,7 +81,7 @@ def test_who_does_not_fit_is_sent_away_and_its_host_gets_no_other():
     assert not of(world, Notify)
 
 
-def test_who_has_not_got_the_state_is_not_rank_0_though_it_was_a_member():
+def test_members_without_the_state_do_not_become_rank_0():
     world = started(World(least=1, cooldown=(1, 1)), a=2, b=2)
     world.exit(1)
     world.back(0, 2, 3)
@@ -101,7 +101,7 @@ def test_who_has_not_got_the_state_is_not_rank_0_though_it_was_a_member():
     assert (world.end.success, world.end.text) == (False, "no worker is left that holds the state of the training")
 
 
-def test_one_that_dies_before_the_first_sync_has_taken_nothing_with_it():
+def test_workers_that_die_before_the_first_sync_lose_nothing():
     world = World()
     world.discover(a=3, b=1)
     world.ready()
@@ -112,7 +112,7 @@ def test_one_that_dies_before_the_first_sync_has_taken_nothing_with_it():
     assert world.running() == [1, 2, 3]
 
 
-def test_who_is_said_to_be_lost_and_shows_no_sign_of_life_is_killed():
+def test_workers_reported_lost_without_heartbeats_are_killed():
     world = started(World(), a=4)
     world.back(0, 1, 2, lost=(3,))
     assert world.membership.phase is Phase.GATHERING
@@ -123,7 +123,7 @@ def test_who_is_said_to_be_lost_and_shows_no_sign_of_life_is_killed():
     assert world.running() == [0, 1, 2]
 
 
-def test_who_is_stopped_is_killed_though_no_rank_has_noticed():
+def test_stopped_workers_are_killed_before_ranks_notice():
     world = started(World(), a=4)
     world.act(world.membership.accused([1], world.now, "it is stopped (SIGSTOP)"))
     assert of(world, Break)[0].why == "rank 1 on host a: it is stopped (SIGSTOP)"
@@ -133,7 +133,7 @@ def test_who_is_stopped_is_killed_though_no_rank_has_noticed():
     assert world.running() == [0, 2, 3]
 
 
-def test_who_swallows_the_error_is_named_and_killed():
+def test_workers_that_ignore_the_error_are_named_and_killed():
     world = started(World(timeout=60), a=4)
     world.exit(0)
     world.back(1, 2)
@@ -146,7 +146,7 @@ def test_who_swallows_the_error_is_named_and_killed():
     assert world.running() == [1, 2]
 
 
-def test_no_epoch_begins_before_the_killed_one_is_gone():
+def test_epochs_start_after_killed_workers_are_gone():
     world = started(World(), a=2, b=2)
     world.processes[3].immortal = True
     world.back(0, 1, 2, lost=(3,))
@@ -158,7 +158,7 @@ def test_no_epoch_begins_before_the_killed_one_is_gone():
     assert of(world, Abandon) == [Abandon(3)]
 
 
-def test_below_the_minimum_they_wait_for_others_and_end_when_none_come():
+def test_below_the_minimum_workers_wait_and_then_end():
     world = started(World(least=3, timeout=50), a=2, b=2)
     world.lose("b")
     world.back(0, 1)
@@ -198,7 +198,7 @@ def test_a_host_comes_back_after_its_cooldown():
     assert world.running() == [0, 1, 4, 5]
 
 
-def test_a_host_is_taken_away_in_order():
+def test_a_host_is_removed_gracefully():
     world = started(World(), a=2, b=2)
     world.discover(a=2)
     (notify,) = of(world, Notify)
@@ -215,7 +215,7 @@ def test_a_host_is_taken_away_in_order():
     assert len(of(world, Spawn)) == 6, "b is not barred"
 
 
-def test_somebody_of_the_last_epoch_has_to_remain():
+def test_one_worker_of_the_last_epoch_must_remain():
     world = started(World(start=2), a=2)
     world.discover(a=2, b=2)
     world.ready()
@@ -224,7 +224,7 @@ def test_somebody_of_the_last_epoch_has_to_remain():
     assert (world.end.success, world.end.text) == (False, "no worker is left that holds the state of the training")
 
 
-def test_all_members_of_a_lost_host_are_named_at_once_and_no_other_worker():
+def test_all_workers_of_a_lost_host_are_named_at_once():
     world = started(World(start=4, least=2, most=8), a=2, b=2)
     world.discover(a=2, b=3)  # the third on host b is still starting
     world.lose("b")
@@ -236,7 +236,7 @@ def test_all_members_of_a_lost_host_are_named_at_once_and_no_other_worker():
     assert not of(world, Break), "no member was there"
 
 
-def test_whoever_holds_the_state_keeps_a_slot_before_others_by_rank_and_number():
+def test_workers_with_the_state_keep_their_slots_first():
     workers = Workers()
     new, second, first, another = (workers.add("a", False) for _ in range(4))
     second.rank, second.holds = 1, True
@@ -247,7 +247,7 @@ def test_whoever_holds_the_state_keeps_a_slot_before_others_by_rank_and_number()
         assert [worker.number for worker in workers if worker.leaves] == leave
 
 
-def test_the_same_members_again_are_no_news_and_others_in_their_place_are():
+def test_unchanged_members_are_not_reported_but_replaced_ones_are():
     world = started(World(cooldown=(1, 1)), a=4)
     world.back(0, 1, 2, 3, lost=(1,))
     world.form()
@@ -263,7 +263,7 @@ def test_the_same_members_again_are_no_news_and_others_in_their_place_are():
     assert world.said[-1] == "4 ranks now; new: rank 3 on host a"
 
 
-def test_a_discovery_without_hosts_is_reported_and_removes_no_rank():
+def test_discovery_without_hosts_is_reported_and_removes_no_rank():
     world = started(World(), a=4)
     world.discover()
     assert (world.running(), world.said) == ([0, 1, 2, 3], ["no host is found; what runs goes on"])

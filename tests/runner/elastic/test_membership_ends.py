@@ -7,7 +7,7 @@ from horovod.runner.elastic.limits import Limits
 from tests.runner.elastic.world import World, of, started
 
 
-def test_success_of_one_is_success():
+def test_one_success_is_a_success():
     world = started(World(), a=4)
     world.exit(0, success=True)
     assert world.membership.phase is Phase.FINISHING
@@ -38,12 +38,12 @@ def test_the_reset_limit_counts_changes_of_members():
 
 
 @pytest.mark.parametrize("wrong", [(4, 5, None), (4, 0, None), (4, 2, 3)])
-def test_limits_that_do_not_fit(wrong):
+def test_mismatched_limits(wrong):
     with pytest.raises(ValueError, match=r"must be 1 <= --min-np <= -np <= --max-np, got --min-np"):
         Limits(*wrong)
 
 
-def test_too_few_are_left_and_no_host_will_ever_get_new_ones():
+def test_too_few_workers_left_and_no_usable_host():
     world = started(World(least=3), a=2, b=2)
     world.exit(0)
     world.back(1, 2, 3)
@@ -64,7 +64,7 @@ def test_too_few_are_left_and_no_host_will_ever_get_new_ones():
 
 
 @pytest.mark.parametrize("complete", [False, True])
-def test_too_few_are_left_and_hosts_are_barred_or_full(complete):
+def test_too_few_workers_left_with_barred_or_full_hosts(complete):
     """For example if each slot is a host: hosts without a failure are full."""
     world = World(start=4, least=3, most=4)
     world.discover(complete=complete, a=1, b=1, c=1, d=1)
@@ -89,7 +89,7 @@ def test_too_few_are_left_and_hosts_are_barred_or_full(complete):
     assert world.end.text.endswith(": 2 are there, 3 are needed")
 
 
-def test_a_machine_that_is_torn_down_ends_its_rank_first():
+def test_a_machine_shutting_down_ends_its_rank_first():
     world = World(start=2, least=2, most=2)
     world.discover(complete=True, a=1, b=1)
     world.ready()
@@ -107,7 +107,7 @@ def test_a_machine_that_is_torn_down_ends_its_rank_first():
     assert world.running() == [0, 2]
 
 
-def test_one_that_fails_before_the_first_epoch_ends_a_job_that_cannot_begin_any_more():
+def test_a_failure_before_the_first_epoch_may_end_the_job():
     world = World(start=2, least=1)
     world.discover(a=2)
     world.ready(0)
@@ -116,7 +116,7 @@ def test_one_that_fails_before_the_first_epoch_ends_a_job_that_cannot_begin_any_
     assert "1 are there, 2 are needed" in world.end.text
 
 
-def test_nobody_waits_for_the_process_of_one_that_ends_by_an_exception():
+def test_the_job_does_not_wait_for_a_worker_with_an_exception():
     world = started(World(most=4), a=5)
     world.ending(1)
     assert of(world, Break)[0].lost == (1,)
@@ -139,7 +139,7 @@ def test_nobody_waits_for_the_process_of_one_that_ends_by_an_exception():
     assert not world.end.success
 
 
-def test_one_that_says_so_and_does_not_end_is_killed():
+def test_workers_that_announce_their_end_and_stay_are_killed():
     world = started(World(timeout=60), a=4)
     world.ending(3)
     world.back(0, 1, 2)
@@ -169,7 +169,7 @@ def test_a_new_worker_that_never_calls_init_is_killed_while_the_others_train():
     assert [action.worker for action in of(world, Kill)] == [2]
 
 
-def test_a_host_that_is_taken_away_and_vanishes_has_not_failed():
+def test_a_removed_host_that_vanishes_has_not_failed():
     world = started(World(least=1), a=2, b=2)
     world.discover(a=2)
     world.lose("b")
@@ -180,7 +180,7 @@ def test_a_host_that_is_taken_away_and_vanishes_has_not_failed():
     assert [action.host for action in of(world, Spawn)[4:]] == ["b", "b"], "it is not barred"
 
 
-def test_time_for_which_the_launcher_was_stopped_counts_for_no_deadline():
+def test_deadlines_exclude_time_the_launcher_was_stopped():
     world = started(World(least=2, timeout=60, cooldown=(3000, 3000)), a=1, b=1, c=2)
     world.exit(0)
     world.back(1)

@@ -3,7 +3,7 @@
 from horovod.runner.elastic.actions import STOOD_STILL, Standstill
 
 
-def test_a_loop_that_goes_on_much_later_than_it_wished_has_stood_still():
+def test_a_loop_that_wakes_much_too_late_was_paused():
     standstill = Standstill(100.0)
     standstill.waits(101.0)
     assert standstill.look(101.5) == 0.0

@@ -20,7 +20,7 @@ def test_names_and_values():
     assert worker.HOROVOD_LOCAL_RANK == "HOROVOD_LOCAL_RANK"
 
 
-def test_news_by_a_connection():
+def test_notifications_over_a_connection():
     manager = worker.WorkerNotificationManager()
     received = []
     listener = type("Listener", (), {"on_hosts_updated": lambda self, *news: received.append(news)})()

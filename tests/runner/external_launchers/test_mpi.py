@@ -81,7 +81,7 @@ def test_no_mpi_is_named(tmp_path, monkeypatch):
         mpi.find_launcher()
 
 
-def test_variables_of_another_job_do_not_come_along():
+def test_variables_of_another_job_are_not_forwarded():
     environ = {
         "A": "1",
         "HOROVOD_RANK": "1",
@@ -115,7 +115,7 @@ OPEN_MPI = "print('mpirun (Open MPI) 5.0.0')"
 
 
 @pytest.mark.parametrize("where", [(), ("-H", "n1:1,n2:1"), ("--env-deny", "HOROVOD_*")])
-def test_a_key_file_of_the_users_reaches_the_ranks(tmp_path, monkeypatch, key_file, where):
+def test_a_key_file_of_the_user_reaches_the_ranks(tmp_path, monkeypatch, key_file, where):
     fake(tmp_path, "mpirun", OPEN_MPI)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -139,7 +139,7 @@ def jsrun_command(tmp_path, monkeypatch, settings, environ):
     return variables["HOROVOD_KEY_FILE"]
 
 
-def test_a_key_file_that_ranks_would_refuse_is_refused_before(tmp_path, key_file):
+def test_key_files_that_ranks_would_refuse_are_refused_early(tmp_path, key_file):
     key_file.chmod(0o644)
     with pytest.raises(LaunchError, match=r"HOROVOD_KEY_FILE must be .*job.key' \(owner \d+, mode 0644\)"):
         mpi.job_variables(settings("-np", "2", "--mpi"), {"HOROVOD_KEY_FILE": str(key_file)})
@@ -151,7 +151,7 @@ def test_a_key_file_that_ranks_would_refuse_is_refused_before(tmp_path, key_file
     assert far["HOROVOD_KEY_FILE"] == nowhere["HOROVOD_KEY_FILE"]
 
 
-def test_a_key_that_a_process_holds_open_is_the_users_too():
+def test_a_key_in_an_open_descriptor_belongs_to_the_user():
     """It belongs to another job only if that job's own variables are set, too."""
     fd = make_key_fd(b"k" * 32)
     held = {"HOROVOD_KEY_FILE": path_of_descriptor(os.getpid(), fd)}
@@ -166,7 +166,7 @@ def test_a_key_that_a_process_holds_open_is_the_users_too():
 
 
 @pytest.mark.parametrize("text", ["0f" * 32, ""], ids=["key", "empty"])
-def test_a_key_in_a_variable_is_refused_with_what_to_do(text):
+def test_a_key_in_a_variable_is_refused_with_advice(text):
     with pytest.raises(LaunchError, match=r"(?s)HOROVOD_JOB_KEY must not be set.*HOROVOD_KEY_FILE to") as caught:
         mpi.job_variables(settings("-np", "2", "--mpi"), {"HOROVOD_JOB_KEY": text})
     assert not text or text not in str(caught.value)
@@ -200,7 +200,7 @@ PIECES = [
 
 @pytest.mark.parametrize(("data", "pieces"), PIECES)
 @pytest.mark.parametrize("step", [1, 1000])
-def test_whose_a_line_is(data, pieces, step):
+def test_ranks_of_output_lines(data, pieces, step):
     lines = mpi_output.Lines()
     found = [piece for at in range(0, len(data), step) for piece in lines.feed(data[at : at + step])]
     assert [*found, *lines.finish()] == pieces
@@ -233,7 +233,7 @@ SAID = {
         (1, "", {0: VICTIM}, "rank 1 on host b failed first: exit code 1"),
     ],
 )
-def test_who_failed_first(code, lines, tails, expected):
+def test_the_first_failure_is_named(code, lines, tails, expected):
     judged = mpi_output.judge(code, SAID.get(lines, ""), tails, Endings(HOSTS))
     assert judged.rank == 1
     assert expected in judged.text
@@ -261,7 +261,7 @@ LEFT, LOST = Ending(0, "left", [1]), Ending(0, "lost", [1])
         (None, [LEFT], "rank 1 on host b failed first: exit code 3"),
     ],
 )
-def test_who_failed_first_by_reports(lines, reports, expected):
+def test_the_first_failure_is_found_from_reports(lines, reports, expected):
     """Reports suffice; stderr, which may be torn, translated or missing, is not needed."""
     judged = mpi_output.judge(3, SAID.get(lines, ""), {0: "", 1: ""}, reported(*reports))
     assert expected in judged.text
@@ -303,7 +303,7 @@ def test_hosts_of_the_lsf_job():
         mpi.lsf_hosts({})
 
 
-def test_jsrun_outside_of_lsf_and_without_the_program(tmp_path, monkeypatch):
+def test_jsrun_outside_of_lsf_or_not_installed(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"--jsrun .* LSB_JOBID"):
         mpi.check({})
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -57,7 +57,7 @@ def join_all(group, servers, count, seconds=10.0):
     return processes
 
 
-def test_they_are_ranks_then_and_again_after_they_have_left(job):
+def test_workers_become_ranks_and_can_rejoin(job):
     group, servers, gone = job
     processes = join_all(group, servers, 2)
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_they_are_ranks_then_and_again_after_they_have_left(job):
     assert gone.empty()
 
 
-def test_a_forked_child_does_not_keep_the_line(job):
+def test_a_forked_child_does_not_keep_the_connection(job):
     group, servers, gone = job
     (process,) = join_all(group, servers, 1)
 
@@ -92,7 +92,7 @@ def test_a_forked_child_does_not_keep_the_line(job):
 
 
 @pytest.mark.heavy
-def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(job):
+def test_stopped_workers_are_lost_and_busy_ones_are_not(job):
     group, servers, gone = job
     busy, stopped = join_all(group, servers, 2)
     until = time.monotonic() + 20
@@ -113,7 +113,7 @@ def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(j
     assert gone.empty()
 
 
-def test_it_ends_with_the_process_that_it_cannot_be_without(job):
+def test_a_worker_ends_with_its_required_process(job):
     group, servers, gone = job
     keeper = subprocess.Popen(["sleep", "60"])
     try:
@@ -131,7 +131,7 @@ def test_it_ends_with_the_process_that_it_cannot_be_without(job):
     assert gone.get(timeout=60) == (0, "")
 
 
-def test_one_that_leaves_lives_on_with_the_variables_of_before_and_without_the_key(job):
+def test_a_leaving_worker_restores_variables_and_drops_the_key(job):
     group, servers, gone = job
     process = group.add()
     group.ask(process, lambda: os.environ.update(HOROVOD_RANK="7", SHADE="grey"))
@@ -153,7 +153,7 @@ def test_one_that_leaves_lives_on_with_the_variables_of_before_and_without_the_k
     assert process.poll() is None
 
 
-def test_nothing_that_is_told_holds_the_key(job):
+def test_descriptions_do_not_contain_the_key(job):
     group, servers, _ = job
     process = group.add()
     received = group.ask(process, describe)
@@ -172,7 +172,7 @@ def test_nothing_that_is_told_holds_the_key(job):
     assert curve_pair(secret, "client")[1] not in pickled
 
 
-def test_a_stranger_with_all_that_was_told_gets_nothing(job):
+def test_a_stranger_with_all_public_data_gets_nothing(job):
     group, servers, _ = job
     received = group.ask(group.add(), describe)
     order = servers.assign(0, received, {}, 1.0)

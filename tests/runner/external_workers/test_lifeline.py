@@ -9,7 +9,7 @@ from horovod.common.store.sockets import listen
 from horovod.runner.external_workers import liveness
 
 
-def test_signs_of_life_end_within_their_time(monkeypatch):
+def test_heartbeats_stop_in_time(monkeypatch):
     monkeypatch.setattr(liveness, "_CLOSE", 0.5)
     with listen("127.0.0.1") as deaf:
         answering = liveness.HeartbeatClient("127.0.0.1", deaf.getsockname()[1], make_key(), 0)

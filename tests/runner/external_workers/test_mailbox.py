@@ -7,7 +7,7 @@ import time
 from horovod.runner.external_workers.mailbox import Mailbox
 
 
-def test_items_come_in_order():
+def test_items_are_taken_in_order():
     box = Mailbox()
     for number in range(3):
         box.put(number)
@@ -22,7 +22,7 @@ def test_take_waits_for_another_thread_and_not_longer():
     assert time.monotonic() - begun < 30
 
 
-def test_take_tells_which_other_descriptor_can_be_read():
+def test_take_returns_other_readable_descriptors():
     box = Mailbox()
     one, other = os.eventfd(1), os.eventfd(0)
     try:

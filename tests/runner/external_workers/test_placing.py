@@ -12,7 +12,7 @@ def worker(name, machine="m", **other):
     )
 
 
-def test_hosts_of_one_name_are_told_apart_by_their_machines():
+def test_hosts_with_one_name_are_distinguished_by_machine():
     workers = [worker("a", "1"), worker("a", "2"), worker("b", "3"), worker("a", "1")]
     assert assignment.hosts(workers) == ["a", "a#2", "b", "a"]
 
@@ -30,7 +30,7 @@ def test_workers_of_one_kind_fit():
     assert assignment.misfit([worker("a"), worker("b")], "1.0") == ""
 
 
-def test_another_version_is_named_with_both():
+def test_version_mismatches_name_both_versions():
     text = assignment.misfit([worker("a"), worker("b", pid=7, version="2.0")], "1.0")
     assert "worker 1 (host b, pid 7) has horovod 2.0" in text
     assert "the driver has 1.0" in text

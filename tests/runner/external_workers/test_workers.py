@@ -33,14 +33,14 @@ def run(*numbers):
 
 
 @pytest.mark.heavy
-def test_there_is_room_for_all_that_have_a_seat():
+def test_descriptor_limits_allow_all_assigned_workers():
     done = run(64, 2000, 100)
     assert done.returncode == 0, done.stderr
     assert 4 * 100 * 8 / 7 < int(done.stdout) < 1000
     assert run(900, 2000, 10).stdout == "900\n"
 
 
-def test_a_limit_that_is_too_low_is_named():
+def test_too_low_limits_are_named():
     done = run(64, 300, 100)
     assert done.returncode == 1
     number, _, why = done.stderr.partition(": ")
@@ -50,7 +50,7 @@ def test_a_limit_that_is_too_low_is_named():
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
-def test_nothing_stays_open_of_one_that_fails(monkeypatch, failing):
+def test_failed_starts_close_their_sockets(monkeypatch, failing):
     listening, listen = [], workers.listen
 
     def fail(address):

@@ -48,7 +48,7 @@ def slotted():
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_error_is_of_both_classes(cause, attributes):
+def test_the_error_has_both_classes(cause, attributes):
     error = worker_error("rank 1 failed first", 1, "host1", 1, "Traceback", cause)
     for kind in (WorkerError, RuntimeError, type(cause)):
         assert isinstance(error, kind)
@@ -80,7 +80,7 @@ def test_the_error_can_be_pickled_itself():
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_where_two_classes_cannot_be_joined(cause):
+def test_classes_that_cannot_be_combined(cause):
     error = worker_error("rank 1 failed first", 1, "host1", 1, "", cause)
     assert type(error) is WorkerError
     assert error.__cause__ is cause
@@ -94,7 +94,7 @@ class Odd(Exception):
         return self
 
 
-def test_methods_of_the_cause_see_the_error():
+def test_methods_of_the_cause_receive_the_error():
     error = worker_error("odd", cause=Odd())
     error.name = "mine"
     assert (error.itself() is error, error.name, error.cause.name) == (True, "mine", "of the class")

@@ -73,7 +73,7 @@ def test_the_exception_itself_is_raised_with_its_remote_traceback(monkeypatch):
         ({"kwargs": [1]}, r"kwargs must be a dict of arguments by name, got \[1\]"),
     ],
 )
-def test_what_cannot_be_called_is_named_before_anything_is_started(function, message):
+def test_uncallable_functions_are_named_before_anything_starts(function, message):
     with pytest.raises(TypeError, match=message):
         horovod.run(**{"func": print, **function})
 
@@ -86,7 +86,7 @@ def left_by(write, value, *more):
         return bytearray(file.read())
 
 
-def test_exceptions_that_cannot_be_unpickled_are_told_in_words():
+def test_exceptions_that_cannot_be_unpickled_become_text():
     error = Unhappy(3, colour="red")
     data = left_by(outcome.write_exception, error, outcome.format_traceback(error))
     with pytest.raises(WorkerError, match=r"(?s)failed first.*Unhappy: code 3") as caught:
@@ -101,7 +101,7 @@ class OnlyThere:
         return int, ("not here",)
 
 
-def test_results_that_cannot_travel_or_are_missing_are_named():
+def test_unpicklable_or_missing_results_are_named():
     with pytest.raises(OutcomeError, match=r"the result of rank 0, of type _thread.lock, cannot be sent back.*pickle"):
         left_by(outcome.write_value, threading.Lock(), 0)
     lost = left_by(outcome.write_value, OnlyThere(), 0)
@@ -112,7 +112,7 @@ def test_results_that_cannot_travel_or_are_missing_are_named():
         outcome.by_rank(JobResult(0, results={0: one}), {0: "a", 1: "b"})
 
 
-def test_functions_and_arguments_that_cannot_travel_are_named():
+def test_unpicklable_functions_and_arguments_are_named():
     lock = threading.Lock()
     with pytest.raises(TypeError, match=r"args\[1\], of type _thread.lock, cannot be sent to the workers"):
         horovod.run(place, (1, lock))
@@ -135,7 +135,7 @@ def test_output_goes_to_replaced_streams(capsys):
     assert err == "[0]<stderr>:one\n"
 
 
-def test_classes_of_the_script_travel_both_ways(tmp_path):
+def test_classes_of_the_script_are_sent_both_ways(tmp_path):
     (tmp_path / "beside.py").write_text("def triple(x): return 3 * x\n")
     script = tmp_path / "script.py"
     script.write_text(
@@ -188,7 +188,7 @@ def test_bad_parameters_are_named(options, named):
         horovod.run(place, (1,), **options)
 
 
-def test_it_runs_in_any_thread_several_at_once_and_leaves_nothing_open():
+def test_runs_work_in_parallel_threads_without_leaks():
     horovod.run(place, (1,), num_proc=1)
     before = sorted(os.listdir("/proc/self/fd"))
     with concurrent.futures.ThreadPoolExecutor() as pool:

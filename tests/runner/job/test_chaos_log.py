@@ -4,7 +4,7 @@ from horovod.chaos import plan
 from horovod.runner.job.chaos_log import ChaosLog
 
 
-def test_from_what_a_rank_says_to_the_epoch_after_it():
+def test_events_from_report_to_next_epoch():
     log = ChaosLog()
     assert log.lines() == ["chaos: no event"]
     log.epoch(1, 0.0)
@@ -32,7 +32,7 @@ def test_from_what_a_rank_says_to_the_epoch_after_it():
     ]
 
 
-def test_what_is_done_to_networks():
+def test_network_faults_are_logged():
     """Both ends report a slow link, and no rank is lost by it.
 
     A host is cut off a moment after it has reported so; a worker that returns soon is not lost.
@@ -55,7 +55,7 @@ def test_what_is_done_to_networks():
     ]
 
 
-def test_what_was_planned_and_has_not_happened_is_named():
+def test_planned_events_that_did_not_happen_are_named():
     planned = plan(
         "kill rank=1 step=5; kill rank=1 step=50; stop rank=7 step=2 for=1s; slow link=0-1 by=5ms; seed=3 mtbf=9s"
     )

@@ -47,7 +47,7 @@ def test_without_a_terminal_the_job_runs_all_the_same():
     assert "rank 0 cannot be given a terminal, since there is none here: breakpoint() finds no input" in done.err
 
 
-def test_who_gets_the_terminal():
+def test_rank_with_the_terminal():
     slots = hosts.assign([hosts.Host("localhost", 1), hosts.Host("192.0.2.1", 1)], 2)
     assert debugging.place(0, slots, "/dev/pts/3") == debugging.Debugged(0, "/dev/pts/3")
     other = debugging.place(1, slots, "/dev/pts/3")

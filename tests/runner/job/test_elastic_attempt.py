@@ -25,7 +25,7 @@ def create():
     return ElasticAttempt(settings, elastic, {}, watch, fleet, Finder(None, None, {}), roster)
 
 
-def test_what_workers_say_while_all_are_stopped_wakes_nobody():
+def test_messages_while_stopping_cause_no_wakeups():
     before = len(os.listdir("/proc/self/fd"))
     attempt = create()
     key, (host, port) = attempt._hosts._orders._key, attempt._store.address
@@ -47,7 +47,7 @@ def test_what_workers_say_while_all_are_stopped_wakes_nobody():
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_what_comes_due_between_two_looks_at_the_clock_is_not_missed():
+def test_deadlines_between_two_clock_reads_are_not_missed():
     attempt = create()
     ticks, at = [], time.monotonic() + 0.1
 

@@ -7,7 +7,7 @@ from horovod.runner.job.host_agents import HostLost, NeverStarted
 from tests.runner.job.hosts import Hosts, started, stops
 
 
-def test_an_agent_that_says_why_it_ends_and_is_cut_off_then_is_lost(monkeypatch):
+def test_an_agent_cut_off_after_its_reason_is_lost(monkeypatch):
     hosts = Hosts(monkeypatch)
     hosts.agents.found({"b": 1})
     connection = hosts.begin(7, "b")
@@ -26,7 +26,7 @@ def test_an_agent_that_says_why_it_ends_and_is_cut_off_then_is_lost(monkeypatch)
     assert started(again) == [8]
 
 
-def test_a_host_that_is_taken_away_while_it_is_tried_again_and_comes_back(monkeypatch):
+def test_a_host_removed_during_a_retry_comes_back(monkeypatch):
     hosts = Hosts(monkeypatch)
     hosts.agents.found({"b": 1})
     hosts.begin(7, "b").breaks()

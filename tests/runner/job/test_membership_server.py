@@ -12,7 +12,7 @@ from horovod.runner.elastic.workers import Candidate, places
 from horovod.runner.job.membership_server import MembershipServer, Roster, StoppedWorkers
 
 
-def test_a_worker_that_comes_when_it_was_given_up_is_told_so():
+def test_late_workers_are_told_they_were_given_up():
     control = MembershipControl()
     membership = Membership(Limits(2, 1), Blacklist(None), 0.0)
     server = MembershipServer(control, membership, lambda action: None)
@@ -30,7 +30,7 @@ def test_a_worker_that_comes_when_it_was_given_up_is_told_so():
     control.close()
 
 
-def test_a_newcomer_with_another_text_of_the_program_is_told_of_and_let_in():
+def test_newcomers_with_another_program_text_are_reported_and_admitted():
     control, did = MembershipControl(), []
     membership = Membership(Limits(2, 2), Blacklist(None), 0.0)
     server = MembershipServer(control, membership, did.append, Newcomers(same_code=False))
@@ -71,7 +71,7 @@ def test_ranks_of_workers():
     assert roster.by_rank({0: bytearray(b"0"), 3: bytearray(b"3")}) == {1: b"3"}
 
 
-def test_who_is_stopped_for_too_long_is_told_once_in_every_timeout():
+def test_workers_stopped_too_long_are_reported_once_per_timeout():
     stopped = StoppedWorkers(10.0)
     assert stopped.next_time() is None
     stopped.stops(3, 1.0)

@@ -24,7 +24,7 @@ def running(now: float = 0.0) -> Policy:
     return policy
 
 
-def test_from_the_first_connection_to_running():
+def test_states_from_first_connection_to_running():
     policy = Policy(100.0, 30.0)
     assert (policy.phase, policy.next_time()) == (Phase.CONNECTING, 130.0)
     assert policy.tick(129.0) == []
@@ -36,7 +36,7 @@ def test_from_the_first_connection_to_running():
     assert policy.tick(1e9) == []
 
 
-def test_a_start_that_takes_too_long():
+def test_start_timeout_in_the_policy():
     early = Policy(0.0, 30.0)
     assert early.tick(30.0) == [Late(), Stop(0)]
     assert early.tick(31.0) == [], "said once"
@@ -47,7 +47,7 @@ def test_a_start_that_takes_too_long():
     assert late.tick(50.0) == [Late(), Stop(0)]
 
 
-def test_after_the_first_failure_the_others_may_say_why():
+def test_other_ranks_may_explain_after_the_first_failure():
     policy = running()
     policy.failed(10.0)
     policy.failed(11.0)
@@ -62,7 +62,7 @@ def test_after_the_first_failure_the_others_may_say_why():
     assert policy.stopping, "what ends now ends because of us"
 
 
-def test_a_rank_that_cannot_be_started_fails_before_its_host_has_started():
+def test_unstartable_ranks_fail_before_their_host_has_started():
     policy = Policy(0.0, 30.0)
     policy.connected(0.0)
     policy.failed(1.0)
@@ -70,7 +70,7 @@ def test_a_rank_that_cannot_be_started_fails_before_its_host_has_started():
     assert (policy.phase, policy.next_time()) == (Phase.SETTLING, 1.0 + SETTLE)
 
 
-def test_trouble_stops_at_once():
+def test_errors_stop_the_job_at_once():
     assert Policy(0.0, 30.0).trouble(1.0) == [Stop(0)], "nothing runs yet"
     policy = running()
     assert policy.trouble(1.0) == [Stop(TERM_GRACE)]
@@ -81,7 +81,7 @@ def test_trouble_stops_at_once():
     assert policy.gives_up(1.0 + TERM_GRACE + AGENT_GRACE)
 
 
-def test_who_asks_twice_does_not_want_to_wait():
+def test_a_second_interrupt_shortens_the_grace():
     policy = running()
     assert policy.interrupted(1.0) == [Stop(USER_GRACE, signal.SIGINT)]
     assert policy.next_time() == 1.0 + USER_GRACE + TERM_GRACE + AGENT_GRACE
@@ -89,7 +89,7 @@ def test_who_asks_twice_does_not_want_to_wait():
     assert policy.next_time() == 2.0 + AGENT_GRACE
 
 
-def test_trouble_takes_no_time_from_ranks_that_the_user_has_stopped():
+def test_errors_do_not_shorten_the_grace_of_a_user_stop():
     policy = running()
     policy.interrupted(1.0)
     until = policy.next_time()
@@ -97,7 +97,7 @@ def test_trouble_takes_no_time_from_ranks_that_the_user_has_stopped():
     assert policy.next_time() == until
 
 
-def test_no_limit_remains_after_the_end_but_for_an_interrupted_reader():
+def test_limits_are_restored_at_the_end_except_for_interrupted_readers():
     policy = Policy(0.0, 30.0)
     policy.connected(0.0)
     policy.ended(1.0)

@@ -27,7 +27,7 @@ def init(*joined, size=6, group="init"):
         (State(starting=[Host("c", [4, 5])]), "the processes of host c (ranks 4-5)"),
     ],
 )
-def test_what_is_waited_for(state, text):
+def test_progress_names_the_missing_workers(state, text):
     log = Progress(HOSTS, terminal=False)
     assert log.update(100.0, state) == Shown()
     assert log.next_time() == 105.0
@@ -35,7 +35,7 @@ def test_what_is_waited_for(state, text):
 
 
 @pytest.mark.parametrize("state", [State(), init(0, 1, size=2), init(0, group="init 0,1"), State(groups={})])
-def test_nothing_to_wait_for(state):
+def test_progress_without_waiting(state):
     for is_terminal in (False, True):
         progress = Progress(HOSTS, is_terminal)
         assert progress.update(1.0, state) == Shown()

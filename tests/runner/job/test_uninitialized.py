@@ -22,7 +22,7 @@ from horovod.runner.job.progress import FIRST_LOOK, UninitializedJobCheck, runs_
         "pypy3 train.py",
     ],
 )
-def test_what_runs_python(command):
+def test_commands_that_run_python(command):
     assert runs_python(shlex.split(command))
 
 
@@ -50,11 +50,11 @@ def test_what_runs_python(command):
         "pythonic train",
     ],
 )
-def test_what_does_not(command):
+def test_commands_that_do_not_run_python(command):
     assert not runs_python(shlex.split(command))
 
 
-def test_the_first_minute():
+def test_missing_init_in_the_first_minute():
     job = UninitializedJobCheck(4, ["python", "train.py"])
     assert job.next_time() is None
     job.started(100.0)

@@ -47,7 +47,7 @@ def make_watch(output=None):
     return Watch(Screen(SETTINGS, output), Policy(time.monotonic(), None), None, 1)
 
 
-def test_a_reader_that_is_gone_is_told_of_once():
+def test_a_closed_reader_is_reported_once():
     """Also while the other stream still has a slow reader."""
     (gone, out), (near, err) = os.pipe(), os.pipe()
     os.close(gone)

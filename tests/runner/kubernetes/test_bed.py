@@ -48,7 +48,7 @@ def bobs(name, *rest):
     return run(name, *rest, config=BOB, namespace="hvd-team")
 
 
-def test_whoever_has_the_role_may_do_all_of_it(capfd):
+def test_the_role_permits_all_operations(capfd):
     with namespace_of("hvd-team", *role()):
         assert bobs("hvd-bob", "-np", "2", "--", "python", "-c", SUM) == 0
         assert "[1]<stdout>:rank 1 of 2 local 0 sums 3.0" in capfd.readouterr().out
@@ -56,7 +56,7 @@ def test_whoever_has_the_role_may_do_all_of_it(capfd):
 
 
 @pytest.mark.parametrize(("resource", "verb"), [("secrets", "create"), ("pods", "watch")])
-def test_a_right_that_is_missing(capfd, resource, verb):
+def test_missing_permission(capfd, resource, verb):
     with namespace_of("hvd-team", *role([(resource, verb)])):
         assert bobs("hvd-bob", "-np", "2", "--", "true") == 1
         err = capfd.readouterr().err
@@ -68,7 +68,7 @@ def quota(**hard):
     return path("", "resourcequotas", "hvd-team"), {"metadata": {"name": "few"}, "spec": {"hard": hard}}
 
 
-def test_a_quota_on_pods(capfd):
+def test_exceeded_quota_of_pods(capfd):
     with namespace_of("hvd-team", *role(), quota(pods="2")):
         assert bobs("hvd-bob", "-np", "4", "--start-timeout", "12", "--", "true") == 1
         err = capfd.readouterr().err
@@ -82,7 +82,7 @@ def elastic(name, *rest, program=STEPS):
     return Running(name, "-np", "2", "--min-np", "1", "--max-np", "2", "--", "python", "-c", program, *rest)
 
 
-def test_a_pod_that_is_deleted_is_heard_by_all_ranks():
+def test_deletion_of_a_pod_notifies_all_ranks():
     with elastic("hvd-go", "stops") as job:
         job.stepped(2)
         time.sleep(1)  # a process without a subscription gets no message
@@ -94,7 +94,7 @@ def test_a_pod_that_is_deleted_is_heard_by_all_ranks():
         assert nothing_left("hvd-go")
 
 
-def test_a_pod_that_is_drained_is_replaced_at_once():
+def test_drained_pods_are_replaced_at_once():
     with elastic("hvd-drain") as job:
         job.stepped(2)
         first = set(pods("hvd-drain"))

@@ -93,7 +93,7 @@ def test_the_exit_code_is_that_of_the_rank_that_failed_first(cluster, capfd):
     assert nothing_left(cluster)
 
 
-def test_a_job_that_succeeded_and_whose_pods_are_gone(idle):
+def test_a_finished_job_without_pods(idle):
     labels = {manifests.INSTANCE: "train", manifests.COMPONENT: "launcher", manifests.MANAGER: manifests.MANAGED}
     job = {
         "metadata": {"name": "train", "labels": labels, "annotations": {manifests.PODS: "1"}},
@@ -111,7 +111,7 @@ def test_interrupt_while_the_job_is_created(idle):
 
 
 @pytest.mark.parametrize("foreign", [False, True])
-def test_no_answer_to_the_creation(idle, capfd, monkeypatch, foreign):
+def test_create_request_without_response(idle, capfd, monkeypatch, foreign):
     monkeypatch.setattr(api, "SECONDS", 0.3)
     if foreign:
         idle.create("jobs", {"metadata": {"name": "train"}, "spec": {"suspend": True}})
@@ -121,7 +121,7 @@ def test_no_answer_to_the_creation(idle, capfd, monkeypatch, foreign):
     assert list(idle.objects["jobs"]) == (["train"] if foreign else [])
 
 
-def test_a_service_of_that_name_is_left_alone(idle, capfd):
+def test_an_existing_service_is_left_alone(idle, capfd):
     idle.create("services", {"metadata": {"name": "train"}})
     assert run(idle, "-np", "1", "--", "true") == 1
     assert "error: there is a Service train, perhaps left by another job train, in namespace" in capfd.readouterr().err
@@ -180,7 +180,7 @@ def test_detach_attach_status_delete(cluster, capfd):
 
 
 @pytest.mark.parametrize(("verb", "resource"), [("create", "jobs"), ("patch", "jobs"), ("watch", "pods")])
-def test_what_one_may_not_do(idle, capfd, verb, resource):
+def test_forbidden_requests(idle, capfd, verb, resource):
     idle.denied.add((verb, resource))
     assert run(idle, "-np", "2", "--", "true") == 1
     err = capfd.readouterr().err
@@ -216,7 +216,7 @@ def test_no_cluster(idle, capfd, tmp_path, monkeypatch):
     assert "`pip install 'horovod[kubernetes]'` brings it" in capfd.readouterr().err
 
 
-def test_dry_run_asks_no_cluster(capfd, monkeypatch):
+def test_dry_run_does_not_contact_a_cluster(capfd, monkeypatch):
     monkeypatch.setitem(sys.modules, "kubernetes.config", None)
     assert main(["kubernetes", "-np", "2", "--image", "app:1", "--name", "train", "--dry-run", "--", "true"]) == 0
     found = list(yaml.safe_load_all(capfd.readouterr().out))

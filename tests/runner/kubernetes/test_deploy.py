@@ -40,7 +40,7 @@ def validated(found):
         kubernetes_validate.validate(each, VERSION, strict=True)
 
 
-def test_the_role_has_what_is_asked_for():
+def test_the_role_has_all_requested_permissions():
     role, binding = documents("kubernetes/role.yaml")
     granted = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     assert granted == {
@@ -52,7 +52,7 @@ def test_the_role_has_what_is_asked_for():
     validated([role, binding])
 
 
-def test_the_base_of_kustomize_is_what_horovodrun_creates():
+def test_the_kustomize_base_equals_horovodruns_objects():
     argv = ("-np", "4", "--image", "registry.example.com/train:1", "--cpu", "4", "--memory", "16Gi", "--keep", "86400")
     expected = objects(*argv, name="train")
     del expected["Secret", "train"]
@@ -120,7 +120,7 @@ def rendered(values, name="train"):
     return [each for path, text in texts.items() if path.endswith(".yaml") for each in yaml.safe_load_all(text)]
 
 
-def test_helm_finds_nothing_wrong_with_the_chart():
+def test_helm_accepts_the_chart():
     if not importlib.util.find_spec("helm_python"):
         pytest.skip("helm_python is not installed")
     from helm_python import chart
@@ -131,7 +131,7 @@ def test_helm_finds_nothing_wrong_with_the_chart():
 
 
 @pytest.mark.parametrize("elastic", [False, True])
-def test_the_chart_makes_what_horovodrun_creates(elastic):
+def test_the_chart_creates_the_same_objects_as_horovodrun(elastic):
     values = {"image": "app:1", "np": 4, "slotsPerPod": 2, "keep": 3600, "env": [{"name": "A", "value": "b"}]}
     argv = ["-np", "4", "--slots-per-pod", "2", "--image", "app:1", "--env", "A=b"]
     resources = {"cpu": "1", "memory": "2Gi", "nvidia.com/gpu": "2"}
@@ -171,7 +171,7 @@ def without_env_of_launcher(things):
         ({"image": "i", "maxNp": 4}, "maxNp is for elastic jobs"),
     ],
 )
-def test_what_the_chart_refuses(values, message):
+def test_values_that_the_chart_refuses(values, message):
     with pytest.raises(Exception, match=message):
         rendered(values)
 

@@ -36,7 +36,7 @@ run(state)
 
 
 @pytest.mark.heavy
-def test_a_pod_that_has_to_go_is_heard_by_all_ranks(tmp_path, capfd):
+def test_eviction_of_a_pod_notifies_all_ranks(tmp_path, capfd):
     codes = []
     args = ("-np", "2", "--min-np", "1", "--grace", "10", "--", sys.executable, "-c", TRAIN, str(tmp_path))
     with Cluster() as cluster:

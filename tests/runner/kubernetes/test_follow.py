@@ -43,19 +43,19 @@ def followed(*replies):
 
 
 @pytest.mark.parametrize("error", [ApiError("busy", 503), ApiError("slowly", 429), Unreachable("nobody")])
-def test_an_api_that_stays_away_is_lost(error):
+def test_an_api_server_that_stays_away_is_lost(error):
     kind, found = followed(error)
     assert kind == "Pod"
     assert isinstance(found, Unreachable)  # the job continues after it
     assert str(found) == str(error)
 
 
-def test_an_api_that_comes_back():
+def test_api_server_recovers():
     listed = {"items": [], "metadata": {"resourceVersion": ""}}
     assert followed(ApiError("busy", 503), Unreachable("nobody"), listed) == ("Pod", {})
 
 
-def test_watches_that_end_at_once_do_not_keep_a_processor_busy(monkeypatch):
+def test_watches_that_end_at_once_do_not_busy_loop(monkeypatch):
     paused = []
 
     class Ending(Answers):
@@ -85,7 +85,7 @@ def read(*replies):
 
 
 @pytest.mark.parametrize("offset", ["Z", "+05:30", "-03:00"])
-def test_logs_are_read_on_by_the_clock_of_their_node(offset):
+def test_logs_resume_by_the_clock_of_their_node(offset):
     lines = [f"2026-01-01T00:00:07.{tenth}00000000{offset} line {tenth}".encode() for tenth in range(4)]
     written, messages, since = read(lines[:2], lines)
     assert written == [b"line 0", b"line 1", b"line 2", b"line 3"]
@@ -95,6 +95,6 @@ def test_logs_are_read_on_by_the_clock_of_their_node(offset):
 
 
 @pytest.mark.parametrize("error", [ApiError("dial tcp: lookup node-a: no such host", 500), Unreachable("nobody")])
-def test_logs_of_a_node_that_cannot_be_asked(error):
+def test_logs_of_an_unreachable_node(error):
     _, messages, _ = read(error)
     assert messages == [f"the job's output cannot be shown, or not yet: {error}"]

@@ -32,7 +32,7 @@ FULL = (
 
 
 @pytest.mark.parametrize("name", ["HOROVOD_POD_TOKEN", "HOROVOD_POD_NAME", "JOB_COMPLETION_INDEX"])
-def test_variables_by_which_pods_know_each_other_are_not_taken(name):
+def test_reserved_pod_variables_are_not_replaced(name):
     """Of two variables with one name Kubernetes takes the last."""
     for text in (name, f"{name}=mine"):
         with pytest.raises(LaunchError, match=f"--env must be NAME=VALUE .*, got '{text}'"):
@@ -64,7 +64,7 @@ def test_names_owners_and_labels():
     assert manifests.suspended(launcher)["spec"]["suspend"] is True
 
 
-def test_pods_of_ranks_get_what_was_asked_for_and_the_launcher_little():
+def test_rank_pods_get_requested_resources_and_the_launcher_few():
     launcher, _, service, workers = objects(*FULL)
     spec, container_ = workers["spec"]["template"]["spec"], container(workers)
     resources = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "2"}
@@ -84,7 +84,7 @@ def test_pods_of_ranks_get_what_was_asked_for_and_the_launcher_little():
     assert launcher["spec"]["template"]["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
 
 
-def test_a_job_of_fixed_size_ends_with_the_first_pod_that_fails_and_an_elastic_one_does_not():
+def test_the_first_failed_pod_ends_only_jobs_of_fixed_size():
     *_, fixed = objects("-np", "4", "--image", "i")
     assert (fixed["spec"]["completionMode"], fixed["spec"]["parallelism"], fixed["spec"]["completions"]) == (
         *("Indexed", 4, 4),
@@ -105,7 +105,7 @@ def test_the_token_is_in_the_secret_only():
         assert secret["data"]["token"] not in str(each)
 
 
-def test_a_template_is_kept_and_added_to():
+def test_templates_are_extended():
     side = {"name": "side", "image": "proxy"}
     expected = {
         "name": "horovod",

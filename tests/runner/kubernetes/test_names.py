@@ -11,7 +11,7 @@ def test_names_of_jobs(text):
 @pytest.mark.parametrize(
     "text", ["", "Train", "2train", "train-", "-t", "a.b", "a_b", "x" * (values.LONGEST + 1), "a\n"]
 )
-def test_what_is_no_name_of_a_job(text):
+def test_invalid_job_names(text):
     with pytest.raises(ValueError):
         values.job_name(text)
 
@@ -23,7 +23,7 @@ def test_quantities(text, value):
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "2GB", "2 Gi", "Gi", "1e3x"])
-def test_what_is_no_quantity(text):
+def test_invalid_quantities(text):
     with pytest.raises(ValueError):
         values.quantity(text)
 

@@ -39,7 +39,7 @@ def defined():
 
 
 @pytest.mark.parametrize(("manifest", "crd", "no_word"), KINDS)
-def test_the_server_takes_the_jobs_of_deploy(defined, manifest, crd, no_word):
+def test_the_server_accepts_the_jobs_of_deploy(defined, manifest, crd, no_word):
     defined(definition(crd))
     code, output = kubectl("create", "--dry-run=server", "-f", str(DEPLOY / manifest))
     assert code == 0, output
@@ -52,7 +52,7 @@ def test_the_server_takes_the_jobs_of_deploy(defined, manifest, crd, no_word):
 
 
 @pytest.mark.parametrize("manifest", ["kubernetes/role.yaml", "kustomize/base/job.yaml"])
-def test_the_server_takes_what_needs_no_operator(manifest):
+def test_the_server_accepts_jobs_without_operators(manifest):
     found = list(yaml.safe_load_all((DEPLOY / manifest).read_text()))
     for each in found:
         code, output = kubectl(

@@ -45,7 +45,7 @@ def test_states(status, state, trouble, code):
     assert (found.state, found.trouble, found.code, found.index) == (state, trouble, code, "4")
 
 
-def test_equal_reasons_are_told_once():
+def test_equal_reasons_are_reported_once():
     found = [pods.view(pod(f"w{n}", **statuses.UNSCHEDULABLE)) for n in range(3)]
     found.append(pods.view(pod("w3", **statuses.RUNNING)))
     assert pods.waiting_line(found, 5) == (
@@ -108,7 +108,7 @@ def launcher(**status):
     return pod("l", "launcher", **status)
 
 
-def test_the_exit_code_is_the_launchers_once_all_its_output_is_read():
+def test_the_launchers_exit_code_is_returned_after_its_output():
     judge = Judge("train", 1, 60, 0)
     assert judged(judge, [launcher(**statuses.RUNNING), pod("w", **statuses.RUNNING)]) is None
     assert judge.next_time() is None
@@ -120,14 +120,14 @@ def test_the_exit_code_is_the_launchers_once_all_its_output_is_read():
     assert judged(judge, [launcher(**statuses.ended(0))], log_read=True) == JobOutcome(0)
 
 
-def test_pods_that_were_killed_are_told_of_beside_what_the_launcher_said():
+def test_killed_pods_are_reported_beside_launcher_output():
     pods = [launcher(**statuses.ended(137)), pod("w", **statuses.ended(137, "OOMKilled"))]
     assert judged(Judge("train", 1, 60, 0), pods, log_read=True) == JobOutcome(
         137, ("pod w on node-a has failed: OOMKilled: --memory is too small",)
     )
 
 
-def test_a_launcher_that_was_evicted_could_say_nothing():
+def test_an_evicted_launcher_gives_no_reason():
     assert judged(Judge("train", 1, 60, 0), [launcher(**statuses.EVICTED)], log_read=True) == JobOutcome(
         1, ("the launcher's pod l has failed: Evicted: The node was low on resource: memory.",)
     )
@@ -177,7 +177,7 @@ def test_a_pod_evicted_while_it_starts():
     )
 
 
-def test_what_waits_once_the_job_has_begun_does_not_end_it():
+def test_pending_pods_do_not_end_a_started_job():
     judge = Judge("train", 1, 60, 0)
     waits = pod("w1", index="1", **statuses.UNSCHEDULABLE)
     pulls = pod("w2", index="2", **statuses.pulling("ImagePullBackOff", "x"))
@@ -194,7 +194,7 @@ def test_what_waits_once_the_job_has_begun_does_not_end_it():
         assert judged(as_many_as_expected, [launcher(**statuses.CREATING), first, pulls], now=now) is None
 
 
-def test_an_image_without_which_too_few_pods_are_left():
+def test_an_image_failure_that_leaves_too_few_pods():
     judge = Judge("train", 2, 60, 0)
     pods = [launcher(**statuses.RUNNING), pod("w0", **statuses.RUNNING)]
     pods.append(pod("w1", index="1", **statuses.pulling("ErrImagePull", "x")))

@@ -31,7 +31,7 @@ def test_flags_of_the_job_reach_its_settings():
     assert (settings.options.whole_environment, settings.elastic, options.start_timeout) == (True, None, 600.0)
 
 
-def test_elastic_jobs_have_no_hosts_but_the_pods_that_come():
+def test_elastic_jobs_have_only_their_pods_as_hosts():
     orders_ = orders("--", "-np", "2", "--min-np", "1", "--max-np", "4", "--start-timeout", "9", "--", "x")
     settings, options = launcher.settings(orders_, {})
     assert (settings.elastic.start, settings.elastic.least, settings.elastic.most) == (2, 1, 4)
@@ -49,7 +49,7 @@ def test_elastic_jobs_have_no_hosts_but_the_pods_that_come():
         (["--", "-np", "2", "--"], "the command is missing"),
     ],
 )
-def test_what_the_launcher_refuses(argv, message):
+def test_arguments_that_the_launcher_refuses(argv, message):
     with pytest.raises(LaunchError, match=re.escape(message)):
         launcher.settings(orders(*argv, slots="2"), {})
 
@@ -61,7 +61,7 @@ def test_tokens():
         token_key("abc")
 
 
-def test_a_launcher_that_does_not_come():
+def test_missing_launcher():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -89,7 +89,7 @@ def test_a_pod_with_the_token_of_another_job():
         assert gathering.take()[0] == []
 
 
-def test_a_launcher_whose_pods_do_not_come():
+def test_launcher_without_pods_times_out():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]

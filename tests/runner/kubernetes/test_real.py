@@ -10,7 +10,7 @@ from tests.runner.kubernetes.real import CLUSTER, CONFIG, FOREVER, NAMESPACE, SU
 pytestmark = CLUSTER
 
 
-def test_the_api_server_takes_what_is_created_for_an_elastic_job(capfd):
+def test_the_api_server_accepts_elastic_job_objects(capfd):
     assert run("hvd-dry", "-np", "2", "--min-np", "1", "--max-np", "4", "--dry-run", "--", "true") == 0
     api = Api(CONFIG, namespace=NAMESPACE)
     for each in yaml.safe_load_all(capfd.readouterr().out):
@@ -32,7 +32,7 @@ def test_a_job_trains(capfd):
     assert nothing_left("hvd-train", seconds=5)
 
 
-def test_an_image_that_is_not_there(capfd):
+def test_missing_image(capfd):
     assert run("hvd-image", "-np", "1", "--image", "registry.invalid/none:1", "--", "true") == 1
     err = capfd.readouterr().err
     assert "cannot start: " in err
@@ -73,7 +73,7 @@ def test_a_signal_deletes_all():
         assert nothing_left("hvd-stop", seconds=60)
 
 
-def test_a_job_goes_when_it_has_been_kept_for_long_enough():
+def test_a_kept_job_is_deleted_after_its_time():
     assert run("hvd-short", "-np", "1", "--detach", "--keep", "1", "--", "python", "-c", SUM) == 0
     assert ask("attach", "hvd-short") == 0
     assert nothing_left("hvd-short")

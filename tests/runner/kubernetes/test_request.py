@@ -64,7 +64,7 @@ def test_flags_of_both_kinds_may_be_mixed():
         ("-np 2 --image i --pod-template /none.yaml -- x", "--pod-template /none.yaml: cannot be read"),
     ],
 )
-def test_what_is_refused(argv, message):
+def test_refused_arguments(argv, message):
     with pytest.raises(LaunchError, match=re.escape(message)):
         parsed(*argv.split(" "))
 

@@ -38,7 +38,7 @@ def test_each_bar_has_its_line_in_the_order_of_the_ranks():
     assert lines_of(area) == ["[1]:b", "[10]:c"]
 
 
-def test_what_does_not_fit_is_cut_or_counted():
+def test_long_bars_are_cut_and_extra_ones_counted():
     area = Area(full=True)
     for rank in range(32):
         area.draw((rank, ERR), bars("x" * 100, prefix=f"[{rank}]:"))
@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_cut_or_counted():
     assert lines_of(area, columns=9) == ["\u4e2d 50%"]
 
 
-def test_lines_go_above_and_frames_are_some_time_apart():
+def test_lines_go_above_bars_and_frames_are_spaced():
     sink = Kept((OUT, ERR), full=True)
     sink.draw((0, ERR), bars("5%"))
     sink.refresh(1.0)
@@ -83,7 +83,7 @@ def test_lines_go_above_and_frames_are_some_time_apart():
     assert sink.take() == b""
 
 
-def test_the_status_line_stands_below_the_bars():
+def test_the_status_line_is_below_the_bars():
     sink = Kept((OUT, ERR), full=True)
     sink.status("one")
     sink.status("one")
@@ -103,7 +103,7 @@ def test_the_status_line_stands_below_the_bars():
     assert plain.take() == b""
 
 
-def test_where_only_a_return_is_understood_there_is_one_line():
+def test_terminals_with_only_carriage_returns_get_one_line():
     sink = Kept((OUT, ERR))
     sink.draw((1, ERR), bars("50%", prefix="[1]:"))
     sink.refresh(1.0)
@@ -120,7 +120,7 @@ def test_where_only_a_return_is_understood_there_is_one_line():
 
 
 @pytest.mark.parametrize("waiting", [False, True])
-def test_nothing_drawn_is_left_behind(monkeypatch, waiting):
+def test_drawings_are_cleaned_up(monkeypatch, waiting):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(os, "isatty", lambda fd: True)
     read_end, write_end = os.pipe()

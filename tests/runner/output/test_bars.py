@@ -12,7 +12,7 @@ from tests.runner.output.sinks import Kept
 OUT, ERR = 1, 2
 
 
-def test_a_bar_is_a_line_now_and_then_and_at_its_end():
+def test_bars_are_logged_at_intervals_and_at_the_end():
     sink = Kept()
     display = Display(sink, {0: "h", 1: "h"})
     for step in range(2500):  # 25 s
@@ -31,7 +31,7 @@ def test_a_bar_is_a_line_now_and_then_and_at_its_end():
     assert display.next_due() is None
 
 
-def test_of_a_bar_that_stands_still_the_log_has_the_last_state_once():
+def test_the_log_has_the_last_state_of_an_idle_bar_once():
     sink = Kept()
     display = Display(sink, {0: "h"})
     display.show(0, ERR, b"\r10%", 0.0)
@@ -47,7 +47,7 @@ def test_of_a_bar_that_stands_still_the_log_has_the_last_state_once():
 
 
 @pytest.mark.parametrize("collapse", [False, True])
-def test_whatever_ranks_write_every_line_begins_with_its_rank(collapse):
+def test_every_line_starts_with_its_rank(collapse):
     random.seed(5)
     for _ in range(30):
         sink = Kept()

@@ -43,7 +43,7 @@ def drawn(*texts, now=0.0):
         (["\r25%Traceback (most recent call last):\n"], [(["25%\n", "Traceback (most recent call last):\n"], [])]),
     ],
 )  # fmt: skip
-def test_what_is_shown(texts, expected):
+def test_canvas_output(texts, expected):
     assert drawn(*texts) == expected
 
 
@@ -66,7 +66,7 @@ def test_memory_is_bounded():
     assert Canvas(Colours()).feed(long + "\n", 0.0) == [long.encode() + b"\n"]  # text that is not overwritten stays
 
 
-def test_any_cutting_and_any_bytes_give_the_same():
+def test_any_chunks_and_bytes_give_the_same_result():
     random.seed(3)
     pieces = [b"\r", b"\n", b"a", b"bc", b"\xc3\xa9", b"\xe4\xb8\xad", b"\xff", b"\x1b[31m", b"\b", b"\x1b[K"]
     for _ in range(300):

@@ -61,7 +61,7 @@ def test_equal_lines_are_shown_once(written, at_once, later):
     assert shown_of(2, *written) == (at_once, later)
 
 
-def test_nobody_waits_for_a_rank_that_has_ended():
+def test_no_rank_waits_for_an_ended_one():
     shown = Shown()
     display = Display(shown, {0: "h", 1: "h", 2: "h"}, collapse=True)
     assert display.next_due() is None
@@ -76,7 +76,7 @@ def test_nobody_waits_for_a_rank_that_has_ended():
     assert shown.take() == b"[2]<stdout>:b\n"
 
 
-def test_little_is_held(monkeypatch):
+def test_held_lines_are_bounded(monkeypatch):
     monkeypatch.setattr(repeats, "HELD_LIMIT", 1000)
     monkeypatch.setattr(repeats, "GROUP_LIMIT", 50)
     for line in (b"%0300d\n", b"%d\n"):

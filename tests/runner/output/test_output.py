@@ -53,7 +53,7 @@ def test_lines_get_a_prefix():
     assert shown.text == b"[12]<stderr>:x\n"
 
 
-def test_nothing_is_given_out_before_the_line_is_whole():
+def test_incomplete_lines_are_held_back():
     shown = Shown()
     display = Display(shown, {0: "h"})
     display.show(0, 1, b"ab", 0.0)
@@ -66,7 +66,7 @@ def test_nothing_is_given_out_before_the_line_is_whole():
     assert shown.take() == b""
 
 
-def test_any_cutting_gives_the_same_text():
+def test_any_chunks_give_the_same_text():
     random.seed(7)
     text = bytes(random.choice(b"abc\r\n") for _ in range(400))
     whole = lines_of(text)
@@ -91,7 +91,7 @@ def test_timestamp():
     assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[3\]<stdout>:a\n", lines_of(b"a\n", timestamp=True))
 
 
-def test_the_host_is_in_the_prefix_when_asked_for():
+def test_the_prefix_includes_the_host_on_request():
     assert lines_of(b"a\n", with_host=True) == b"[3@node-7]<stdout>:a\n"
     assert lines_of(b"a\n", with_host=True, prefix=False) == b"a\n"
 
@@ -117,7 +117,7 @@ RED, GREEN, OFF = b"\x1b[31m", b"\x1b[32m", b"\x1b[0m"
         ([b"\x1b[" + b"1" * 5000 + b"ma\n"], [b"\x1b[" + b"1" * 5000 + b"ma\n"]),
     ],
 )  # fmt: skip
-def test_colours_do_not_reach_other_lines_on_a_terminal(pieces, expected):
+def test_colours_do_not_leak_into_other_lines(pieces, expected):
     assert lines_of(*pieces, terminal=True) == b"".join(b"[3]<stdout>:" + line for line in expected)
     assert lines_of(*pieces) == lines_of(b"".join(pieces))  # on other platforms they are passed unchanged
     assert lines_of(*pieces).replace(b"[3]<stdout>:", b"") == b"".join(pieces)
@@ -158,7 +158,7 @@ def opened_below(folder):
     return [link for link in links if link.startswith(str(folder))]
 
 
-def test_files_that_cannot_be_made_are_named(tmp_path):
+def test_files_that_cannot_be_created_are_named(tmp_path):
     (tmp_path / "rank.1").write_text("")
     with pytest.raises(RankFileError, match=f"rank file {tmp_path}/rank.1: Not a directory"):
         RankFiles(str(tmp_path), 2)
@@ -224,7 +224,7 @@ def test_the_queue_never_blocks_and_loses_nothing():
     os.close(write_end)
 
 
-def test_workers_that_come_and_go_are_shown_by_their_present_ranks():
+def test_changing_workers_are_shown_by_current_ranks():
     shown, hosts, ranks = Shown(), {0: "a", 1: "b"}, {0: 0, 1: 1}
     display = Display(shown, hosts, with_host=True, rank_of=ranks.get)
     display.show(1, 1, b"x\n", 0.0)

@@ -18,7 +18,7 @@ def screen_of(*workers, files=None):
 
 
 @pytest.mark.parametrize("writes_files", [False, True])
-def test_what_a_worker_has_started_writes_on_when_the_worker_has_ended(tmp_path, writes_files):
+def test_output_of_children_continues_after_a_worker_ends(tmp_path, writes_files):
     files = tmp_path / "logs" if writes_files else None
     screen, kept = screen_of(1, 3, files=files)
     screen.show(Output(1, 2, b"error\n"))

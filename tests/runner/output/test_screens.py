@@ -133,7 +133,7 @@ def is_half(columns):
 
 
 @pytest.mark.parametrize(("columns", "then"), [(80, 80), pytest.param(200, 60, marks=pytest.mark.heavy)])
-def test_bars_live_at_the_bottom_and_lines_scroll_above(tmp_path, columns, then):
+def test_bars_stay_at_the_bottom_and_lines_scroll_above(tmp_path, columns, then):
     with job(BARS, tmp_path, columns=columns) as run:
         lines = run.until(is_half(columns))
         for line, bar in zip(lines[-4:], ("outer", "inner") * 2, strict=True):
@@ -157,7 +157,7 @@ def test_bars_live_at_the_bottom_and_lines_scroll_above(tmp_path, columns, then)
         assert (bars if then == columns else bars[-1:]) == [f"[{rank}]<stderr>:outer 100% done"]
 
 
-def test_a_program_on_a_canvas_shows_what_it_shows_on_a_terminal():
+def test_the_canvas_shows_what_a_terminal_shows():
     random.seed(11)
     pieces = ["\r", "\n", "a", "bcd", "e\u0301", "\x1b[K", "\x1b[1K", "\x1b[2K", "\x1b[J", "\x1b[2D", "\x1b[C",
               "\x1b[3G", "\b", "\t", "\x1b[31m", "\x1b[0m"]  # fmt: skip
@@ -197,7 +197,7 @@ class Kept(OutputSink):
         pytest.param({"with_host": True, "timestamp": True}, marks=pytest.mark.heavy),
     ],
 )
-def test_whatever_happens_lines_are_whole_and_bars_below_them(options):
+def test_lines_stay_complete_with_bars_below(options):
     random.seed(1)
     sink = Kept()
     display = Display(sink, dict.fromkeys(range(5), "h"), **options)

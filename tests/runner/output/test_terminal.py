@@ -49,7 +49,7 @@ def terminal(command):
         os.close(fd)
 
 
-def test_what_is_typed_reaches_rank_0():
+def test_typed_input_reaches_rank_0():
     with terminal(f"{LAUNCH} -np 2 bash -c 'echo ready; cat; echo gone'; echo code $?") as (type_keys, until):
         until(b"[0]<stdout>:ready")
         until(b"[1]<stdout>:gone")
@@ -70,7 +70,7 @@ def test_ctrl_c():
         until(b"code 130")
 
 
-def test_a_terminal_that_nobody_reads_holds_nothing_up():
+def test_a_terminal_that_is_not_read_does_not_block():
     # As if its window hangs: poll() reports space, but only for a byte and not for a whole chunk.
     master, slave = os.openpty()
     queue = OutputQueue(slave, slave)
@@ -98,7 +98,7 @@ def test_a_terminal_that_nobody_reads_holds_nothing_up():
 
 
 @pytest.mark.heavy
-def test_a_launcher_whose_terminal_nobody_reads_ends_when_it_is_told_to():
+def test_a_launcher_with_a_blocked_terminal_can_be_stopped():
     environment = marked_environment()
     pid, fd = os.forkpty()
     if pid == 0:

@@ -88,7 +88,7 @@ def test_the_job_is_started_on_the_first():
         (spec(task={"type": "workerpool1", "index": 7}), "CLUSTER_SPEC does not say which"),
     ],
 )
-def test_what_cannot_be_understood(environ, says):
+def test_invalid_cloud_variables(environ, says):
     with pytest.raises(LaunchError, match=says):
         machines(environ)
 
@@ -106,7 +106,7 @@ def local(monkeypatch):
     return names
 
 
-def test_horovodrun_takes_them_where_no_hosts_are_given(capsys, tmp_path, monkeypatch, local):
+def test_horovodrun_uses_the_cloud_hosts_by_default(capsys, tmp_path, monkeypatch, local):
     parsed = settings("-np", "10", environ=SAGEMAKER)
     assert [slot.hostname for slot in parsed.slots] == ["algo-1"] * 8 + ["algo-2"] * 2
     message = "horovodrun: SageMaker has given this job algo-1:8,algo-2:8; -H names others\n"
@@ -136,7 +136,7 @@ def looked_at(*arguments, environ):
     return [slot.hostname for slot in doctor._settings(namespace, environ).slots]
 
 
-def test_the_doctor_examines_them_all(capsys, local):
+def test_the_doctor_examines_all_workers(capsys, local):
     assert looked_at(environ=SAGEMAKER) == ["algo-1"] * 8 + ["algo-2"] * 8
     assert capsys.readouterr().err.count("SageMaker has given this job algo-1:8,algo-2:8") == 1
     assert looked_at(environ=VERTEX) == ["localhost", *VERTEX_NAMES[1:]], "nobody tells of GPUs"
@@ -147,7 +147,7 @@ def test_the_doctor_examines_them_all(capsys, local):
     assert capsys.readouterr().err == ""
 
 
-def test_horovod_run_takes_them_too(monkeypatch, local):
+def test_horovod_run_uses_the_allocation(monkeypatch, local):
     for name, value in SAGEMAKER.items():
         monkeypatch.setenv(name, value)
     assert api._hosts(3, None, None) == [Host("algo-1", 8), Host("algo-2", 8)]

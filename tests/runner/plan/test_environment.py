@@ -5,7 +5,7 @@ from horovod.runner.plan import environment
 from horovod.runner.plan.hosts import Host, Slot, assign
 
 
-def test_what_is_not_passed_on():
+def test_variables_that_are_not_forwarded():
     kept = {"HOME": "/root", "CUDA_HOME": "/usr", "MY_SECRET_KEY": "1", "HOROVOD_CYCLE_TIME": "2"}
     dropped = {
         "BASH_FUNC_f%%": "() { :; }",
@@ -38,13 +38,13 @@ PLAIN = {"PATH": "/bin", "HOME": "/home/me", "LC_ALL": "C", "HOROVOD_CYCLE_TIME"
         (("AWS_REGIO?",), (), {"AWS_REGION", *PLAIN}),
     ],
 )
-def test_the_user_decides_what_else_passes(allow, deny, passing):
+def test_users_can_pass_or_block_variables(allow, deny, passing):
     barred = {"_HOROVOD_SECRET_KEY": "k", "HOROVOD_KEY_FD": "3", "HOROVOD_JOB_KEY": "k"}
     result = environment.passed_on({**SECRETS, **PLAIN, **barred}, allow, deny)
     assert set(result) == passing
 
 
-def test_what_belongs_to_a_machine_stays_there():
+def test_machine_variables_are_not_forwarded():
     everywhere = {"PATH": "/bin", "LD_PRELOAD": "libjemalloc.so", "TERM": "xterm", "XDG_CACHE_HOME": "/c"}
     here = {
         "SSH_AUTH_SOCK": "/tmp/agent",
@@ -115,6 +115,6 @@ def test_the_users_torch_address_and_port_take_precedence():
     assert environment.torch_master("h", 1, {**environ, "MASTER_ADDR": "me"}) == {**environ, "MASTER_ADDR": "me"}
 
 
-def test_rays_own_debugger_is_not_passed_on():
+def test_rays_debugger_is_not_passed_on():
     for debugger, passes in (("ray.util.rpdb.set_trace", False), ("ipdb.set_trace", True), ("0", True)):
         assert ("PYTHONBREAKPOINT" in environment.passed_on({"PYTHONBREAKPOINT": debugger})) == passes

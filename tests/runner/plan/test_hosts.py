@@ -14,7 +14,7 @@ def test_hosts_are_read():
 @pytest.mark.parametrize(
     "text", ["", "a", "a:", "a:0", "a:-1", "a:x", "a:1,", "a b:1", "a:1;b:1", "fe80::1:1", "ä:1", "a:" + "9" * 5000]
 )
-def test_wrong_hosts_are_named_with_the_form(text):
+def test_wrong_hosts_are_named_with_the_expected_form(text):
     with pytest.raises(ValueError, match="must be name:slots") as caught:
         hosts.parse_hosts(text)
     assert repr(text) in str(caught.value)
@@ -66,7 +66,7 @@ def test_this_machine_is_recognised(name):
     assert hosts.is_local(name)
 
 
-def test_one_address_of_ours_is_enough(monkeypatch):
+def test_one_local_address_is_enough(monkeypatch):
     """For a name of several networks; and with addresses that this machine does not have."""
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("192.0.2.1", "127.0.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)

@@ -13,7 +13,7 @@ LO = interface("lo", "127.0.0.1/8", loopback=True)
 DOCKER = interface("docker0", "172.17.0.1/16", physical=False)
 
 
-def test_the_shared_network_is_found_whatever_its_interfaces_are_called():
+def test_shared_networks_are_found_with_any_interface_names():
     hosts = {
         "a": [LO, DOCKER, interface("eth0", "10.0.0.1/24"), interface("wlan0", "192.168.1.5/24")],
         "b": [LO, DOCKER, interface("ens3", "10.0.0.2/24")],
@@ -34,7 +34,7 @@ def test_the_faster_network_wins_and_devices_come_before_bridges():
     assert common_interfaces(hosts) == {"a": "ib0", "b": "ib0"}
 
 
-def test_nothing_is_shared():
+def test_no_shared_networks():
     hosts = {"a": [LO, DOCKER, interface("eth0", "10.0.0.1/24")], "b": [LO, DOCKER, interface("eth0", "10.0.1.1/24")]}
     assert common_interfaces(hosts) == {}
     assert common_interfaces({}) == {}

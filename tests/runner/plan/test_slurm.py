@@ -25,7 +25,7 @@ def test_an_allocation_is_read_from_its_variables():
         allocations.allocation({**BATCH, "SLURM_JOB_NODELIST": "n[3-1]"})
 
 
-def test_what_slurm_prints_is_understood():
+def test_slurm_output_is_parsed():
     assert allocations.nodes_of("RUNNING|n[1-2]\n", "17") == ["n1", "n2"]
     with pytest.raises(LaunchError, match=r"job 17 has no nodes \(state COMPLETING\)"):
         allocations.nodes_of("COMPLETING|\n", "17")
@@ -46,7 +46,7 @@ def test_what_slurm_prints_is_understood():
         ("ModuleNotFoundError: No module named 'horovod'", "did not start: ModuleNotFoundError", False),
     ],
 )
-def test_a_step_that_does_not_begin_is_explained(message, what, again):
+def test_steps_that_do_not_start_are_explained(message, what, again):
     text = f"srun: warning: cluster configuration lacks support for cpu binding\n{message}\n"
     failure = routes.explain(1, text, "n2", "17", sys.executable)
     assert what in failure.what

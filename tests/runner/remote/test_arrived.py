@@ -34,7 +34,7 @@ def read(one, count, other=None):
     return data
 
 
-def test_bytes_in_both_directions_and_a_reader_that_is_slow(ends):
+def test_bytes_in_both_directions_and_slow_readers(ends):
     one, other = ends
     one.write(b"spam")
     assert read(other, 4) == b"spam"
@@ -47,7 +47,7 @@ def test_bytes_in_both_directions_and_a_reader_that_is_slow(ends):
     assert other.events(listening=False) == {}
 
 
-def test_what_was_altered_ends_it(ends):
+def test_altered_bytes_end_the_connection(ends):
     one, other = ends
     one._sock.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
     assert read(other, 1) == b""

@@ -3,7 +3,7 @@
 from horovod.runner.remote.heartbeats import STUCK_SECONDS, Heartbeats
 
 
-def test_a_word_is_due_four_times_in_the_silence_that_is_borne():
+def test_heartbeats_are_due_four_times_per_timeout():
     beats = Heartbeats(8.0, 100.0)
     assert beats.is_due(100.0)
     assert beats.next_word == 102.0
@@ -19,7 +19,7 @@ def test_a_silent_host_is_suspect_and_then_lost():
     assert (beats.suspects(108.0, last_heard), beats.lost(108.0, last_heard)) == (["a", "b"], {"a": 8.0})
 
 
-def test_a_gap_in_our_own_loop_says_nothing_about_hosts():
+def test_a_delay_of_the_launcher_does_not_affect_hosts():
     beats = Heartbeats(8.0, 100.0)
     assert not beats.was_deaf(103.0, listening=True)
     assert beats.was_deaf(107.5, listening=True)

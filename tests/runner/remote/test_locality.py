@@ -8,7 +8,7 @@ import time
 from horovod.runner.remote.routes import Locality
 
 
-def test_answers_come_when_they_are_known_and_nobody_waits_for_the_others(monkeypatch):
+def test_results_arrive_as_soon_as_they_are_known(monkeypatch):
     slow = threading.Event()
     requests = []
     monkeypatch.setattr(

@@ -83,7 +83,7 @@ def test_workers_of_all_hosts_meet_in_the_store_through_the_agents(fake, fanout)
 
 
 @pytest.mark.heavy
-def test_a_tree_is_made_of_agents_and_what_a_parent_cannot_reach_is_tried_from_here(fake):
+def test_agents_form_a_tree_with_fallback_to_the_launcher(fake):
     code = "import os; print(os.environ['HOROVOD_HOSTNAME'], os.environ.get('X'))"
     arguments = ["-np", "3", "-H", "red.test:1,green.test:1,blue.test:1", sys.executable, "-c", code]
     for only_direct in (None, "1"):
@@ -122,7 +122,7 @@ def test_functions_run_by_the_interpreter_of_their_host(fake, python_there, monk
     assert horovod.run(interpreter, num_proc=2, hosts=names, executable=here) == [here, here]
 
 
-def test_a_python_that_is_missing_there_is_named(fake):
+def test_a_python_missing_on_a_host_is_named(fake):
     done = run_job(["-np", "1", "-H", "red.test:1", "--remote-python", "/no/such/python", "true"])
     assert done.code == 1
     assert "host red.test (rank 0): Python does not start there" in done.err
@@ -130,7 +130,7 @@ def test_a_python_that_is_missing_there_is_named(fake):
 
 
 @pytest.mark.heavy
-def test_a_host_that_falls_silent_is_lost_and_a_wrong_clock_is_told(fake):
+def test_silent_hosts_are_lost_and_wrong_clocks_reported(fake):
     mute = greeting_agent(fake, True, clock=time.time() - 7200)
     done = run_job(
         ["-np", "2", "-H", "localhost:1,red.test:1", "--remote-python", mute, "sleep", "60"],
@@ -143,7 +143,7 @@ def test_a_host_that_falls_silent_is_lost_and_a_wrong_clock_is_told(fake):
 
 
 @pytest.mark.heavy
-def test_agents_end_their_part_when_the_launcher_falls_silent(fake):
+def test_agents_end_their_ranks_when_the_launcher_is_silent(fake):
     """Unlike Ctrl-Z, SIGSTOP cannot be announced."""
     arguments = ["-np", "2", "-H", "red.test:1,green.test:1", "sh", "-c", "echo ready; exec sleep 100"]
     with pytest.MonkeyPatch.context() as patch:

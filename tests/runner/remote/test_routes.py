@@ -5,7 +5,7 @@ from horovod.runner.remote.routes import RETRY_UNTIL, Routes
 HOSTS = ["a", "b", "c", "d", "e", "f", "g"]
 
 
-def test_many_hosts_are_a_tree_in_which_nobody_starts_more_than_the_fanout():
+def test_trees_of_hosts_respect_the_fanout():
     routes = Routes(HOSTS, 2)
     assert {host: routes.children(host) for host in HOSTS[:3]} == {"a": ["c", "d"], "b": ["e", "f"], "c": ["g"]}
     assert [routes.depth(host) for host in HOSTS] == [0, 0, 1, 1, 1, 1, 2]
@@ -13,7 +13,7 @@ def test_many_hosts_are_a_tree_in_which_nobody_starts_more_than_the_fanout():
     assert [chain.depth(host) for host in HOSTS] == list(range(7))
 
 
-def test_a_host_that_its_parent_cannot_reach_is_tried_from_here():
+def test_hosts_unreachable_from_their_parent_are_tried_by_the_launcher():
     routes = Routes(HOSTS, 2)
     assert routes.after_failure("c", again=False, tried=10.0, now=11.0) == 11.0
     assert (routes.parent("c"), routes.children("a"), routes.depth("g")) == (None, ["d"], 1)

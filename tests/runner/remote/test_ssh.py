@@ -10,7 +10,7 @@ from horovod.runner.remote.ssh import Remote
 from tests.runner.launching import executable
 
 
-def test_nothing_of_the_job_is_on_the_command_line_and_the_options_are_the_users():
+def test_ssh_commands_hold_only_options_of_the_user():
     command = ssh.ssh_command("host2", Remote(2222, "~/key", "/opt/python"), ask=False)
     assert command[0] == "ssh"
     assert command[command.index("-p") + 1] == "2222"
@@ -24,7 +24,7 @@ def test_nothing_of_the_job_is_on_the_command_line_and_the_options_are_the_users
     assert len(there) == 5
 
 
-def test_a_host_has_an_interpreter_of_its_own():
+def test_hosts_can_have_different_interpreters():
     assert "exec /special " in ssh.ssh_command("host2", Remote(python="/opt/python"), "/special", ask=False)[-1]
     assert f"exec {sys.executable} " in ssh.ssh_command("host2", Remote(), ask=False)[-1]
 
@@ -39,7 +39,7 @@ esac
 """
 
 
-def test_the_users_rule_for_unknown_hosts_stands(tmp_path, monkeypatch):
+def test_the_users_rule_for_unknown_hosts_applies(tmp_path, monkeypatch):
     """If the configuration has no rule, the key of a new host is accepted."""
     fake = executable(tmp_path / "ssh", SSH)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

@@ -10,7 +10,7 @@ from horovod.spark import job
 from horovod.spark.common.backend import Backend, LocalBackend, SparkBackend
 
 
-def test_sparks_tasks_get_the_environment_and_further_arguments(monkeypatch):
+def test_spark_tasks_get_the_environment_and_further_arguments(monkeypatch):
     calls = []
     monkeypatch.setattr(job, "run", lambda fn, **kwargs: calls.append(kwargs) or [fn(*kwargs["args"])] * 3)
     backend = SparkBackend(3, env={"A": "1", "B": "1"}, start_timeout=5)
@@ -29,7 +29,7 @@ def test_processes_of_this_host_get_the_environment(monkeypatch):
     assert "FOUND" not in os.environ
 
 
-def test_what_is_no_backend_is_named(monkeypatch):
+def test_invalid_backends_are_named(monkeypatch):
     from pyspark import SparkContext
 
     with pytest.raises(ValueError, match="num_proc must be an integer of at least 1, got 0"):

@@ -22,7 +22,7 @@ FIELDS = {
 }
 
 
-def test_each_column_once_with_what_numpy_calls_it():
+def test_each_column_once_with_its_numpy_dtype():
     params = {"feature_cols": ["age", "price", "features", "pixels"], "label_cols": ["label", "age"]}
     assert chosen(FIELDS, params, False, False) == [
         Column("age", "number", "int32"),
@@ -43,12 +43,12 @@ def test_each_column_once_with_what_numpy_calls_it():
         ("feature_cols", "person", "'person' must have .*, got struct"),
     ],
 )
-def test_a_column_that_cannot_be_learnt_from_is_named(argument, name, message):
+def test_unsupported_columns_are_named(argument, name, message):
     with pytest.raises(ValueError, match=message):
         chosen(FIELDS, {argument: [name]}, False, False)
 
 
-def test_a_transformation_may_use_texts_and_make_columns():
+def test_transformations_may_use_texts_and_add_columns():
     columns = chosen(FIELDS, {"feature_cols": ["name", "length"], "sample_weight_col": []}, True, False)
     assert columns[0] == Column("name", "other")
     with pytest.raises(ValueError, match=r"sample_weight_col must name columns .*, got 'weight'"):
@@ -70,12 +70,12 @@ def test_a_transformation_may_use_texts_and_make_columns():
         (ColumnStatistics(10, least=[0, 0], most=[0, 0]), "column 'x' must have arrays with at least 1 element"),
     ],
 )
-def test_rows_that_differ_are_told_of(found, message):
+def test_different_rows_are_reported(found, message):
     with pytest.raises(ValueError, match=message):
         settled(Column("x", "list", "float32", 2), found)
 
 
-def test_what_parts_have_found_is_put_together():
+def test_statistics_of_parts_are_merged():
     found = ColumnStatistics()
     for part in (ColumnStatistics(0), ColumnStatistics(3, 1, 0, [2], [2]), ColumnStatistics(4, 0, 1, [2], [3])):
         found.add(part)

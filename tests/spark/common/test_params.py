@@ -22,7 +22,7 @@ def test_every_row_is_a_param_with_getter_and_setter():
     assert {"getBatchSize", "setTrainStepsPerEpoch", "getRunId", "setInputShapes"} <= set(dir(TorchEstimator))
 
 
-def test_the_constructor_takes_keywords_and_says_which():
+def test_the_constructor_takes_documented_keywords():
     signature = inspect.signature(TorchEstimator)
     assert list(signature.parameters)[:4] == ["num_proc", "data_module", "model", "backend"]
     assert set(signature.parameters) == set(TorchEstimator._rows)
@@ -32,7 +32,7 @@ def test_the_constructor_takes_keywords_and_says_which():
         TorchEstimator(batchsize=3)
 
 
-def test_values_are_set_read_and_taken_back():
+def test_values_are_set_read_and_cleared():
     estimator = TorchEstimator(batch_size=7, feature_cols=("a", "b"), epochs=None)
     assert (estimator.getBatchSize(), estimator.getFeatureCols(), estimator.getEpochs()) == (7, ["a", "b"], 1)
     assert estimator.setBatchSize(9) is estimator
@@ -64,7 +64,7 @@ def test_values_are_set_read_and_taken_back():
         ("loss_weights", [True], "loss_weights must be a list of numbers, got"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_accepted(name, value, message):
+def test_wrong_values_are_named_with_accepted_ones(name, value, message):
     with pytest.raises(ValueError, match=message):
         TorchEstimator(**{name: value})
 

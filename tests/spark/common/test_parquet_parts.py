@@ -66,13 +66,13 @@ def test_rows_go_to_one_of_two_files_and_arrays_become_bytes(tmp_path, monkeypat
     assert sorted(ids) == list(range(61))
 
 
-def test_rows_that_the_driver_will_refuse_are_reported_and_harm_nothing(tmp_path):
+def test_rows_the_driver_will_refuse_are_reported_harmlessly(tmp_path):
     (row,) = write(tmp_path, [batch(0, 5), batch(5, 9, width=2), batch(9, 12)], 1)
     found = json.loads(row["found"])["x"]
     assert (found["rows"], found["least"], found["most"]) == (12, [2, 2], [2, 3])
 
 
-def test_what_fails_on_the_way_leaves_no_file(tmp_path):
+def test_failed_writes_leave_no_file(tmp_path):
     def failing():
         yield batch(0, 50)
         raise RuntimeError("of the query")

@@ -20,17 +20,17 @@ from horovod.spark.common.plan import gpu_number, own_gpu
         (["GPU-b"], "GPU-a,GPU-b", 2, 0, 1),
     ],
 )
-def test_the_gpu_that_spark_has_given_or_that_of_the_local_rank(assigned, visible, count, local_rank, number):
+def test_the_gpu_is_assigned_by_spark_or_by_local_rank(assigned, visible, count, local_rank, number):
     assert gpu_number(assigned, visible, count, local_rank) == number
 
 
 @pytest.mark.parametrize("address", ["4", "GPU-c"])
-def test_a_gpu_that_is_not_seen_is_named(address):
+def test_undetected_gpus_are_named(address):
     with pytest.raises(ValueError, match=f"Spark has given GPU '{address}' to this task, which sees 2 GPUs"):
         gpu_number([address], "0,1", 2, 0)
 
 
-def test_what_spark_has_given_is_in_the_environment(monkeypatch):
+def test_gpus_assigned_by_spark_are_in_the_environment(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("HOROVOD_SPARK_DEVICES", "3")
     assert own_gpu(4, 0) == 3

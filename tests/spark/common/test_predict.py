@@ -26,7 +26,7 @@ def test_rows_become_arrays():
     assert rows(pd.Series([], dtype=object), LIST).shape == (0, 2)
 
 
-def test_numbers_come_in_the_dtype_of_the_training():
+def test_numbers_are_converted_to_the_training_dtype():
     decimals = pd.Series([decimal.Decimal("1.5"), decimal.Decimal(2)])
     array = rows(decimals, Column("a", "number", "float64", 0, ()))
     assert (array.dtype, array.tolist()) == (np.float64, [1.5, 2.0])
@@ -45,7 +45,7 @@ def test_numbers_come_in_the_dtype_of_the_training():
         (pd.Series([[1, 2, 3]]), r"column 'x' has arrays of shape \(3,\), the model has been trained with \(2,\)"),
     ],
 )
-def test_rows_that_do_not_fit_are_named(series, message):
+def test_mismatched_rows_are_named(series, message):
     with pytest.raises(ValueError, match=message):
         rows(series, LIST)
 

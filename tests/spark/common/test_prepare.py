@@ -51,7 +51,7 @@ def frame(session):
     return plain.join(vectors, "id")
 
 
-def test_each_kind_of_column_comes_back_as_it_was(frame, tmp_path):
+def test_each_kind_of_column_is_restored(frame, tmp_path):
     import numpy as np
 
     store = LocalStore(tmp_path)
@@ -93,7 +93,7 @@ def test_rows_to_validate_with_are_a_column_or_a_fraction(frame, tmp_path):
     assert parts[0] == parts[1], "the same seed chooses the same rows"
 
 
-def test_with_a_seed_the_same_rows_make_the_same_data_set(frame, tmp_path):
+def test_a_seed_makes_data_sets_reproducible(frame, tmp_path):
     """Partitions and row order, which affect the order of arrival in a shuffle, do not matter."""
     store = LocalStore(tmp_path)
 
@@ -112,7 +112,7 @@ def test_with_a_seed_the_same_rows_make_the_same_data_set(frame, tmp_path):
     assert [bool(part) for part in shuffled.rdd.glom().collect()] == [True] * 3
 
 
-def test_columns_for_a_transformation_cost_no_rows_whatever_is_in_them(session, tmp_path):
+def test_transformation_columns_never_drop_rows(session, tmp_path):
     query = """select id, sequence(1, 1 + id % 2) uneven, array(id, -id) even, if(id = 7, null, 1) holes,
         array(cast(id as decimal(5, 2)), 0.5bd) prices from range(50)"""
     frame, store = session.sql(query), LocalStore(tmp_path)
@@ -137,7 +137,7 @@ def test_the_frame_is_computed_once(session, tmp_path):
     assert seen.value == 40
 
 
-def test_rows_that_cannot_be_learnt_from_are_told_and_nothing_is_left(session, tmp_path):
+def test_unsupported_rows_are_reported_without_leftovers(session, tmp_path):
     from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions as F
 

@@ -24,7 +24,7 @@ def table_of(folder, **columns):
 
 
 @pytest.mark.parametrize(("rows", "ranks"), [(100, 2), (101, 3), (7, 4), (2, 3)])
-def test_ranks_share_the_rows_in_equally_many_steps_of_the_same_sizes(tmp_path, rows, ranks):
+def test_ranks_share_rows_in_equal_steps(tmp_path, rows, ranks):
     table = table_of(write_numbers(tmp_path / "train", rows, files=2))
     for epoch in range(3):
         everybody = []
@@ -46,7 +46,7 @@ def test_ranks_share_the_rows_in_equally_many_steps_of_the_same_sizes(tmp_path, 
     assert np.concatenate([batch["id"] for batch in plain.epoch(4)]).tolist() == list(range(rows))
 
 
-def test_what_is_kept_in_memory_is_read_once_and_shuffled(tmp_path):
+def test_cached_rows_are_read_once_and_shuffled(tmp_path):
     folder = write_numbers(tmp_path / "train", 50)
     batches = Batches(table_of(folder), 8, True, 1, 1, 2, cache=True)
     epochs = [[batch["id"].tolist() for batch in batches.epoch(0)]]
@@ -59,7 +59,7 @@ def test_what_is_kept_in_memory_is_read_once_and_shuffled(tmp_path):
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-def test_a_file_is_read_a_row_group_at_a_time(tmp_path, monkeypatch):
+def test_files_are_read_one_row_group_at_a_time(tmp_path, monkeypatch):
     table = table_of(write_numbers(tmp_path / "train", 90, files=1, group=10))
     loaded = []
     load = table.source.load
@@ -87,7 +87,7 @@ def test_sparse_vectors_become_arrays(tmp_path):
             list(Batches(table_of(folder, feature_cols=["v"]), 4).epoch(0))
 
 
-def test_vectors_as_spark_writes_them_are_refused_with_what_to_do(tmp_path):
+def test_spark_vectors_are_refused_with_advice(tmp_path):
     folder = tmp_path / "train"
     folder.mkdir()
     types = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
@@ -110,7 +110,7 @@ def test_reading_ahead_ends_with_the_context(tmp_path):
     assert not thread.is_alive()
 
 
-def test_a_transformation_gets_a_frame_and_returns_one():
+def test_transformations_map_frames_to_frames():
     batch = {"x": np.arange(6.0).reshape(3, 2), "name": np.array(["a", "bb", "c"], object), "y": np.arange(3)}
 
     def lengths(frame):
@@ -167,14 +167,14 @@ def test_torn_foreign_and_empty_files_are_named(tmp_path):
         ),
     ],
 )
-def test_columns_that_cannot_be_learnt_from_are_named(tmp_path, columns, requested, message):
+def test_unsupported_columns_are_named(tmp_path, columns, requested, message):
     folder = write_numbers(tmp_path / "train", 30, **columns)
     with pytest.raises(ValueError, match=message):
         open_existing(LocalStore(tmp_path), str(folder), requested, False)
 
 
 @pytest.mark.heavy
-def test_a_rank_of_1_gb_in_one_row_group_stays_below_1_gb(tmp_path):
+def test_reading_a_large_row_group_stays_below_1_gb(tmp_path):
     """A rank's memory use does not depend on how the files were written."""
     from benchmarks.spark_reader import measure, write
 
@@ -185,7 +185,7 @@ def test_a_rank_of_1_gb_in_one_row_group_stays_below_1_gb(tmp_path):
     assert megabytes < 500
 
 
-def test_rows_that_are_kept_come_in_an_order_of_seed_rank_and_epoch(tmp_path):
+def test_rows_in_memory_are_ordered_by_seed_rank_and_epoch(tmp_path):
     table = table_of(write_numbers(tmp_path / "train", 60))
 
     def order(seed, epoch, rank=0):

@@ -34,13 +34,13 @@ from tests.spark.common.tables import write_numbers
         ("/dbfsx", FilesystemStore, "/dbfsx"),
     ],
 )
-def test_the_path_says_which_store(path, kind, prefix):
+def test_the_path_selects_the_store(path, kind, prefix):
     store = Store.create(path)
     assert type(store) is kind
     assert store.prefix_path == prefix
 
 
-def test_names_of_what_lies_there(tmp_path):
+def test_paths_in_a_store(tmp_path):
     store = LocalStore(tmp_path, train_path="/data/train", checkpoint_filename="best.pt")
     assert store.get_train_data_path() == "/data/train"
     assert store.get_val_data_path(3) == f"{tmp_path}/intermediate_val_data.3"
@@ -80,7 +80,7 @@ def test_write_read_list_and_remove(tmp_path, prefix):
     assert not store.exists(path)
 
 
-def test_readers_see_a_whole_file_whatever_is_written_meanwhile(tmp_path):
+def test_readers_see_complete_files_during_writes(tmp_path):
     store, seen = LocalStore(tmp_path), set()
     path = f"{tmp_path}/file"
     store.write(path, bytes(100_000))
@@ -101,7 +101,7 @@ def test_readers_see_a_whole_file_whatever_is_written_meanwhile(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_each_place_of_a_store_is_tried_before_anything_runs(tmp_path, monkeypatch):
+def test_store_paths_are_checked_before_anything_runs(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     options = {"train_path": f"{tmp_path}/file/train"}, {"runs_path": f"{tmp_path}/file/runs"}
     for paths in options:
@@ -119,7 +119,7 @@ def test_each_place_of_a_store_is_tried_before_anything_runs(tmp_path, monkeypat
     assert not os.path.exists("/dbfs/x")
 
 
-def test_what_goes_wrong_within_leaves_no_file(tmp_path):
+def test_failures_while_writing_leave_no_file(tmp_path):
     store = LocalStore(tmp_path)
     with pytest.raises(KeyError), store.new_file(f"{tmp_path}/x") as name, open(name, "w"):
         raise KeyError("of the writer")
@@ -136,12 +136,12 @@ def test_what_goes_wrong_within_leaves_no_file(tmp_path):
         (lambda: HDFSStore("s3://b/x"), ValueError, "prefix_path must be hdfs://host:port/folder, got 's3://b/x'"),
     ],
 )
-def test_what_is_no_store(make, kind, message):
+def test_invalid_stores(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
 
 
-def test_data_on_hdfs_are_named_with_their_protocol(tmp_path):
+def test_hdfs_paths_keep_their_protocol(tmp_path):
     """``spark.write.parquet`` and other readers need the protocol; our reader accepts these names, too."""
     from fsspec.implementations.arrow import ArrowFSWrapper
     from pyarrow.fs import LocalFileSystem

@@ -44,7 +44,7 @@ def test_rows_come_in_order_or_shuffled_each_once():
         assert [len(one) for one in shuffled] == [8, 8, 8, 6]
 
 
-def test_an_epoch_may_be_fewer_batches_and_a_loader_without_end_goes_on():
+def test_epochs_may_be_shorter_and_endless_loaders_continue():
     reader = Reader()
     loader = loaders.PytorchDataLoader(reader, 8, 0, limit_step_per_epoch=2)
     assert len(loader) == 2
@@ -69,7 +69,7 @@ def test_an_epoch_may_be_fewer_batches_and_a_loader_without_end_goes_on():
         (loaders.PytorchInmemAsyncDataLoader, {"num_epochs": 2}),
     ],
 )
-def test_those_that_read_ahead_give_the_same(kind, arguments):
+def test_loaders_that_read_ahead_yield_the_same(kind, arguments):
     loader = kind(async_loader_queue_size=2, reader=Reader(), batch_size=10, **arguments)
     assert ids(loader) == [list(range(10)), list(range(10, 20)), list(range(20, 30))]
     loader.close_async_loader()

@@ -55,7 +55,7 @@ spark.stop()
 @pytest.mark.parametrize(
     "kind", ["tensorflow", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("torch", "legacy", "jax"))]
 )
-def test_digits_are_learnt_in_a_pipeline_that_is_saved_and_loaded(kind, tmp_path):
+def test_a_pipeline_learns_digits_and_can_be_loaded(kind, tmp_path):
     pytest.importorskip("tf_keras" if kind == "legacy" else kind)
     (tmp_path / "keras_used.py").write_text(f"from {'tf_keras' if kind == 'legacy' else 'keras'} import *\n")
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -12,7 +12,7 @@ objects = Later("horovod.spark.keras.objects")
 
 
 @on_keras_on_tensorflow(1)
-def test_an_optimizer_that_has_trained_another_model_begins_anew():
+def test_an_optimizer_of_another_model_starts_anew():
     def fit(optimizer):
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
         model.compile(optimizer=optimizer, loss="mse")

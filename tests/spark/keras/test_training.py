@@ -37,7 +37,7 @@ def estimator(tmp_path, columns=None, **options):
     )
 
 
-def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
+def test_estimators_train_validate_and_store_the_model(tmp_path):
     fitter = estimator(tmp_path, validation=0.5, metrics=["mae"], batch_size=16, val_batch_size=7, run_id="r", epochs=8)
     model = fitter.setRandomSeed((1 << 40) + 2).fit_on_parquet()  # larger than NumPy's seeds
     assert isinstance(model, KerasModel)
@@ -66,7 +66,7 @@ def test_a_compiled_model_needs_neither_optimizer_nor_loss(tmp_path):
     assert history["loss"][-1] < history["loss"][0] / 3
 
 
-def test_weights_of_rows_two_outputs_and_a_loss_of_ones_own(tmp_path):
+def test_row_weights_two_outputs_and_a_custom_loss(tmp_path):
     def square(true, predicted):
         return keras.ops.mean(keras.ops.square(true - predicted), axis=-1)
 
@@ -115,7 +115,7 @@ def test_the_best_model_is_kept_by_a_callback(tmp_path):
         ({"data_module": NVTabularDataModule}, "NVTabular, which needs a GPU of NVIDIA"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, options, message):
+def test_mismatches_are_named(tmp_path, options, message):
     fitter = estimator(tmp_path, epochs=1)
     for name, value in options.items():
         getattr(fitter, f"set{fitter._rows[name].camel}")(value)
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_named(tmp_path, options, message):
         fitter.fit_on_parquet()
 
 
-def test_objects_of_keras_become_bytes_and_back():
+def test_keras_objects_are_serialized_and_restored():
     packed = objects.pack(
         {"metrics": [keras.metrics.MeanSquaredError(name="m"), "mae"], "optimizer": keras.optimizers.Adam(0.5)}
     )

@@ -57,7 +57,7 @@ def params(tmp_path, **options):
     }  # fmt: skip
 
 
-def test_it_trains_as_the_estimator_of_pytorch_does(tmp_path):
+def test_the_lightning_estimator_trains_like_the_pytorch_one(tmp_path):
     SEEN.clear()
     common = params(tmp_path)
     model = Line()
@@ -99,7 +99,7 @@ def test_it_trains_as_the_estimator_of_pytorch_does(tmp_path):
         ({"train_minibatch_fn": print}, "define training_step of the LightningModule instead"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, options, message):
+def test_mismatches_are_named(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         TorchEstimator(**{"model": Line(), **params(tmp_path), **options}).fit_on_parquet()
 
@@ -109,7 +109,7 @@ class Asking(pl.callbacks.Callback):
         SEEN.append((trainer.num_sanity_val_steps, trainer.log_every_n_steps, type(trainer.profiler).__name__))
 
 
-def test_arguments_of_the_trainer_count_more_than_params(tmp_path):
+def test_trainer_arguments_override_params(tmp_path):
     SEEN.clear()
     arguments = {"num_sanity_val_steps": 1, "log_every_n_steps": 3, "profiler": "simple"}
     common = {**params(tmp_path), "epochs": 1, "callbacks": [Asking()]}

@@ -41,7 +41,7 @@ def test_outputs_have_weights_and_one_loss_is_for_all():
     assert own.reduction == "mean"
 
 
-def test_what_does_not_fit_is_named():
+def test_mismatches_are_named():
     loss = losses.made(lambda output, label: (output - label).square().mean(), None, True)
     with pytest.raises(
         ValueError, match=r"with sample_weight_col, loss 0 must have a reduction .*, got shape \(\) for 3 rows"

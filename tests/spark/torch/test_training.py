@@ -58,7 +58,7 @@ def estimator(tmp_path, columns=None, seed=1, model=None, optimizer=None, **opti
     )
 
 
-def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
+def test_estimators_train_validate_and_store_the_model(tmp_path):
     fitter = estimator(
         tmp_path, validation=0.1, metrics=[torch.nn.functional.l1_loss], callbacks=[remember],
         random_seed=3, batch_size=8, run_id="r", epochs=6,
@@ -92,7 +92,7 @@ def test_without_runs_nothing_is_kept(tmp_path):
     assert not (tmp_path / "store/runs").exists()
 
 
-def test_runs_that_cannot_be_kept_are_told_of_before_the_training(tmp_path):
+def test_runs_that_cannot_be_stored_are_reported_before_training(tmp_path):
     (tmp_path / "file").write_text("no folder")
     model = torch.nn.Linear(4, 1)
     fitter = estimator(tmp_path, model=model, optimizer=Counting(model.parameters(), 0.1))
@@ -103,7 +103,7 @@ def test_runs_that_cannot_be_kept_are_told_of_before_the_training(tmp_path):
 
 
 @pytest.mark.parametrize(("passes", "steps"), [(3, [2, 2]), (5, [1, 1]), (2, [2, 2]), (1, [4, 4])])
-def test_an_epoch_ends_with_a_step_whatever_the_passes_are(tmp_path, passes, steps):
+def test_an_epoch_ends_with_a_step_for_any_number_of_passes(tmp_path, passes, steps):
     model = torch.nn.Linear(4, 1)
     fitter = estimator(tmp_path, model=model, optimizer=Counting(model.parameters(), 0.01), batch_size=15, epochs=2)
     fitter.setBackwardPassesPerStep(passes).setCallbacks([remember]).fit_on_parquet()
@@ -122,7 +122,7 @@ def test_a_step_of_fewer_passes_has_the_gradients_of_all_of_them(tmp_path):
     assert after.weight.detach().numpy() == pytest.approx((before.weight - 0.1 * before.weight.grad).detach().numpy())
 
 
-def test_rows_that_are_lost_on_the_way_are_noticed(tmp_path, monkeypatch):
+def test_lost_rows_are_detected(tmp_path, monkeypatch):
     fitter = estimator(tmp_path)
     store = fitter.getStore()
     columns = (Column("z", "list", "float32", 1, (4,)), Column("sum", "number", "float64", 0, ()))
@@ -134,7 +134,7 @@ def test_rows_that_are_lost_on_the_way_are_noticed(tmp_path, monkeypatch):
         fitter.fit("a DataFrame")
 
 
-def test_steps_of_an_epoch_may_be_fewer_or_more_than_the_rows(tmp_path):
+def test_epochs_may_have_fewer_or_more_steps_than_rows(tmp_path):
     fitter = estimator(tmp_path, feature_cols=["z", "id"], data_module=Watching, batch_size=25, epochs=2, shuffle=False)
     fitter.setModel(Second()).setReaderPoolType("dummy")
     fitter.setOptimizer(torch.optim.SGD(fitter.getModel().parameters(), 0.01))
@@ -153,7 +153,7 @@ class Second(torch.nn.Module):
         return self.inner(z)
 
 
-def test_weights_of_rows_leave_rows_out(tmp_path):
+def test_rows_with_weight_0_are_ignored(tmp_path):
     """Rows with a wrong label have weight 0."""
     wrong = np.random.default_rng(0).normal(size=(60, 4)).astype("float32").sum(1)
     weight = np.arange(60) % 2 * 1.0
@@ -190,7 +190,7 @@ def own_step(model, optimizer, transform_outputs, loss_fns, inputs, labels, samp
     return outputs, loss
 
 
-def test_shapes_transformations_and_a_step_of_ones_own(tmp_path):
+def test_shapes_transformations_and_a_custom_step(tmp_path):
     square = Square()
     fitter = estimator(
         tmp_path, model=square, optimizer=torch.optim.SGD(square.parameters(), 0.1), input_shapes=[[-1, 2, 2]],
@@ -261,7 +261,7 @@ def test_two_labels_have_losses_weights_and_metrics_of_their_own(tmp_path):
         ),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, options, message):
+def test_mismatches_are_named(tmp_path, options, message):
     fitter = estimator(tmp_path, epochs=1)
     for name, value in options.items():
         getattr(fitter, f"set{fitter._rows[name].camel}")(value)

@@ -101,7 +101,7 @@ def test_pip_installs_where_uv_fails(pip_is_told, fake_uv, by_pip, capfd):
     assert capfd.readouterr().err == "pip installs a, because uv failed with code 3\n"
 
 
-def test_pip_installs_where_uv_cannot_be_told(pip_is_told, fake_uv, by_pip, capfd):
+def test_pip_installs_with_settings_unknown_to_uv(pip_is_told, fake_uv, by_pip, capfd):
     log = fake_uv(0)
     pip_is_told(only_binary=":all:")
     assert install.install(["a"]) == 0

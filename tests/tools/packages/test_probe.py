@@ -76,7 +76,7 @@ def test_an_index_without_this_version_is_named(index):
     assert f"{url} has none of {VERSION}" in choice.reason
 
 
-def test_an_index_that_does_not_answer_is_given_up(index):
+def test_an_unresponsive_index_is_given_up(index):
     _, url = index(link(VERSION), responds=False)
     start = time.monotonic()
     choice = probe.pytorch(VERSION, {}, url, deadline=0.2)
@@ -86,7 +86,7 @@ def test_an_index_that_does_not_answer_is_given_up(index):
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "/is/not/there https://no.example {}"])
-def test_a_local_wheel_is_used_without_asking(index, tmp_path, form):
+def test_a_local_wheel_is_used_without_the_index(index, tmp_path, form):
     handler, url = index(link(VERSION))
     (tmp_path / wheel_name(VERSION)).touch()
     choice = probe.pytorch(VERSION, {"find-links": form.format(tmp_path)}, url)

@@ -8,7 +8,7 @@ TAGS = frozenset({"cp311-cp311-manylinux_2_28_x86_64", "cp311-cp311-linux_x86_64
 FITS = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
-def test_a_gpu_gets_the_plain_package_whatever_else_there_is():
+def test_the_plain_package_is_chosen_with_a_gpu():
     choice = choose("2.13.0", "/usr/bin/nvidia-smi", "2.13.0+cpu", "2.13.0+cpu")
     assert choice.arguments == ("torch==2.13.0",)
     assert "NVIDIA GPU: /usr/bin/nvidia-smi" in choice.line()
@@ -22,7 +22,7 @@ def test_the_index_comes_before_the_plain_package():
     assert choose("2.13.0", None, None, "2.13.0+cpu").arguments == ("torch==2.13.0+cpu", "--extra-index-url", CPU_INDEX)
 
 
-def test_the_plain_package_comes_last_and_says_why():
+def test_the_plain_package_comes_last_with_a_reason():
     choice = choose("2.13.0", None, None, None, "the index is on fire")
     assert choice.arguments == ("torch==2.13.0",)
     assert "the index is on fire" in choice.line()

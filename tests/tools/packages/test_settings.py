@@ -23,7 +23,7 @@ def test_variables_win_over_files_and_commands_over_global():
     }
 
 
-def test_uv_is_told_all_settings():
+def test_uv_gets_all_settings():
     settings = {
         "index-url": "https://mirror/simple",
         "extra-index-url": "file:///a file:///b",

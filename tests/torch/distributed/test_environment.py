@@ -25,5 +25,5 @@ def test_the_launchers_variables_are_hidden_and_the_address_stays():
         HOROVOD,
     ],
 )
-def test_those_of_others_are_not(environ):
+def test_launchers_of_others_are_not_recognized(environ):
     assert not environment.from_launcher(environ)

@@ -60,7 +60,7 @@ def test_errors_name_call_and_group():
 
 
 @on_ranks(2)
-def test_another_call_and_a_missing_rank():
+def test_mismatched_call_and_missing_rank():
     with default_group(seconds=0.5):
         if hvd.rank() == 0:
             with pytest.raises(dist.DistBackendError, match=r"all_reduce in .*'default' .*timed out after 0.5"):
@@ -72,7 +72,7 @@ def test_another_call_and_a_missing_rank():
 
 @pytest.mark.heavy
 @on_ranks(2)
-def test_unlike_calls():
+def test_mismatched_calls():
     calls = [lambda: dist.all_reduce(torch.ones(1)), lambda: dist.broadcast(torch.ones(1), 0)]
     with default_group(), pytest.raises(dist.DistBackendError, match="ranks disagree about the operation"):
         calls[hvd.rank()]()

@@ -20,7 +20,7 @@ CPU, GPUS = torch.device("cpu"), [torch.device("cuda", number) for number in ran
         (GPUS[3:], 0, 1, 4, GPUS[3]),
     ],
 )
-def test_each_rank_has_its_own(environ, local_rank, local_size, gpus, own):
+def test_each_rank_has_its_own_device(environ, local_rank, local_size, gpus, own):
     assert own_device(environ, local_rank, local_size, gpus) == own
 
 
@@ -32,6 +32,6 @@ def test_each_rank_has_its_own(environ, local_rank, local_size, gpus, own):
         ([torch.device("meta")], "devices must be of CPU or CUDA, got meta for"),
     ],
 )
-def test_what_does_not_match_is_named(environ, message):
+def test_mismatched_devices_are_named(environ, message):
     with pytest.raises(ValueError, match=message):
         own_device(environ, 1, 2, 4)

@@ -56,7 +56,7 @@ def _between():
     }  # fmt: skip
 
 
-def test_what_lightning_asks_for_between_ranks(pool):
+def test_collectives_used_by_lightning(pool):
     one, other = pool(2).run(_between)
     assert (one["gathered"][1], other["gathered"][1]) == (2.0, 20.0), "of both ranks' sums"
     for found in (one, other):
@@ -83,7 +83,7 @@ def _failing(folder):
     return messages
 
 
-def test_what_cannot_be_is_said_on_all_ranks(pool, tmp_path):
+def test_invalid_arguments_are_reported_on_all_ranks(pool, tmp_path):
     one, other = pool(2).run(_failing, str(tmp_path))
     assert one[0].startswith("FileNotFoundError: ")
     assert other[0].startswith("RuntimeError: rank 0 cannot read the checkpoint ")
@@ -99,7 +99,7 @@ def _other_name(folder):
     return module.weights(), trainer.world_size
 
 
-def test_under_the_other_name(pool, tmp_path):
+def test_trainer_under_its_other_name(pool, tmp_path):
     (one, size), (other, _) = pool(2).run(_other_name, str(tmp_path), timeout=120.0)
     assert torch.equal(one, other)
     assert size == 2
