@@ -28,7 +28,7 @@ class Samples(Protocol):
 
 
 def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], Any] | None) -> Samples:
-    """Create the source of samples for an ``ElasticDataset``. Takes the same arguments."""
+    """Create the source of samples for an ``ElasticDataset``, which documents the arguments."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(source, tensorflow.data.Dataset):
         return DatasetSamples(tensorflow, source, shuffle, seed, prepare)

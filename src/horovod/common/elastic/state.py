@@ -26,7 +26,7 @@ Broadcast = Callable[..., Any]
 Gather = Callable[..., list[Any]]
 """``allgather_object(obj, name=...)`` of a frontend."""
 
-# Maximum number of checks that defer a host update. Programs that check only within steps would defer it forever.
+# Maximum number of checks that defer a host update. A program that checks only within steps must not defer it forever.
 _HELD_BACK = 1000
 
 
