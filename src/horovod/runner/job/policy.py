@@ -20,8 +20,9 @@ from enum import Enum
 # Seconds that the job waits after the first failure, so that other ranks that fail can also report their reasons. On
 # these ranks, the engine raises HorovodInternalError within 2 s.
 SETTLE = 2.0
-# Seconds between SIGTERM and SIGKILL. USER_GRACE, the default of --grace-seconds, applies if the user stops the job.
+# Seconds between SIGTERM and SIGKILL
 TERM_GRACE = 5.0
+# Default grace period in seconds for ranks to exit after the user has stopped the job (--grace-seconds)
 USER_GRACE = 30.0
 # Seconds after the end of the grace periods at which remaining processes are abandoned
 AGENT_GRACE = 12.0
