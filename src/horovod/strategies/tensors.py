@@ -419,7 +419,7 @@ class SlicedOptimizer(Store):
             }
         plain = optimizer._hvd_plain
         self._optimizer = plain.__new__(plain)
-        # exempts this optimizer from the check for optimizers that are not distributed
+        # With this attribute, no warning says that the optimizer is not distributed.
         self._optimizer._hvd_strategy = None
         self._optimizer.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
 
