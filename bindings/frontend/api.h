@@ -109,9 +109,8 @@ typedef struct HvdFrontendApi {
   // then receives the reason, cut to `message_bytes`.
   int32_t (*submit)(const HvdRequest* request, HvdDone done, void* context, char* message, size_t message_bytes);
 
-  // start() submits an operation for a caller that will wait. wait() drives the engine until the operation is done
-  // (returns 1) or `seconds` have passed (returns 0). Do not free the operation's memory before the operation is done.
-  // Then call release().
+  // start() submits an operation, and wait() waits for it: it returns 1 once the operation is done, or 0 after `seconds`. The operation's
+  // memory must live until then. Finally, call release().
   int32_t (*start)(const HvdRequest* request, HvdWork** work, char* message, size_t message_bytes);
   int32_t (*wait)(HvdWork* work, double seconds);
   // Get the result. Call this only once the operation is done. The result is valid until release().

@@ -13,8 +13,8 @@ constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoa
 
 std::atomic<const HvdFrontendApi*> attached{nullptr};
 
-// Return the name of the Python exception (src/horovod/mxnet/_library.py). MXNet derives the exception type from the
-// word before the first colon of a message.
+// Return the name of the Python exception for an error code (src/horovod/mxnet/_library.py). MXNet derives the exception type from the word
+// before the first colon of a message.
 const char* error_class(int32_t code) {
   switch (code) {
     case HVD_INVALID_ARGUMENT:

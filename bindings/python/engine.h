@@ -27,7 +27,7 @@ struct PyEngine {
   std::shared_ptr<StepMeter> steps;
   // Running timeline, or null if there is none.
   std::shared_ptr<Timeline> timeline;
-  // Most recently created mailbox. A weak pointer, like `answerer`, because their users own them.
+  // Mailbox and answerer that were created last. Their users own them.
   std::weak_ptr<Mailbox> mailbox;
   std::weak_ptr<Answerer> answerer;
   int rank, size, log_level;

@@ -81,7 +81,7 @@ bool take_gradients(nb::handle exchange, nb::list parameters, nb::list arrived, 
   for (const Copy& copy : copies) {
     std::memmove(copy.to, copy.from, copy.bytes);
     if (PyObject_SetAttr(copy.parameter, grad, copy.view) != 0) {
-      PyErr_Clear();  // The Python code then gets the same error and reports it.
+      PyErr_Clear();  // The general Python code gets the same error and reports it.
       return false;
     }
   }

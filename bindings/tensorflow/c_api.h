@@ -43,7 +43,7 @@ enum : TF_DataType {
 };
 enum : TF_Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9, kAborted = 10, kInternal = 13 };
 
-// The macro contains one entry X(result, name without TF_, arguments) per function.
+// Table of TensorFlow's functions: X(result, name without TF_, arguments).
 #define HVD_TF_FUNCTIONS(X)                                                                                                            \
   X(TF_Status*, NewStatus, ())                                                                                                         \
   X(void, DeleteStatus, (TF_Status*))                                                                                                  \

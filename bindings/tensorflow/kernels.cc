@@ -185,7 +185,7 @@ void compute_async(void* kernel, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCa
 }
 void compute_sync(void* kernel, TF_OpKernelContext* ctx) { compute(*static_cast<Kernel*>(kernel), ctx, nullptr); }
 
-// ---- Answers to questions -------------------------------------------------------------------------------------------
+// ---- Kernels for ranks and sizes ------------------------------------------------------------------------------------
 template <HvdQuestion kAsked>
 void answer(void* kernel, TF_OpKernelContext* ctx) {
   Call call;
