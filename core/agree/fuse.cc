@@ -22,7 +22,7 @@ struct FusionUnit {
 
 std::vector<FusionUnit> fusion_units(const std::vector<Ready>& ready, const FuseOptions& options) {
   std::vector<FusionUnit> units;
-  // Indices in `units` of each group's units, keyed by the group's number (Ready::unit).
+  // Units of each group, as indices in `units`. The key is the group's number (Ready::unit).
   std::map<uint64_t, std::vector<size_t>> of_group;
   for (size_t i = 0; i < ready.size(); ++i) {
     const Ready& r = ready[i];

@@ -182,7 +182,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   return r;
 }
 
-// Return the groups that the ranks' requests for an operation name: more than one only if the ranks disagree.
+// Return the groups to which the ranks' requests assign an operation. There are several only if the ranks disagree.
 std::set<Negotiator::GroupKey> Negotiator::groups_of(const Key& key, const Pending& p) {
   std::set<GroupKey> groups;
   for (const RankRequest& a : p.by_rank) {

@@ -60,7 +60,7 @@ class ScheduleDetector {
   static constexpr int kBriefPatience = 2;
   // Number of consecutive schedules that ended after few operations.
   int brief_ = 0;
-  // Value of brief_ at which the detector proposes only longer periods.
+  // Number of consecutive short schedules (brief_) after which the detector proposes only longer periods.
   int patience_ = kBriefPatience;
   std::deque<Token> log_;
 };

@@ -33,7 +33,7 @@ struct ScheduleWord {
 inline uint64_t last_position(std::span<const ScheduleWord> words, const std::vector<std::vector<int>>& members) {
   uint64_t at = kNoPart;
   for (const ScheduleWord& w : words) at = w.position() < at ? w.position() : at;
-  // This ends within one pass over the buckets, because the rank with the lowest position takes part in one of them.
+  // The loop ends within one pass over the buckets, because the rank with the lowest position takes part in one of them.
   for (;; ++at) {
     for (int rank : members[at % members.size()]) {
       if (words[static_cast<size_t>(rank)].position() <= at) return at;
