@@ -5,7 +5,7 @@
 namespace hvd {
 namespace {
 
-// Slot of Comm::scratch for packed tensors, which no algorithm in collectives/ uses.
+// Slot of Comm::scratch for packed tensors. No algorithm in collectives/ uses this slot.
 constexpr int kPackSlot = 6;
 
 }  // namespace
