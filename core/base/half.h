@@ -20,7 +20,7 @@ namespace hvd {
 HVD_ON_DEVICE constexpr float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
   const uint32_t magnitude = h & 0x7fff;
-  // Convert zero and denormals, which are multiples of 2^-24, the unit in the last place of a float32 at 0.5.
+  // Convert zero and denormals, which are multiples of 2^-24, like a float32 near 0.5.
   const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(0x3f000000 | magnitude) - 0.5f);
   // Change the exponent bias from 15 to 127.
   uint32_t bits = (magnitude << 13) + (112u << 23);
@@ -35,7 +35,7 @@ HVD_ON_DEVICE constexpr uint16_t float_to_half(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
-  // Round values below 2^-14 to multiples of 2^-24, by adding 0.5: that is the unit in the last place of a float32 at 0.5.
+  // Round values below 2^-14 to multiples of 2^-24 by adding 0.5: a float32 near 0.5 is a multiple of 2^-24.
   const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
   // A rounding carry from the fraction into the exponent gives the correct result.
   uint32_t h = (magnitude - (112u << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;

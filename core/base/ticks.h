@@ -22,8 +22,8 @@ inline uint64_t ticks() {
 #endif
 }
 
-// Conversion of time stamps to Clock by a straight line through two readings of both clocks. The constructor takes the first reading,
-// line() the second. One second after the first reading, the error is below 1 us.
+// Conversion of time stamps to the system's monotonic clock (Clock), by a straight line through two readings of both. The constructor takes
+// the first reading, line() the second. One second after the first reading, the error is below 1 us.
 class TickScale {
  public:
   TickScale() : ticks_(ticks()), ns_(monotonic_ns()) {}
