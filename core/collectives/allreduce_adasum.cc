@@ -38,8 +38,8 @@ namespace {
 // Exponent of the smallest positive double.
 constexpr int32_t kLeast = -1074;
 
-// Dot products of operands a and b over a part of a tensor: a.b, in units of 2^(unit_a + unit_b), a.a and b.b. The exponents unit_a and
-// unit_b are even, so that the square root of each unit is exact. Messages use the same layout.
+// Dot products of operands a and b over a part of a tensor: `ab` (a.b) in units of 2^(unit_a + unit_b), and likewise `aa` and `bb`. The
+// exponents unit_a and unit_b are even, so that the square root of each unit is exact. Messages use the same layout.
 struct Sums {
   double ab = 0, aa = 0, bb = 0;
   int32_t unit_a = kLeast, unit_b = kLeast;

@@ -15,8 +15,8 @@ namespace hvd {
 Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved);
 Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved);
 
-// Return text for error messages: peer_name() a rank, as in "rank 3 (host a, pid 17)", and pending_text() what a transfer waits for, as in
-// "data from rank 3 (...) and rank 4 (...) to take data".
+// Return text for error messages. peer_name() describes a rank, for example "rank 3 (host a, pid 17)". pending_text() describes what a
+// transfer waits for, for example "data from rank 3 (...) and rank 4 (...) to take data".
 std::string peer_name(const Comm& comm, int peer);
 std::string pending_text(const Comm& comm, int to, bool sending, int from, bool receiving);
 
@@ -152,7 +152,7 @@ inline constexpr int kPairwiseWindow = 16;
 // which together take about 16 MiB. The result is a multiple of every element size.
 constexpr size_t block_of_contributions(size_t ranks) { return std::clamp<size_t>((16u << 20) / ranks / 64 * 64, 64 << 10, 2 << 20); }
 
-// Run transfer(peer), which returns a Transfer, for every other rank of the process set.
+// Run one transfer with every other rank of the process set. transfer(peer) returns the transfer.
 template <class F>
 Status with_every_peer(Comm& comm, F transfer) {
   for (int begin = 0; begin < comm.size; begin += kPairwiseWindow) {

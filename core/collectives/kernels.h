@@ -21,8 +21,9 @@ constexpr int op_index(ReduceOp op) {
 inline constexpr int kFusedSources = 4;
 
 struct Kernels {
-  // Kernel that combines k sources: dst[i] = f(sources[0][i], ..., sources[k - 1][i]) * factor. Integers and bool ignore `factor`. The
-  // order is canonical (reduce.h), the type the accumulation type. dst can be one of the sources, but must not partly overlap a source.
+  // Kernel that combines k sources: dst[i] = f(sources[0][i], ..., sources[k - 1][i]) * factor. Integers and bool ignore `factor`. Values
+  // are combined in the canonical order (reduce.h) and in the accumulation type. dst can be one of the sources, but must not partly overlap
+  // a source.
   using Reduce = void (*)(std::byte* dst, const std::byte* const* sources, size_t n, double factor);
 
   const char* name;
