@@ -62,7 +62,7 @@ class CudaDevice final : public Device {
   Status capturing(Stream stream, bool* out) override {
     int status = 0;
     const int code = driver_.stream_is_capturing(stream, &status);
-    // Treat a default stream that cannot be queried as being captured: another stream that synchronizes with it is.
+    // If the default stream cannot be queried, a stream that synchronizes with it is being captured, so treat it as captured.
     *out = status != 0 || code == CudaDriver::kLegacyStreamUnusable;
     return *out ? Status() : driver_.check(code, "cuStreamIsCapturing");
   }

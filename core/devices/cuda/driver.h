@@ -22,7 +22,7 @@ struct CudaDriver {
     char bytes[64];
   };
 
-// Each entry is X(member, symbol, arguments). Every function returns an error code; 0 means success.
+// Table of the driver's functions: X(member, symbol, arguments). Every function returns an error code; 0 means success.
 #define HVD_CUDA_FUNCTIONS(X)                                                                                                            \
   X(init, "cuInit", (unsigned flags))                                                                                                    \
   X(version, "cuDriverGetVersion", (int* version))                                                                                       \
