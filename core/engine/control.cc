@@ -85,7 +85,7 @@ short Control::events_of(const Neighbour& n) const {
 void Control::flush(Neighbour& n) {
   while (!n.broken && n.sent < n.out.size()) {
     const int64_t moved = n.link->try_send({reinterpret_cast<const std::byte*>(n.out.data()) + n.sent, n.out.size() - n.sent});
-    // receive() reports a broken link, after it has read the peer's last message, such as a goodbye.
+    // Ignore a broken link here. receive() reports it, after it has read the peer's last message, such as a goodbye.
     if (moved <= 0) break;
     n.sent += static_cast<size_t>(moved);
   }

@@ -195,7 +195,7 @@ class Control {
     bool acked = false;
     // Index of this neighbour in children_.
     uint32_t number = 0;
-    // `watched` is true if watch_ watches the neighbour's socket, and `awaits_room` if it does so for writability, too.
+    // `watched` is true if watch_ watches the neighbour's socket for data, and `awaits_room` if it also watches for writability.
     bool watched = false, awaits_room = false;
   };
   short events_of(const Neighbour& n) const;

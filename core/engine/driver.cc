@@ -157,7 +157,7 @@ bool Driver::send_requests(bool flush) {
 // ---- Execution of agreed operations ---------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
-  // Start no operation that a departed rank takes no part in. Its goodbye is already handled, so nothing would end the operation's wait.
+  // Do not start an operation in which a departed rank takes no part. Its goodbye is already handled, so nothing would end the wait.
   while (!order_.empty() && !shutdown_state_.over() && !schedule_sync_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();

@@ -62,13 +62,14 @@ bool Driver::awaits_report() {
     report_asked_ = now();
     observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
   }
-  // Tell the other ranks which operations rank 0 knows to wait. Without this, a rank might end the job itself before the report is written.
+  // Tell the other ranks which operations rank 0 knows to be waiting. Otherwise, a rank might end the job itself before the report is
+  // written.
   broadcast(control_, StalledKeys{coordinator_->epoch(), coordinator_->negotiator().keys()});
   return now() - report_asked_ < kPatience;
 }
 
 void Driver::decide() {
-  // The message must carry the epoch before decide(), which can advance it.
+  // Read the epoch before decide(), which can advance it: the message must carry the old epoch.
   const uint64_t epoch = coordinator_->epoch();
   std::vector<Response> responses = coordinator_->decide();
   if (responses.empty()) return;
@@ -163,8 +164,8 @@ bool Driver::on(int, Revoked& message) {
   if (schedule_sync_ && schedule_sync_->id() == message.schedule) {
     schedule_sync_->on_revoked(message.position);
   } else {
-    // The schedule that this message ends might still be queued in order_, so keep the message. An early GoUpTo needs no such care, because
-    // the next one replaces it.
+    // The schedule that this message ends might still be queued in order_, so keep the message. An early GoUpTo can be ignored, because the
+    // next one replaces it.
     early_revoked_ = message;
   }
   return true;

@@ -104,7 +104,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   if (op->use_count() == 1) {
     (*op)->reuse();
   } else {
-    // Something else still refers to the old operation, such as the driver, which might be about to release it.
+    // The driver, for example, might still refer to the old operation, so create a new one.
     auto fresh = std::make_shared<Operation>();
     fresh->request = (*op)->request;
     if (fresh->request.unnamed) fresh->request.name.clear();
@@ -120,7 +120,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   Status status = submissions_.submit_again(*op, &wake);
   if (!status.ok()) {
     observers_.tell_submission(&Observer::refused, **op, status);
-    // A rejected operation is still pending, and nothing else would complete it.
+    // Complete the rejected operation, because it is pending and nothing else would complete it.
     (*op)->complete(status);
   }
   if (wake && !blocking) waker_.notify_soon();

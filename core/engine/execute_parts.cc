@@ -1,5 +1,5 @@
-// Allgather and reducescatter of one or several tensors. Small tensors are packed into one operation, which saves latency. Large tensors
-// are executed alone, because packing and unpacking would take longer than that.
+// Allgather and reducescatter of one or several tensors. Small tensors are packed into one operation to reduce latency. Large tensors are
+// executed alone, because packing and unpacking would cost more than the latency saved.
 #include <cstring>
 #include <numeric>
 
@@ -12,9 +12,9 @@ namespace {
 // Maximum size in bytes of a tensor to pack: the result of an allgather, or the input of a reducescatter. All ranks know these sizes, so
 // they pack the same tensors.
 constexpr size_t kSmall = 128u << 10;
-// Maximum total size in bytes of packed tensors, because the memory is kept between operations.
+// Maximum total size in bytes of the packed tensors. This bounds the memory, which is kept between operations.
 constexpr size_t kMaxPacked = 4u << 20;
-// Slots of Comm::scratch, which no backend or algorithm uses.
+// Slots of Comm::scratch that no backend or algorithm uses.
 constexpr int kSlotIn = 7, kSlotOut = 9;
 
 }  // namespace

@@ -44,9 +44,9 @@ struct Execution {
 
 enum class Phase : uint8_t {
   allocate_output,
-  // Copying the inputs, to pack several tensors or to prescale values.
+  // Phase in which the inputs are copied, to pack several tensors or to prescale values.
   copy_in,
-  // Execution of the operation by the backend.
+  // Phase in which the backend executes the operation.
   carry,
   copy_out,
 };

@@ -84,7 +84,7 @@ bool ProgressLock::lock_soon(const Operation& op) {
   const auto begin = Clock::now();
   do {
     if (op.done() || !spin_ || Clock::now() - begin > kDriveSpin) return false;
-    // The engine's thread might need this core to make progress.
+    // Yield, because the engine's thread might need this core to make progress.
     ::sched_yield();
   } while (!mutex_.try_lock());
   return true;

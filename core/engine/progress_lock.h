@@ -24,7 +24,7 @@ class Watchdog {
   }
   // Return a file descriptor that becomes readable when the next check is due.
   int fd() const { return timer_; }
-  // If a check is due, look for operations without a waiting caller that cannot complete, and leave their schedule or release their group.
+  // If a check is due, find operations that no caller waits for and that cannot complete. Leave their schedule or release their group.
   void look();
 
   void close();

@@ -34,7 +34,7 @@ class ShutdownState {
   // True if a rank has left and takes no part in operation number `executed`. All ranks number operations equally.
   bool beyond(uint64_t executed) const { return goodbye_ && executed > goodbye_->executed; }
   // True if a rank has left and all operations in which it takes part are done. `has_no_part` is true on a rank that takes no part in the
-  // running schedule and thus does not count its operations: there, the departure alone is enough.
+  // running schedule and thus does not count its operations. On such a rank, the departure alone is enough.
   bool past(uint64_t executed, bool has_no_part) const { return goodbye_ && (executed >= goodbye_->executed || has_no_part); }
 
   // ---- State of this rank -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ Submissions::Submissions(int rank, int size) : rank_(rank) {
   for (int r = 0; r < size; ++r) sets_[0].push_back(r);
 }
 
-// Check a request, except for its name, as far as this rank can without others.
+// Check all that this rank can check in a request on its own, except for the name.
 Status Submissions::check(Request& q) const {
   if (!ended_.ok()) {
     failures_->fetch_add(1, std::memory_order_relaxed);

@@ -35,8 +35,8 @@ void ThreadWaker::close() {
   if (timer_ >= 0) ::close(timer_);
 }
 
-// Trigger a delayed wakeup, unless one is already pending (timer_set_). The caller must publish its work before. A thread that clears
-// timer_set_ checks for new work afterwards, so no work is missed.
+// Trigger a delayed wakeup, unless one is already pending (timer_set_). The caller must publish its work before the call. A thread that
+// clears timer_set_ checks for new work afterwards, so no work is missed.
 void ThreadWaker::notify_soon() {
   if (wakeup_.word()->sleep_state.load(std::memory_order_seq_cst) < static_cast<uint32_t>(SleepState::idle)) return;
   if (timer_set_.load(std::memory_order_seq_cst)) return;

@@ -62,7 +62,7 @@ class Completion {
   mutable Status why_;
 };
 
-// Leak memory that the device might still use, if no completion tells when it stops. Leak checkers see the memory as reachable.
+// Leak memory that the device might still use, because there is no completion to wait for. Leak checkers see the memory as reachable.
 void leave_behind(std::shared_ptr<void> memory);
 
 class DeferredRelease {

@@ -74,7 +74,7 @@ Status IpcPath::ask(Set* set, Comm& comm) {
   std::vector<Hello> all;
   HVD_RETURN_IF_ERROR(say(comm, mine, &all));
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.has_device; }))
-    // A rank that has called join() might not have a device. Decide at a later operation of the set.
+    // A rank that has called join() might not have a device. Choose between GPU and host at a later operation of the set.
     return {};
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.wanted; })) {
     set->state = State::host;

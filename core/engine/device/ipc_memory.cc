@@ -253,7 +253,7 @@ void Exchange::retire(bool release) {
 bool Exchange::sweep() {
   const std::lock_guard lock(aside_mutex());
   bool waits = false;
-  // Close all memory before freeing any: ranks in this process can wait for each other.
+  // Close all memory before freeing any: ranks in this process can wait for each other to close theirs.
   for (Retired& left : aside()) {
     left.let_go();
     waits |= !left.closed;

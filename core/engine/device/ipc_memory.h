@@ -89,7 +89,7 @@ class Exchange {
     kReady,
     // Number of windows for which the rank has written all results and no longer reads other ranks' slots. One counter per slot.
     kDone = kReady + kSlots,
-    // Becomes 1 once the rank has written its test pattern.
+    // Counter that becomes 1 once the rank has written its test pattern.
     kWritten = kDone + kSlots,
     kWords,
   };

@@ -74,7 +74,7 @@ Status NcclSets::ask(Set* set, Comm& comm) {
   std::vector<Record> all(static_cast<size_t>(comm.size));
   std::memcpy(all.data(), bytes.data(), bytes.size());
   const auto every = [&all](uint8_t Record::* what) { return std::ranges::all_of(all, [what](const Record& r) { return r.*what != 0; }); };
-  // A rank that has called join() might not have a device. Decide at a later operation of the set.
+  // A rank that has called join() might not have a device. Choose between GPU and host at a later operation of the set.
   if (!every(&Record::device)) return {};
   warn_of_sharing(comm, all);
   set->capability = std::ranges::min_element(all, {}, &Record::capability)->capability;
