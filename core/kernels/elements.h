@@ -132,7 +132,7 @@ inline constexpr int kBytes = sizeof(typename E::Value);
 template <class E>
 inline constexpr bool kScalesFast = kIsFloat<typename E::Acc>;
 
-// ---- The same operations on words -----------------------------------------------------------------------------------
+// ---- Operations on words --------------------------------------------------------------------------------------------
 
 // Number of words that hold kLanes values, in memory and in the accumulation type. The functions below convert between the two.
 template <class E, int kLanes>

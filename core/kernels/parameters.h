@@ -63,7 +63,7 @@ struct Piece {
 static_assert(sizeof(Piece) == 32);
 
 // Parameters of pack_bytes, pack_<dtype> (scaled) and pack_<from>_to_<to> (cast, scaled, rounded once), which copy each piece from its
-// source to its destination. For packing, the destination is the fusion buffer, for unpacking, the source. Pieces are split into chunks of
+// source to its destination. The fusion buffer is the destination of packing and the source of unpacking. Pieces are split into chunks of
 // `chunk` elements; the last can be shorter. A block processes one chunk after another. If the types are equal, a source can be its own
 // destination.
 struct PackParameters {

@@ -45,7 +45,7 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
   }
 }
 
-// Define a kernel with a single parameter. Without __grid_constant__, each thread would copy the 16 KiB of a table that it indexes. At
+// Define a kernel with a single parameter. Without __grid_constant__, each thread would copy a table of 16 KiB in order to index it. At
 // least two blocks fit on a multiprocessor, so a thread has up to 128 registers. in_bytes and out_bytes, the element sizes, are used only
 // on the host.
 #define HVD_KERNEL(name, Parameters, in_bytes, out_bytes, ...)                                    \

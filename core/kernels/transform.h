@@ -11,8 +11,8 @@
 
 namespace hvd::kernels {
 
-// Work of one thread: the vectors first, first + stride, first + 2 * stride and so on, then the same pattern of the elements outside full
-// vectors.
+// Work of one thread: the vectors first, first + stride, first + 2 * stride and so on, then the elements outside full vectors, in the same
+// pattern.
 struct Share {
   uint64_t first, stride;
 };
