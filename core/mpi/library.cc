@@ -10,7 +10,7 @@
 namespace hvd::mpi {
 namespace {
 
-// Each entry is X(member, name). All functions are required.
+// Table of MPI's functions: X(member, name). All are required.
 #define HVD_MPI_FUNCTIONS(X)                        \
   X(initialized, "MPI_Initialized")                 \
   X(finalized, "MPI_Finalized")                     \
