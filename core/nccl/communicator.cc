@@ -74,7 +74,7 @@ bool Communicator::enter_ending() {
 }
 
 // Wait until the helper thread is not in an NCCL call. Once the communicator is abandoned, the thread starts no further call. Its current
-// call ends soon, unless it waits for other ranks: then only an abort ends it, which needs the handle that NCCL writes first.
+// call ends soon, unless it waits for other ranks. Only an abort ends such a wait, and it needs the handle, which NCCL writes first.
 bool Communicator::wait_for_helper() const {
   const Deadline grace = Deadline::after(kGrace);
   while (inside_.load(std::memory_order_acquire) && !(handle() && grace.passed())) std::this_thread::sleep_for(kPause);

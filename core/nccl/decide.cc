@@ -116,7 +116,7 @@ void float_sum(const Question& q, Reduction* r) {
     r->premultiplied = true;
     r->scalar = all;
   } else if (narrow_range && std::fabs(all) < 1) {
-    // Scale the inputs before the sum, which rounds each value once. The rounding errors cancel, because they have no common direction.
+    // Scale the inputs before the sum. Each value is rounded once, and the rounding errors have no common direction.
     r->before = {q.prescale * q.postscale, divisor};
   } else {
     r->after = after;

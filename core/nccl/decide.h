@@ -74,8 +74,8 @@ struct Reduction {
 };
 Reduction decide(const Question& question);
 
-// Encode `value` as a scalar of `type` for red_op_create_premul_sum, in up to 8 bytes. Types of 16 bits or fewer round it unless they
-// represent it exactly, which holds for the values that decide() returns.
+// Encode `value` as a scalar of `type` for red_op_create_premul_sum, in up to 8 bytes. In a type of 16 bits or fewer, a value that does not
+// fit exactly is rounded; decide() never returns such a value.
 void encode_scalar(Type type, double value, void* bytes);
 size_t size_of(Type type);
 

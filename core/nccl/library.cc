@@ -9,7 +9,7 @@
 namespace hvd::nccl {
 namespace {
 
-// Each entry is X(member, name, required).
+// Table of NCCL's functions: X(member, name, required).
 #define HVD_NCCL_FUNCTIONS(X)                                   \
   X(get_version, "ncclGetVersion", true)                        \
   X(get_unique_id, "ncclGetUniqueId", true)                     \
