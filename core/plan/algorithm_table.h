@@ -5,7 +5,7 @@
 
 // clang-format off
 
-// Each row is X(algorithm, where it can run).
+// Table of algorithms: X(algorithm, where it can run).
 #define HVD_ALGORITHMS(X)     \
   X(shm, local)               \
   X(recursive_doubling, links) \
@@ -20,8 +20,8 @@
   X(driver, links)            \
   X(halving, anywhere)
 
-// Each row is X(collective, algorithm, formula, seconds). The formula uses the symbols of plan/cost.h. The seconds are
-// an expression of the shape `w`, the bytes `n` and the model `m`, with the functions of plan/cost.cc.
+// Table of costs: X(collective, algorithm, formula, seconds). The formula uses the symbols of plan/cost.h. The seconds are an expression of
+// the shape `w`, the bytes `n` and the model `m`, with the functions of plan/cost.cc.
 #define HVD_COSTS(X)                                                                                                       \
   X(allreduce, shm, "2 a' + 2 N b' + N g", 2 * m.local_alpha + n * (2 * m.local_beta + m.gamma))                           \
   X(allreduce, recursive_doubling, "floor(log2 P) (a + N (b + g)) [+ 2 (a + N b) + N g unless P = 2^k]",                   \
@@ -50,11 +50,11 @@
   X(adasum, halving, "(2 Q + Q (Q+1) / 2) a + (P-1)/P N (2 b + 2 g), Q = log2 P [on one host a' and 2 b' for a and b]",    \
     adasum(w, n, m))
 
-// Each row is X(collective, where, values, sizes, maximum ranks, maximum bytes, algorithm). The first row that matches decides. The rows of
-// a collective are adjacent. Its last row for each kind of topology (local, nested, flat) matches everything.
+// Table of choices: X(collective, where, values, sizes, maximum ranks, maximum bytes, algorithm). The first row that matches decides. The
+// rows of a collective are adjacent. Its last row for each kind of topology (local, nested, flat) matches everything.
 //
 // With two ranks, recursive doubling and pairwise send equally much, but recursive doubling takes one step instead of two. If the number of
-// ranks is not a power of two, Rabenseifner's algorithm sends all data twice more (folding), while pairwise needs a connection to every
+// ranks is not a power of two, Rabenseifner's algorithm sends all data two more times (folding), while pairwise needs a connection to every
 // rank. Adasum on one host uses shared memory.
 #define HVD_CHOICES(X)                                                                                         \
   X(allreduce,     local,    any,      any,           kAnyRanks, kAnyBytes,                shm)                \

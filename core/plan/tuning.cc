@@ -12,7 +12,7 @@ constexpr size_t kMax = size_t{1} << 40;
 
 constexpr TuningField kFields[] = {
     {"direct_bytes", &Tuning::direct_bytes, 0, 4 << 20},
-    // A chunk larger than the staging area is as large as the staging area.
+    // A chunk size above the size of the staging area has no further effect.
     {"chunk_bytes", &Tuning::chunk_bytes, 4 << 10, 64 << 20},
     {"stream_bytes", &Tuning::stream_bytes, 0, kMax},
     {"doubling_bytes", &Tuning::doubling_bytes, 0, kMax},

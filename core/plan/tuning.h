@@ -30,7 +30,7 @@ struct Tuning {
   size_t pair_bytes = 512 << 10;
   // Maximum size in bytes of a slice that uses recursive doubling between hosts with several ranks. Each rank of a host has one slice.
   size_t slice_doubling_bytes = 32 << 10;
-  // Limit for slices (slice_doubling_bytes) between two hosts. It is higher, because two hosts exchange all data with any algorithm.
+  // Value of slice_doubling_bytes for two hosts. It is higher, because two hosts exchange all data with any algorithm.
   size_t slice_pair_bytes = 512 << 10;
   // Maximum size in bytes of a broadcast between hosts that uses the tree algorithm, if some hosts have several ranks.
   size_t tree_bytes = 256 << 10;
