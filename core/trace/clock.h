@@ -36,8 +36,8 @@ class ClockOffset {
     both.append(reinterpret_cast<const char*>(&now), sizeof now);
     return both;
   }
-  // Process a reply of rank 0. Return the offset after the first reply of all, and after each series of kInARow replies that of the most
-  // accurate one. Otherwise, return nothing.
+  // Process a reply of rank 0. Return the offset after the first reply of all, and the most accurate offset after each series of kInARow
+  // replies. Otherwise, return nothing.
   std::optional<Known> hear(std::string_view answer, int64_t now) {
     uint64_t times[2];
     if (answer.size() != sizeof times) return {};

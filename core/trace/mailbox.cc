@@ -17,7 +17,7 @@ bool Mailbox::take(Letter* letter, Deadline deadline) {
 }
 
 void Mailbox::received(int from, uint32_t topic, std::string_view body) {
-  // Rank 0's answer about its clock is for the observer that asked.
+  // Ignore rank 0's answer about its clock, which is for the observer that asked.
   if (topic == static_cast<uint32_t>(Topic::clock_told)) return;
   if (topic == static_cast<uint32_t>(Topic::clock_ask)) {
     auto answer = ClockOffset::answer(body, monotonic_ns());

@@ -85,7 +85,7 @@ void append_thread(std::string* out, const std::string& process, int id) {
   append_member(out, "cpu", stat->cpu());
   const std::string wait = contents(folder + "/wchan");
   append_member(out, "wait", wait == "0" ? "" : wait);
-  // The file holds "running", or the number of a system call, its arguments and two addresses.
+  // /proc/PID/syscall holds "running", or the number of a system call, its arguments and two addresses.
   const std::string call = contents(folder + "/syscall");
   char* rest = nullptr;
   const long number = std::strtol(call.c_str(), &rest, 10);

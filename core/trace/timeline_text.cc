@@ -199,7 +199,7 @@ void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, s
   const auto& pids = pids_of(tensors, out);
   for (size_t i = 0; i < pids.size(); ++i) {
     State& s = state(pids[i]);
-    // In the trace, the tensor's operation is still running: its end event is missing, or the operation continues under this name.
+    // Skip a tensor whose operation is still running in the trace: its end event is missing, or the operation continues under this name.
     if (s.running) continue;
     s.last = std::max(at, s.last);
     if (!s.negotiating) {
@@ -248,7 +248,7 @@ void TimelineText::started(int64_t at, const Started& about, const TimelineTenso
     State& s = state(pids[i]);
     const int64_t submitted = i < about.submitted.size() ? about.submitted[i] : 0;
     leave_negotiation(s, pids[i], at, out);
-    // The previous operation has no recorded end event.
+    // End the previous operation, which has no recorded end event.
     if (s.running) {
       if (s.active) event('E', pids[i], s.last, {}, {}, out);
       event('E', pids[i], s.last, {}, {}, out);

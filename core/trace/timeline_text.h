@@ -112,7 +112,7 @@ class TimelineText {
   std::string_view time(int64_t at) const;
 
   const About about_;
-  // Time whose text written_ holds, for reuse: consecutive events often have the same time.
+  // Time whose text is in written_. It is reused, because consecutive events often have the same time.
   mutable int64_t written_at_ = -1;
   mutable std::string written_;
   // Pid of each known tensor, keyed by key_of() and the kind. The trace shows each tensor as a process.
