@@ -23,7 +23,7 @@ struct FaultScript {
   size_t piece = std::numeric_limits<size_t>::max();
   // Length of a stall: number of consecutive calls that move nothing.
   int stall_calls = 0;
-  // Number of calls that could move bytes from one stall to the next.
+  // Interval between stalls: number of calls that could move bytes.
   int stall_every = 1;
 };
 

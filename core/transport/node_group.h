@@ -33,7 +33,7 @@ struct StagingLedger {
   struct Use {
     // Counters of the group that last used this half of the area, or null.
     std::shared_ptr<const SetLines> lines;
-    // Value of a rank's SetLine::finished from which on the rank no longer uses this half. 0 if no rank uses it.
+    // Value that a rank's SetLine::finished reaches once the rank no longer uses this half. 0 if no rank uses it.
     uint64_t done = 0;
   };
   Use half[2];

@@ -30,8 +30,8 @@ class WakeupEvent {
  public:
   WakeupEvent() = default;
   WakeupEvent(int eventfd, WakeupWord* word) : fd_(eventfd), word_(word) {}
-  // Wake the owner if its sleep state is `at_least` or higher: SleepState::waiting reports progress, which wakes only an owner that waits
-  // for it, and SleepState::idle any other event.
+  // Wake the owner if its sleep state is `at_least` or higher. SleepState::waiting reports progress, which wakes only an owner that waits
+  // for it. SleepState::idle reports any other event.
   void wake(SleepState at_least) const {
     if (word_ && word_->sleep_state.load(std::memory_order_seq_cst) >= static_cast<uint32_t>(at_least)) notify();
   }
