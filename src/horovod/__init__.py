@@ -8,7 +8,7 @@ from typing import Any
 from horovod import _absent, _native
 from horovod._version import __version__
 
-__all__ = ["__version__", "run"]
+__all__ = ["__version__", "run"]  # noqa: F822
 
 _absent.install()
 _native.install()

@@ -112,6 +112,7 @@ def check_reduction(dtype: Any, reduction: Reduction, what: str) -> int:
 
     Raises:
         NotImplementedError: If the reduction is Adasum and the number of ranks is not a power of two.
+        ValueError: If the reduction is not supported for the dtype, or unknown.
     """
     code = code_of(dtype, what)
     try:
@@ -128,6 +129,9 @@ def splits_of(splits: Any, array: Array, size: int, what: str) -> list[int] | No
     """Return the row count for each rank of a process set of ``size`` ranks, or None for equal parts.
 
     Equal parts require that dimension 0 of ``array`` is a multiple of ``size``.
+
+    Raises:
+        ValueError: If ``splits`` is not a list of integers, or equal parts are not possible.
     """
     # Let a 0-dimensional array pass, because the engine rejects it on all ranks.
     rows = array.shape[0] if array.ndim else 0

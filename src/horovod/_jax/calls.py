@@ -191,6 +191,7 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     Raises:
         NotImplementedError: If the device is not a CPU.
         ImportError: If the library cannot be loaded.
+        ValueError: If a name contains a line end.
     """
     _require_cpu()
     _register()
@@ -375,7 +376,10 @@ _MARK = "horovod: "
 def as_ours() -> Iterator[None]:
     """Return a context manager that converts JAX errors of failed collectives to HorovodInternalError.
 
-    Other errors are raised unchanged.
+    Raises:
+        HorovodInternalError: If a collective failed.
+        RuntimeError: If the error has another cause. It is raised unchanged.
+        ValueError: If the error has another cause. It is raised unchanged.
     """
     try:
         yield

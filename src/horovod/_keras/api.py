@@ -284,7 +284,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             Tensor: This rank's rows of the reduction, a tensor of the backend.
 
         Raises:
-            ValueError: If ``op`` is not supported.
+            UnsupportedOpError: If ``op`` is not supported. It is a ValueError.
         """
         if isinstance(op, bool) or op not in (Average, SumOp):
             raise UnsupportedOpError(

@@ -47,6 +47,9 @@ def reduce_gradients(
     """Reduce gradients over the ranks.
 
     All reductions are submitted before the first wait, so that the engine can fuse them.
+
+    Raises:
+        ValueError: If a group contains a sparse gradient and ``sparse_as_dense`` is False.
     """
     members = {position: group for group in groups or () for position in group}
     group_names: dict[int, tuple[str, list[str]]] = {}

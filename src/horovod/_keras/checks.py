@@ -249,6 +249,9 @@ def _waiting(frontend: Any, name: str, mine: Any, notice: str) -> list[Any]:
 
     After the stall warning time, ``notice`` is logged as a warning. If an error ends the wait, ``notice`` begins the
     error's message.
+
+    Raises:
+        HorovodInternalError: If a rank is lost during the wait.
     """
     timer = _warning(f"fit: {notice}")
     try:

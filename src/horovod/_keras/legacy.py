@@ -167,6 +167,9 @@ class Control:
         """Reduce the gradients in ``pairs`` that have not been reduced yet.
 
         If this step needs more backward passes before the reduction, the pairs are returned unchanged.
+
+        Raises:
+            ValueError: If gradients are accumulated and loss scaling is used.
         """
         if self._updating:
             return grads_and_vars
@@ -371,6 +374,9 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
     """Return a distributed optimizer equivalent to ``optimizer``; see ``horovod._keras.optimizer.distribute``.
 
     For a loss scaling optimizer, the inner optimizer becomes distributed, and the result is ``optimizer`` itself.
+
+    Raises:
+        ValueError: If the reduction has a weight.
     """
     checks.watch(keras)
     if reduction.weight is not None:

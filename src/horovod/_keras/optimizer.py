@@ -262,6 +262,9 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
     With ``rebuild``, an optimizer without state is rebuilt from its config. Without ``rebuild``, or if the config is
     incomplete, ``optimizer`` itself becomes distributed. An optimizer that is already distributed gets the new
     ``reduction``.
+
+    Raises:
+        ValueError: If the backend is JAX and the reduction has several backward passes per step.
     """
     _prepare(keras, reduction.adapter)
     backend = keras.config.backend()

@@ -20,6 +20,9 @@ def synchronized(frontend: Any, data: Any, policy: str, batch_size: int, shuffle
     """Wrap a rank's data so that all ranks have the same number of batches; see ``sync`` in ``api.py``.
 
     ``frontend`` sends the messages between ranks.
+
+    Raises:
+        ValueError: If an argument or the data of any rank is invalid.
     """
     job = frontend.require_job()
     length, problem = 0, ""

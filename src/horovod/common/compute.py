@@ -57,6 +57,7 @@ class ComputeService:
 
         Raises:
             ValueError: If an interface does not exist or a number is below 1.
+            OSError: If the server cannot listen on an address.
         """
         for name, value in (("dispatchers", dispatchers), ("workers_per_dispatcher", workers_per_dispatcher)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -198,9 +198,12 @@ _held: list[int] = []
 
 
 def check_descent(env: WorkerEnv) -> None:
-    """Raise a ValueError with advice if this process descends from the rank described by ``env``.
+    """Check that this process does not descend from the rank described by ``env``.
 
     The error is also reported to the launcher. Otherwise, a rank might report only that a helper process has ended.
+
+    Raises:
+        ValueError: If this process descends from that rank. The message has advice.
     """
     rank = find_rank_above(env)
     if rank is None:

@@ -49,7 +49,7 @@ def inject_on_network(event: Event, ranks: Ranks, say: Callable[[str], None]) ->
         event: The fault.
         ranks: Members of the job.
         say: Function that logs the event's target, or "not done: " and the reason.
-    """
+    """  # noqa: DOC501
     try:
         if why := why_not(event, ranks):
             raise NotDoneError(why)
@@ -184,6 +184,9 @@ def _undo_later(commands: Sequence[Sequence[str]], lasts: float | None) -> None:
     """Run ``commands`` after ``lasts`` seconds, or as soon as this process exits.
 
     A detached shell waits and then runs the commands. It runs in its own session, so it outlives this process.
+
+    Raises:
+        NotDoneError: If the shell does not start.
     """
     reading, writing = os.pipe()
     _held.add(writing)
@@ -311,6 +314,9 @@ def act(event: Event, ranks: Ranks) -> None:
 
     A fault at a step is injected in the main thread. A timed fault is injected from another thread and can interrupt
     the main thread at any point.
+
+    Raises:
+        ChaosError: If the fault is ``raise``.
     """
     if event.kind in ON_NETWORKS:
         inject_on_network(event, ranks, lambda remark: _say(f"{event} ({remark})"))

@@ -63,7 +63,7 @@ def broadcast_object(
         ValueError: If the root or the set is invalid, or another thread is using the name. If the root's object cannot
             be pickled, all ranks raise it.
         HorovodInternalError: If a peer is lost.
-    """
+    """  # noqa: DOC501
     from horovod import _core
 
     name = name or type(obj).__name__
@@ -105,7 +105,7 @@ def allgather_object(
         ValueError: If the set is invalid or another thread is using the name. If an object cannot be pickled, all ranks
             raise it, with the object's rank in the message.
         HorovodInternalError: If a peer is lost.
-    """
+    """  # noqa: DOC501
     from horovod import _core
 
     name = name or type(obj).__name__

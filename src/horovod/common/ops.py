@@ -57,7 +57,7 @@ def resolve_op(
 
     Raises:
         error: If ``op`` and ``average`` are both used, or ``op`` is unknown.
-    """
+    """  # noqa: DOC501
     try:
         if average is None:
             return Average if op is None else check_op(op)

@@ -177,6 +177,13 @@ def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0
         filesystem: A ``pyarrow.fs`` file system, or None.
         size: Size that the file must have, or None if unknown.
         buffers: Buffer size per column in bytes, for reading row groups in pieces. 0 reads them as a whole.
+
+    Yields:
+        The ``pyarrow.parquet.ParquetFile`` and the size in bytes.
+
+    Raises:
+        ImportError: If pyarrow is not installed.
+        ValueError: If the file cannot be read or has another size.
     """
     try:
         import pyarrow
@@ -284,6 +291,9 @@ def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
     """Flatten the lists of a chunk, which can be nested. Return the numbers and the count per row.
 
     ``shape`` is the required list length at each depth. An empty shape accepts any length.
+
+    Raises:
+        ValueError: If a list is missing or has another length.
     """
     import numpy as np
     import pyarrow as pa

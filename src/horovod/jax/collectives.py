@@ -269,7 +269,10 @@ def alltoall(
 
     Returns:
         pytree or tuple: Received rows, or (rows, received_splits) if ``splits`` is given. ``received_splits`` has the
-            number of rows received from each rank. Raises the same errors as ``allreduce``.
+            number of rows received from each rank.
+
+    Raises:
+        ValueError: If an argument is invalid. Other errors are those of ``allreduce``.
     """
     leaves, places, structure = flat(tree)
     names = full_names("alltoall", name, places)

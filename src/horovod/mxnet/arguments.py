@@ -123,6 +123,9 @@ def splits_of(splits: Any, rows: int | None, process_set: ProcessSet) -> list[in
     """Return the row count for each rank of the process set. An empty list means equal parts.
 
     ``rows`` is the size of dimension 0, or None for a scalar, which the engine rejects on all ranks.
+
+    Raises:
+        ValueError: If ``splits`` has another shape, length or dtype.
     """
     size = process_set.size() or 1
     if splits is None:

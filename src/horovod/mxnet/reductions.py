@@ -105,6 +105,9 @@ def _weighted(tensor: Any, weight: float, name: str | None, priority: int, proce
     """Return the weighted mean of an array over the ranks.
 
     This does not use ``weighted_means``, because MXNet lacks the necessary broadcasting.
+
+    Raises:
+        ValueError: If the array does not contain floating-point numbers.
     """
     code_of(tensor, "allreduce", False)
     if "float" not in str(tensor.dtype):

@@ -25,6 +25,10 @@ def run_again(
     Returns:
         ``source`` or a new array. None if there is no such allreduce or an argument has changed. The caller must then
         check the arguments and submit a new operation.
+
+    Raises:
+        ValueError: If the engine rejects the operation.
+        HorovodInternalError: If the operation failed.
     """
     if type(source) is not np.ndarray or not isinstance(name, str | None):
         return None

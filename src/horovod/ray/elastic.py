@@ -92,7 +92,8 @@ class ElasticRayExecutor:
                 messages).
 
         Raises:
-            ValueError, TypeError: If an argument is invalid.
+            ValueError: If an argument has an invalid value.
+            TypeError: If an argument has the wrong type or is unknown.
         """
         for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
             renamed(old, new, value)
@@ -130,6 +131,7 @@ class ElasticRayExecutor:
         Raises:
             WorkerError: If the job fails, because there are too few workers for too long, too many changes, or no
                 worker with the training state. WorkerError is a RuntimeError.
+            TypeError: If ``worker_fn`` is not a function.
         """
         if not callable(worker_fn):
             raise TypeError(f"worker_fn must be a function, got {worker_fn!r}")

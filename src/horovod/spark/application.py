@@ -175,9 +175,12 @@ class Application:
             return None
 
     def check(self, num_proc: int, name: str) -> None:
-        """Raise ValueError if Spark's settings show that `num_proc` concurrent tasks are impossible.
+        """Check that Spark's settings allow `num_proc` concurrent tasks.
 
         `name` is the name of the argument in the message.
+
+        Raises:
+            ValueError: If they do not.
         """
         bound = slot_limit(self.conf, os.cpu_count() or 1)
         if bound is not None and num_proc > bound.slots:

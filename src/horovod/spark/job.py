@@ -85,7 +85,8 @@ def job_options(
     """Validate the options of a job and return them.
 
     Raises:
-        TypeError, ValueError: If an argument is invalid.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument has an invalid value.
     """
     _check_stream("stdout", stdout)
     _check_stream("stderr", stderr)
@@ -164,7 +165,8 @@ def run(
     Raises:
         RuntimeError: If there is no active SparkContext.
         TimeoutError: If the job does not start in time.
-        ValueError, TypeError: If an argument is invalid, for example more ranks than the application can ever run.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is invalid, for example more ranks than the application can ever run.
         WorkerError: If a rank fails, or a task or its executor is lost, which ends the job.
     """
     if use_mpi:
@@ -299,7 +301,7 @@ def run_elastic(
         Results of the first `min_num_proc` ranks at the end of the job, in rank order.
 
     Raises:
-        The same exceptions as `run`, except that a lost task is not a failure.
+        ValueError: If an argument is invalid. Other exceptions are those of `run`, but a lost task is not a failure.
     """
     for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
         renamed(old, new, value)

@@ -27,7 +27,10 @@ def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iter
     """Become the agent with number `index` of a fixed-size job.
 
     Spark aborts a barrier stage if one of its tasks is lost. With dynamic allocation, the stage has no barrier, so
-    Spark retries lost tasks even after the job is over. These retries raise ArrivalError.
+    Spark retries lost tasks even after the job is over.
+
+    Raises:
+        ArrivalError: If this is such a retry.
     """
     context = _context()
     if context.attemptNumber():
@@ -43,6 +46,9 @@ def attend(ticket: Ticket, given: Mapping[str, str], task: int, _: Iterable[Any]
     """Become an agent of an elastic job. `task` is the number of the Spark task.
 
     If Spark retries the task, the agent gets a new number.
+
+    Raises:
+        ArrivalError: If Spark has retried the task too often.
     """
     context = _context()
     attempt = context.attemptNumber()

@@ -148,7 +148,8 @@ def read(path: str) -> Trace:
 def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
     """Validate the types of the fields that this module uses, and return the events.
 
-    Raises ValueError on a mismatch.
+    Raises:
+        ValueError: If a field has another type.
     """
     try:
         checked = msgspec.convert(events, list[_Event])

@@ -64,6 +64,9 @@ class SyncBatchNorm(_BatchNorm):
 
         Returns:
             torch.Tensor: Tensor of the same shape and dtype.
+
+        Raises:
+            ValueError: If the ranks together have only one value for each channel.
         """
         self._check_input_dim(input)
         if not self.training or frontend.require_job().size == 1:

@@ -79,6 +79,9 @@ def search(progress: Progress, parameters: Sequence[Parameter], max_candidates: 
         progress: State of the search. ``progress.best`` contains the initial values.
         parameters: Parameters to tune, in this order.
         max_candidates: Maximum number of candidates to measure.
+
+    Yields:
+        Candidates to measure, one at a time. The caller sends the result of each.
     """
     initial = dict(progress.best)
     progress.seen.add(tuple(initial.values()))

@@ -68,7 +68,7 @@ def load(world: World) -> tuple[str, str]:
     Returns:
         The value for HOROVOD_TUNING, or "" if the file is missing or unusable. The reason why the file is unusable, or
         "" if it is usable or missing.
-    """
+    """  # noqa: DOC501
     path = path_of(world)
     try:
         data = read_private(path, _LIMIT)

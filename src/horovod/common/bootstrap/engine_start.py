@@ -227,7 +227,7 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
     Raises:
         ValueError: If the engine rejects a setting. The message names the setting.
         ImportError: If the native engine was built from different sources than the Python files.
-    """
+    """  # noqa: DOC501
     from horovod import _core
 
     _check_texts(settings)
@@ -342,6 +342,9 @@ def _cpu(settings: Settings, env: WorkerEnv) -> int:
 
     The launcher's local rank selects the core. The rank's position within its node is unsuitable, because with
     HOROVOD_TRANSPORT=tcp every rank counts as a separate node.
+
+    Raises:
+        ValueError: If HOROVOD_THREAD_AFFINITY has too few cores, or a core that this process may not use.
     """
     cores = settings.integers("HOROVOD_THREAD_AFFINITY")
     if cores is None:

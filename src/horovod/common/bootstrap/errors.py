@@ -117,10 +117,13 @@ class Failures:
         self._who = f"rank {ranks[me]} (host {hostname}, pid {os.getpid()})"
 
     def check(self) -> None:
-        """Raise LinkError if another rank has reported a failure.
+        """Check whether another rank has reported a failure.
 
         Never blocks: each call checks the answer to the previous call's request, so a slow store only delays the
         detection.
+
+        Raises:
+            LinkError: If another rank has reported a failure.
         """
         text = self._store.peek(self._name)
         if text is not None:

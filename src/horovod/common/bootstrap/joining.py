@@ -155,7 +155,9 @@ class Joining:
     def _listen(self) -> Listeners:
         """Open the sockets on which this rank accepts connections from its peers.
 
-        Raises ValueError naming the setting if HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE does not match this host.
+        Raises:
+            ValueError: If HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE does not match this host. The message names the
+                setting.
         """
         ports = parse_ports(self._settings.text("HOROVOD_PORT_RANGE"))
         interface = self._settings.text("HOROVOD_GLOO_IFACE")

@@ -41,7 +41,8 @@ def spread(
         The records by rank, and the open links within the node that transferred them.
 
     Raises:
-        LinkError, OSError: If the records do not arrive. All links are closed.
+        LinkError: If the records do not arrive. All links are closed.
+        OSError: If a connection fails. All links are closed.
         ValueError: If the leader runs another version. The caller reports these errors to the other ranks.
     """
     if met.holder == me:

@@ -147,7 +147,8 @@ def join(
 
     Raises:
         NoPlaceError: If the launcher has no slot for this process. The message names the host and the local rank.
-        ValueError: If the launcher does not answer.
+        ValueError: If the launcher does not answer, or ``members`` is not None.
+        StoreError: If the epoch cannot be formed, and the launcher has not replaced it.
     """
     global _last
     if members is not None:

@@ -121,13 +121,16 @@ class Trust:
         return self.key is not None and by_others
 
     def check_owner(self, fd: int, name: str, made_here: Callable[[], os.stat_result]) -> None:
-        """Raise UntrustedCheckpointError if another user owns the file or every user can write to it.
+        """Check that this user owns the file and that not every user can write to it.
 
         Args:
             fd: Descriptor of the file.
             name: Name of the file in the error message.
             made_here: Function that creates a file with mode 0600 in the same directory, removes it and returns its
                 status, for comparison. Can raise OSError.
+
+        Raises:
+            UntrustedCheckpointError: If another user owns the file or every user can write to it.
         """
         if self.any_owner or self.key is not None:
             return

@@ -344,10 +344,13 @@ class Objects:
         self._discard(before)
 
     def _move(self, path: str, new: str) -> None:
-        """Move one file, and raise an error if the file system has not moved it.
+        """Move one file, and check that the file system has moved it.
 
         This replaces fsspec's default ``mv``, which treats paths as patterns: with ``[`` or ``*`` in a path, it would
         move nothing or the wrong files.
+
+        Raises:
+            FileExistsError: If the file system has not moved the file.
         """
         if not self._renames:
             self._fs.cp_file(path, new)

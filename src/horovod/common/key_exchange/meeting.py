@@ -100,7 +100,8 @@ def _make_room(group: Group) -> None:
 def choose(group: Group) -> methods.MeetingMethod:
     """Choose the method with which the ranks of this job find the store and its key.
 
-    Raises ValueError with launcher-specific advice if no method is possible.
+    Raises:
+        ValueError: If no method is possible. The message has advice for the launcher.
     """
     place = group.place
     if place.one_host and place.job:

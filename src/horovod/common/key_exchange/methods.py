@@ -78,7 +78,8 @@ def encode(payload: bytes) -> bytes:
 def decode(credential: bytes) -> Secret:
     """Return a MUNGE credential's payload.
 
-    Raises MungeError if the credential was already decoded or belongs to another user.
+    Raises:
+        MungeError: If the credential was already decoded or belongs to another user.
     """
     library = _load()
     payload, length = ctypes.c_void_p(), ctypes.c_int()

@@ -123,7 +123,8 @@ class Place:
 def integer(env: Mapping[str, str], name: str) -> int | None:
     """Parse an environment variable as an integer, or return None if it is unset.
 
-    Raises ValueError if the value is invalid.
+    Raises:
+        ValueError: If the value is invalid.
     """
     text = env.get(name, "").strip()
     if not text:

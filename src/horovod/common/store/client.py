@@ -76,6 +76,9 @@ class StoreClient:
             host: Address of the store.
             port: Port of the store.
             timeout: Timeout in seconds of calls that do not specify one.
+
+        Raises:
+            ValueError: If the address cannot be used.
         """
         self._timeout = timeout
         self._where = f"{host}:{port}"
@@ -175,6 +178,9 @@ class StoreClient:
 
         That rank passes the values to the node's other ranks. Network traffic is then proportional to the number of
         nodes.
+
+        Raises:
+            StoreError: If the reply is invalid or the store does not answer.
         """
         _check_value(group, value)
         seconds = self._seconds(timeout)

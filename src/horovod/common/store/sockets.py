@@ -60,7 +60,8 @@ LOOPBACK = "127.0.0.1"
 def listen(host: str) -> socket.socket:
     """Listen on ``host``, on a port that the system chooses.
 
-    Raises ValueError if the address belongs to another machine.
+    Raises:
+        ValueError: If the address belongs to another machine.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:

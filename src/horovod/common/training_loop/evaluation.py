@@ -224,6 +224,9 @@ def gather_rows(
         process_set: Ranks that take part.
         portable: Function that converts an array to a form that can be pickled.
         join: Function that concatenates arrays of several ranks and returns the rows with the given indices.
+
+    Raises:
+        ValueError: If the arguments of any rank are invalid.
     """
     keys = list(_flat(_plain(ids)))
     rows = {name: portable(part) for name, part in _parts(values).items()}

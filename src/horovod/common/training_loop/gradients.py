@@ -76,7 +76,8 @@ def check_passes(passes: Any) -> int:
 def check_predivide(factor: Any, op: int) -> float:
     """Check ``gradient_predivide_factor`` and return it as a float.
 
-    The factor must be finite, above 0, and 1 unless ``op`` is Average.
+    Raises:
+        ValueError: If the factor is not finite or not above 0, or not 1 although ``op`` is not Average.
     """
     if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 < float(factor) < math.inf:
         raise ValueError(f"gradient_predivide_factor must be a finite number above 0, got {factor!r}")
@@ -110,6 +111,9 @@ def check_groups(
         key_of: Function that returns the identity of a member.
         name_of: Function that returns the name of a member for messages.
         members: Plural noun for the members in messages, for example "variables".
+
+    Raises:
+        ValueError: If ``groups`` has another type, or contains a member twice.
     """
     accepted = f"groups must be None, an integer of 0 or more, or a list of lists of {members}, got"
     if groups is None:

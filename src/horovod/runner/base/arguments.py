@@ -11,9 +11,10 @@ from horovod.common.contract.log import warn_user
 
 
 def integer(name: str, value: Any, least: int) -> int:
-    """Return `value` if it is an integer greater than or equal to `least`. Otherwise, raise ValueError.
+    """Return `value` if it is an integer greater than or equal to `least`.
 
-    The error message calls the argument `name`.
+    Raises:
+        ValueError: If it is not. The message calls the argument `name`.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
@@ -21,9 +22,10 @@ def integer(name: str, value: Any, least: int) -> int:
 
 
 def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
-    """Return `value` as a float if it is above 0 and at most `most`. Otherwise, raise ValueError.
+    """Return `value` as a float if it is above 0 and at most `most`.
 
-    The error message calls the argument `name`.
+    Raises:
+        ValueError: If it is not. The message calls the argument `name`.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         finite, limit = ("finite ", "") if most == sys.float_info.max else ("", f" and at most {most:.0f}")

@@ -91,11 +91,14 @@ def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
 def interrupts(equals: Collection[str] = ()) -> Iterator[SignalQueue | None]:
     """Yield a queue that receives Ctrl-C while a job runs inside a program that continues after the job.
 
-    If the user pressed Ctrl-C, the context manager raises KeyboardInterrupt on exit, after all ranks have exited. It
-    yields None outside the main thread, or if the program has its own SIGINT handler.
-
     Args:
         equals: Packages whose SIGINT handlers are treated like Python's default handler.
+
+    Yields:
+        The queue, or None outside the main thread or if the program has its own SIGINT handler.
+
+    Raises:
+        KeyboardInterrupt: If the user pressed Ctrl-C. It is raised at the end, after all ranks have exited.
     """
     handler = signal.getsignal(signal.SIGINT)
     package = str(getattr(handler, "__module__", "")).partition(".")[0]

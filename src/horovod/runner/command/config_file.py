@@ -44,7 +44,8 @@ class Config:
 def read(path: str) -> Config:
     """Read a config file.
 
-    Raises LaunchError if it is invalid. The message names the file, line, key and valid values.
+    Raises:
+        LaunchError: If it is invalid. The message names the file, line, key and valid values.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -136,6 +136,9 @@ def find(target: str, pids: Sequence[int]) -> list[int]:
     Args:
         target: Pid or folder that identifies the job.
         pids: Pids of the processes that have an `--explain` socket.
+
+    Raises:
+        LaunchError: If ``target`` is neither a pid nor a folder.
     """
     if os.path.isdir(target):
         pid = reports.process_of(target)

@@ -173,6 +173,9 @@ def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
     """Warn if several hosts are containers on the same machine.
 
     They are treated as separate hosts and cannot use shared memory with each other.
+
+    Yields:
+        A warning for each such machine.
     """
     machines: dict[str, list[tuple[HostAnswer, HostReport]]] = {}
     for answer, report in _reports(answers):

@@ -110,7 +110,8 @@ class WorkerNotificationClient:
     def notify_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
         """Notify the worker and wait for its reply.
 
-        Raises ConnectionError if the worker does not answer at any address.
+        Raises:
+            ConnectionError: If the worker does not answer at any address.
         """
         why = ""
         for host, port in self._places:

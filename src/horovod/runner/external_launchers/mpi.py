@@ -114,6 +114,9 @@ def _file(text: str) -> Iterator[str]:
     """Create a temporary file that contains `text`, and yield its path.
 
     jsrun reads the file on this host before it starts any process.
+
+    Yields:
+        The path.
     """
     fd, path = tempfile.mkstemp(prefix="horovod-", suffix=".erf")
     try:

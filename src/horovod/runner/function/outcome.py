@@ -243,8 +243,9 @@ def of_elastic(result: JobResult, least: int) -> list[Any]:
 def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
     """Return the function results of all ranks in `hosts`, which maps ranks to hosts.
 
-    Raises WorkerError if the job has failed.
-    """
+    Raises:
+        WorkerError: If the job has failed.
+    """  # noqa: DOC501
     described = {rank: describe(data) for rank, data in result.results.items()}
     if result.exit_code != 0:
         rank = result.failed_rank
@@ -287,9 +288,12 @@ CODE_LIMIT = 4 << 20  # Maximum number of characters of notebook code that are s
 
 
 def check(function: Any, args: Any, kwargs: Any, name: str = "func") -> None:
-    """Raise TypeError if the function cannot be called with these arguments.
+    """Check that the function can be called with these arguments.
 
     `name` is the function's name in the message.
+
+    Raises:
+        TypeError: If it cannot.
     """
     if not callable(function):
         raise TypeError(f"{name} must be a function, got {function!r}")

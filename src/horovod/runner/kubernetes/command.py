@@ -289,7 +289,9 @@ def _no_job(api: Api, name: str) -> LaunchError:
 def _launcher(api: Api, name: str) -> dict[str, Any] | None:
     """Return the launcher's Job, or None if it does not exist.
 
-    Raises LaunchError if another program created a Job with this name.
+    Raises:
+        LaunchError: If another program created a Job with this name.
+        ApiError: If the API server answers with another error than "not found".
     """
     try:
         job = api.get("Job", name)

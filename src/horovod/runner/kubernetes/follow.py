@@ -248,6 +248,9 @@ class Follower:
         """Process all queued results of the watcher threads, one by one.
 
         `judge` must see each intermediate state, such as a terminated pod before the pod's removal.
+
+        Raises:
+            Lost: If the API server cannot be reached.
         """
         with contextlib.suppress(queue.Empty):
             kind, found = self._inbox.get(timeout=seconds)

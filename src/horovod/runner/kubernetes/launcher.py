@@ -73,9 +73,12 @@ def orders(words: Sequence[str]) -> LauncherArguments:
 
 
 def settings(given: LauncherArguments, environ: Mapping[str, str]) -> tuple[LaunchSettings, JobOptions]:
-    """Return the settings and options of the job. Raises LaunchError if a flag is invalid.
+    """Return the settings and options of the job.
 
     The ranks are assigned to hosts later, when the agents have connected.
+
+    Raises:
+        LaunchError: If a flag is invalid, or the image has another version of horovod.
     """
     if given.version and given.version != __version__:
         raise LaunchError(

@@ -70,9 +70,12 @@ class Request:
 
 
 def from_command_line(line: flags.CommandLine, name: str, environ: Mapping[str, str]) -> Request:
-    """Check the command line and return the request. Raises LaunchError if a value is invalid.
+    """Check the command line and return the request.
 
     `name` is the name of the job if the user did not give --name.
+
+    Raises:
+        LaunchError: If a value is invalid or missing.
     """
     given = line.given
     namespace, _ = cli.parse([*line.job, "--", "true"])
@@ -196,9 +199,12 @@ def _variables(given: Sequence[tuple[str, str | None]], environ: Mapping[str, st
 
 
 def _template(path: str) -> dict[str, Any]:
-    """Read a pod template from a file. Raises LaunchError if the file is invalid.
+    """Read a pod template from a file.
 
     The file contains a pod, an object with a `template`, or the template itself.
+
+    Raises:
+        LaunchError: If the file is invalid.
     """
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))

@@ -204,6 +204,9 @@ def _made(service: str, source: str, names: Any, here: Any) -> Machines | None:
     """Check the names of the machines, and return the machines.
 
     Return None for a single machine, because a service might not set the machine's own name then.
+
+    Raises:
+        LaunchError: If the names are invalid, or the name of this machine is missing.
     """
     if not names or not _are_names(names):
         raise LaunchError(f"the hosts in {source} must be a list of names, got {names!r}")

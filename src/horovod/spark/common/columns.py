@@ -191,13 +191,16 @@ def settled(column: Column, found: ColumnStatistics) -> Column:
 
 
 def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence[int]] | None, argument: str) -> None:
-    """Raise ValueError unless the columns can be reshaped to `shapes`.
+    """Check that the columns can be reshaped to `shapes`.
 
     Args:
         what: "label" or "feature", for the message.
         columns: Columns to check.
         shapes: Shape of each column, or None for no check.
         argument: Name of the argument that contains the shapes, for the message.
+
+    Raises:
+        ValueError: If they cannot.
     """
     if shapes is None:
         return

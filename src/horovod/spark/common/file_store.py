@@ -97,7 +97,7 @@ class AbstractFilesystemStore(Store):
         Raises:
             ValueError: If the path is invalid.
             ImportError: If the file system needs a package that is not installed. The message names it.
-        """
+        """  # noqa: DOC501
         if not isinstance(prefix_path, (str, os.PathLike)) or not os.fspath(prefix_path):
             raise refuse("prefix_path", prefix_path, "the path or URL of a folder")
         self.storage_options = {**(storage_options or {}), **kwargs}

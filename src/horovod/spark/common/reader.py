@@ -61,6 +61,9 @@ def _dense(column: Any, where: str, known: int | None) -> Any:
 
     ``known`` is the size of the vectors in the row groups read before, which must be the same. It is None if the size
     is not known yet.
+
+    Raises:
+        ValueError: If vectors have different sizes.
     """
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     made = []

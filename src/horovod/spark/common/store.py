@@ -59,7 +59,7 @@ class LocalStore(FilesystemStore):
 
         Raises:
             ValueError: If ``prefix_path`` is the URL of another file system.
-        """
+        """  # noqa: DOC501
         super().__init__(*args, **kwargs)
         if not is_local(self.fs):
             raise refuse("prefix_path", self.prefix_path, "a folder of this host")
@@ -85,7 +85,8 @@ class DBFSLocalStore(LocalStore):
     def check_writable(self, data: bool = True) -> None:
         """Check that the store is writable, as described in AbstractFilesystemStore.
 
-        If ``/dbfs`` does not exist, raise StoreNotWritableError instead of creating a local folder.
+        Raises:
+            StoreNotWritableError: If ``/dbfs`` does not exist, which would otherwise be created as a local folder.
         """
         if not os.path.isdir(_MOUNT):
             raise StoreNotWritableError(
@@ -140,7 +141,7 @@ class HDFSStore(AbstractFilesystemStore):
             ValueError: If ``driver`` or ``prefix_path`` is invalid.
             ImportError: If libhdfs is not found.
             ConnectionError: If HDFS does not respond.
-        """
+        """  # noqa: DOC501
         if driver != "libhdfs":
             raise refuse("driver", driver, "'libhdfs'")
         match = re.fullmatch(r"hdfs://([^/:]*)(?::(\d+))?(/.*)?", prefix_path)

@@ -114,7 +114,7 @@ class PytorchInfiniteDataLoader(PytorchDataLoader):
 
         Raises:
             ValueError: If ``limit_step_per_epoch`` is not given, or a number is invalid.
-        """
+        """  # noqa: DOC501
         super().__init__(*args, **kwargs)
         if self.limit_step_per_epoch == -1:
             raise refuse("limit_step_per_epoch", -1, "the number of batches of an epoch for an infinite loader")

@@ -46,7 +46,7 @@ def named_metrics(metrics: list[Any], labels: list[str]) -> list[tuple[str, Any,
 
     Raises:
         ValueError: If ``metrics`` has any other form.
-    """
+    """  # noqa: DOC501
     lists = [one for one in metrics if isinstance(one, (list, tuple))]
     if lists and (len(lists) != len(metrics) or len(metrics) != len(labels)):
         raise refuse("metrics", metrics, f"a list of functions, or a list of such for each of {len(labels)} label_cols")

@@ -121,6 +121,7 @@ class TfDataServiceConfig:
             TimeoutError: If the file or the service did not appear in time.
             ValueError: If the file is not a configuration file, or users other than its owner may read or write it.
             OSError: If the file cannot be read.
+            FileNotFoundError: If the file does not exist and ``wait_for_file_creation`` is False.
         """
         until = time.monotonic() + timeout
         while True:

@@ -104,6 +104,9 @@ def submit(
         splits: Number of elements for each rank in an alltoall.
         shape: Shape that is compared between ranks. Default: one dimension with all elements.
         name: Name of the operation. Operations without a name are matched by their order.
+
+    Raises:
+        ValueError: If input and output are on different devices.
     """
     tensor, out = source.tensor, target.tensor
     arguments = (
@@ -142,7 +145,8 @@ def wait(work: Any, deadline: float) -> bool:
     """Wait for an operation. Return False if it is not done by ``deadline`` (``time.monotonic()``).
 
     Raises:
-        ValueError, HorovodInternalError: If the operation failed.
+        ValueError: If the engine rejects the operation.
+        HorovodInternalError: If the operation failed.
     """
     while True:
         left = deadline - time.monotonic()

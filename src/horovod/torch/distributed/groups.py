@@ -26,7 +26,7 @@ def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
     Raises:
         ValueError: If the ranks do not match those of the Horovod job, or the job cannot be initialized.
         torch.distributed.DistBackendError: If a member is missing, or there are too many groups.
-    """
+    """  # noqa: DOC501
     if backend_options is not None:
         raise ValueError(f"pg_options must be None for backend hvd, got {type(backend_options).__name__}")
     world = not options.global_ranks_in_group

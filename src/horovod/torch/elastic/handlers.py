@@ -244,7 +244,7 @@ def handler_for(name: str, value: Any) -> StateHandler | None:
 
     Raises:
         ValueError: If the value cannot be copied.
-    """
+    """  # noqa: DOC501
     try:
         return next((handler(value) for kind, handler in _registry if isinstance(value, kind)), None)
     except Exception as error:

@@ -268,7 +268,7 @@ class Steps:
     def _now(self) -> tuple[Hashable, tuple[int, int]]:
         """Return the program's step counters, the number of reductions, and the sum of parameter version counters."""
         reduced = sum(one.reductions for one in map(_reducer, self._optimizers()) if one is not None)
-        return self._counted(), (reduced, sum([p._version for p in self._stepping]))
+        return self._counted(), (reduced, sum([p._version for p in self._stepping]))  # noqa: C419
 
     def _optimizers(self) -> list[Any]:
         return [hooked[0] for hooked in self._hooks.values()]

@@ -281,6 +281,7 @@ def run_again(
 
     Raises:
         HorovodInternalError: If the operation failed.
+        ValueError: If the engine rejects the operation.
     """
     if _profiler._is_profiler_enabled:
         return False
@@ -302,6 +303,10 @@ def start(submit: Callable[[], Any], keep: Any) -> Any:
 
     The call can block briefly. If an interrupt (Ctrl-C) ends it, the Work is lost although the engine can still write
     to the tensors. The tensors are then kept until the job ends.
+
+    Raises:
+        ValueError: If the engine rejects the operation.
+        HorovodInternalError: If the engine has stopped.
     """
     try:
         return submit()

@@ -88,8 +88,9 @@ def named(slots: Sequence[Slot]) -> str:
 def naming(slots: Sequence[Slot]) -> Iterator[None]:
     """Return a context manager that adds the names of the parameters ``slots`` to a RanksDisagreeError.
 
-    The error occurs if only some ranks have gradients that no reduction round has included. These ranks then start a
-    reduction in which the other ranks do not take part.
+    Raises:
+        RanksDisagreeError: If only some ranks have gradients that no reduction round has included. These ranks then
+            start a reduction in which the other ranks do not take part.
     """
     try:
         yield

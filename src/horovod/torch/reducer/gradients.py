@@ -438,6 +438,9 @@ class GradientReducer(backward.PassState):
         """Wait for all results.
 
         Return True if any rank ran this round at the end of a backward pass rather than in ``step()``.
+
+        Raises:
+            RanksDisagreeError: If other ranks do not run this round. The message explains why.
         """
         with torch.no_grad():
             try:

@@ -368,7 +368,7 @@ class Contribution:
             if bucket.sent:
                 continue
             # Count only if some gradient is missing. The sum of a list is faster than that of a generator.
-            missing = bucket.waiting_for and sum([not flags[slot.index] for slot in bucket.members])
+            missing = bucket.waiting_for and sum([not flags[slot.index] for slot in bucket.members])  # noqa: C419
             if not missing:
                 self._in_flight.bucket(bucket)
             else:

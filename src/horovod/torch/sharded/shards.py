@@ -389,6 +389,9 @@ class Shards(backward.PassState):
         """Set the gradients of this rank's elements; see ``backward.Reducer``.
 
         A gradient is None if no rank has produced it.
+
+        Raises:
+            HorovodInternalError: If a backward pass has failed on any rank.
         """
         assert self._message is not None
         (handle, message), self._message = self._message, None
